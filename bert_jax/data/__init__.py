@@ -1,0 +1,1 @@
+"""What is learned from: text to records, records to batches. Imports no JAX."""

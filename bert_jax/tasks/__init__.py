@@ -1,0 +1,1 @@
+"""What is learned: a model head, a loss and its metrics behind one small protocol."""

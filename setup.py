@@ -1,0 +1,61 @@
+"""Package metadata: a range begins at a version the tests passed on and ends before the next."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bert_jax/__init__.py").read_text()).group(1)
+
+REQUIRES = [
+    # computing
+    "jax>=0.10.2,<0.12",
+    "flax>=0.12.8,<0.13",
+    "optax>=0.2.8,<0.3",
+    "orbax-checkpoint>=0.12.8,<0.13",
+    "numpy>=2.4,<3",
+    # reading
+    "grain>=0.2.18,<0.3",
+    "array_record>=0.8.6,<0.9",
+    "tensorflow-datasets>=4.9.10,<5",
+    "importlib_resources>=7.1,<8",  # tensorflow-datasets imports it without declaring it
+    "pyarrow>=26,<27",
+    "zstandard>=0.25,<1",
+    "tokenizers>=0.23.3,<0.24",
+    "sentencex>=1.0.32,<2",
+    # configuring and reporting
+    "absl-py>=2.5,<3",
+    "ml_collections>=1.1,<2",
+    "matplotlib>=3.11,<4",
+    "tensorboardX>=2.6.5,<3",
+]
+
+DEV = [
+    "mypy>=2.4,<3",
+    "pytest>=9.2,<10",
+    "pytest-xdist>=3.8,<4",
+    "ruff>=0.17.5,<0.18",
+    # the yardsticks the tests compare against
+    "torch==2.13.*",
+    "transformers>=5.23,<6",
+]
+
+setup(
+    name="bert_jax",
+    version=VERSION,
+    description="BERT in JAX: from raw text to a pretrained, resumable encoder.",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["bert_jax", "bert_jax.*"]),
+    install_requires=REQUIRES,
+    extras_require={
+        "cuda13": ["jax[cuda13]"],
+        "tpu": ["jax[tpu]"],
+        "dev": DEV,
+    },
+    entry_points={"console_scripts": ["bert-jax = bert_jax.cli.main:main"]},
+)
