@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Directory of public data sets beside the checkout; a test that asks skips where it is absent."""
+    """Directory of public data sets beside the checkout; a test that asks skips without it."""
     root = Path(os.environ.get("BERT_JAX_SHARED", REPOSITORY.parent / "shared"))
     if not (root / "data").is_dir():
         pytest.skip(f"no data sets at {root} (set BERT_JAX_SHARED to the folder that holds data/)")

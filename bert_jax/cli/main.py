@@ -1,0 +1,149 @@
+"""The `bert-jax` command: finds the verb, imports its module, and turns mistakes into words."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bert_jax import __version__
+from bert_jax.cli.suggestions import nearest
+
+USER_MISTAKE = 2
+INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A word of the command line: a module with `add_arguments` and `run`, or a group of verbs."""
+
+    help: str
+    module: str = ""
+    verbs: Mapping[str, Verb] = field(default_factory=dict)
+
+
+VERBS = {
+    "prepare": Verb("cut a corpus into training records", "bert_jax.cli.prepare"),
+    "train-tokenizer": Verb(
+        "learn a WordPiece vocabulary from a corpus", "bert_jax.cli.train_tokenizer"
+    ),
+    "demo-corpus": Verb(
+        "write the English that comes with Python as a corpus", "bert_jax.cli.demo_corpus"
+    ),
+    "pretrain": Verb("pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain"),
+    "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),
+    "plan": Verb(
+        "compile a run for hardware that is not here: memory, collectives, ETA", "bert_jax.cli.plan"
+    ),
+    "bench": Verb(
+        "measure one part of the system",
+        verbs={
+            "data": Verb("records to ready batches", "bert_jax.cli.bench_data"),
+            "prepare": Verb("text to records", "bert_jax.cli.bench_prepare"),
+            "step": Verb("the train step", "bert_jax.cli.bench_step"),
+        },
+    ),
+    "fill-mask": Verb("guess the masked words of a sentence", "bert_jax.cli.fill_mask"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    A `ValueError` or `OSError` is the user's to mend: its message goes to stderr without a
+    traceback and the exit code is 2. With BERT_JAX_TRACEBACK=1 in the environment it is raised.
+    """
+    _log_to_stderr()
+    try:
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()  # here, where a reader that has gone is still ours to handle
+        return code
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError) as error:
+        if os.environ.get("BERT_JAX_TRACEBACK") == "1":
+            raise
+        print(f"bert-jax: error: {error}", file=sys.stderr)
+        if not _raised_here(error):
+            print("(set BERT_JAX_TRACEBACK=1 to see where it was raised)", file=sys.stderr)
+        return USER_MISTAKE
+    except KeyboardInterrupt:
+        print("\nbert-jax: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _dispatch(words: list[str]) -> int:
+    program, verbs = ["bert-jax"], VERBS
+    while True:
+        if not words or words[0] in ("-h", "--help"):
+            print(_overview(" ".join(program), verbs))
+            return 0 if words else USER_MISTAKE
+        if words[0] == "--version":
+            print(f"bert-jax {__version__}")
+            return 0
+        name = words.pop(0)
+        if name not in verbs:
+            raise ValueError(
+                f"{' '.join(program)} has no verb {name!r}; {nearest(name, verbs)}. "
+                f"`{' '.join(program)} --help` lists them."
+            )
+        program.append(name)
+        verb = verbs[name]
+        if verb.module:
+            return _run(verb, " ".join(program), words)
+        verbs = dict(verb.verbs)
+
+
+def _run(verb: Verb, program: str, words: list[str]) -> int:
+    module = importlib.import_module(verb.module)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    # Overrides leave before argparse sees them: it would read a value holding a space as a
+    # positional argument.
+    overrides = [word for word in words if word.startswith("--config.")]
+    words = [word for word in words if not word.startswith("--config.")]
+    options = [option for action in parser._actions for option in action.option_strings]
+    for word in words:
+        name = word.split("=", 1)[0]
+        if name.startswith("--") and len(name) > 2 and name not in options:
+            raise ValueError(f"{program} has no option {name}; {nearest(name, options)}")
+    if overrides and "--config" not in options:
+        raise ValueError(f"{program} takes no configuration, so {overrides[0]} means nothing to it")
+    args = parser.parse_args(words)
+    args.config_overrides = overrides
+    return module.run(args)
+
+
+def _overview(program: str, verbs: Mapping[str, Verb]) -> str:
+    width = max(map(len, verbs)) + 2
+    lines = [f"usage: {program} VERB [options]", "", "verbs:"]
+    lines += [f"  {name:{width}}{verb.help}" for name, verb in verbs.items()]
+    return "\n".join([*lines, "", f"`{program} VERB --help` describes a verb and its options."])
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Whether this package refused in its own words, not a library below it in the library's."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_globals["__name__"].startswith("bert_jax.")
+
+
+def _log_to_stderr() -> None:
+    """Show this package's progress and everyone's warnings, without other libraries' chatter."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("bert_jax").setLevel(logging.INFO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from bert_jax.cli.config import load_config, write_resolved
+from bert_jax.cli.conversion import to_dataclass
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    name: Literal["adamw", "lamb"] = "adamw"
+    peak_learning_rate: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip_norm: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.peak_learning_rate <= 0:
+            raise ValueError(f"peak_learning_rate must be positive, got {self.peak_learning_rate}")
+
+
+@dataclass(frozen=True)
+class Phase:
+    corpus: str
+    num_steps: int
+    layers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    work_dir: str
+    seed: int = 0
+    next_sentence: bool = True
+    keep_every: int | None = None
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    warm_start: Optimizer | None = None
+    phases: dict[str, Phase] = field(default_factory=dict)
+
+
+FILE = """
+from ml_collections import ConfigDict
+
+def get_config(size="small"):
+    config = ConfigDict()
+    config.work_dir = "runs/" + size
+    config.optimizer = ConfigDict({"peak_learning_rate": 1, "betas": (0.9, 0.98)})
+    config.phases = ConfigDict({
+        "phase1": {"corpus": "a", "num_steps": 9, "layers": [1, 2]},
+        "phase2": {"corpus": "b", "num_steps": 1},
+    })
+    return config
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> str:
+    path = tmp_path / "run.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_file_defaults_and_argument_make_nested_dataclasses(config_file: str) -> None:
+    run = load_config(Run, config_file + ":large")
+    assert run == Run(
+        work_dir="runs/large",
+        optimizer=Optimizer(peak_learning_rate=1.0, betas=(0.9, 0.98)),
+        phases={"phase1": Phase("a", 9, (1, 2)), "phase2": Phase("b", 1)},
+    )
+    assert type(run.optimizer.peak_learning_rate) is float
+    assert list(run.phases) == ["phase1", "phase2"]
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "expected"),
+    [
+        ("optimizer.peak_learning_rate=1e-4", "optimizer.peak_learning_rate", 1e-4),
+        ("optimizer.name=lamb", "optimizer.name", "lamb"),
+        ("optimizer.betas=(0.8,1)", "optimizer.betas", (0.8, 1.0)),
+        ("optimizer.clip_norm=None", "optimizer.clip_norm", None),
+        ("seed=7", "seed", 7),
+        ("next_sentence=false", "next_sentence", False),
+        ("keep_every=1000", "keep_every", 1000),
+        ("work_dir=runs/a b=c", "work_dir", "runs/a b=c"),
+        ("phases.phase1.num_steps=3", "phases.phase1.num_steps", 3),
+        ("phases.phase2.layers=(4,5,6)", "phases.phase2.layers", (4, 5, 6)),
+    ],
+)
+def test_any_key_is_overridden(config_file: str, override: str, key: str, expected: object) -> None:
+    value: object = load_config(Run, config_file, [f"--config.{override}"])
+    for name in key.split("."):
+        value = value[name] if isinstance(value, dict) else getattr(value, name)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_last_override_wins(config_file: str) -> None:
+    words = ["--config.keep_every=3", "--config.keep_every=None", "--config.seed=1"]
+    assert load_config(Run, config_file, [*words, "--config.seed=2"]).seed == 2
+    assert load_config(Run, config_file, words).keep_every is None
+    assert load_config(Run, config_file, [*words, "--config.keep_every=4"]).keep_every == 4
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.peak_learning_rat=1", "nearest: optimizer.peak_learning_rate"),
+        ("phases.phase1.num_step=1", "nearest: phases.phase1.num_steps"),
+        ("optimizer=3", "--config.optimizer is a section; its keys are optimizer.betas"),
+        ("seed", "write the value as --config.seed=VALUE"),
+        ("seed=many", "config.seed.*many"),
+        ("seed=1.5", "config.seed.*1.5"),
+        ("seed=None", "config.seed: missing"),
+        ("next_sentence=perhaps", "config.next_sentence.*perhaps"),
+        ("optimizer.name=sgd", "config.optimizer.name: 'sgd' is not one of 'adamw', 'lamb'"),
+        ("optimizer.betas=(0.9,)", r"config.optimizer.betas: expected 2 values, got 1"),
+        ("optimizer.peak_learning_rate=-1", "config.optimizer: peak_learning_rate must be"),
+    ],
+)
+def test_mistaken_override_is_named(config_file: str, override: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_config(Run, config_file, [f"--config.{override}"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("config.sed = 1", "config.sed: no such key; nearest: seed"),
+        ("config.optimizer.nam = 'lamb'", "config.optimizer.nam: no such key; nearest: name"),
+        ("config.seed = '1'", r"config.seed: expected int, got '1' \(str\)"),
+        ("config.seed = True", r"config.seed: expected int, got True \(bool\)"),
+        (
+            "del config.optimizer; config.optimizer = 4",
+            "config.optimizer: expected a section of keys",
+        ),
+        (
+            "del config.phases; config.phases = 4",
+            "config.phases: expected a section",
+        ),
+        ("del config.work_dir", "config.work_dir: missing"),
+        ("del config.phases.phase1.corpus", "config.phases.phase1.corpus: missing"),
+        ("config.phases.phase1.layers = (1, 'x')", r"layers\[1\]: expected int, got 'x'"),
+        ("config = None", "must return a ConfigDict"),
+        ("1 +", "SyntaxError: .*line 12"),
+        ("config.missing.section = 1", r"run.py:12: AttributeError: .*missing"),
+    ],
+)
+def test_mistaken_file_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "run.py"
+    path.write_text(FILE.replace("return config", f"config.unlock(); {line}\n    return config"))
+    with pytest.raises(ValueError, match=message):
+        load_config(Run, str(path))
+
+
+def test_required_key_may_come_from_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.py"
+    path.write_text(FILE.replace("return config", "del config.work_dir\n    return config"))
+    assert load_config(Run, str(path), ["--config.work_dir=here"]).work_dir == "here"
+
+
+def test_absent_file_names_its_neighbours(config_file: str) -> None:
+    with pytest.raises(ValueError, match="there is no file .*runn.py; nearest: .*run.py"):
+        load_config(Run, config_file.replace("run.py", "runn.py"))
+
+
+def test_resolved_config_is_complete_and_reads_back(config_file: str, tmp_path: Path) -> None:
+    run = load_config(Run, config_file, ["--config.seed=3"])
+    path = write_resolved(run, tmp_path / "work")
+    values = json.loads(path.read_text())
+    assert values["optimizer"]["clip_norm"] == 1.0
+    assert values["warm_start"] is None
+    assert to_dataclass(Run, values) == run
+    assert [entry.name for entry in path.parent.iterdir()] == ["config.json"]

@@ -1,0 +1,140 @@
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bert_jax.cli import main as cli
+from bert_jax.cli.main import VERBS, Verb, main
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
+    """A verb `echo` that records its arguments, and `fail` that raises what it is told to."""
+    seen: list[argparse.Namespace] = []
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--output", required=True)
+        parser.add_argument("--config")
+
+    def run(args: argparse.Namespace) -> int:
+        seen.append(args)
+        return 0
+
+    def fail(args: argparse.Namespace) -> int:
+        raise {"value": ValueError, "key": KeyError, "stop": KeyboardInterrupt}[args.output]("why")
+
+    for name, function in (("echo_verb", run), ("fail_verb", fail)):
+        module = ModuleType(name, "Says what it was told.")
+        module.add_arguments, module.run = add_arguments, function  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    verbs = {"echo": Verb("say", "echo_verb"), "fail": Verb("fail", "fail_verb")}
+    monkeypatch.setattr(cli, "VERBS", {**VERBS, **verbs, "all": Verb("a group", verbs=verbs)})
+    return seen
+
+
+def test_help_lists_every_verb_within_a_second_and_without_jax() -> None:
+    program = (
+        "import sys; from bert_jax.cli.main import main; code = main(['--help']);"
+        "assert 'jax' not in sys.modules and 'numpy' not in sys.modules; sys.exit(code)"
+    )
+    start = time.perf_counter()
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    seconds = time.perf_counter() - start
+    assert result.returncode == 0, result.stderr
+    assert all(f"  {name} " in result.stdout for name in VERBS)
+    assert seconds < 1.0
+
+
+def test_no_verb_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert main(["bench"]) == 2
+    assert "data" in capsys.readouterr().out
+
+
+def test_verb_gets_its_arguments_and_the_overrides(echo: list[argparse.Namespace]) -> None:
+    words = ["--config=c.py", "--config.a.b=a value with spaces", "--output", "o"]
+    assert main(["echo", *words]) == 0
+    assert main(["all", "echo", *words]) == 0
+    for args in echo:
+        assert (args.config, args.output) == ("c.py", "o")
+        assert args.config_overrides == ["--config.a.b=a value with spaces"]
+    assert len(echo) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pretrian"], "bert-jax has no verb 'pretrian'; nearest: pretrain"),
+        (["bench", "dta"], "bert-jax bench has no verb 'dta'; nearest: data"),
+        (["xyz"], "there are: .*fill-mask"),
+        (["echo", "--ouput=o"], "bert-jax echo has no option --ouput; nearest: --output"),
+        (["fail", "--output", "value"], "error: why"),
+    ],
+)
+def test_a_mistake_is_said_without_a_traceback(
+    words: list[str],
+    message: str,
+    echo: list[argparse.Namespace],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error)
+    assert "Traceback" not in error
+
+
+def test_a_verb_without_config_refuses_overrides(
+    echo: list[argparse.Namespace],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = ModuleType("plain_verb", "Takes no configuration.")
+    plain.add_arguments = plain.run = lambda _: 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "plain_verb", plain)
+    monkeypatch.setitem(cli.VERBS, "plain", Verb("plain", "plain_verb"))
+    assert main(["plain"]) == 0
+    assert main(["plain", "--config.seed=1"]) == 2
+    assert "takes no configuration" in capsys.readouterr().err
+
+
+def test_our_own_faults_keep_their_traceback(
+    echo: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyError):
+        main(["fail", "--output=key"])
+    monkeypatch.setenv("BERT_JAX_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="why"):
+        main(["fail", "--output=value"])
+
+
+def test_interruption_is_neat(
+    echo: list[argparse.Namespace], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fail", "--output=stop"]) == 130
+    assert capsys.readouterr().err == "\nbert-jax: interrupted\n"
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "bert_jax.cli.main", "--help"]
+    result = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_every_verb_has_its_module() -> None:
+    root = Path(cli.__file__).parents[2]
+    verbs = [*VERBS.values(), *VERBS["bench"].verbs.values()]
+    missing = [
+        verb.module
+        for verb in verbs
+        if verb.module and not (root / (verb.module.replace(".", "/") + ".py")).is_file()
+    ]
+    assert missing == []
