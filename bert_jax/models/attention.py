@@ -1,0 +1,113 @@
+"""Multi-head self-attention over sequences that may hold several documents."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.dropout import dropout
+from bert_jax.models.layers import dense
+from bert_jax.models.layout import constrain
+
+
+def document_mask(document_ids: jax.Array) -> jax.Array:
+    """Who may see whom: [batch, 1, length, length], True within one document.
+
+    Padding (0) sees padding alone, so that no softmax is over nothing.
+    """
+    return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
+
+
+def xla_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    document_ids: jax.Array | None,
+    dropout_rate: float,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    """Scaled dot-product attention, softmax in float32 (Vaswani et al. 2017, section 3.2.1).
+
+    Args:
+      query, key, value: [batch, length, num_heads, head_dim].
+      document_ids: [batch, length] (see `SelfAttention`), or None when nothing is hidden.
+      dropout_rate: of the attention probabilities.
+      dropout_key: None when evaluating.
+
+    Returns:
+      [batch, length, num_heads, head_dim] in the dtype of `value`.
+    """
+    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+    if document_ids is not None:
+        scores = jnp.where(document_mask(document_ids), scores, jnp.finfo(jnp.float32).min)
+    probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    probabilities = dropout(probabilities, dropout_rate, dropout_key)
+    return jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
+
+
+def cudnn_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    document_ids: jax.Array | None,
+    packed: bool,
+) -> jax.Array:
+    """cuDNN's fused attention, without dropout; shapes as `xla_attention`.
+
+    A row holding one document needs only its length; `packed` rows need the whole mask.
+    """
+    if document_ids is None:
+        return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
+    if packed:
+        mask = document_mask(document_ids)
+        return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+    # At least one key even in an empty row: a softmax over nothing is not a number.
+    lengths = jnp.maximum(jnp.sum(document_ids != 0, axis=1, dtype=jnp.int32), 1)
+    return jax.nn.dot_product_attention(
+        query, key, value, key_value_seq_lengths=lengths, implementation="cudnn"
+    )
+
+
+class SelfAttention(nnx.Module):
+    """Query, key, value and output projections around attention (Devlin et al. 2019)."""
+
+    def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+        self.config = config
+        self.backend = compute.attention
+        dim = config.hidden_dim
+        self.query = dense(dim, dim, ("embed", "heads"), config, compute, rngs)
+        self.key = dense(dim, dim, ("embed", "heads"), config, compute, rngs)
+        self.value = dense(dim, dim, ("embed", "heads"), config, compute, rngs)
+        self.output = dense(dim, dim, ("heads", "embed"), config, compute, rngs)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        document_ids: jax.Array | None,
+        packed: bool,
+        dropout_key: jax.Array | None,
+    ) -> jax.Array:
+        """Attends within each document.
+
+        Args:
+          x: [batch, length, hidden_dim].
+          document_ids: [batch, length]; 0 is padding, equal numbers are one document. The usual
+            0/1 attention mask is the case of one document a row, padded at its end.
+          packed: whether a row may hold several documents.
+          dropout_key: None when evaluating.
+        """
+        heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
+        axes = ("batch", None, "heads", None)
+        query = constrain(self.query(x).reshape(heads), *axes)
+        key = constrain(self.key(x).reshape(heads), *axes)
+        value = constrain(self.value(x).reshape(heads), *axes)
+        if self.backend == "cudnn":
+            attended = cudnn_attention(query, key, value, document_ids, packed)
+        else:
+            attended = xla_attention(
+                query, key, value, document_ids, self.config.attention_dropout, dropout_key
+            )
+        return self.output(attended.reshape(x.shape))

@@ -1,0 +1,99 @@
+"""The parameterised layers every part of the model is made of, with their logical axes.
+
+A parameter carries its logical axes as metadata; training/sharding.py maps them onto a mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.models.config import Activation, ComputeConfig, EncoderConfig
+
+# Plain pytrees: no shared references between modules, ordinary jax.jit / grad / scan on top.
+nnx.set_graph_mode(False)
+nnx.set_graph_updates(False)
+
+
+def compute_dtype(compute: ComputeConfig) -> jnp.dtype:
+    """The dtype of activations.
+
+    Raises:
+      ValueError: `compute` still says "auto"; call `ComputeConfig.resolve` first.
+    """
+    if compute.dtype == "auto":
+        raise ValueError("compute.dtype is 'auto': call ComputeConfig.resolve(platform, config)")
+    return jnp.dtype(compute.dtype)
+
+
+def initializer(config: EncoderConfig) -> nnx.Initializer:
+    """Normal, truncated at two standard deviations (the original release of Devlin et al.)."""
+    # The stddev argument is that of the normal before truncation, as in the original code.
+    return nnx.initializers.truncated_normal(stddev=config.initializer_range)
+
+
+def dense(
+    in_dim: int,
+    out_dim: int,
+    axes: tuple[str | None, str | None],
+    config: EncoderConfig,
+    compute: ComputeConfig,
+    rngs: nnx.Rngs,
+) -> nnx.Linear:
+    """An affine map whose kernel [in_dim, out_dim] has logical `axes`."""
+    return nnx.Linear(
+        in_dim,
+        out_dim,
+        dtype=compute_dtype(compute),
+        kernel_init=initializer(config),
+        kernel_metadata={"logical_axes": axes},
+        bias_metadata={"logical_axes": (axes[1],)},
+        rngs=rngs,
+    )
+
+
+def layer_norm(
+    dim: int, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs
+) -> nnx.LayerNorm:
+    """Layer normalisation over the last dim, statistics in float32 (Ba et al. 2016)."""
+    return nnx.LayerNorm(
+        dim,
+        epsilon=config.layer_norm_epsilon,
+        dtype=compute_dtype(compute),
+        # E[(x - E[x])^2], not E[x^2] - E[x]^2: the latter cancels when |mean| >> deviation.
+        use_fast_variance=False,
+        scale_metadata={"logical_axes": ("norm",)},
+        bias_metadata={"logical_axes": ("norm",)},
+        rngs=rngs,
+    )
+
+
+def embedding_table(
+    num_embeddings: int,
+    dim: int,
+    axes: tuple[str | None, str | None],
+    config: EncoderConfig,
+    rngs: nnx.Rngs,
+) -> nnx.Param[jax.Array]:
+    """A float32 table [num_embeddings, dim] with logical `axes`."""
+    value = initializer(config)(rngs.params(), (num_embeddings, dim), jnp.float32)
+    return nnx.Param(value, logical_axes=axes)
+
+
+def activation_function(name: Activation) -> Callable[[jax.Array], jax.Array]:
+    """GELU exactly (erf) or by its tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
+    return lambda x: jax.nn.gelu(x, approximate=name == "gelu_tanh")
+
+
+def select_rows(x: jax.Array, positions: jax.Array) -> jax.Array:
+    """Rows of `x` [batch, length, dim] at `positions` [batch, count]: [batch, count, dim].
+
+    A product with a one-hot matrix: exact, and its gradient is a product too, where a gather's
+    would be a scatter (slow on accelerators, not deterministic on GPUs).
+    """
+    one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
+    # HIGHEST keeps float32 inputs exact where the default would round them to bf16 or tf32.
+    return jnp.einsum("bkl,bld->bkd", one_hot, x, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,92 @@
+"""A module as (definition, flat parameters): `{"encoder.layers.0.ffn.up.kernel": array, ...}`.
+
+Everything outside models/ handles parameters in this form: it is what the optimizer, the sharding
+table, checkpoints and foreign formats all name parameters by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import jax
+from flax import nnx
+
+Parameters = dict[str, jax.Array]
+LogicalAxes = dict[str, tuple[str | None, ...]]
+ModuleT = TypeVar("ModuleT", bound=nnx.Module)
+
+
+@dataclass(frozen=True)
+class ModelDefinition(Generic[ModuleT]):
+    """How to build a module and what its parameters are called; holds no arrays.
+
+    shapes: name to shape and dtype. logical_axes: name to one logical axis (or None) per dim.
+    """
+
+    build: Callable[[nnx.Rngs], ModuleT]
+    shapes: dict[str, jax.ShapeDtypeStruct]
+    logical_axes: LogicalAxes
+    _graph: nnx.GraphDef
+    _state: nnx.State
+
+    def init(self, key: jax.Array) -> Parameters:
+        """Fresh parameters; a pure function of `key`, to be jitted with output shardings."""
+        return _flatten(nnx.split(self.build(nnx.Rngs(params=key)))[1])
+
+    def module(self, parameters: Mapping[str, jax.Array]) -> ModuleT:
+        """The module with these parameters.
+
+        Raises:
+          ValueError: names are missing or unexpected.
+        """
+        check_names(parameters, self.shapes)
+        leaves, structure = jax.tree.flatten_with_path(self._state)
+        values = [parameters[_name(path)] for path, _ in leaves]
+        return nnx.merge(self._graph, jax.tree.unflatten(structure, values))
+
+
+def define(build: Callable[[nnx.Rngs], ModuleT]) -> ModelDefinition[ModuleT]:
+    """The definition of the module that `build` makes, found without computing anything."""
+    module = nnx.eval_shape(lambda: build(nnx.Rngs(params=0)))
+    graph, state = nnx.split(module)
+    shapes = _flatten(state)
+    axes: LogicalAxes = {}
+    variables = jax.tree.flatten_with_path(state, is_leaf=lambda x: isinstance(x, nnx.Variable))[0]
+    for path, variable in variables:
+        axes[_name(path)] = variable.get_metadata("logical_axes")
+    for name, shape in shapes.items():
+        assert len(axes[name]) == len(shape.shape), f"{name}: logical axes {axes[name]}, {shape}"
+    return ModelDefinition(build, shapes, axes, graph, state)
+
+
+def check_names(found: Mapping[str, object], expected: Mapping[str, object]) -> None:
+    """Raises ValueError listing missing (-) and unexpected (+) names unless they agree."""
+    missing = [f"  - {name}" for name in sorted(set(expected) - set(found))]
+    unexpected = [f"  + {name}" for name in sorted(set(found) - set(expected))]
+    if missing or unexpected:
+        raise ValueError(
+            "the parameters do not fit the model (- missing, + unexpected):\n"
+            + "\n".join(missing + unexpected)
+        )
+
+
+def count(shapes: Mapping[str, jax.ShapeDtypeStruct | jax.Array]) -> int:
+    """Number of parameters."""
+    total = 0
+    for value in shapes.values():
+        size = 1
+        for dim in value.shape:
+            size *= dim
+        total += size
+    return total
+
+
+def _name(path: tuple) -> str:
+    """`encoder.layers.0.ffn.up.kernel` from a key path, without the variable's own level."""
+    return ".".join(str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey))
+
+
+def _flatten(state: nnx.State) -> Parameters:
+    return {_name(path): leaf for path, leaf in jax.tree.flatten_with_path(state)[0]}

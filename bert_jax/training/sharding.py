@@ -1,0 +1,180 @@
+"""Which mesh axis holds which logical axis: the one table, and what follows from it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.models.layout import use_layout
+from bert_jax.models.parameters import LogicalAxes
+
+# Logical axis -> mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and
+# `tensor` (never gathered, Shoeybi et al. 2019, "Megatron-LM", section 3); batches over `data`
+# and `fsdp`. An axis named nowhere here is a mistake and raises.
+TABLE: dict[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "embed": ("fsdp",),
+    "vocab": ("tensor",),
+    "heads": ("tensor",),
+    "ffn": ("tensor",),
+    "norm": (),
+}
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each mesh axis; -1 in one of them takes what the others leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = self.sizes()
+        if any(size < 1 and size != -1 for size in sizes.values()):
+            raise ValueError(f"mesh {sizes}: an axis has at least 1 device, or -1 for the rest")
+        if list(sizes.values()).count(-1) > 1:
+            raise ValueError(f"mesh {sizes}: only one axis may be -1")
+
+    def sizes(self) -> dict[str, int]:
+        """Axis name to number of devices, in mesh order."""
+        return {"data": self.data, "fsdp": self.fsdp, "tensor": self.tensor}
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh of all `devices` (default: every device of every process).
+
+    Raises:
+      ValueError: the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    sizes = config.sizes()
+    known = math.prod(size for size in sizes.values() if size != -1)
+    filled = {axis: len(devices) // known if n == -1 else n for axis, n in sizes.items()}
+    if math.prod(filled.values()) != len(devices):
+        raise ValueError(
+            f"mesh {sizes} does not fit {len(devices)} devices: its sizes must multiply to "
+            "that number; set one axis to -1 to take the rest"
+        )
+    shape = tuple(filled.values())
+    auto = (AxisType.Auto,) * len(shape)
+    return jax.make_mesh(shape, tuple(filled), axis_types=auto, devices=devices)
+
+
+def partition_spec(axes: Sequence[str | None], mesh: Mesh) -> PartitionSpec:
+    """The layout of a tensor with these logical axes.
+
+    Raises:
+      KeyError: an axis is not in the table. AssertionError: two dims claim one mesh axis.
+    """
+    entries = [() if axis is None else TABLE[axis] for axis in axes]
+    used = [axis for entry in entries for axis in entry]
+    assert len(used) == len(set(used)), f"logical axes {axes} claim a mesh axis twice: {used}"
+    # Axes of size 1 are left out: an equal layout, and shorter to read in messages.
+    trimmed = [tuple(a for a in entry if mesh.shape[a] > 1) for entry in entries]
+    return PartitionSpec(*(entry or None for entry in trimmed))
+
+
+def parameter_shardings(
+    shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
+) -> dict[str, NamedSharding]:
+    """A sharding for every parameter.
+
+    A dim that its mesh axes do not divide is kept whole (see `undivided`): BERT's vocabulary of
+    30,522 is 2 x 3 x 5,087.
+    """
+    result = {}
+    for name, shape in shapes.items():
+        spec = partition_spec(logical_axes[name], mesh)
+        entries = [
+            entry if size % _extent(entry, mesh) == 0 else None
+            for size, entry in zip(shape.shape, spec, strict=True)
+        ]
+        result[name] = NamedSharding(mesh, PartitionSpec(*entries))
+    return result
+
+
+def undivided(
+    shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
+) -> list[str]:
+    """One line for every parameter dim that the mesh does not divide and every device holds."""
+    lines = []
+    for name, shape in shapes.items():
+        spec = partition_spec(logical_axes[name], mesh)
+        for dim, (size, entry) in enumerate(zip(shape.shape, spec, strict=True)):
+            if size % _extent(entry, mesh):
+                lines.append(
+                    f"{name}: dim {dim} of {size} is not divisible by {_extent(entry, mesh)} "
+                    f"({', '.join(entry)}) and stays whole on every device"
+                )
+    return lines
+
+
+def _extent(entry: tuple[str, ...] | None, mesh: Mesh) -> int:
+    return math.prod(mesh.shape[axis] for axis in entry or ())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows over the batch axes, everything else whole."""
+    return NamedSharding(mesh, partition_spec(("batch",), mesh))
+
+
+def batch_extent(mesh: Mesh) -> int:
+    """Into how many parts a batch is split."""
+    return math.prod(mesh.shape[axis] for axis in TABLE["batch"])
+
+
+@contextlib.contextmanager
+def layout(mesh: Mesh) -> Iterator[None]:
+    """Pins the model's activations to the table while a function is traced."""
+
+    def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+        spec = partition_spec(axes, mesh)
+        entries = [
+            entry if size % _extent(entry, mesh) == 0 else None
+            for size, entry in zip(x.shape, spec, strict=True)
+        ]
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*entries)))
+
+    with use_layout(constrain if mesh.size > 1 else None):
+        yield
+
+
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """The rows of a global batch that this process must supply, ascending.
+
+    Raises:
+      ValueError: `batch_size` is not divisible by the batch axes of the mesh.
+    """
+    if batch_size % batch_extent(mesh):
+        raise ValueError(
+            f"batch_size={batch_size} is not divisible by the {batch_extent(mesh)} parts that the "
+            f"mesh splits a batch into ({' x '.join(TABLE['batch'])})"
+        )
+    slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    rows = [np.arange(batch_size)[index] for index in slices if index is not None]
+    return np.unique(np.concatenate(rows))
+
+
+def to_global(
+    batch: Mapping[str, np.ndarray], mesh: Mesh, rows: np.ndarray, batch_size: int
+) -> dict[str, jax.Array]:
+    """Places this process's `rows` of a batch on its devices: the global batch."""
+    sharding = batch_sharding(mesh)
+
+    def place(local: np.ndarray) -> jax.Array:
+        def shard(index: tuple[slice, ...]) -> np.ndarray:
+            start, stop, _ = index[0].indices(batch_size)
+            first = int(np.searchsorted(rows, start))
+            assert rows[first] == start and rows[first + stop - start - 1] == stop - 1
+            return local[first : first + stop - start]
+
+        return jax.make_array_from_callback((batch_size, *local.shape[1:]), sharding, shard)
+
+    return {name: place(array) for name, array in batch.items()}
