@@ -1,0 +1,77 @@
+"""A document's text -> its token ids and sentence starts, in memory bounded by the batch."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.sentences import split_sentences
+
+# Characters given to the tokenizer at once: it holds some 200 bytes a token until a call is done.
+_MAX_CALL = 1 << 18
+_LAST_GAP = re.compile(r".*\s", re.DOTALL)
+
+
+class Encoder(Protocol):
+    """What is asked of a tokenizer here."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without special tokens."""
+
+
+def tokenize_document(
+    text: str, encoder: Encoder, language: str, dtype: np.dtype
+) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """Split `text` into sentences and encode them.
+
+    What holds no token (white space, control characters) is no sentence.
+
+    Returns: token_ids [num_tokens] of `dtype`, sentence_starts [num_sentences] ascending from 0;
+    both empty if the text has no token.
+    """
+    parts: list[str] = []
+    sentence_of_part: list[int] = []
+    for sentence, whole in enumerate(split_sentences(text, language)):
+        for part in _parts(whole):
+            parts.append(part)
+            sentence_of_part.append(sentence)
+    counts: list[int] = []
+    token_ids = [np.zeros(0, dtype)]
+    for call in _calls(parts):
+        encoded = encoder.encode_batch(call)
+        counts.extend(map(len, encoded))
+        token_ids.append(np.fromiter(chain.from_iterable(encoded), dtype))
+    length = np.array(counts, np.int64)
+    (filled,) = np.nonzero(length)
+    _, first = np.unique(np.array(sentence_of_part, np.int64)[filled], return_index=True)
+    starts = (np.cumsum(length) - length)[filled[first]]
+    return np.concatenate(token_ids), starts
+
+
+def _parts(sentence: str) -> Iterator[str]:
+    """Cut a sentence too long for one call at white space, or anywhere if it has none.
+
+    Only the second can change a token: WordPiece makes one [UNK] of a run of letters that long.
+    """
+    begin = 0
+    while len(sentence) - begin > _MAX_CALL:
+        gap = _LAST_GAP.match(sentence, begin, begin + _MAX_CALL)
+        end = gap.end() if gap else begin + _MAX_CALL
+        yield sentence[begin:end]
+        begin = end
+    yield sentence[begin:]
+
+
+def _calls(parts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Group parts, in order, into calls of at most about 2 * _MAX_CALL characters."""
+    begin = size = 0
+    for index, part in enumerate(parts):
+        size += len(part)
+        if size > _MAX_CALL:
+            yield parts[begin : index + 1]
+            begin, size = index + 1, 0
+    if begin < len(parts):
+        yield parts[begin:]

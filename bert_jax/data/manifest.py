@@ -1,0 +1,201 @@
+"""manifest.json: what a prepared corpus directory holds. Its presence means it is finished."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer"  # the directory beside it that Tokenizer.save wrote
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One ArrayRecord file: its name in the directory, records, size and SHA-256 in hex."""
+
+    name: str
+    num_records: int
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """One split of the corpus, train or held-out.
+
+    Attributes:
+        shards: in the order in which records are numbered.
+        num_pieces: runs of one document's tokens in the records.
+        num_documents: documents with at least one token.
+        num_sentences: sentences with at least one token.
+        num_tokens: tokens, special ones not counted.
+        fill_rate: share of the records' positions taken when every piece is written as
+            `[CLS] A [SEP] B [SEP]`; 0 for a split without records.
+    """
+
+    shards: tuple[ShardInfo, ...]
+    num_records: int
+    num_pieces: int
+    num_documents: int
+    num_sentences: int
+    num_tokens: int
+    fill_rate: float
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a corpus is, and where it came from.
+
+    Attributes:
+        max_length: positions of the sequence a record fills, special tokens included.
+        max_pieces: the most pieces in a record.
+        token_bytes: 2 or 4, size of a stored token id.
+        tokenizer_files: name -> SHA-256 of the files in the tokenizer directory.
+        options: the options of the preparation that decide its bytes.
+        sources: what was read, in order: {"path", "num_bytes" on disk, None where unknown}.
+        duplicates_removed: documents left out because an earlier one has the same text.
+        empty_documents: documents left out because they hold no token.
+        bad_lines_skipped: lines left out with on_bad_line="skip".
+        documents_split: documents longer than one is allowed to be, read as several.
+    """
+
+    max_length: int
+    max_pieces: int
+    token_bytes: int
+    vocab_size: int
+    tokenizer_fingerprint: str
+    tokenizer_files: dict[str, str]
+    lowercase: bool
+    options: dict[str, Any]
+    sources: tuple[dict[str, Any], ...]
+    duplicates_removed: int
+    empty_documents: int
+    bad_lines_skipped: int
+    documents_split: int
+    train: SplitInfo
+    heldout: SplitInfo
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over what training sees: records and tokenizer, not where they came from."""
+        content = dataclasses.asdict(self)
+        for history in ("options", "sources", "tokenizer_files"):
+            del content[history]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_manifest(directory: str | os.PathLike[str], manifest: Manifest) -> None:
+    """Write manifest.json under a temporary name, then rename it: the last act of preparation."""
+    content = {"fingerprint": manifest.fingerprint, **dataclasses.asdict(manifest)}
+    write_file(Path(directory, MANIFEST), json.dumps(content, indent=1) + "\n")
+
+
+def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
+    """Read the manifest of a finished corpus.
+
+    Raises:
+        ValueError: there is none, preparation has not finished, or the file is damaged.
+    """
+    path = Path(directory, MANIFEST)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(_why_absent(path)) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    try:
+        content = json.loads(text)
+        version = content["format_version"]
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"{path} has format version {version}, this bert_jax reads {FORMAT_VERSION}: "
+                "prepare the corpus again"
+            )
+        fingerprint = content.pop("fingerprint")
+        for split in ("train", "heldout"):
+            shards = tuple(ShardInfo(**shard) for shard in content[split].pop("shards"))
+            content[split] = SplitInfo(shards=shards, **content[split])
+        content["sources"] = tuple(content["sources"])
+        manifest = Manifest(**content)
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+    if manifest.fingerprint != fingerprint:
+        raise ValueError(
+            f"{path} is damaged or was edited: its content has fingerprint "
+            f"{manifest.fingerprint[:16]}, it says {str(fingerprint)[:16]}"
+        )
+    return manifest
+
+
+def _why_absent(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"no corpus at {path.parent}: there is no such directory"
+    if (path.parent / ".work").exists():
+        return (
+            f"the corpus at {path.parent} is not finished: run the same `bert-jax prepare` again, "
+            "it continues from its finished shards"
+        )
+    return f"no corpus at {path.parent}: it has no {path.name}; `bert-jax prepare` makes one"
+
+
+def verify_shards(
+    directory: str | os.PathLike[str],
+    manifest: Manifest,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Check every file of the corpus against its SHA-256.
+
+    Args:
+        progress: called after each file with (bytes checked, bytes in all).
+
+    Raises:
+        ValueError: a file is missing or differs; names every such file.
+    """
+    shards = (*manifest.train.shards, *manifest.heldout.shards)
+    total = sum(shard.num_bytes for shard in shards)
+    done = 0
+    faults = [
+        _fault(Path(directory, TOKENIZER, name), sha256)
+        for name, sha256 in manifest.tokenizer_files.items()
+    ]
+    for shard in shards:
+        faults.append(_fault(Path(directory, shard.name), shard.sha256))
+        done += shard.num_bytes
+        if progress is not None:
+            progress(done, total)
+    found = [fault for fault in faults if fault]
+    if found:
+        raise ValueError(
+            f"{len(found)} of {len(faults)} files of the corpus differ from its manifest: "
+            f"{'; '.join(found)}. Copy or prepare them again."
+        )
+
+
+def _fault(path: Path, sha256: str) -> str | None:
+    if not path.is_file():
+        return f"{path} is missing"
+    return None if file_sha256(path) == sha256 else f"{path} is corrupt"
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write `text` to `path` so that it is there whole or not at all, also after a power cut."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
