@@ -12,6 +12,7 @@ from flax import nnx
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import compute_dtype, embedding_table, layer_norm
+from bert_jax.models.layout import constrain
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
@@ -61,7 +62,7 @@ class Embeddings(nnx.Module):
         Raises:
           ValueError: the sequence is longer than the position table.
         """
-        x = jnp.take(self.token[...], token_ids, axis=0, mode="clip").astype(self.dtype)
+        x = jnp.take(self._token_table(), token_ids, axis=0, mode="clip")
         x = x + self._positions(position_ids, token_ids.shape[1])
         if self.config.num_segments:
             x = x + self._segments(segment_ids, token_ids.shape)
@@ -69,8 +70,14 @@ class Embeddings(nnx.Module):
 
     def attend(self, x: jax.Array) -> jax.Array:
         """Inner products of `x` [..., hidden_dim] with every token embedding, in float32."""
-        table = self.token[...].astype(x.dtype)
-        return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
+        return jnp.einsum(
+            "...d,vd->...v", x, self._token_table(), preferred_element_type=jnp.float32
+        )
+
+    def _token_table(self) -> jax.Array:
+        # Whole rows on every device: a lookup in a table split by feature would move the
+        # embedded batch between devices, which is larger than the table.
+        return constrain(self.token[...].astype(self.dtype), "vocab", None)
 
     def _positions(self, position_ids: jax.Array | None, length: int) -> jax.Array:
         if length > self.config.max_positions:

@@ -67,8 +67,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     return jax.make_mesh(shape, tuple(filled), axis_types=auto, devices=devices)
 
 
-def partition_spec(axes: Sequence[str | None], mesh: Mesh) -> PartitionSpec:
-    """The layout of a tensor with these logical axes.
+def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
+    """The mesh axes that hold each dim of a tensor with these logical axes; () is none.
+
+    Axes of size 1 are left out: an equal layout, and shorter to read in messages.
 
     Raises:
       KeyError: an axis is not in the table. AssertionError: two dims claim one mesh axis.
@@ -76,38 +78,41 @@ def partition_spec(axes: Sequence[str | None], mesh: Mesh) -> PartitionSpec:
     entries = [() if axis is None else TABLE[axis] for axis in axes]
     used = [axis for entry in entries for axis in entry]
     assert len(used) == len(set(used)), f"logical axes {axes} claim a mesh axis twice: {used}"
-    # Axes of size 1 are left out: an equal layout, and shorter to read in messages.
-    trimmed = [tuple(a for a in entry if mesh.shape[a] > 1) for entry in entries]
-    return PartitionSpec(*(entry or None for entry in trimmed))
+    return [tuple(axis for axis in entry if mesh.shape[axis] > 1) for entry in entries]
+
+
+def named_sharding(
+    shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh
+) -> NamedSharding:
+    """The layout of a tensor; a dim that its mesh axes do not divide is kept whole."""
+    entries = [
+        entry if entry and size % _extent(entry, mesh) == 0 else None
+        for size, entry in zip(shape, mesh_axes(axes, mesh), strict=True)
+    ]
+    return NamedSharding(mesh, PartitionSpec(*entries))
 
 
 def parameter_shardings(
     shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
 ) -> dict[str, NamedSharding]:
-    """A sharding for every parameter.
-
-    A dim that its mesh axes do not divide is kept whole (see `undivided`): BERT's vocabulary of
-    30,522 is 2 x 3 x 5,087.
-    """
-    result = {}
-    for name, shape in shapes.items():
-        spec = partition_spec(logical_axes[name], mesh)
-        entries = [
-            entry if size % _extent(entry, mesh) == 0 else None
-            for size, entry in zip(shape.shape, spec, strict=True)
-        ]
-        result[name] = NamedSharding(mesh, PartitionSpec(*entries))
-    return result
+    """A sharding for every parameter; `undivided` tells where the mesh could not be used."""
+    return {
+        name: named_sharding(shape.shape, logical_axes[name], mesh)
+        for name, shape in shapes.items()
+    }
 
 
 def undivided(
     shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
 ) -> list[str]:
-    """One line for every parameter dim that the mesh does not divide and every device holds."""
+    """One line for every parameter dim that the mesh does not divide and every device holds.
+
+    BERT's vocabulary of 30,522, for one, is 2 x 3 x 5,087.
+    """
     lines = []
     for name, shape in shapes.items():
-        spec = partition_spec(logical_axes[name], mesh)
-        for dim, (size, entry) in enumerate(zip(shape.shape, spec, strict=True)):
+        entries = mesh_axes(logical_axes[name], mesh)
+        for dim, (size, entry) in enumerate(zip(shape.shape, entries, strict=True)):
             if size % _extent(entry, mesh):
                 lines.append(
                     f"{name}: dim {dim} of {size} is not divisible by {_extent(entry, mesh)} "
@@ -116,13 +121,13 @@ def undivided(
     return lines
 
 
-def _extent(entry: tuple[str, ...] | None, mesh: Mesh) -> int:
-    return math.prod(mesh.shape[axis] for axis in entry or ())
+def _extent(axes: tuple[str, ...], mesh: Mesh) -> int:
+    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows over the batch axes, everything else whole."""
-    return NamedSharding(mesh, partition_spec(("batch",), mesh))
+    return NamedSharding(mesh, PartitionSpec(mesh_axes(("batch",), mesh)[0] or None))
 
 
 def batch_extent(mesh: Mesh) -> int:
@@ -135,12 +140,7 @@ def layout(mesh: Mesh) -> Iterator[None]:
     """Pins the model's activations to the table while a function is traced."""
 
     def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-        spec = partition_spec(axes, mesh)
-        entries = [
-            entry if size % _extent(entry, mesh) == 0 else None
-            for size, entry in zip(x.shape, spec, strict=True)
-        ]
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*entries)))
+        return jax.lax.with_sharding_constraint(x, named_sharding(x.shape, axes, mesh))
 
     with use_layout(constrain if mesh.size > 1 else None):
         yield

@@ -1,0 +1,184 @@
+"""Checkpoints: whole or absent, and refused where they do not belong. The only Orbax import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
+from bert_jax.training.state import TrainState
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """How often to save and what to keep.
+
+    every_steps: save interval; the last step and a terminated run are saved as well.
+    keep_last: newest checkpoints kept. keep_every: also keep every multiple of this step (0: no).
+    keep_best: also keep this many best by `best_metric` of the held-out evaluation (0: no).
+    lower_is_better: the direction of `best_metric`.
+    """
+
+    every_steps: int = 1_000
+    keep_last: int = 2
+    keep_every: int = 0
+    keep_best: int = 1
+    best_metric: str = "mlm_loss"
+    lower_is_better: bool = True
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 1 or self.keep_last < 1:
+            raise ValueError("checkpoint.every_steps and checkpoint.keep_last must be at least 1")
+        if self.keep_every < 0 or self.keep_best < 0:
+            raise ValueError("checkpoint.keep_every and checkpoint.keep_best must be 0 or more")
+
+
+class Checkpointer:
+    """The checkpoints of one run, in `directory`; saving goes on behind the training.
+
+    identity: what makes a checkpoint belong to this run (model, corpus, tokenizer, ...), stored
+      with each and compared when restoring; plain JSON values, nested dicts allowed.
+    """
+
+    def __init__(self, directory: Path, config: CheckpointConfig, identity: Mapping[str, Any]):
+        self._identity = json.loads(json.dumps(identity))
+        self._best_metric = config.best_metric
+        self._checkpointer = ocp.training.Checkpointer(
+            directory.absolute(),
+            save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
+            preservation_policy=_preservation(config),
+            # A save that was killed left a directory under a temporary name; nothing reads it.
+            cleanup_tmp_directories=True,
+        )
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Waits for the save under way and frees its threads."""
+        self._checkpointer.close()
+
+    def latest_step(self) -> int | None:
+        """The step of the newest whole checkpoint, None before the first."""
+        latest = self._checkpointer.latest
+        return None if latest is None else latest.step
+
+    def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
+        """Saves `state` under its own step; returns while the bytes are still being written.
+
+        metrics: the held-out metrics at this step, for `keep_best`; None where not evaluated.
+        """
+        self._checkpointer.save_checkpointables_async(
+            int(state.step),
+            {"params": state.params, "optimizer": _as_tree(state.opt_state)},
+            force=True,
+            metrics=dict(metrics) if metrics else None,
+            custom_metadata={"identity": self._identity},
+        )
+
+    def restore(self, abstract: TrainState) -> TrainState:
+        """The newest checkpoint, laid out like `abstract`.
+
+        Raises:
+          ValueError: it belongs to a different model, corpus or tokenizer; says where they differ.
+        """
+        latest = self._checkpointer.latest
+        assert latest is not None, "restore() before any checkpoint"
+        metadata = self._checkpointer.checkpointables_metadata(latest.step)
+        stored = (metadata.custom_metadata or {}).get("identity", {})
+        lines = differences(stored, self._identity)
+        if lines:
+            raise ValueError(
+                f"the checkpoint in {self._checkpointer.directory} belongs to another run "
+                "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
+                "Use the config it was written with, or another work_dir"
+            )
+        loaded = self._checkpointer.load_checkpointables(
+            latest.step,
+            {"params": abstract.params, "optimizer": _as_tree(abstract.opt_state)},
+        )
+        structure = jax.tree.structure(abstract.opt_state)
+        opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded["optimizer"]))
+        step = jax.device_put(
+            jax.numpy.asarray(latest.step, abstract.step.dtype), abstract.step.sharding
+        )
+        return TrainState(step, loaded["params"], opt_state)
+
+
+def load_parameters(
+    directory: Path, definition: ModelDefinition[Any], shardings: Mapping[str, Any]
+) -> Parameters:
+    """The parameters alone of the newest checkpoint in `directory`: to start from or to use.
+
+    Raises:
+      ValueError: there is no checkpoint, or its parameters do not fit the model (± names, shapes).
+    """
+    if not directory.is_dir():
+        raise ValueError(f"{directory}: no such directory; expected a run's `checkpoints` folder")
+    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+        latest = checkpointer.latest
+        if latest is None:
+            raise ValueError(f"{directory}: holds no finished checkpoint")
+        found = checkpointer.checkpointables_metadata(latest.step).metadata["params"]
+        check_names(found, definition.shapes)
+        for name, expected in definition.shapes.items():
+            if tuple(found[name].shape) != tuple(expected.shape):
+                raise ValueError(
+                    f"{directory}: {name} has shape {tuple(found[name].shape)}, "
+                    f"the model expects {tuple(expected.shape)}"
+                )
+        abstract = {
+            name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
+            for name, shape in definition.shapes.items()
+        }
+        return checkpointer.load_checkpointables(latest.step, {"params": abstract})["params"]
+
+
+def differences(stored: Any, current: Any, path: str = "") -> list[str]:
+    """One line for every value in which two nested dicts disagree."""
+    if isinstance(stored, dict) and isinstance(current, dict):
+        lines = []
+        for key in sorted(stored.keys() | current.keys()):
+            name = f"{path}.{key}" if path else str(key)
+            lines += differences(stored.get(key), current.get(key), name)
+        return lines
+    return [] if stored == current else [f"{path}: {stored!r} -> {current!r}"]
+
+
+def _as_tree(opt_state: Any) -> dict[str, Any]:
+    """Optimizer state as a flat dict, so that a checkpoint names no optax class."""
+    leaves = jax.tree.flatten_with_path(opt_state)[0]
+    # Keyed by position first: dicts come back sorted, and the order must be that of the leaves.
+    return {f"{i:05d}{jax.tree_util.keystr(path)}": leaf for i, (path, leaf) in enumerate(leaves)}
+
+
+def _preservation(config: CheckpointConfig) -> Any:
+    policies = ocp.training.preservation_policies
+    kept: list[Any] = [policies.LatestN(config.keep_last)]
+    if config.keep_every:
+        kept.append(policies.EveryNSteps(config.keep_every))
+    if config.keep_best:
+        sign = -1.0 if config.lower_is_better else 1.0
+        kept.append(
+            policies.BestN(
+                get_metric_fn=lambda metrics: sign * metrics[config.best_metric],
+                n=config.keep_best,
+                keep_checkpoints_without_metrics=False,
+            )
+        )
+    return policies.AnyPreservationPolicy(kept)

@@ -1,0 +1,59 @@
+"""Exact metrics over a whole split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+
+from bert_jax.models.parameters import Parameters
+from bert_jax.tasks.protocol import Metrics
+
+
+class MetricTotals:
+    """Adds up (sum, weight) pairs on the host in float64."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[float, float]] = {}
+
+    def add(self, metrics: Metrics) -> None:
+        """Adds the metrics of a batch, on a device or on the host."""
+        for name, metric in jax.device_get(metrics).items():
+            total, weight = self._totals.get(name, (0.0, 0.0))
+            self._totals[name] = (total + float(metric.sum), weight + float(metric.weight))
+
+    def means(self) -> dict[str, float]:
+        """sum / weight by name; a metric nothing was counted for is left out."""
+        return {name: s / w for name, (s, w) in self._totals.items() if w > 0}
+
+    def sums(self) -> dict[str, float]:
+        """The sums by name."""
+        return {name: total for name, (total, _) in self._totals.items()}
+
+
+def evaluate(
+    step: Callable[[Parameters, Mapping[str, jax.Array]], Metrics],
+    params: Parameters,
+    batches: Iterable[Mapping[str, jax.Array]],
+) -> dict[str, float]:
+    """Means over all `batches`, each example counted once whatever the batch size.
+
+    Adds `mlm_perplexity`, the exponential of `mlm_loss`, where there is such a metric.
+
+    Raises:
+      ValueError: there are no batches.
+    """
+    totals = MetricTotals()
+    empty = True
+    for batch in batches:
+        totals.add(step(params, batch))
+        empty = False
+    if empty:
+        raise ValueError("nothing to evaluate on: the held-out split is empty")
+    means = totals.means()
+    means.pop("tokens", None)
+    if "mlm_loss" in means:
+        # exp overflows a float above 709 nats; such a model predicts nothing either way.
+        means["mlm_perplexity"] = math.exp(min(means["mlm_loss"], 700.0))
+    return means

@@ -1,0 +1,106 @@
+"""Optimizers and learning-rate schedules, from one frozen config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import optax
+
+OptimizerName = Literal["adamw", "lamb"]
+ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt"]
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """An optimizer and its schedule; the defaults are Devlin et al. 2019, appendix A.2.
+
+    name: "adamw" (Loshchilov and Hutter 2019) or "lamb" (You et al. 2020, algorithm 2).
+    peak_learning_rate: reached after `warmup_steps` of linear warm-up from 0.
+    schedule: what follows: "linear" or "cosine" decay to `end_learning_rate` at the last step of
+      the run, "constant", or "inverse_sqrt" (peak x sqrt(warmup / step)).
+    weight_decay: decoupled, on matrices and tables; never on biases and LayerNorm.
+    clip_norm: bound on the global norm of the gradient; 0 turns clipping off.
+    """
+
+    name: OptimizerName = "adamw"
+    peak_learning_rate: float = 1e-4
+    warmup_steps: int = 10_000
+    schedule: ScheduleName = "linear"
+    end_learning_rate: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field, choices in (("name", OptimizerName), ("schedule", ScheduleName)):
+            if getattr(self, field) not in get_args(choices):
+                raise ValueError(
+                    f"optimizer.{field}={getattr(self, field)!r}: expected one of "
+                    + ", ".join(map(repr, get_args(choices)))
+                )
+        if self.warmup_steps < 0:
+            raise ValueError(f"optimizer.warmup_steps={self.warmup_steps}: must be 0 or more")
+        if self.schedule == "inverse_sqrt" and self.warmup_steps == 0:
+            raise ValueError("optimizer.schedule='inverse_sqrt' needs warmup_steps >= 1")
+        for field in ("peak_learning_rate", "end_learning_rate", "weight_decay", "clip_norm"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"optimizer.{field}={getattr(self, field)}: must be 0 or more")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0):
+            raise ValueError("optimizer.beta1 and beta2 lie in [0, 1), and epsilon is positive")
+
+
+def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
+    """Learning rate by step: step 0 of the decay is the first step after warm-up.
+
+    Raises:
+      ValueError: the warm-up is longer than the run.
+    """
+    warmup, peak, end = config.warmup_steps, config.peak_learning_rate, config.end_learning_rate
+    if warmup > total_steps:
+        raise ValueError(
+            f"optimizer.warmup_steps={warmup} is more than the {total_steps} steps of the run: "
+            "lower it (10 % of the run is usual for short runs)"
+        )
+    decay_steps = max(total_steps - warmup, 1)
+    after: optax.Schedule
+    if config.schedule == "linear":
+        after = optax.linear_schedule(peak, end, decay_steps)
+    elif config.schedule == "cosine":
+        after = optax.cosine_decay_schedule(peak, decay_steps, alpha=end / peak if peak else 0.0)
+    elif config.schedule == "constant":
+        after = optax.constant_schedule(peak)
+    else:
+
+        def after(step: Any) -> Any:
+            return peak * (warmup / (warmup + step)) ** 0.5
+
+    # Warm-up gives step n the rate peak x (n + 1) / (warmup + 1): the first step already learns.
+    start = peak / (warmup + 1)
+    rise = optax.linear_schedule(start, peak, warmup)
+    return optax.join_schedules([rise, after], [warmup]) if warmup else after
+
+
+def decays(name: str) -> bool:
+    """Whether weight decay (and LAMB's trust ratio) applies: not to biases and LayerNorm."""
+    return not name.endswith((".bias", ".scale"))
+
+
+def _decay_mask(parameters: Mapping[str, Any]) -> dict[str, bool]:
+    return {name: decays(name) for name in parameters}
+
+
+def make_optimizer(
+    config: OptimizerConfig, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Clip, precondition, decay, scale: the gradient transformation of `config`."""
+    parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    parts.append(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
+    if config.weight_decay:
+        parts.append(optax.add_decayed_weights(config.weight_decay, mask=_decay_mask))
+    if config.name == "lamb":
+        parts.append(optax.masked(optax.scale_by_trust_ratio(), _decay_mask))
+    return optax.chain(*parts, optax.scale_by_learning_rate(schedule))

@@ -1,0 +1,74 @@
+"""What a run carries from step to step, and where it lives on the mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.models.parameters import ModelDefinition, Parameters
+from bert_jax.training.sharding import parameter_shardings
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """Everything a checkpoint must hold; randomness is a function of (seed, step) instead.
+
+    step: int32 scalar, updates made so far.
+    """
+
+    step: jax.Array
+    params: Parameters
+    opt_state: optax.OptState
+
+
+def abstract_state(
+    definition: ModelDefinition[Any], optimizer: optax.GradientTransformation, mesh: Mesh
+) -> TrainState:
+    """The state as shapes, dtypes and shardings; computes nothing.
+
+    Optimizer moments are laid out like the parameters they belong to: left to itself,
+    `jit(optimizer.init)` would give every device a whole copy.
+    """
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+    replicated = NamedSharding(mesh, PartitionSpec())
+
+    def place(shape: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+
+    params = {name: place(shape, shardings[name]) for name, shape in definition.shapes.items()}
+    opt_state = optax.tree.map_params(
+        optimizer,
+        place,
+        jax.eval_shape(optimizer.init, params),
+        shardings,
+        transform_non_params=lambda shape: place(shape, replicated),
+    )
+    step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
+    return TrainState(step, params, opt_state)
+
+
+def shardings_of(state: TrainState) -> TrainState:
+    """The sharding of every array of an abstract state."""
+    return jax.tree.map(lambda leaf: leaf.sharding, state)
+
+
+def init_state(
+    definition: ModelDefinition[Any],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    seed: int,
+) -> TrainState:
+    """A fresh state, every array created where it stays; the same numbers under any mesh."""
+
+    def init(key: jax.Array) -> TrainState:
+        params = definition.init(key)
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    shardings = shardings_of(abstract_state(definition, optimizer, mesh))
+    return jax.jit(init, out_shardings=shardings)(jax.random.key(seed))

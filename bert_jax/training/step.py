@@ -1,0 +1,123 @@
+"""The one train step and the one evaluation step, for every task and every mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.models.parameters import Parameters
+from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, add_metrics, total_loss
+from bert_jax.training.sharding import batch_sharding, layout
+from bert_jax.training.state import TrainState, abstract_state, shardings_of
+
+TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+EvaluationStep = Callable[[Parameters, Batch], Metrics]
+
+
+def make_train_step(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    seed: int,
+    accumulation_steps: int = 1,
+) -> jax.stages.Wrapped:
+    """Compiles on first call: (state, batch) -> (next state, metrics of the batch).
+
+    Dropout is a function of (seed, step, micro-batch): a resumed run draws what an uninterrupted
+    one would have. The state's buffers are donated. Besides the task's metrics: `loss` and
+    `gradient_norm` (before clipping).
+
+    Args:
+      accumulation_steps: the batch is processed in this many parts, one after the other, and
+        updates once with the gradient of the whole.
+    """
+    state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh))
+    replicated = NamedSharding(mesh, PartitionSpec())
+
+    def loss_and_metrics(
+        params: Parameters, batch: Batch, weights: dict[str, jax.Array], key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        metrics = task.metrics(task.definition.module(params), batch, key)
+        return total_loss(task, metrics, weights), metrics
+
+    gradient = jax.grad(loss_and_metrics, has_aux=True)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        with layout(mesh):
+            key = jax.random.fold_in(jax.random.key(seed), state.step)
+            weights = task.loss_weights(batch)
+            if accumulation_steps == 1:
+                grads, metrics = gradient(state.params, batch, weights, key)
+            else:
+                parts = _split(batch, accumulation_steps, mesh)
+                grads, metrics = _accumulate(gradient, state.params, parts, weights, key)
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+            one = jnp.ones(())
+            metrics["loss"] = Metric(total_loss(task, metrics, weights), one)
+            metrics["gradient_norm"] = Metric(optax.tree.norm(grads), one)
+        return TrainState(state.step + 1, params, opt_state), metrics
+
+    return jax.jit(
+        step,
+        in_shardings=(state_shardings, batch_sharding(mesh)),
+        out_shardings=(state_shardings, replicated),
+        donate_argnums=0,
+    )
+
+
+def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
+    """[batch, ...] to [parts, batch / parts, ...] without moving a row off its device.
+
+    Part p takes rows p, p + parts, ...: a run of rows would sit on a few devices alone.
+    """
+
+    def split(x: jax.Array) -> jax.Array:
+        x = jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0)
+        spec = PartitionSpec(None, *batch_sharding(mesh).spec)
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+    return {name: split(x) for name, x in batch.items()}
+
+
+def _accumulate(
+    gradient: Callable[..., tuple[Any, Metrics]],
+    params: Parameters,
+    parts: Batch,
+    weights: dict[str, jax.Array],
+    key: jax.Array,
+) -> tuple[Any, Metrics]:
+    """Gradient and metrics of all parts; the parts' losses already share one denominator."""
+    keys = jax.random.split(key, next(iter(parts.values())).shape[0])
+
+    def body(carry: tuple[Any, Metrics], part: tuple[Batch, jax.Array]) -> tuple[Any, None]:
+        grads, metrics = gradient(params, part[0], weights, part[1])
+        return (jax.tree.map(jnp.add, carry[0], grads), add_metrics(carry[1], metrics)), None
+
+    first = jax.tree.map(lambda x: x[0], parts)
+    shapes = jax.eval_shape(gradient, params, first, weights, keys[0])
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.scan(body, zeros, (parts, keys))[0]
+
+
+def make_evaluation_step(task: Task, mesh: Mesh) -> jax.stages.Wrapped:
+    """Compiles on first call: (params, batch) -> the task's metrics, without dropout."""
+    definition = task.definition
+    optimizer = optax.identity()
+    param_shardings = shardings_of(abstract_state(definition, optimizer, mesh)).params
+
+    def step(params: Parameters, batch: Batch) -> Metrics:
+        with layout(mesh):
+            return task.metrics(definition.module(params), batch, None)
+
+    return jax.jit(
+        step,
+        in_shardings=(param_shardings, batch_sharding(mesh)),
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
