@@ -1,0 +1,134 @@
+"""Learning curves drawn from a run's log, and from nothing else."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
+
+from bert_jax.training.metrics_log import read_metrics
+from bert_jax.training.progress import format_metric
+
+Points = tuple[np.ndarray, np.ndarray]
+
+_TRAIN, _HELD_OUT, _INK, _GRID = "#3b6fb6", "#d9622b", "#333333", "#e6e6e6"
+
+# Panels in reading order, two a row; metrics not named here follow under their own names.
+_TITLES = {
+    "mlm_loss": "Masked-token loss (nats)",
+    "mlm_accuracy": "Masked-token accuracy",
+    "nsp_loss": "Next-sentence loss (nats)",
+    "nsp_accuracy": "Next-sentence accuracy",
+    "loss": "Loss (nats)",
+    "accuracy": "Accuracy",
+}
+_SPEED = {"learning_rate": "Learning rate", "tokens_per_second": "Real tokens per second"}
+_NOT_DRAWN = {"kind", "step", "steps", "seconds", "compiling", "stall", "utilisation"}
+
+
+def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, title: str) -> None:
+    """Draw each metric of a `metrics.jsonl` over the steps, training and held-out, as a PNG.
+
+    The picture appears under its name whole or not at all. A log without entries draws nothing.
+    """
+    entries = read_metrics(log)
+    names = _panels(entries)
+    if not names:
+        return
+    rows = math.ceil(len(names) / 2)
+    figure = Figure(figsize=(9.6, 2.9 * rows + 0.5), dpi=110, layout="constrained")
+    figure.suptitle(title, fontsize=14, fontweight="bold", color=_INK)
+    axes = figure.subplots(rows, 2, squeeze=False).flatten()
+    for axis, name in zip(axes, names, strict=False):
+        _draw_panel(axis, name, entries)
+    for axis in axes[len(names) :]:
+        axis.set_axis_off()
+    temporary = Path(f"{os.fspath(output)}.tmp")
+    figure.savefig(temporary, format="png")
+    os.replace(temporary, output)
+
+
+def _panels(entries: list[dict[str, Any]]) -> list[str]:
+    names = {name for entry in entries for name in entry} - _NOT_DRAWN
+    if any(name.endswith("_loss") for name in names):
+        names.discard("loss")  # the sum of the panels beside it
+    metrics = [name for name in names if name not in _SPEED and "perplexity" not in name]
+    order = list(_TITLES)
+    metrics.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
+    return metrics + [name for name in _SPEED if name in names]
+
+
+def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
+    train = _points(entries, "train", name)
+    held_out = _points(entries, "evaluation", name)
+    if name in _SPEED:
+        axis.plot(*train, color=_TRAIN, linewidth=1.6)
+    else:
+        axis.plot(*train, color=_TRAIN, linewidth=0.8, alpha=0.3)
+        axis.plot(*_smooth(train), color=_TRAIN, linewidth=1.8, label="training")
+    if len(held_out[0]):
+        axis.plot(*held_out, color=_HELD_OUT, linewidth=1.8, marker="o", markersize=3.5)
+        axis.plot([], [], color=_HELD_OUT, marker="o", markersize=3.5, label="held out")
+        text = format_metric(name, held_out[1][-1])
+        place = (held_out[0][-1], held_out[1][-1])
+        axis.annotate(
+            text,
+            place,
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="right",
+            color=_HELD_OUT,
+            fontweight="bold",
+            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
+        )
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend(frameon=False, fontsize=9)
+    _dress(axis, name)
+
+
+def _dress(axis: Axes, name: str) -> None:
+    title = {**_TITLES, **_SPEED}.get(name, name.replace("_", " ").capitalize())
+    axis.set_title(title, loc="left", fontsize=11, color=_INK)
+    axis.set_xlabel("step", fontsize=9, color=_INK)
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if name.endswith("accuracy"):
+        axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    elif name == "tokens_per_second":
+        axis.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axis.set_ylim(bottom=0)
+    elif name == "learning_rate":
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_ylim(bottom=0)
+    axis.tick_params(labelsize=9, colors=_INK, length=0)
+    axis.grid(color=_GRID, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[:].set_visible(False)
+
+
+def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
+    """Steps and values of one metric, without gaps and without rates that hold the compilation."""
+    chosen = [
+        (entry["step"], entry[name])
+        for entry in entries
+        if entry["kind"] == kind
+        and entry.get(name) is not None
+        and not (name == "tokens_per_second" and entry["compiling"])
+    ]
+    steps, values = zip(*chosen, strict=True) if chosen else ((), ())
+    return np.asarray(steps), np.asarray(values, dtype=float)
+
+
+def _smooth(points: Points) -> Points:
+    """Moving average over about a thirtieth of the curve, cut off where the curve ends."""
+    steps, values = points
+    half = len(values) // 60
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    first, last = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    return steps, (sums[last] - sums[first]) / (last - first)

@@ -1,0 +1,83 @@
+"""The JSON Lines log of a run: one history, however often the run was stopped and went on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class MetricsLog:
+    """Appends entries `{"kind": …, "step": …, metric: value, …}` to a file, one a line.
+
+    A run that goes on from a checkpoint at `start_step` repeats the steps after it, so entries
+    beyond that step are dropped when the log is opened, and an entry whose kind and step are told
+    already is not told again.
+
+    Raises:
+      ValueError: a line other than the last is not an entry. A last line without its line end is
+        what a killed process leaves; it is dropped, and said.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, start_step: int) -> None:
+        self._last_step: dict[str, int] = {}
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            entries = read_metrics(path)
+            kept = [entry for entry in entries if entry["step"] <= start_step]
+            if len(kept) < len(entries):
+                dropped = len(entries) - len(kept)
+                logger.info("%s: dropped %d entries beyond step %d", path, dropped, start_step)
+            _rewrite(path, kept)
+            self._last_step = {entry["kind"]: entry["step"] for entry in kept}
+        self._file = path.open("a", encoding="utf-8")
+
+    def append(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Write one entry; a value that is not finite is written as null, as JSON has no NaN."""
+        if step <= self._last_step.get(kind, -1):
+            return
+        self._last_step[kind] = step
+        finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
+        self._file.write(json.dumps({"kind": kind, "step": step, **finite}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read the entries of a metrics log in the order they were written.
+
+    Raises:
+      ValueError: a line that is not an entry, named by number. A last line without its line end is
+        left out with a warning: the process that wrote it was killed.
+    """
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    if lines.pop():
+        logger.warning("%s: the last line was cut off when its writer was killed; left out", path)
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            entry["kind"], entry["step"]  # noqa: B018 (both must be there)
+        except (json.JSONDecodeError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{path}, line {number}: not an entry of a metrics log ({error}); mend that line "
+                "or move the file away to start a new one"
+            ) from error
+        entries.append(entry)
+    return entries
+
+
+def _rewrite(path: Path, entries: list[dict[str, Any]]) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text("".join(json.dumps(e) + "\n" for e in entries), encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,105 @@
+"""The progress line: how far, how good, how fast, how long still."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+# Metrics the line shows, in this order; the log and TensorBoard hold all of them.
+_SHOWN = {"loss": "loss", "mlm_accuracy": "mlm", "nsp_accuracy": "nsp", "accuracy": "accuracy"}
+
+_WINDOW = 50  # reports the ETA looks back over, long enough to hold evaluations and checkpoints
+
+
+class Progress:
+    """Estimates the time left from the wall clock between reports.
+
+    The first report only starts the clock: its interval holds the compilation of the step. All that
+    later intervals hold (evaluation, checkpoints) is part of what the rest of the run will cost.
+    """
+
+    def __init__(self, total_steps: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total_steps = total_steps
+        self._clock = clock
+        self._reports: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
+
+    def seconds_left(self, step: int) -> float | None:
+        """Note that `step` is done now and return the seconds to the last one, None if unknown."""
+        self._reports.append((step, self._clock()))
+        (first_step, first_time), (_, now) = self._reports[0], self._reports[-1]
+        if step == first_step:
+            return None
+        return (now - first_time) / (step - first_step) * (self._total_steps - step)
+
+
+def progress_line(
+    step: int,
+    total_steps: int,
+    metrics: Mapping[str, float],
+    *,
+    learning_rate: float,
+    tokens_per_second: float,
+    utilisation: float | None,
+    stall: float,
+    seconds_left: float | None,
+) -> str:
+    """Return the line printed at a report.
+
+    Args:
+      step: optimizer steps done, of `total_steps`.
+      metrics: means over the interval.
+      learning_rate: of the last step.
+      tokens_per_second: real (not padding) tokens.
+      utilisation: model FLOP/s as a fraction of the peak, None where the peak is unknown.
+      stall: fraction of the interval the step waited for its batch.
+      seconds_left: None where not yet known.
+    """
+    width = len(f"{total_steps:,}")
+    parts = [f"step {step:>{width},}/{total_steps:,}"]
+    parts += [
+        f"{short} {format_metric(n, metrics[n])}" for n, short in _SHOWN.items() if n in metrics
+    ]
+    parts.append(f"lr {learning_rate:.2e}")
+    parts.append(f"{format_count(tokens_per_second)} tok/s")
+    if utilisation is not None:
+        parts.append(f"MFU {utilisation:.1%}")
+    parts.append(f"stall {stall:.1%}")
+    parts.append(f"ETA {'-' if seconds_left is None else format_duration(seconds_left)}")
+    return "  ".join(parts)
+
+
+def format_metric(name: str, value: float) -> str:
+    """Write an accuracy as a percentage and anything else with four digits."""
+    if name.endswith("accuracy"):
+        return f"{value:.1%}"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def format_count(value: float) -> str:
+    """Write a large number in three digits and a letter.
+
+    >>> [format_count(n) for n in (7.25, 812, 18_400, 607_000, 4.1e6)]
+    ['7.25', '812', '18.4k', '607k', '4.1M']
+    """
+    for unit in ("", "k", "M", "G"):
+        if abs(value) < 999.5 or unit == "G":
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def format_duration(seconds: float) -> str:
+    """Write a time in its two largest units.
+
+    >>> [format_duration(s) for s in (4.2, 252, 7_500, 400_000)]
+    ['4s', '4m 12s', '2h 05m', '4d 15h']
+    """
+    whole = math.ceil(seconds) if seconds < 1 else round(seconds)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if days:
+        return f"{days}d {hours % 24:02}h"
+    if hours:
+        return f"{hours}h {minutes % 60:02}m"
+    return f"{minutes}m {whole % 60:02}s" if minutes else f"{whole}s"

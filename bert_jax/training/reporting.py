@@ -1,0 +1,135 @@
+"""What a run says of itself: progress lines, a JSON Lines log, TensorBoard and drawn curves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TextIO
+
+from tensorboardX import SummaryWriter
+
+from bert_jax.training.curves import draw_curves
+from bert_jax.training.metrics_log import MetricsLog
+from bert_jax.training.progress import Progress, format_metric, progress_line
+
+LOG_NAME = "metrics.jsonl"
+CURVES_NAME = "curves.png"
+TENSORBOARD_NAME = "tensorboard"
+
+
+class Reporter:
+    """Reports a run to `work_dir` and to a stream. To be made on process 0 alone.
+
+    Args:
+      work_dir: where `metrics.jsonl`, `curves.png` and `tensorboard/` go.
+      total_steps: optimizer steps of the whole run.
+      start_step: the step this process goes on from; what the log and TensorBoard hold beyond it is
+        dropped, so that both tell one history.
+      flops_per_step: model FLOPs of one optimizer step over all devices, None where unknown.
+      peak_flops: FLOP/s all devices could do together, None where unknown. Utilisation is reported
+        where both are known.
+      tensorboard: whether to write TensorBoard event files too.
+      stream: where progress lines go.
+      clock: seconds from any origin, for the ETA.
+    """
+
+    def __init__(
+        self,
+        work_dir: str | os.PathLike[str],
+        total_steps: int,
+        *,
+        start_step: int,
+        flops_per_step: float | None,
+        peak_flops: float | None,
+        tensorboard: bool,
+        stream: TextIO = sys.stderr,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work_dir = Path(work_dir)
+        self._total_steps = total_steps
+        self._flops_per_step = flops_per_step
+        self._peak_flops = peak_flops
+        self._stream = stream
+        self._progress = Progress(total_steps, clock=clock)
+        self._compiling = True
+        self._log = MetricsLog(self._work_dir / LOG_NAME, start_step=start_step)
+        self._board = (
+            SummaryWriter(str(self._work_dir / TENSORBOARD_NAME), purge_step=start_step + 1)
+            if tensorboard
+            else None
+        )
+
+    def train(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        *,
+        learning_rate: float,
+        real_tokens: float,
+        seconds: float,
+        stall_seconds: float,
+        steps: int,
+    ) -> None:
+        """Report the `steps` optimizer steps since the last report, of which `step` was the last.
+
+        Args:
+          step: optimizer steps done in the whole run.
+          metrics: their means over the interval.
+          learning_rate: of the last step.
+          real_tokens: tokens of the interval that are not padding, over all devices.
+          seconds: wall time of those steps.
+          stall_seconds: how much of it the loop waited for batches.
+          steps: number of steps in the interval.
+        """
+        assert steps > 0 and seconds > 0, (steps, seconds)
+        rates = {"tokens_per_second": real_tokens / seconds, "stall": stall_seconds / seconds}
+        utilisation = None
+        if self._flops_per_step is not None and self._peak_flops is not None:
+            utilisation = self._flops_per_step * steps / seconds / self._peak_flops
+            rates["utilisation"] = utilisation
+        line = progress_line(
+            step,
+            self._total_steps,
+            metrics,
+            learning_rate=learning_rate,
+            tokens_per_second=rates["tokens_per_second"],
+            utilisation=utilisation,
+            stall=rates["stall"],
+            seconds_left=self._progress.seconds_left(step),
+        )
+        self._say(line + "  (with compilation)" * self._compiling)
+        values = {**metrics, "learning_rate": learning_rate, **rates}
+        extra = {"seconds": seconds, "steps": steps, "compiling": self._compiling}
+        self._log.append("train", step, {**values, **extra})
+        self._write_board("train", step, values)
+        self._compiling = False
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Report metrics of the held-out split after `step` steps, and draw the curves so far."""
+        shown = "  ".join(f"{name} {format_metric(name, v)}" for name, v in metrics.items())
+        self._say(f"held out, after step {step:,}:  {shown}")
+        self._log.append("evaluation", step, metrics)
+        self._write_board("held_out", step, metrics)
+        self._draw()
+
+    def close(self) -> None:
+        """Draw the curves a last time and close the files."""
+        self._log.close()
+        if self._board is not None:
+            self._board.close()
+        self._draw()
+
+    def _say(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+    def _write_board(self, prefix: str, step: int, values: Mapping[str, float]) -> None:
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(f"{prefix}/{name}", value, step)
+
+    def _draw(self) -> None:
+        log, curves = self._work_dir / LOG_NAME, self._work_dir / CURVES_NAME
+        draw_curves(log, curves, title=self._work_dir.resolve().name)

@@ -1,0 +1,97 @@
+import pytest
+
+from bert_jax.training.progress import (
+    Progress,
+    format_count,
+    format_duration,
+    format_metric,
+    progress_line,
+)
+
+
+def test_eta_leaves_out_the_first_interval_and_keeps_pauses() -> None:
+    now = 0.0
+    progress = Progress(1000, clock=lambda: now)
+    now += 90.0  # 100 steps of 0.1 s behind 80 s of compilation
+    assert progress.seconds_left(100) is None
+    now += 10.0
+    assert progress.seconds_left(200) == pytest.approx(80.0)
+    now += 10.0 + 6.0  # an evaluation of 6 s between the reports
+    assert progress.seconds_left(300) == pytest.approx(26.0 / 200 * 700)
+    now += 10.0
+    assert progress.seconds_left(1000) == 0.0
+
+
+def test_eta_follows_a_change_of_pace() -> None:
+    now = 0.0
+    progress = Progress(100_000, clock=lambda: now)
+    left = None
+    for step in range(100, 6001, 100):
+        now += 1.0
+        left = progress.seconds_left(step)
+    assert left == pytest.approx(940.0)
+    for step in range(6100, 12_001, 100):  # a second phase, eight times slower
+        now += 8.0
+        left = progress.seconds_left(step)
+    assert left == pytest.approx(880 * 8.0)
+
+
+def test_line_holds_every_figure() -> None:
+    line = progress_line(
+        1200,
+        100_000,
+        {"loss": 5.3123, "mlm_loss": 4.6, "mlm_accuracy": 0.2412, "nsp_accuracy": 0.61},
+        learning_rate=1.25e-3,
+        tokens_per_second=607_123.0,
+        utilisation=0.412,
+        stall=0.003,
+        seconds_left=7500.0,
+    )
+    assert line == (
+        "step   1,200/100,000  loss 5.312  mlm 24.1%  nsp 61.0%  lr 1.25e-03  607k tok/s  "
+        "MFU 41.2%  stall 0.3%  ETA 2h 05m"
+    )
+
+
+def test_line_leaves_out_what_is_unknown() -> None:
+    line = progress_line(
+        1,
+        10,
+        {"loss": 1.0},
+        learning_rate=1e-3,
+        tokens_per_second=7.0,
+        utilisation=None,
+        stall=0.0,
+        seconds_left=None,
+    )
+    assert "MFU" not in line
+    assert line.endswith("ETA -")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (7.25, "7.25"), (812, "812"), (999.7, "1k"), (18_400, "18.4k"), (4.1e6, "4.1M")],
+)
+def test_counts(value: float, text: str) -> None:
+    assert format_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "1s"),
+        (59.4, "59s"),
+        (59.6, "1m 00s"),
+        (252, "4m 12s"),
+        (7500, "2h 05m"),
+        (400_000, "4d 15h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_metrics() -> None:
+    assert format_metric("nsp_accuracy", 0.6123) == "61.2%"
+    assert format_metric("loss", 5.37) == "5.370"
+    assert format_metric("mlm_perplexity", 30522.0) == "30,522.0"

@@ -1,0 +1,185 @@
+import io
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from bert_jax.training import curves
+from bert_jax.training.curves import draw_curves
+from bert_jax.training.metrics_log import MetricsLog, read_metrics
+from bert_jax.training.reporting import Reporter
+
+
+def make_reporter(work_dir: Path, stream: io.StringIO, start_step: int = 0) -> Reporter:
+    return Reporter(
+        work_dir,
+        100,
+        start_step=start_step,
+        flops_per_step=2e9,
+        peak_flops=1e11,
+        tensorboard=True,
+        stream=stream,
+    )
+
+
+def report(reporter: Reporter, step: int, loss: float) -> None:
+    reporter.train(
+        step,
+        {"loss": loss, "mlm_loss": loss - 0.5, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5},
+        learning_rate=1e-3,
+        real_tokens=4000.0,
+        seconds=2.0,
+        stall_seconds=0.1,
+        steps=10,
+    )
+
+
+def test_a_run_is_told_to_the_stream_the_log_and_the_board(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    reporter = make_reporter(tmp_path, stream)
+    for step in (10, 20):
+        report(reporter, step, loss=8.0 - step / 10)
+    reporter.evaluation(20, {"mlm_loss": 5.25, "mlm_accuracy": 0.125})
+    reporter.close()
+
+    first, second, held_out = stream.getvalue().splitlines()
+    assert first.endswith("ETA -  (with compilation)")
+    assert "step  20/100  loss 6.000  mlm 25.0%  nsp 50.0%  lr 1.00e-03  2k tok/s" in second
+    assert "MFU 10.0%  stall 5.0%" in second  # 2e9 FLOPs × 10 steps / 2 s of 1e11 FLOP/s
+    assert held_out == "held out, after step 20:  mlm_loss 5.250  mlm_accuracy 12.5%"
+
+    entries = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(entry["kind"], entry["step"]) for entry in entries] == [
+        ("train", 10),
+        ("train", 20),
+        ("evaluation", 20),
+    ]
+    assert entries[1]["tokens_per_second"] == 2000.0
+    assert entries[1]["utilisation"] == pytest.approx(0.1)
+    assert [entry.get("compiling") for entry in entries] == [True, False, None]
+    assert imread(tmp_path / "curves.png").ndim == 3
+    board = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
+    assert b"train/tokens_per_second" in board and b"held_out/mlm_loss" in board
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_resumed_run_tells_one_history(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stopped = make_reporter(tmp_path, io.StringIO())
+    for step in (10, 20, 30):
+        report(stopped, step, loss=1.0)
+        if step == 20:
+            stopped.evaluation(20, {"mlm_loss": 5.0})
+    stopped.close()
+    with caplog.at_level(logging.INFO, logger="bert_jax"):
+        resumed = make_reporter(tmp_path, io.StringIO(), start_step=20)
+    assert "dropped 1 entries beyond step 20" in caplog.text
+    resumed.evaluation(20, {"mlm_loss": 5.0})
+    report(resumed, 30, loss=2.0)
+    resumed.close()
+    entries = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(entry["kind"], entry["step"]) for entry in entries] == [
+        ("train", 10),
+        ("train", 20),
+        ("evaluation", 20),
+        ("train", 30),
+    ]
+    assert entries[-1]["loss"] == 2.0
+
+
+def test_a_killed_writer_leaves_a_log_that_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    program = (
+        "import os, signal\n"
+        "from bert_jax.training.metrics_log import MetricsLog\n"
+        f"log = MetricsLog({str(path)!r}, start_step=0)\n"
+        "log.append('train', 1, {'loss': 3.0})\n"
+        'log._file.write(\'{"kind": "train", "st\'); log._file.flush()\n'
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
+    assert not path.read_text().endswith("\n")
+    log = MetricsLog(path, start_step=1)
+    assert "last line was cut off" in caplog.text
+    log.append("train", 2, {"loss": 2.0})
+    log.close()
+    assert [(entry["step"], entry["loss"]) for entry in read_metrics(path)] == [(1, 3.0), (2, 2.0)]
+
+
+@pytest.mark.parametrize("line", ["{", "7", '{"kind": "train"}'])
+def test_a_corrupt_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "train", "step": 1}\n' + line + '\n{"kind": "train", "step": 3}\n')
+    with pytest.raises(ValueError, match="metrics.jsonl, line 2"):
+        MetricsLog(path, start_step=3)
+    assert line in path.read_text()
+
+
+def test_what_is_not_finite_is_null_in_the_log(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl", start_step=0)
+    log.append("train", 1, {"loss": math.nan, "learning_rate": math.inf})
+    log.close()
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["loss"] is None
+
+
+def test_curves_draw_every_metric_in_its_panel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl", start_step=0)
+    for step in range(1, 200):
+        rates = {"learning_rate": 1e-3, "tokens_per_second": 1e4 if step > 1 else 1.0}
+        extra = {"steps": 1, "seconds": 1.0, "compiling": step == 1}
+        log.append("train", step, {"loss": 9.0, "mlm_loss": 8.0 / step, **rates, **extra})
+    log.append("evaluation", 199, {"mlm_loss": 0.5, "mlm_perplexity": 1.6, "span_f1": 0.3})
+    log.close()
+    panels = {}
+    dress = curves._dress
+
+    def keep(axis: curves.Axes, name: str) -> None:
+        dress(axis, name)
+        panels[axis.get_title("left")] = [list(line.get_ydata()) for line in axis.lines]
+
+    monkeypatch.setattr(curves, "_dress", keep)
+    draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", title="a run")
+    assert list(panels) == [
+        "Masked-token loss (nats)",
+        "Span f1",
+        "Learning rate",
+        "Real tokens per second",
+    ]
+    raw, smooth, held_out, _ = panels["Masked-token loss (nats)"]
+    assert raw == [8.0 / step for step in range(1, 200)]
+    assert smooth[100] == pytest.approx(sum(raw[97:104]) / 7)
+    assert held_out == [0.5]
+    assert panels["Real tokens per second"] == [[1e4] * 198]  # without the one that compiled
+
+
+def test_an_empty_log_draws_nothing(tmp_path: Path) -> None:
+    reporter = make_reporter(tmp_path, io.StringIO())
+    reporter.close()
+    assert not (tmp_path / "curves.png").exists()
+
+
+def test_without_tensorboard_no_events_are_written(tmp_path: Path) -> None:
+    reporter = Reporter(
+        tmp_path,
+        100,
+        start_step=0,
+        flops_per_step=None,
+        peak_flops=1e12,
+        tensorboard=False,
+        stream=io.StringIO(),
+    )
+    report(reporter, 10, 1.0)
+    reporter.close()
+    assert "utilisation" not in read_metrics(tmp_path / "metrics.jsonl")[0]
+    assert sorted(os.listdir(tmp_path)) == ["curves.png", "metrics.jsonl"]
