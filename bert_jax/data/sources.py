@@ -1,0 +1,85 @@
+"""The one door to raw text: any mix of files and TFDS datasets, read as a stream of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bert_jax.data.documents import Document, SourceCounts, SourceOptions
+from bert_jax.data.input_paths import (
+    JSON_LINES_SUFFIXES,
+    PARQUET_SUFFIXES,
+    content_suffix,
+    expand_inputs,
+    is_tfds,
+)
+from bert_jax.data.readers_lines import read_json_lines, read_text
+
+__all__ = [
+    "Document",
+    "SourceCounts",
+    "SourceOptions",
+    "expand_inputs",
+    "read_documents",
+    "total_bytes",
+]
+
+
+def read_documents(
+    inputs: Sequence[str], options: SourceOptions, counts: SourceCounts
+) -> Iterator[Document]:
+    """The documents of the inputs, in an order that only the inputs decide.
+
+    Inputs are as `expand_inputs` takes them. Memory is bounded by `options.max_document_bytes`,
+    not by the size of the inputs. `counts` is kept up to date while the documents are taken.
+    ValueError names file and line (row, byte) of what cannot be used, except for single lines
+    that `options.on_bad_line` says to skip.
+    """
+    return _read_all(expand_inputs(inputs), options, counts)
+
+
+def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> int:
+    """Bytes on disk, compressed as they are, of what `read_documents` would read."""
+    options = options or SourceOptions()
+    return sum(_input_bytes(name, options) for name in expand_inputs(inputs))
+
+
+def _input_bytes(name: str, options: SourceOptions) -> int:
+    if is_tfds(name):
+        from bert_jax.data.readers_tfds import tfds_bytes
+
+        return tfds_bytes(name, options.tfds_data_dir)
+    return Path(name).stat().st_size
+
+
+def _read_all(
+    names: Sequence[str], options: SourceOptions, counts: SourceCounts
+) -> Iterator[Document]:
+    for name in names:
+        num_bytes, bytes_before = _input_bytes(name, options), counts.bytes_read
+        if num_bytes == 0 and not is_tfds(name):
+            counts.reject_empty_file(options, name, "the file is empty (0 bytes)")
+        else:
+            documents_before = counts.documents
+            yield from _read_one(name, options, counts)
+            if counts.documents == documents_before:
+                counts.reject_empty_file(options, name, "there is no usable document in it")
+        counts.bytes_read = bytes_before + num_bytes
+        counts.files += 1
+
+
+def _read_one(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
+    # TFDS and Arrow take long to import: only a corpus that needs them pays.
+    if is_tfds(name):
+        from bert_jax.data.readers_tfds import read_tfds
+
+        return read_tfds(name, options, counts)
+    path = Path(name)
+    suffix = content_suffix(path)
+    if suffix in PARQUET_SUFFIXES:
+        from bert_jax.data.readers_parquet import read_parquet
+
+        return read_parquet(path, options, counts)
+    if suffix in JSON_LINES_SUFFIXES:
+        return read_json_lines(path, options, counts)
+    return read_text(path, options, counts)
