@@ -5,6 +5,11 @@ from pathlib import Path
 
 import pytest
 
+if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    # JAX writes cache entries in place, so processes that run side by side may not share them.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] += f"/{worker}"
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

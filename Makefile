@@ -1,0 +1,61 @@
+# Everything here works on a machine that has Python >= 3.11 and make, and nothing else of ours:
+#
+#   make demo    prepare a corpus, learn a vocabulary, pretrain a tiny BERT, fill in masks
+#   make test    run the tests
+#   make lint    ruff and mypy
+#
+# The first call of each makes .venv and installs into it, the only part that needs the internet.
+
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
+	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  && echo $$python && break; done)
+BERT_JAX := .venv/bin/bert-jax
+DEMO := runs/demo
+WORKERS ?= 2
+
+.PHONY: demo test lint
+.DELETE_ON_ERROR:
+
+# Each file below is written last by its step, under its final name only when whole: whatever is
+# there is finished, so a demo that was killed goes on with the step it was killed in.
+demo: $(DEMO)/corpus/manifest.json | .venv/installed
+	$(BERT_JAX) pretrain --config configs/pretrain/demo.py
+	$(BERT_JAX) fill-mask --work-dir $(DEMO) \
+	  "The return [MASK] is a list of strings." \
+	  "If the key is not [MASK], a KeyError is raised." \
+	  "Return True if the object is an [MASK] of the class."
+
+$(DEMO)/text/demo.jsonl: | .venv/installed
+	$(BERT_JAX) demo-corpus --output $@
+
+$(DEMO)/tokenizer/vocab.txt: $(DEMO)/text/demo.jsonl
+	$(BERT_JAX) train-tokenizer --input $< --output $(@D) --vocab-size 8000
+
+$(DEMO)/corpus/manifest.json: $(DEMO)/text/demo.jsonl $(DEMO)/tokenizer/vocab.txt
+	$(BERT_JAX) prepare --input $< --tokenizer $(DEMO)/tokenizer --output $(@D) \
+	  --max-length 128 --held-out 0.05 --workers $(WORKERS)
+
+# Compiled programs are kept between runs; tests of one file share theirs, so they share a worker.
+test: .venv/installed-dev
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile
+
+lint: .venv/installed-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 on PATH; make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: setup.py | .venv/bin/python
+	.venv/bin/pip install --quiet --editable .
+	touch $@
+
+# The tests compare against PyTorch on the CPU. Its CPU build comes first, from PyTorch's own index
+# (about 200 MB); where that index has none, PyPI's build of the same version does as well.
+.venv/installed-dev: setup.py | .venv/bin/python
+	.venv/bin/pip install --quiet torch==2.13.0 \
+	  --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
+	.venv/bin/pip install --quiet --editable '.[dev]'
+	touch $@
