@@ -17,7 +17,7 @@ SPECIAL_TOKENS_PER_PIECE = 3  # [CLS] A [SEP] B [SEP]
 
 @dataclass(frozen=True)
 class TokenizedDocument:
-    """One document: token_ids [num_tokens] and sentence_starts [num_sentences], ascending from 0."""
+    """One document: token_ids [num_tokens], and sentence_starts [num_sentences] in it from 0 on."""
 
     document_id: int
     token_ids: np.ndarray

@@ -1,0 +1,225 @@
+"""Turn raw text into a corpus directory that training reads.
+
+    bert-jax prepare --input books/*.txt wiki.jsonl.gz --tokenizer vocab.txt --output corpus
+
+Inputs are plain text (a blank line ends a document) and JSON Lines, each also as .gz, .zst or
+.xz, Parquet, and tfds:NAME/CONFIG, in any mix; a directory or pattern stands for the files in it.
+After a kill the same command goes on from its finished shards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from bert_jax.data.manifest import Manifest, SplitInfo
+from bert_jax.data.prepare import prepare
+from bert_jax.data.prepare_options import PrepareOptions
+from bert_jax.data.prepare_progress import Progress
+from bert_jax.data.sources import SourceOptions
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.workers import available_cores
+
+_SECONDS_BETWEEN_LINES = 10.0  # where progress goes to a file
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `prepare`."""
+    options = PrepareOptions()
+    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="raw text")
+    parser.add_argument(
+        "--tokenizer",
+        required=True,
+        metavar="FILE_OR_DIR",
+        help="vocab.txt, tokenizer.json or a directory that holds them",
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="new, or one to continue")
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        default=options.max_length,
+        metavar="N",
+        help="positions of a training sequence, special tokens included (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-documents-per-record",
+        type=int,
+        metavar="N",
+        help="the most documents packed into one sequence (default: max-length / 32)",
+    )
+    parser.add_argument(
+        "--held-out",
+        type=float,
+        default=options.heldout_fraction,
+        metavar="SHARE",
+        help="share of the documents kept for evaluation, chosen by hash (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=available_cores(), metavar="N", help="default: every core"
+    )
+    parser.add_argument(
+        "--language",
+        default=options.language,
+        help="whose rules find the sentences, as ISO 639-1 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--unit-bytes",
+        type=int,
+        default=options.unit_bytes,
+        metavar="N",
+        help="text in one shard; a worker holds about ten times that (default: %(default)s)",
+    )
+    add_source_arguments(parser)
+    add_case_arguments(parser)
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare how raw text is read."""
+    options = SourceOptions()
+    parser.add_argument(
+        "--text-field",
+        default=options.text_field,
+        metavar="NAME",
+        help="JSON field, Parquet column or TFDS feature with the text (default: %(default)s)",
+    )
+    parser.add_argument("--encoding", default=options.encoding, help="default: %(default)s")
+    parser.add_argument(
+        "--on-bad-line",
+        choices=("error", "skip"),
+        default=options.on_bad_line,
+        help="whether an unusable line ends the preparation or is left out and counted",
+    )
+    parser.add_argument(
+        "--tfds-data-dir", metavar="DIR", help="where TFDS keeps its data sets, if not by default"
+    )
+
+
+def source_options(args: argparse.Namespace) -> SourceOptions:
+    """The options that `add_source_arguments` declared."""
+    return SourceOptions(
+        text_field=args.text_field,
+        encoding=args.encoding,
+        on_bad_line=args.on_bad_line,
+        tfds_data_dir=args.tfds_data_dir,
+    )
+
+
+def add_case_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what a bare vocab.txt does not say."""
+    case = parser.add_mutually_exclusive_group()
+    case.add_argument(
+        "--lowercase",
+        dest="lowercase",
+        action="store_const",
+        const=True,
+        help="the bare vocab.txt is uncased (default: what the vocabulary looks like)",
+    )
+    case.add_argument(
+        "--cased", dest="lowercase", action="store_const", const=False, help="it is cased"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare the corpus, showing progress on stderr and the result on stdout."""
+    options = PrepareOptions(
+        max_length=args.max_length,
+        max_pieces=args.max_documents_per_record,
+        heldout_fraction=args.held_out,
+        language=args.language,
+        unit_bytes=args.unit_bytes,
+        sources=source_options(args),
+    )
+    tokenizer = Tokenizer.load(args.tokenizer, lowercase=args.lowercase)
+    line = _ProgressLine()
+    try:
+        manifest = prepare(args.input, tokenizer, args.output, options, args.workers, line.show)
+    finally:
+        line.end()
+    if line.last is None:
+        print(f"{args.output} was finished before: nothing to do")
+    print(_table(manifest))
+    if line.last is not None:
+        print(_speed(line.last, args.workers))
+    return 0
+
+
+class _ProgressLine:
+    """One line on a terminal that is written over; elsewhere a line every ten seconds."""
+
+    def __init__(self) -> None:
+        self.last: Progress | None = None
+        self._terminal = sys.stderr.isatty()
+        self._shown_at = time.monotonic()
+
+    def show(self, progress: Progress) -> None:
+        self.last = progress
+        if self._terminal:
+            print(f"\r{_line(progress)}\x1b[K", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - self._shown_at > _SECONDS_BETWEEN_LINES:
+            self._shown_at = time.monotonic()
+            print(_line(progress), file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._terminal and self.last is not None:
+            print(file=sys.stderr)
+
+
+def _line(progress: Progress) -> str:
+    parts = [
+        f"{progress.text_bytes / 1e6:,.1f} MB",
+        f"{progress.shards} shards",
+        f"{progress.new_text_bytes / progress.seconds / 1e6:.2f} MB/s",
+        f"{progress.new_tokens / progress.seconds:,.0f} tokens/s",
+    ]
+    if progress.fraction is not None:
+        parts.insert(0, f"{progress.fraction:6.1%}")
+    if progress.seconds_left is not None:
+        parts.append(f"ETA {_clock(progress.seconds_left)}")
+    return "prepare: " + "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
+
+
+def _table(manifest: Manifest) -> str:
+    def row(name: str, show: str, *values: float) -> str:
+        return f"{name:12}" + "".join(f"{format(value, show):>18}" for value in values)
+
+    def counts(split: SplitInfo) -> list[tuple[str, int]]:
+        return [
+            ("documents", split.num_documents),
+            ("sentences", split.num_sentences),
+            ("tokens", split.num_tokens),
+            ("records", split.num_records),
+            ("shards", len(split.shards)),
+        ]
+
+    lines = [f"{'':12}{'train':>18}{'held out':>18}"]
+    for (name, train), (_, heldout) in zip(
+        counts(manifest.train), counts(manifest.heldout), strict=True
+    ):
+        lines.append(row(name, ",", train, heldout))
+    lines.append(row("fill rate", ".4f", manifest.train.fill_rate, manifest.heldout.fill_rate))
+    left_out = {
+        "exact duplicates removed": manifest.duplicates_removed,
+        "documents without a token": manifest.empty_documents,
+        "unusable lines skipped": manifest.bad_lines_skipped,
+        "long documents read as several": manifest.documents_split,
+    }
+    lines += [f"{what}: {count:,}" for what, count in left_out.items()]
+    return "\n".join(lines)
+
+
+def _speed(progress: Progress, num_workers: int) -> str:
+    if not progress.new_shards:
+        return f"all {progress.shards} shards were there"
+    kept = progress.shards - progress.new_shards
+    return (
+        f"{progress.new_text_bytes / 1e6:,.1f} MB of text in {progress.seconds:.1f} s: "
+        f"{progress.new_text_bytes / progress.seconds / 1e6:.2f} MB/s, "
+        f"{progress.new_tokens / progress.seconds:,.0f} tokens/s with {num_workers} workers of "
+        f"at most {progress.peak_worker_memory / 2**20:.0f} MiB"
+        + (f"; {kept} shards were there" if kept else "")
+    )

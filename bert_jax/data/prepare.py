@@ -1,0 +1,216 @@
+"""Raw text -> a corpus directory, by as many processes as asked for. See `prepare`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.deduplication import SeenDocuments
+from bert_jax.data.input_paths import is_tfds
+from bert_jax.data.manifest import TOKENIZER, Manifest, SplitInfo, file_sha256
+from bert_jax.data.packing import SPECIAL_TOKENS_PER_PIECE
+from bert_jax.data.prepare_options import PrepareOptions
+from bert_jax.data.prepare_progress import Progress, ProgressMeter
+from bert_jax.data.shards import ShardSettings, UnitResult, read_result
+from bert_jax.data.sources import SourceCounts, expand_inputs, read_documents, total_bytes
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.units import SPLITS, Split, StreamCounts, Unit, build_units, shard_name
+from bert_jax.data.workers import Done, WorkerPool
+from bert_jax.data.workspace import Workspace, finished_corpus
+
+ProgressCallback = Callable[[Progress], None]
+
+
+def prepare(
+    inputs: Iterable[str],
+    tokenizer: Tokenizer,
+    output: str | os.PathLike[str],
+    options: PrepareOptions,
+    num_workers: int,
+    progress: ProgressCallback | None = None,
+) -> Manifest:
+    """Make the corpus directory `output` from raw text.
+
+    This process reads, drops exact duplicates, splits and groups documents into units; workers
+    find sentences, tokenise, pack, and write one shard a unit. The bytes written depend neither on
+    the number of workers nor on interruptions, and memory not on the size of the corpus. After a
+    kill the same call keeps the shards that are finished; on a finished corpus it does nothing.
+
+    Args:
+        inputs: as `expand_inputs` takes them.
+        progress: called after every shard.
+
+    Raises:
+        ValueError: the inputs, the options or what `output` holds are not usable.
+        OSError: a file cannot be read or written, or a worker died; finished shards are kept.
+    """
+    if num_workers < 1:
+        raise ValueError(f"num_workers is {num_workers}; expected at least 1")
+    paths = expand_inputs(list(inputs))
+    plan = _plan(paths, tokenizer, options)
+    finished = finished_corpus(output, plan)
+    if finished is not None:
+        return finished
+    with Workspace(output, plan) as workspace:
+        tokenizer.save(workspace.work / TOKENIZER)
+        run = _Run(paths, options, workspace.work, _token_bytes(tokenizer))
+        meter = ProgressMeter(sum(source["num_bytes"] for source in plan["sources"]))
+        run.make_shards(num_workers, meter, progress)
+        try:
+            run.check_splits()
+        except ValueError:
+            workspace.discard()  # no preparation with usable options could continue this one
+            raise
+        manifest = run.manifest(plan, tokenizer)
+        workspace.publish(manifest)
+    return manifest
+
+
+def _plan(paths: list[str], tokenizer: Tokenizer, options: PrepareOptions) -> dict[str, Any]:
+    """All that decides the corpus, in the words of the manifest."""
+    sources = [
+        {
+            "path": path if is_tfds(path) else os.path.abspath(path),
+            "num_bytes": total_bytes([path], options.sources),
+        }
+        for path in paths
+    ]
+    return {
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "options": options.as_json(),
+        "sources": sources,
+    }
+
+
+def _token_bytes(tokenizer: Tokenizer) -> int:
+    return 2 if tokenizer.vocab_size <= 1 << 16 else 4
+
+
+@dataclass
+class _Run:
+    """One call of `prepare`: what it reads, and the results of its units by split and index."""
+
+    paths: list[str]
+    options: PrepareOptions
+    work: Path
+    token_bytes: int
+    source: SourceCounts = field(default_factory=SourceCounts)
+    stream: StreamCounts = field(default_factory=StreamCounts)
+    results: dict[str, UnitResult] = field(default_factory=dict)
+
+    def make_shards(
+        self, num_workers: int, meter: ProgressMeter, progress: ProgressCallback | None
+    ) -> None:
+        """Fill `results`, with the shards that are there already and with new ones."""
+
+        def report() -> None:
+            if progress is not None:
+                progress(meter.read(self.source, self.stream))
+
+        def collect(done: Iterable[Done]) -> None:
+            for each in done:
+                self.results[each.name] = each.result
+                meter.add_new(each.result, each.peak_memory)
+                report()
+
+        settings = ShardSettings(
+            self.options.max_length,
+            self.options.piece_limit,
+            self.token_bytes,
+            self.options.language,
+        )
+        pool = WorkerPool(num_workers, self.work / TOKENIZER, settings, self.work)
+        with SeenDocuments(self.work / "seen.sqlite") as seen, pool:
+            for unit in self._units(seen):
+                kept = read_result(self.work, unit.name)
+                if kept is not None and kept.unit_digest == unit.digest:
+                    self.results[unit.name] = kept
+                    meter.add_kept(kept)
+                    report()
+                else:
+                    collect(pool.submit(unit))
+            collect(pool.drain())
+
+    def _units(self, seen: SeenDocuments) -> Iterator[Unit]:
+        documents = read_documents(self.paths, self.options.sources, self.source)
+        return build_units(
+            documents, self.options.unit_bytes, self.options.heldout_fraction, seen, self.stream
+        )
+
+    def check_splits(self) -> None:
+        """Raise ValueError if there is nothing to train on, or nothing to evaluate on as asked."""
+        num_documents = sum(self.stream.documents.values())
+        fraction = self.options.heldout_fraction
+        records = {
+            split: sum(result.shard.num_records for result in self._of(split)) for split in SPLITS
+        }
+        if not any(records.values()):
+            raise ValueError(
+                f"the corpus is empty: no token in the {num_documents} documents of "
+                f"{len(self.paths)} inputs"
+            )
+        if all(records.values()) or not fraction:
+            return
+        side, advice = "train on", f"less than {self.stream.highest_hash:.3f}"
+        if not records["heldout"]:
+            enough = math.ceil(self.stream.lowest_hash * 1000 + 1) / 1000
+            side, advice = "evaluate on", f"{enough}, or 0 to do without evaluation"
+        if num_documents == 1:
+            advice = "0 to do without evaluation"
+        raise ValueError(
+            f"holding out {fraction} left none of {num_documents} documents to {side} (each goes "
+            f"to one side by its hash). Hold out {advice}"
+        )
+
+    def manifest(self, plan: Mapping[str, Any], tokenizer: Tokenizer) -> Manifest:
+        """What was made, as manifest.json says it."""
+        made = sum(
+            result.num_documents + result.num_empty_documents for result in self.results.values()
+        )
+        assert made == sum(self.stream.documents.values()), "a document is lost"
+        return Manifest(
+            max_length=self.options.max_length,
+            max_pieces=self.options.piece_limit,
+            token_bytes=self.token_bytes,
+            vocab_size=tokenizer.vocab_size,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            tokenizer_files={
+                path.name: file_sha256(path) for path in sorted((self.work / TOKENIZER).iterdir())
+            },
+            lowercase=tokenizer.lowercase,
+            options=plan["options"],
+            sources=tuple(plan["sources"]),
+            duplicates_removed=self.stream.duplicates,
+            empty_documents=self.source.empty_documents
+            + sum(result.num_empty_documents for result in self.results.values()),
+            bad_lines_skipped=self.source.bad_lines,
+            documents_split=self.source.split_documents,
+            train=self._split_info("train"),
+            heldout=self._split_info("heldout"),
+        )
+
+    def _of(self, split: Split) -> list[UnitResult]:
+        """The results of a split, in the order of its units."""
+        names = (shard_name(split, index) for index in range(len(self.results)))
+        return [self.results[name] for name in names if name in self.results]
+
+    def _split_info(self, split: Split) -> SplitInfo:
+        results = self._of(split)
+        records = sum(result.shard.num_records for result in results)
+        pieces = sum(result.num_pieces for result in results)
+        tokens = sum(result.num_tokens for result in results)
+        positions = records * self.options.max_length
+        taken = tokens + SPECIAL_TOKENS_PER_PIECE * pieces
+        return SplitInfo(
+            shards=tuple(result.shard for result in results if result.shard.num_records),
+            num_records=records,
+            num_pieces=pieces,
+            num_documents=sum(result.num_documents for result in results),
+            num_sentences=sum(result.num_sentences for result in results),
+            num_tokens=tokens,
+            fill_rate=taken / positions if positions else 0.0,
+        )

@@ -1,0 +1,114 @@
+"""A unit of documents -> one finished shard file and a small result beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from bert_jax.data.document_tokens import Encoder, tokenize_document
+from bert_jax.data.manifest import ShardInfo, file_sha256, write_file
+from bert_jax.data.packing import TokenizedDocument, pack_documents
+from bert_jax.data.records import encode_record, token_dtype
+from bert_jax.data.units import Unit
+
+# One record a chunk, not compressed: what random reads by index are fastest on.
+_WRITER_OPTIONS = "group_size:1,uncompressed"
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """What turns a unit's text into a shard's bytes, besides the tokenizer."""
+
+    max_length: int
+    max_pieces: int
+    token_bytes: int
+    language: str
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """Counts of one unit, and its shard. `unit_digest` is the digest of what it was made from."""
+
+    unit_digest: str
+    num_text_bytes: int
+    num_documents: int
+    num_empty_documents: int
+    num_pieces: int
+    num_sentences: int
+    num_tokens: int
+    shard: ShardInfo
+
+
+def shard_path(directory: Path, name: str) -> Path:
+    """Where a unit's shard lies while the corpus is being prepared."""
+    return directory / f"{name}.arrayrecord"
+
+
+def write_shard(
+    unit: Unit, encoder: Encoder, settings: ShardSettings, directory: Path
+) -> UnitResult:
+    """Tokenise, pack and write a unit; its result is written last, so what has one is whole.
+
+    Raises:
+        OSError: the shard cannot be written.
+    """
+    documents = _tokenize(unit, encoder, settings)
+    filled = [document for document in documents if len(document.token_ids)]
+    records = pack_documents(filled, settings.max_length, settings.max_pieces)
+    path = shard_path(directory, unit.name)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    _write_records(temporary, [encode_record(pieces, settings.token_bytes) for pieces in records])
+    result = UnitResult(
+        unit_digest=unit.digest,
+        num_text_bytes=unit.num_bytes,
+        num_documents=len(filled),
+        num_empty_documents=len(documents) - len(filled),
+        num_pieces=sum(map(len, records)),
+        num_sentences=sum(len(document.sentence_starts) for document in filled),
+        num_tokens=sum(len(document.token_ids) for document in filled),
+        shard=ShardInfo(path.name, len(records), temporary.stat().st_size, file_sha256(temporary)),
+    )
+    os.replace(temporary, path)
+    write_file(path.with_suffix(".json"), json.dumps(dataclasses.asdict(result)))
+    return result
+
+
+def read_result(directory: Path, name: str) -> UnitResult | None:
+    """The result of a unit whose shard is here and undamaged; None if it must be made again."""
+    path = shard_path(directory, name)
+    try:
+        content = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        result = UnitResult(**{**content, "shard": ShardInfo(**content["shard"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not path.is_file() or file_sha256(path) != result.shard.sha256:
+        return None
+    return result
+
+
+def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[TokenizedDocument]:
+    dtype = token_dtype(settings.token_bytes)
+    return [
+        TokenizedDocument(
+            document_id, *tokenize_document(text.decode("utf-8"), encoder, settings.language, dtype)
+        )
+        for document_id, text in zip(unit.document_ids, unit.texts, strict=True)
+    ]
+
+
+def _write_records(path: Path, blobs: list[bytes]) -> None:
+    try:
+        writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
+        for blob in blobs:
+            writer.write(blob)
+        writer.close()
+    except RuntimeError as error:  # all that ArrayRecord raises, a full disk included
+        path.unlink(missing_ok=True)
+        raise OSError(f"{path} cannot be written: {error}") from error
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,167 @@
+"""The output directory of a preparation while it is not finished, and how it becomes a corpus.
+
+Everything is written under DIR/.work. When all shards are there they are renamed into DIR, and
+manifest.json last; then .work goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from bert_jax.data.manifest import (
+    MANIFEST,
+    TOKENIZER,
+    Manifest,
+    read_manifest,
+    write_file,
+    write_manifest,
+)
+
+WORK = ".work"
+_PLAN = "plan.json"
+_MAX_DIFFERENCES = 5
+# What may differ from a finished corpus that is asked for again: it will not be made again.
+_DECIDED_THEN = ("libraries.",)
+# What may differ from an unfinished one: an input that was refused and has been mended. Shards are
+# kept only where the documents they hold are still the same.
+_MENDED_SINCE = ("on_bad_line", "size in bytes of ")
+_LOCK = "lock"
+
+
+def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Manifest | None:
+    """The manifest, if `output` holds the finished corpus of this plan; None if none is finished.
+
+    Raises:
+        ValueError: the corpus there is another one.
+    """
+    if not Path(output, MANIFEST).exists():
+        return None
+    manifest = read_manifest(output)
+    made_from = {
+        "tokenizer_fingerprint": manifest.tokenizer_fingerprint,
+        "options": manifest.options,
+        "sources": manifest.sources,
+    }
+    if differences := _differences(made_from, plan, passed_over=_DECIDED_THEN):
+        raise ValueError(
+            f"{output} holds a finished corpus made from something else: {differences}. "
+            "Choose another output directory."
+        )
+    shutil.rmtree(Path(output, WORK), ignore_errors=True)  # a kill may have come just before this
+    return manifest
+
+
+class Workspace:
+    """A context manager around DIR/.work, locked against a second preparation."""
+
+    def __init__(self, output: str | os.PathLike[str], plan: dict[str, Any]):
+        """Open a new directory, or one in which the same plan was begun.
+
+        Args:
+            plan: all that decides the corpus: tokenizer_fingerprint, options, and sources, a list
+                of {"path", "num_bytes"}.
+
+        Raises:
+            ValueError: the directory holds something else, a preparation with another plan, or one
+                that is running.
+        """
+        self.output = Path(output)
+        self.work = self.output / WORK
+        if self.output.exists() and not self.output.is_dir():
+            raise ValueError(f"{self.output} is a file; the output of prepare is a directory")
+        if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
+            raise ValueError(
+                f"{self.output} is not empty and holds no preparation to continue; choose a new "
+                "or an empty directory"
+            )
+        self.work.mkdir(parents=True, exist_ok=True)
+        self._lock = self._take_lock()
+        try:
+            self._check_plan(plan)
+        except ValueError:
+            self._lock.close()
+            raise
+        for leftover in self.work.glob("*.tmp"):
+            leftover.unlink(missing_ok=True)
+
+    def _check_plan(self, plan: dict[str, Any]) -> None:
+        path = self.work / _PLAN
+        if path.exists():
+            begun = json.loads(path.read_text(encoding="utf-8"))
+            if differences := _differences(begun, plan, passed_over=_MENDED_SINCE):
+                raise ValueError(
+                    f"{self.output} holds an unfinished preparation of something else: "
+                    f"{differences}. Repeat that one to continue it, choose another output "
+                    f"directory, or delete {self.work} to begin anew."
+                )
+        write_file(path, json.dumps(plan, indent=1))
+
+    def _take_lock(self) -> IO[str]:
+        lock = open(self.work / _LOCK, "w", encoding="utf-8")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise ValueError(
+                f"another preparation is writing to {self.output}; wait for it, or end it"
+            ) from None
+        return lock
+
+    def discard(self) -> None:
+        """Give up what was made: no continuation could use it."""
+        shutil.rmtree(self.work)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Rename the files the manifest names into the corpus directory, itself the last."""
+        for shard in (*manifest.train.shards, *manifest.heldout.shards):
+            os.replace(self.work / shard.name, self.output / shard.name)
+        shutil.rmtree(self.output / TOKENIZER, ignore_errors=True)
+        os.replace(self.work / TOKENIZER, self.output / TOKENIZER)
+        write_manifest(self.output, manifest)
+        shutil.rmtree(self.work)
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._lock.close()
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any], passed_over: tuple[str, ...]) -> str:
+    """What differs between two plans, in words; empty if nothing does."""
+    before, now = _flat(there), _flat(here)
+    names = [name for name in {**before, **now} if not name.startswith(passed_over)]
+    different = [name for name in names if before.get(name) != now.get(name)]
+    words = [
+        f"{name} is {before.get(name, 'absent')} there and {now.get(name, 'absent')} here"
+        for name in different[:_MAX_DIFFERENCES]
+    ]
+    if len(different) > len(words):
+        words.append(f"and {len(different) - len(words)} more")
+    return "; ".join(words)
+
+
+def _flat(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan as name -> value, in which a source is named by its path."""
+    options = dict(plan["options"])
+    flat = {f"libraries.{name}": version for name, version in options.pop("libraries").items()}
+    flat |= options
+    flat["tokenizer_fingerprint"] = plan["tokenizer_fingerprint"]
+    for number, source in enumerate(plan["sources"], start=1):
+        flat[f"input {source['path']}"] = f"number {number}"
+        flat[f"size in bytes of {source['path']}"] = source["num_bytes"]
+    return flat
