@@ -89,37 +89,39 @@ def _read_file(path: str) -> ConfigDict:
 
 
 def _apply_overrides(tree: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
-    keys = dict(_leaves(tree))
-    emptied: list[str] = []
+    keys = list(_leaves(tree))
+    last = {}
     for word in overrides:
         key, equals, value = word.removeprefix("--config.").partition("=")
         if key not in keys:
             raise ValueError(_unknown_key(key, keys))
         if not equals:
             raise ValueError(f"--config.{key}: write the value as --config.{key}=VALUE")
-        emptied = [other for other in emptied if other != key] + [key] * (value == "None")
+        last[key] = value
+    words = [f"--config.{key}={value}" for key, value in last.items() if value != "None"]
+    argv = ["bert-jax", *words]
     values = flags.FlagValues()
-    argv = ["bert-jax", *(word for word in overrides if not word.endswith("=None"))]
     config_flags.DEFINE_config_dict("config", tree, flag_values=values, sys_argv=argv)
     try:
         values(argv)
     except flags.Error as error:
         raise ValueError(str(error)) from error
-    for key in emptied:
-        values.config.update_from_flattened_dict({key: None})
+    # config_flags reads numbers and truths, but has no word for a key that holds nothing.
+    emptied = {key: None for key, value in last.items() if value == "None"}
+    values.config.update_from_flattened_dict(emptied)
     return values.config
 
 
-def _leaves(tree: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: ConfigDict, prefix: str = "") -> Iterator[str]:
     for key in tree:
         value = tree[key]
         if isinstance(value, ConfigDict) and len(value):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, value
+            yield prefix + key
 
 
-def _unknown_key(key: str, keys: dict[str, Any]) -> str:
+def _unknown_key(key: str, keys: Sequence[str]) -> str:
     inside = [other for other in keys if other.startswith(f"{key}.")]
     if inside:
         return f"--config.{key} is a section; its keys are {', '.join(inside)}"

@@ -83,6 +83,7 @@ def test_file_defaults_and_argument_make_nested_dataclasses(config_file: str) ->
         ("next_sentence=false", "next_sentence", False),
         ("keep_every=1000", "keep_every", 1000),
         ("work_dir=runs/a b=c", "work_dir", "runs/a b=c"),
+        ("work_dir=a=None", "work_dir", "a=None"),
         ("phases.phase1.num_steps=3", "phases.phase1.num_steps", 3),
         ("phases.phase2.layers=(4,5,6)", "phases.phase2.layers", (4, 5, 6)),
     ],
