@@ -18,8 +18,8 @@ _LAST_GAP = re.compile(r".*\s", re.DOTALL)
 class Encoder(Protocol):
     """What is asked of a tokenizer here."""
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without special tokens."""
+    def encode_batch(self, texts: Sequence[str], *, specials_as_text: bool) -> list[list[int]]:
+        """Token ids of each text, none added; a "[MASK]" in a text is brackets around a word."""
 
 
 def tokenize_document(
@@ -41,7 +41,7 @@ def tokenize_document(
     counts: list[int] = []
     token_ids = [np.zeros(0, dtype)]
     for call in _calls(parts):
-        encoded = encoder.encode_batch(call)
+        encoded = encoder.encode_batch(call, specials_as_text=True)
         counts.extend(map(len, encoded))
         token_ids.append(np.fromiter(chain.from_iterable(encoded), dtype))
     length = np.array(counts, np.int64)

@@ -35,8 +35,8 @@ def pack_documents(
 
     Returns: records, each of 1 to `max_pieces` pieces that cost at most `max_length` positions.
 
-    Source: best-fit-decreasing packing of Ding et al. 2024, "Fewer Truncations Improve Language
-    Modeling", section 3.
+    Source: best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling",
+    section 3, here with a limit on pieces.
     """
     capacity = max_length - SPECIAL_TOKENS_PER_PIECE
     full: list[list[Piece]] = []
@@ -62,13 +62,22 @@ def cut_document(document: TokenizedDocument, capacity: int) -> Iterator[Piece]:
 
 
 def _pack_tails(tails: Sequence[Piece], max_length: int, max_pieces: int) -> list[list[Piece]]:
-    """Pack pieces, longest first, each into the open record it leaves the least room in."""
+    """Put each piece into the open record in which it leaves the least room.
+
+    Those over half a record go first, longest first; shorter ones in the order of their documents.
+    With all in order of length the shortest would meet in records that have `max_pieces` long
+    before they are full: up to 30 % more records, where this order is within 1 % of the least
+    possible, or 6 % where `max_pieces` binds half of the records.
+    """
     records: list[list[Piece]] = []
     # Open records by the room left in them, and a bit set of the rooms that have any: the tightest
     # fit is one shift and one lowest set bit away.
     by_room: list[list[int]] = [[] for _ in range(max_length + 1)]
     rooms = 0
-    for piece in sorted(tails, key=lambda tail: -len(tail.token_ids)):  # stable
+    half = max_length // 2
+    long = [piece for piece in tails if len(piece.token_ids) > half]
+    short = [piece for piece in tails if len(piece.token_ids) <= half]
+    for piece in sorted(long, key=lambda piece: -len(piece.token_ids)) + short:
         cost = len(piece.token_ids) + SPECIAL_TOKENS_PER_PIECE
         fitting = rooms >> cost
         if fitting:

@@ -59,7 +59,13 @@ def prepare(
         tokenizer.save(workspace.work / TOKENIZER)
         run = _Run(paths, options, workspace.work, _token_bytes(tokenizer))
         meter = ProgressMeter(sum(source["num_bytes"] for source in plan["sources"]))
-        run.make_shards(num_workers, meter, progress)
+        try:
+            run.make_shards(num_workers, meter, progress)
+        except OSError as error:
+            raise OSError(
+                f"{error}. The finished shards are kept in {workspace.work}: mend the cause and "
+                "run the same again to continue"
+            ) from error
         try:
             run.check_splits()
         except ValueError:

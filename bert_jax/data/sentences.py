@@ -1,7 +1,6 @@
 """Document text -> sentences."""
 
 import re
-from collections.abc import Iterator
 
 import sentencex
 
@@ -38,35 +37,40 @@ def check_language(language: str) -> None:
 def split_sentences(text: str, language: str) -> list[str]:
     """Cut `text` into sentences whose concatenation is exactly `text`.
 
-    The space between two sentences belongs to the first; a sentence may be nothing but space.
+    White space between two sentences belongs to the first or stands alone.
     """
     sentences: list[str] = []
-    joined = False
-    for block, ends_sentence in _blocks(text):
-        begin = 0
-        for length in map(len, sentencex.segment(language, _WIDE_SPACE.sub(" ", block))):
-            sentence = block[begin : begin + length]
-            begin += length
-            if joined:
-                sentences[-1] += sentence
-                joined = False
-            else:
-                sentences.append(sentence)
-        assert begin == len(block), "sentencex changed the text"
-        joined = not ends_sentence
-    return sentences
-
-
-def _blocks(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield (block, whether a sentence ends with it): non-empty, of at most _MAX_BLOCK."""
     start = 0
+    continues = False  # whether the last of `sentences` goes on at `start`
     while start < len(text):
         match = _BLOCK_END.search(text, start)
         end = match.end() if match else len(text)
         while end - start > _MAX_BLOCK:
             gap = _LAST_GAP.match(text, start, start + _MAX_BLOCK)
-            cut = gap.end() if gap else start + _MAX_BLOCK
-            yield text[start:cut], False
-            start = cut
-        yield text[start:end], True
+            window = _segment(text[start : gap.end() if gap else start + _MAX_BLOCK], language)
+            # the last may go on beyond the window: unless it is all there is, it is read again
+            complete = window[:-1] or window
+            _extend(sentences, complete, continues)
+            continues = len(window) == 1
+            start += sum(map(len, complete))
+        _extend(sentences, _segment(text[start:end], language), continues)
+        continues = False
         start = end
+    return sentences
+
+
+def _extend(sentences: list[str], more: list[str], continues: bool) -> None:
+    if continues:
+        sentences[-1] += more[0]
+        more = more[1:]
+    sentences.extend(more)
+
+
+def _segment(block: str, language: str) -> list[str]:
+    sentences = []
+    begin = 0
+    for length in map(len, sentencex.segment(language, _WIDE_SPACE.sub(" ", block))):
+        sentences.append(block[begin : begin + length])
+        begin += length
+    assert begin == len(block), "sentencex changed the text"
+    return sentences
