@@ -1,0 +1,213 @@
+"""The training loop: an explicit order of operations, the same for every task."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.tasks.protocol import Metrics
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.evaluation import MetricTotals, evaluate
+from bert_jax.training.interruption import StopRequest
+from bert_jax.training.sharding import local_rows, to_global
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import EvaluationStep, TrainStep
+
+HostBatch = Mapping[str, np.ndarray]
+
+
+class TrainingDiverged(ValueError):
+    """A metric is no longer a finite number."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a run with one batch shape.
+
+    first_step: of the run. batches: from a step of the phase on, this process's rows of each
+    batch. held_out: the same for one pass over the held-out split. flops_per_step: model FLOPs.
+    """
+
+    name: str
+    first_step: int
+    num_steps: int
+    batch_size: int
+    evaluation_batch_size: int
+    batches: Callable[[int], Iterator[HostBatch]]
+    held_out: Callable[[], Iterable[HostBatch]]
+    flops_per_step: float
+
+    @property
+    def end(self) -> int:
+        """The first step of the run after this phase."""
+        return self.first_step + self.num_steps
+
+
+class RunReporter(Protocol):
+    """What the loop tells; see bert_jax.training.reporting.Reporter."""
+
+    def train(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        *,
+        learning_rate: float,
+        real_tokens: float,
+        flops: float,
+        seconds: float,
+        stall_seconds: float,
+        steps: int,
+    ) -> None: ...
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Steps between reports, evaluations and checkpoints."""
+
+    report: int
+    evaluate: int
+    save: int
+
+
+@dataclass
+class Trainer:
+    """Everything the loop works with. `reporter` is None on every process but the first."""
+
+    mesh: Mesh
+    train_step: TrainStep
+    evaluation_step: EvaluationStep
+    schedule: optax.Schedule
+    checkpointer: Checkpointer
+    reporter: RunReporter | None
+    intervals: Intervals
+    stop: StopRequest
+    _window: _Window = field(init=False)
+
+    def run(self, state: TrainState, phases: Sequence[Phase]) -> tuple[TrainState, bool]:
+        """Trains from `state.step` to the end of the last phase.
+
+        Returns:
+          The last state, and whether the run is finished: False when told to stop, in which case
+          the state has been saved and the same command goes on from it.
+
+        Raises:
+          TrainingDiverged: a metric became NaN or infinite; names step and metric. Checkpoints
+            written before are untouched.
+        """
+        start = step = int(state.step)
+        total = phases[-1].end
+        self._window = _Window(start)
+        for phase in phases:
+            if step >= phase.end:
+                continue
+            rows = local_rows(self.mesh, phase.batch_size)
+            batches = phase.batches(step - phase.first_step)
+            while step < phase.end:
+                # Between two steps, in this order: evaluate, save, leave if told to. The state
+                # then holds exactly the batches before `step`.
+                if step > start and self._between_steps(state, step, phase, total):
+                    return state, False
+                # Take the next batch, dispatch the step, and only then look at the step before:
+                # the device never waits for the host.
+                waiting = time.perf_counter()
+                batch = to_global(next(batches), self.mesh, rows, phase.batch_size)
+                self._window.stall_seconds += time.perf_counter() - waiting
+                state, metrics = self.train_step(state, batch)
+                self._report_pending(total)
+                step += 1
+                self._window.dispatched(step, metrics, phase.flops_per_step)
+        if step > start:
+            self._between_steps(state, step, phases[-1], total)
+        return state, True
+
+    def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
+        stopping = step < total and self.stop.stop_now(step)
+        last = step == total
+        evaluating = (step % self.intervals.evaluate == 0 or last) and not stopping
+        saving = step % self.intervals.save == 0 or last or stopping
+        if not (evaluating or saving):
+            return False
+        # A state whose metrics are not finite must never be saved.
+        self._report_pending(total)
+        began = time.perf_counter()
+        metrics = self._evaluate(state, step, phase) if evaluating else None
+        if saving:
+            self.checkpointer.save(state, metrics)
+        self._window.excluded_seconds += time.perf_counter() - began
+        return stopping
+
+    def _evaluate(self, state: TrainState, step: int, phase: Phase) -> dict[str, float]:
+        size = phase.evaluation_batch_size
+        rows = local_rows(self.mesh, size)
+        batches = (to_global(batch, self.mesh, rows, size) for batch in phase.held_out())
+        metrics = evaluate(self.evaluation_step, state.params, batches)
+        if self.reporter:
+            self.reporter.evaluation(step, metrics)
+        return metrics
+
+    def _report_pending(self, total: int) -> None:
+        window = self._window
+        if window.pending is None:
+            return
+        step = window.collect()
+        if step % self.intervals.report and step != total:
+            return
+        if self.reporter:
+            means, sums = window.totals.means(), window.totals.sums()
+            real_tokens = sums["tokens"]
+            del means["tokens"]
+            self.reporter.train(
+                step,
+                means,
+                learning_rate=float(self.schedule(step - 1)),
+                real_tokens=real_tokens,
+                flops=window.flops,
+                seconds=time.perf_counter() - window.began - window.excluded_seconds,
+                stall_seconds=window.stall_seconds,
+                steps=step - window.first_step,
+            )
+        self._window = _Window(step)
+
+
+class _Window:
+    """What has gathered since the last report; the newest step may still be running."""
+
+    def __init__(self, first_step: int) -> None:
+        self.first_step = first_step
+        self.began = time.perf_counter()
+        self.totals = MetricTotals()
+        self.flops = 0.0
+        self.stall_seconds = 0.0
+        self.excluded_seconds = 0.0
+        self.pending: tuple[int, Metrics, float] | None = None
+
+    def dispatched(self, step: int, metrics: Metrics, flops: float) -> None:
+        assert self.pending is None
+        self.pending = (step, metrics, flops)
+
+    def collect(self) -> int:
+        """Waits for the pending step, checks and adds its metrics; returns its number."""
+        assert self.pending is not None
+        step, metrics, flops = self.pending
+        self.pending = None
+        host = jax.device_get(metrics)
+        for name, metric in host.items():
+            if not math.isfinite(metric.sum):
+                raise TrainingDiverged(
+                    f"step {step}: {name} is {float(metric.sum)}, not a finite number. Checkpoints "
+                    "up to the step before are intact; a lower learning rate, a longer warm-up or "
+                    "gradient clipping usually helps"
+                )
+        self.totals.add(host)
+        self.flops += flops
+        return step

@@ -1,0 +1,116 @@
+"""What is checked before step 0, so that a run fails in its first seconds or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax.sharding import Mesh
+
+from bert_jax.models.config import EncoderConfig
+from bert_jax.training.sharding import batch_extent
+
+
+@dataclass(frozen=True)
+class PhaseFacts:
+    """What a phase asks for and what its corpus is.
+
+    corpus: its path, for messages. num_records, held_out_records: examples in each split.
+    """
+
+    name: str
+    corpus: str
+    sequence_length: int
+    batch_size: int
+    evaluation_batch_size: int
+    corpus_length: int
+    corpus_vocab_size: int
+    corpus_documents: int
+    num_records: int
+    held_out_records: int
+    tokenizer_fingerprint: str
+
+
+def check(
+    model: EncoderConfig,
+    phases: Sequence[PhaseFacts],
+    mesh: Mesh,
+    *,
+    accumulation_steps: int,
+    next_sentence: bool,
+) -> None:
+    """Refuses a run that cannot work.
+
+    Raises:
+      ValueError: lists everything that is wrong, one line each, with what to change.
+    """
+    problems = []
+    if len({phase.tokenizer_fingerprint for phase in phases}) > 1:
+        problems.append(
+            "the phases' corpora were prepared with different tokenizers ("
+            + ", ".join(f"{p.corpus}: {p.tokenizer_fingerprint[:12]}" for p in phases)
+            + "): prepare all of them with one"
+        )
+    if next_sentence and model.num_segments < 2:
+        problems.append(
+            f"next_sentence needs model.num_segments >= 2, not {model.num_segments}: a pair is "
+            "told apart by its segment ids"
+        )
+    for phase in phases:
+        found = _phase_problems(model, phase, mesh, accumulation_steps, next_sentence)
+        problems += [f"phase {phase.name}: {problem}" for problem in found]
+    if problems:
+        raise ValueError("this run cannot start:\n  " + "\n  ".join(problems))
+
+
+def _phase_problems(
+    model: EncoderConfig,
+    phase: PhaseFacts,
+    mesh: Mesh,
+    accumulation_steps: int,
+    next_sentence: bool,
+) -> list[str]:
+    problems = []
+    if phase.corpus_vocab_size > model.vocab_size:
+        problems.append(
+            f"{phase.corpus} holds token ids up to {phase.corpus_vocab_size - 1}, "
+            f"model.vocab_size is {model.vocab_size}: set it to at least {phase.corpus_vocab_size}"
+        )
+    if phase.sequence_length > model.max_positions:
+        problems.append(
+            f"sequence_length={phase.sequence_length} is longer than "
+            f"model.max_positions={model.max_positions}: raise the latter"
+        )
+    if phase.sequence_length != phase.corpus_length:
+        problems.append(
+            f"sequence_length={phase.sequence_length}, but {phase.corpus} was prepared with "
+            f"--max-length {phase.corpus_length}: prepare it again or change sequence_length"
+        )
+    parts = batch_extent(mesh) * accumulation_steps
+    if phase.batch_size % parts:
+        problems.append(
+            f"batch_size={phase.batch_size} is not divisible by {parts} "
+            f"({batch_extent(mesh)} parts of the mesh x accumulation_steps={accumulation_steps})"
+        )
+    if phase.evaluation_batch_size % batch_extent(mesh):
+        problems.append(
+            f"evaluation batches of {phase.evaluation_batch_size} are not divisible by the "
+            f"{batch_extent(mesh)} parts of the mesh: set evaluation.batch_size"
+        )
+    if phase.num_records < phase.batch_size:
+        problems.append(
+            f"{phase.corpus} has {phase.num_records} training records, fewer than one batch of "
+            f"{phase.batch_size}: use more text or a smaller batch_size"
+        )
+    if phase.held_out_records == 0:
+        problems.append(
+            f"{phase.corpus} has no held-out records to evaluate on: prepare it with a larger "
+            "--held-out"
+        )
+    if next_sentence and phase.corpus_documents < 2:
+        problems.append(
+            f"next_sentence needs at least two documents, {phase.corpus} has "
+            f"{phase.corpus_documents}: separate documents by blank lines, or set "
+            "next_sentence=False"
+        )
+    return problems
