@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bert_jax.cli.prepare import (
+from bert_jax.cli.source_arguments import (
     add_case_arguments,
     add_source_arguments,
     source_options,

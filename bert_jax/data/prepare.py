@@ -20,7 +20,7 @@ from bert_jax.data.sources import SourceCounts, expand_inputs, read_documents, t
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.units import SPLITS, Split, StreamCounts, Unit, build_units, shard_name
 from bert_jax.data.workers import Done, WorkerPool
-from bert_jax.data.workspace import Workspace, finished_corpus
+from bert_jax.data.workspace import WORK, Workspace, finished_corpus
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -55,17 +55,29 @@ def prepare(
     finished = finished_corpus(output, plan)
     if finished is not None:
         return finished
+    try:
+        return _prepare(paths, plan, tokenizer, output, options, num_workers, progress)
+    except OSError as error:
+        raise OSError(
+            f"{error}. The finished shards are kept in {Path(output, WORK)}: mend the cause and "
+            "run the same again to continue"
+        ) from error
+
+
+def _prepare(
+    paths: list[str],
+    plan: dict[str, Any],
+    tokenizer: Tokenizer,
+    output: str | os.PathLike[str],
+    options: PrepareOptions,
+    num_workers: int,
+    progress: ProgressCallback | None,
+) -> Manifest:
     with Workspace(output, plan) as workspace:
         tokenizer.save(workspace.work / TOKENIZER)
         run = _Run(paths, options, workspace.work, _token_bytes(tokenizer))
         meter = ProgressMeter(sum(source["num_bytes"] for source in plan["sources"]))
-        try:
-            run.make_shards(num_workers, meter, progress)
-        except OSError as error:
-            raise OSError(
-                f"{error}. The finished shards are kept in {workspace.work}: mend the cause and "
-                "run the same again to continue"
-            ) from error
+        run.make_shards(num_workers, meter, progress)
         try:
             run.check_splits()
         except ValueError:

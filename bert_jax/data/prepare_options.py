@@ -26,7 +26,9 @@ class PrepareOptions:
         max_pieces: the most documents in one sequence; None for max_length / 32, at least 1.
         heldout_fraction: share of the documents held out for evaluation, chosen by their hash.
         language: whose rules find the sentences.
-        unit_bytes: text in one shard. A worker takes about ten times that in memory.
+        unit_bytes: text in one shard, 256 bytes added for each document. A worker held 170 MiB
+            with 32 MiB of English, and 570 MiB with two documents of 16 MiB each that consist of
+            one-letter sentences.
     """
 
     max_length: int = 512

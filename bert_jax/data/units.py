@@ -21,6 +21,8 @@ SPLITS: tuple[Split, Split] = ("train", "heldout")
 # of 1/32, 1/16, 1/8, 1/4 and 1/2 of the size asked for.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
+# What a worker holds for a document besides its text: a unit of very short ones is smaller.
+_DOCUMENT_OVERHEAD = 256
 
 
 @dataclass(frozen=True)
@@ -118,17 +120,17 @@ class _OpenUnit:
     def _clear(self) -> None:
         self.document_ids: list[int] = []
         self.texts: list[bytes] = []
-        self.num_bytes = 0
+        self.size = 0
         self.digest = hashlib.blake2b(digest_size=16)
 
     def add(self, document_id: int, text: bytes, digest: bytes) -> Unit | None:
         """Add a document; the unit if that completes it."""
         self.document_ids.append(document_id)
         self.texts.append(text)
-        self.num_bytes += len(text)
+        self.size += len(text) + _DOCUMENT_OVERHEAD
         self.digest.update(document_id.to_bytes(4, "big") + digest)
         halvings = max(0, _RAMP_DOUBLINGS - self.index // _RAMP_UNITS)
-        return self.close() if self.num_bytes >= self.unit_bytes >> halvings else None
+        return self.close() if self.size >= self.unit_bytes >> halvings else None
 
     def close(self) -> Unit:
         unit = Unit(self.split, self.index, self.document_ids, self.texts, self.digest.hexdigest())
