@@ -21,6 +21,7 @@ SPECIAL_TOKENS = {
 }
 UNUSED = re.compile(r"\[unused\d+\]")
 CONTINUATION = "##"
+_FILE_NAMES = ("tokenizer.json", "vocab.txt")  # the first one found is read
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK]; BERT's released code says 200, every port 100
 
 
@@ -126,9 +127,14 @@ def write_backend(backend: Any, directory: Path) -> None:
     _write(directory / "tokenizer.json", backend.to_str(pretty=True))
 
 
+def holds_tokenizer(directory: Path) -> bool:
+    """Whether a directory holds a file that `read_backend` would read."""
+    return any((directory / name).is_file() for name in _FILE_NAMES)
+
+
 def _tokenizer_file(path: Path) -> Path:
     if path.is_dir():
-        for name in ("tokenizer.json", "vocab.txt"):
+        for name in _FILE_NAMES:
             if (path / name).is_file():
                 return path / name
         raise ValueError(f"{path} holds no tokenizer; expected a tokenizer.json or vocab.txt in it")
