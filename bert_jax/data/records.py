@@ -156,7 +156,7 @@ def decode_records(blobs: Sequence[bytes], token_bytes: int) -> RecordBatch:
         tokens_begin + words_per_token * record_tokens != record_end,
         "its size differs from what its header says",
     )
-    starts = words[_ranges(starts_begin, record_starts)].astype(np.int64)
+    starts = words[ranges(starts_begin, record_starts)].astype(np.int64)
     starts_offset = np.cumsum(starts_length) - starts_length
     _check_starts(starts, starts_length, piece_length, piece_record)
     return RecordBatch(
@@ -170,6 +170,12 @@ def decode_records(blobs: Sequence[bytes], token_bytes: int) -> RecordBatch:
         starts=starts,
         tokens=_tokens(words, tokens_begin, record_tokens, words_per_token),
     )
+
+
+def ranges(begin: NDArray[np.int64], length: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the concatenation of begin[i] .. begin[i] + length[i] - 1."""
+    shift = begin - (np.cumsum(length) - length)
+    return np.repeat(shift, length) + np.arange(int(length.sum()))
 
 
 def _check_piece(
@@ -216,19 +222,13 @@ def _sum_by(values: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.i
     return np.add.reduceat(values, first) if len(first) else np.zeros(0, np.int64)
 
 
-def _ranges(begin: NDArray[np.int64], length: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the concatenation of begin[i] .. begin[i] + length[i] - 1."""
-    shift = begin - (np.cumsum(length) - length)
-    return np.repeat(shift, length) + np.arange(int(length.sum()))
-
-
 def _tokens(
     words: NDArray[np.uint16],
     begin: NDArray[np.int64],
     count: NDArray[np.int64],
     words_per_token: int,
 ) -> NDArray[np.int32]:
-    token_words = words[_ranges(begin, count * words_per_token)]
+    token_words = words[ranges(begin, count * words_per_token)]
     if words_per_token == 1:
         return token_words.astype(np.int32)
     return token_words.view("<u4").astype(np.int32)

@@ -1,0 +1,197 @@
+"""Next-sentence pairs: which pieces are split, and whether the second half is their own.
+
+The pair task of BERT (Devlin et al. 2019, section 3.1, task 2): half of the second segments truly
+follow, half come from another document.
+
+Every piece with a sentence start inside it is split at one of them. Its *partner* is the second
+half of a piece of another document, split the same way; of all those at hand the one whose length
+is nearest is taken, and both second halves are cut to the shorter length *before* the label is
+drawn. So label and lengths are independent by construction, and because both halves come from one
+population (equally often the one that ends its document, equally often the one that was cut), how
+B begins and ends says nothing about the label either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.hashing import Purpose, below, hash_of
+from bert_jax.data.records import RecordBatch
+
+# Splits drawn of each piece as possible partners. With 32 pieces at hand and lengths up to 512,
+# four bring the nearest length within 2 tokens on average, which is what cutting loses.
+DRAWS_PER_PIECE = 4
+
+IS_NEXT = 0
+IS_RANDOM = 1
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments A and B of pieces, as ranges of the pool's tokens; all [num_pieces] int64.
+
+    Attributes:
+        a_offset, a_length: where A is.
+        b_offset, b_length: where B is; length 0 for a piece that is not split.
+        label: IS_NEXT or IS_RANDOM; IS_NEXT where not split.
+    """
+
+    a_offset: NDArray[np.int64]
+    a_length: NDArray[np.int64]
+    b_offset: NDArray[np.int64]
+    b_length: NDArray[np.int64]
+    label: NDArray[np.int64]
+
+    def take(self, pieces: NDArray[np.int64]) -> Segments:
+        """Returns the segments of these pieces, in this order."""
+        return Segments(*(getattr(self, field.name)[pieces] for field in fields(self)))
+
+
+def whole_pieces(pool: RecordBatch) -> Segments:
+    """Returns every piece as one segment A."""
+    nothing = np.zeros_like(pool.piece_length)
+    return Segments(pool.piece_offset, pool.piece_length, nothing, nothing, nothing)
+
+
+def draw_pairs(
+    pool: RecordBatch, record_group: NDArray[np.int64], record_key: NDArray[np.uint64]
+) -> Segments:
+    """Splits the pieces of a pool and draws their second segments.
+
+    Args:
+        record_group: [num_records] numbers below 65,536; partners come from the same group.
+        record_key: [num_records] hash of all that the draws of a record may depend on.
+
+    Returns:
+        Segments of all pieces. A piece stays whole if no sentence starts inside it or its group
+        holds no other document's split piece.
+    """
+    within = np.arange(len(pool.piece_record)) - np.searchsorted(
+        pool.piece_record, pool.piece_record
+    )
+    key = hash_of(record_key[pool.piece_record], within)
+    group = record_group[pool.piece_record]
+    piece, splits = _draw_splits(pool, key)
+    own_rest = pool.piece_length[piece] - splits[0]
+    partner_offset, partner_rest = _nearest_partner(pool, piece, splits, group[piece], key[piece])
+
+    paired = partner_rest > 0
+    piece, own_rest, split = piece[paired], own_rest[paired], splits[0][paired]
+    partner_offset = partner_offset[paired]
+    length = np.minimum(own_rest, partner_rest[paired])
+    own_offset = pool.piece_offset[piece] + split
+    random = below(hash_of(key[piece], Purpose.LABEL), 2) == IS_RANDOM
+    random &= ~_equal_tokens(pool.tokens, own_offset, partner_offset, length, random)
+
+    a_length = pool.piece_length.copy()
+    a_length[piece] = split
+    b_offset, b_length, label = np.zeros((3, len(a_length)), np.int64)
+    b_offset[piece] = np.where(random, partner_offset, own_offset)
+    b_length[piece] = length
+    label[piece] = np.where(random, IS_RANDOM, IS_NEXT)
+    return Segments(pool.piece_offset, a_length, b_offset, b_length, label)
+
+
+def _draw_splits(
+    pool: RecordBatch, key: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the pieces that can be split, and [DRAWS_PER_PIECE, pieces] splits of them.
+
+    A split is one of the sentence starts other than offset 0, all equally likely.
+    """
+    has_start = np.flatnonzero(pool.starts_length > 0)
+    skip = np.zeros_like(pool.starts_length)
+    skip[has_start] = pool.starts[pool.starts_offset[has_start]] == 0
+    usable = pool.starts_length - skip
+    piece = np.flatnonzero(usable > 0)
+    draws = np.arange(DRAWS_PER_PIECE)[:, None]
+    choice = below(hash_of(Purpose.SPLIT, draws, key[piece]), usable[piece])
+    return piece, pool.starts[(pool.starts_offset + skip)[piece] + choice]
+
+
+def _nearest_partner(
+    pool: RecordBatch,
+    piece: NDArray[np.int64],
+    splits: NDArray[np.int64],
+    group: NDArray[np.int64],
+    key: NDArray[np.uint64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns (offset in tokens, length) of each piece's partner; length 0 where there is none.
+
+    Candidates are sorted by (group, length, hash). The nearest lengths are then the neighbours of
+    the place where a piece itself would stand; a neighbour from the same document is passed over
+    in one step, to the end of its run of candidates of that document.
+    """
+    if not len(piece):
+        return piece, piece
+    rest = pool.piece_length[piece] - splits
+    draws = np.arange(DRAWS_PER_PIECE)[:, None]
+    order_bits = hash_of(Purpose.PARTNER, draws, key)
+    sort_key = _sort_key(group, rest, order_bits).ravel()
+    order = np.argsort(sort_key)
+    candidate = np.tile(piece, DRAWS_PER_PIECE)[order]
+    rest_of, split_of = rest.ravel()[order], splits.ravel()[order]
+    group_of = np.tile(group, DRAWS_PER_PIECE)[order]
+    document_of, document = pool.piece_document[candidate], pool.piece_document[piece]
+
+    query_bits = hash_of(Purpose.PARTNER, DRAWS_PER_PIECE, key)
+    above = np.searchsorted(sort_key[order], _sort_key(group, rest[0], query_bits))
+    run_begin, run_end = _runs(document_of)
+    last = len(candidate) - 1
+
+    def neighbour(at: NDArray[np.int64], past_run: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the candidate at `at`, or the next of another document; -1 if out of group."""
+        inside = (at >= 0) & (at <= last)
+        at = np.clip(at, 0, last)
+        at = np.where(document_of[at] == document, past_run[at], at)
+        inside &= (at >= 0) & (at <= last)
+        at = np.clip(at, 0, last)
+        return np.where(inside & (group_of[at] == group), at, -1)
+
+    longer, shorter = neighbour(above, run_end), neighbour(above - 1, run_begin - 1)
+    too_far = np.int64(1 << 32)
+    excess = np.where(longer < 0, too_far, rest_of[longer] - rest[0])
+    lack = np.where(shorter < 0, too_far, rest[0] - rest_of[shorter])
+    coin = below(query_bits << np.uint64(32), 2) == 0
+    chosen = np.where((excess < lack) | ((excess == lack) & coin), longer, shorter)
+    found = np.minimum(excess, lack) < too_far
+    offset = pool.piece_offset[candidate[chosen]] + split_of[chosen]
+    return np.where(found, offset, 0), np.where(found, rest_of[chosen], 0)
+
+
+def _sort_key(
+    group: NDArray[np.int64], rest: NDArray[np.int64], bits: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Orders by group, then length (both 16 bits), then hash."""
+    assert group.max() < 1 << 16 and rest.max() < 1 << 16
+    major = (group.astype(np.uint64) << np.uint64(16)) | rest.astype(np.uint64)
+    return (major << np.uint64(32)) | (bits >> np.uint64(32))
+
+
+def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns, for every place, where its run of equal values begins, and one past its end."""
+    border = np.flatnonzero(values[1:] != values[:-1]) + 1
+    edges = np.concatenate([[0], border, [len(values)]])
+    run = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+    return edges[run], edges[run + 1]
+
+
+def _equal_tokens(
+    tokens: NDArray[np.int32],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    length: NDArray[np.int64],
+    asked: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Returns where two ranges of equal length hold the same tokens; False where not asked.
+
+    Few ranges share their first token, so only those are compared one by one.
+    """
+    equal = asked & (tokens[first] == tokens[second])
+    for at in np.flatnonzero(equal).tolist():
+        one, other, count = first[at], second[at], length[at]
+        equal[at] = np.array_equal(tokens[one : one + count], tokens[other : other + count])
+    return equal

@@ -1,0 +1,198 @@
+"""Training examples as a pure function of (corpus, seed, epoch, index).
+
+Nothing is streamed: `ExampleSource.examples` makes any examples of any epoch, alone or together, in
+any process, and always the same. All work is vectorised over the examples asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.assembly import Rows, assemble_rows
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.hashing import Purpose, hash_of, permuted
+from bert_jax.data.masking import Masker, MaskingConfig, Predictions
+from bert_jax.data.pairs import Segments, draw_pairs, whole_pieces
+from bert_jax.data.records import RecordBatch, ranges
+from bert_jax.data.vocabulary import Vocabulary
+
+Batch = dict[str, NDArray]
+
+# Second segments are drawn among the records of a group: an example on its own costs reading this
+# many records, a batch of whole groups reads nothing twice.
+GROUP_SIZE = 32
+
+
+@dataclass(frozen=True)
+class ExampleConfig:
+    """What decides an example besides the corpus, the epoch and the index.
+
+    Attributes:
+        seed: 0 up to 2**63 - 1.
+        next_sentence: whether pieces are split into pairs A and B.
+        masking: which tokens are predicted.
+    """
+
+    seed: int
+    next_sentence: bool = True
+    masking: MaskingConfig = MaskingConfig()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed is {self.seed}; expected 0 up to 2**63 - 1")
+
+
+class ExampleSource:
+    """Makes examples; an epoch visits every record once, in an order of its own."""
+
+    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig):
+        """Prepares to make examples of `corpus`.
+
+        Raises:
+            ValueError: the split is empty, its ids exceed the vocabulary, or next-sentence pairs
+                are wanted of a single document.
+        """
+        _check_corpus(corpus, vocabulary, config)
+        self.corpus = corpus
+        self.vocabulary = vocabulary
+        self.config = config
+        self.length = corpus.manifest.max_length
+        self.max_pieces = corpus.manifest.max_pieces
+        self.max_predictions = config.masking.max_predictions(self.length)
+        self._masker = Masker(config.masking, vocabulary)
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    def examples(
+        self,
+        epoch: int,
+        indices: NDArray[np.int64],
+        stage_done: Callable[[str], None] = lambda stage: None,
+    ) -> Batch:
+        """Returns the examples `indices` of `epoch`, a row each, in the order asked.
+
+        Args:
+            indices: [B] numbers in 0..len(self)-1; they may repeat.
+            stage_done: told "order", "read", "decode", "pair", "assemble" and "mask" as each ends.
+
+        Returns:
+            What `spec` describes; the fields of `Rows` and, with the prefix `masked_`, of
+            `Predictions`. `token_ids` is what the model sees, after masking.
+
+        Raises:
+            ValueError: a shard cannot be read, or a record is corrupt; names it.
+        """
+        slots, record_group = self._pool(indices)
+        records = permuted(slots, len(self), self._key(Purpose.SHUFFLE, epoch))
+        stage_done("order")
+        blobs = self.corpus.read(records)
+        stage_done("read")
+        pool = self.corpus.decode(records, blobs)
+        self._check_fit(pool, records)
+        stage_done("decode")
+        key = hash_of(self._key(Purpose.EXAMPLE, epoch), records)
+        pairs = self.config.next_sentence
+        segments = draw_pairs(pool, record_group, key) if pairs else whole_pieces(pool)
+        stage_done("pair")
+        slot = np.searchsorted(slots, indices)
+        rows = self._assemble(pool, segments, slot)
+        stage_done("assemble")
+        predictions = self._masker.mask(rows.token_ids, key[slot])
+        stage_done("mask")
+        return _as_batch(rows, predictions)
+
+    def spec(self, num_rows: int) -> dict[str, tuple[tuple[int, int], type]]:
+        """Returns the shape and type of every array of a batch of `num_rows` rows."""
+        positions = ((num_rows, self.length), np.int32)
+        predictions = (num_rows, self.max_predictions)
+        pieces = (num_rows, self.max_pieces)
+        return {
+            "token_ids": positions,
+            "segment_ids": positions,
+            "position_ids": positions,
+            "document_ids": positions,
+            "cls_positions": (pieces, np.int32),
+            "next_sentence_labels": (pieces, np.int32),
+            "next_sentence_weights": (pieces, np.float32),
+            "masked_positions": (predictions, np.int32),
+            "masked_labels": (predictions, np.int32),
+            "masked_weights": (predictions, np.float32),
+        }
+
+    def padding(self, num_rows: int) -> Batch:
+        """Returns rows that hold no example: padding everywhere, all weights zero."""
+        batch: Batch = {name: np.zeros(*spec) for name, spec in self.spec(num_rows).items()}
+        batch["token_ids"][:] = self.vocabulary.pad_id
+        return batch
+
+    def _key(self, purpose: Purpose, epoch: int) -> NDArray[np.uint64]:
+        return hash_of(self.config.seed, purpose, epoch)
+
+    def _pool(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the ascending indices whose records are needed, and the group of each.
+
+        Groups are aligned runs of GROUP_SIZE indices; the last one takes in the remainder.
+        """
+        if not self.config.next_sentence:
+            slots = np.unique(indices)
+            return slots, np.zeros_like(slots)
+        num_groups = max(1, len(self) // GROUP_SIZE)
+        groups = np.unique(np.minimum(indices // GROUP_SIZE, num_groups - 1))
+        end = np.where(groups == num_groups - 1, len(self), (groups + 1) * GROUP_SIZE)
+        size = end - groups * GROUP_SIZE
+        return ranges(groups * GROUP_SIZE, size), np.repeat(np.arange(len(groups)), size)
+
+    def _assemble(self, pool: RecordBatch, segments: Segments, slot: NDArray[np.int64]) -> Rows:
+        """Lays out the records in these places of the pool, a row each."""
+        first = np.searchsorted(pool.piece_record, slot)
+        count = np.searchsorted(pool.piece_record, slot, side="right") - first
+        row = np.repeat(np.arange(len(slot)), count)
+        shape = (len(slot), self.length, self.max_pieces)
+        segments = segments.take(ranges(first, count))
+        return assemble_rows(pool.tokens, segments, row, shape, self.vocabulary)
+
+    def _check_fit(self, pool: RecordBatch, records: NDArray[np.int64]) -> None:
+        """Refuses records that exceed what the manifest promises."""
+        pieces = np.bincount(pool.piece_record, minlength=len(records))
+        cost = np.bincount(pool.piece_record, pool.piece_length + 3, minlength=len(records))
+        bad = (pieces > self.max_pieces) | (cost > self.length)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ValueError(
+                f"{self.corpus.where(int(records[at]))} takes {int(cost[at])} positions in "
+                f"{pieces[at]} pieces; the manifest promises at most {self.length} in "
+                f"{self.max_pieces}"
+            )
+        if pool.tokens.max() >= self.vocabulary.vocab_size:
+            piece = np.searchsorted(pool.piece_offset, np.argmax(pool.tokens), side="right") - 1
+            raise ValueError(
+                f"{self.corpus.where(int(records[pool.piece_record[piece]]))} holds the token id "
+                f"{pool.tokens.max()}, the vocabulary has {self.vocabulary.vocab_size}"
+            )
+
+
+def _check_corpus(corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig) -> None:
+    if not len(corpus):
+        raise ValueError(f"the {corpus.split} split of {corpus.directory} holds no record")
+    if corpus.manifest.vocab_size > vocabulary.vocab_size:
+        raise ValueError(
+            f"{corpus.directory} was prepared with {corpus.manifest.vocab_size} token ids, the "
+            f"vocabulary has {vocabulary.vocab_size}: use the tokenizer saved with the corpus"
+        )
+    if config.next_sentence and corpus.info.num_documents < 2:
+        raise ValueError(
+            f"the {corpus.split} split of {corpus.directory} holds a single document, so no "
+            "second segment can be drawn from another one: train without next-sentence pairs, or "
+            "prepare a corpus with more documents in this split (a blank line ends a document of "
+            "plain text)"
+        )
+
+
+def _as_batch(rows: Rows, predictions: Predictions) -> Batch:
+    masked = {f"masked_{name}": array for name, array in vars(predictions).items()}
+    return {**vars(rows), **masked}

@@ -1,0 +1,135 @@
+"""A corpus of random documents shaped like real ones, to measure and test what reads a corpus."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordWriter
+from numpy.typing import NDArray
+
+from bert_jax.data.manifest import Manifest, ShardInfo, SplitInfo, file_sha256, write_manifest
+from bert_jax.data.packing import TokenizedDocument, pack_documents
+from bert_jax.data.records import Piece, encode_record
+from bert_jax.data.vocabulary import Vocabulary
+
+# Like English Wikipedia and books in word pieces: sentences of 25 tokens in the mean, half of the
+# documents below 350 tokens, the mean near 900 (log-normal).
+SENTENCE_LENGTH = (3.0, 0.65)
+DOCUMENT_LENGTH = (5.85, 1.35)
+NUM_SPECIAL = 5
+
+
+def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
+    """Returns ids with padding, [UNK], [CLS], [SEP], [MASK] = 0..4 and words after them."""
+    return Vocabulary(
+        vocab_size=vocab_size,
+        pad_id=0,
+        cls_id=2,
+        sep_id=3,
+        mask_id=4,
+        special_ids=tuple(range(NUM_SPECIAL)),
+        random_ids=np.arange(NUM_SPECIAL, vocab_size, dtype=np.int32),
+    )
+
+
+def random_documents(
+    num_tokens: int, vocab_size: int, seed: int, first_id: int = 0
+) -> list[TokenizedDocument]:
+    """Returns documents of about `num_tokens` tokens in all; words follow Zipf's law."""
+    rng = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, vocab_size - NUM_SPECIAL + 1)
+    edges = np.cumsum(weights / weights.sum())
+    documents: list[TokenizedDocument] = []
+    while num_tokens > 0:
+        wanted = int(np.clip(rng.lognormal(*DOCUMENT_LENGTH), 3, 200_000))
+        lengths = np.maximum(1, rng.lognormal(*SENTENCE_LENGTH, wanted // 8 + 1).astype(np.int64))
+        ends = np.cumsum(lengths)
+        ends = ends[: max(1, np.searchsorted(ends, wanted))]
+        words = np.minimum(np.searchsorted(edges, rng.random(ends[-1])), len(edges) - 1)
+        starts = np.concatenate([[0], ends[:-1]])
+        documents.append(TokenizedDocument(first_id + len(documents), words + NUM_SPECIAL, starts))
+        num_tokens -= int(ends[-1])
+    return documents
+
+
+def write_corpus(
+    directory: str | os.PathLike[str],
+    train: Sequence[TokenizedDocument],
+    heldout: Sequence[TokenizedDocument],
+    *,
+    max_length: int,
+    vocab_size: int,
+    max_pieces: int | None = None,
+    token_bytes: int = 2,
+    num_shards: int = 1,
+) -> Manifest:
+    """Packs documents of token ids as `bert-jax prepare` does and writes a finished corpus.
+
+    Args:
+        max_pieces: by default `max_length` // 32, as in preparation.
+        num_shards: files the records of each split are dealt to.
+    """
+    pieces = max_pieces or max(1, max_length // 32)
+    root = Path(directory)
+    root.mkdir(parents=True, exist_ok=True)
+
+    def write_split(name: str, documents: Sequence[TokenizedDocument]) -> SplitInfo:
+        records = pack_documents(documents, max_length, pieces)
+        parts: list[NDArray] = np.array_split(np.arange(len(records)), num_shards)
+        shards = tuple(
+            _write_shard(root / f"{name}-{number:05d}.arrayrecord", blobs)
+            for number, part in enumerate(parts)
+            if (blobs := [encode_record(records[at], token_bytes) for at in part.tolist()])
+        )
+        return _split_info(documents, records, shards, max_length)
+
+    manifest = Manifest(
+        max_length=max_length,
+        max_pieces=pieces,
+        token_bytes=token_bytes,
+        vocab_size=vocab_size,
+        tokenizer_fingerprint="synthetic",
+        tokenizer_files={},
+        lowercase=True,
+        options={},
+        sources=(),
+        duplicates_removed=0,
+        empty_documents=0,
+        bad_lines_skipped=0,
+        documents_split=0,
+        train=write_split("train", train),
+        heldout=write_split("heldout", heldout),
+    )
+    write_manifest(root, manifest)
+    return manifest
+
+
+def _write_shard(path: Path, blobs: list[bytes]) -> ShardInfo:
+    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
+    for blob in blobs:
+        writer.write(blob)
+    writer.close()
+    return ShardInfo(path.name, len(blobs), path.stat().st_size, file_sha256(path))
+
+
+def _split_info(
+    documents: Sequence[TokenizedDocument],
+    records: list[list[Piece]],
+    shards: tuple[ShardInfo, ...],
+    max_length: int,
+) -> SplitInfo:
+    num_pieces = sum(map(len, records))
+    num_tokens = sum(len(document.token_ids) for document in documents)
+    positions = max(1, len(records) * max_length)
+    return SplitInfo(
+        shards=shards,
+        num_records=len(records),
+        num_pieces=num_pieces,
+        num_documents=len(documents),
+        num_sentences=sum(len(document.sentence_starts) for document in documents),
+        num_tokens=num_tokens,
+        fill_rate=(num_tokens + 3 * num_pieces) / positions,
+    )

@@ -1,0 +1,76 @@
+"""What making examples must know of a tokenizer: a few ids, small enough to send to a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class TokenizerIds(Protocol):
+    """The part of a tokenizer that is looked at."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def pad_id(self) -> int: ...
+    @property
+    def cls_id(self) -> int: ...
+    @property
+    def sep_id(self) -> int: ...
+    @property
+    def mask_id(self) -> int: ...
+    @property
+    def special_ids(self) -> Sequence[int]: ...
+    @property
+    def random_ids(self) -> NDArray[np.integer]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Token ids by role.
+
+    Attributes:
+        vocab_size: one more than the largest id.
+        special_ids: ids that are never masked: padding, [CLS], [SEP], [MASK] and [UNK].
+        random_ids: ids a random replacement is drawn from.
+    """
+
+    vocab_size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: tuple[int, ...]
+    random_ids: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        missing = {self.pad_id, self.cls_id, self.sep_id, self.mask_id} - set(self.special_ids)
+        assert not missing, f"special_ids lack {missing}"
+        ids = np.concatenate([self.special_ids, self.random_ids])
+        if ids.min() < 0 or ids.max() >= self.vocab_size:
+            raise ValueError(f"token ids {ids.min()}..{ids.max()} outside 0..{self.vocab_size - 1}")
+        if not len(self.random_ids):
+            raise ValueError("the vocabulary has no entry that a random replacement could draw")
+
+    @classmethod
+    def of(cls, tokenizer: TokenizerIds) -> Vocabulary:
+        """Returns the ids of `tokenizer`."""
+        return cls(
+            vocab_size=tokenizer.vocab_size,
+            pad_id=tokenizer.pad_id,
+            cls_id=tokenizer.cls_id,
+            sep_id=tokenizer.sep_id,
+            mask_id=tokenizer.mask_id,
+            special_ids=tuple(tokenizer.special_ids),
+            random_ids=np.asarray(tokenizer.random_ids, np.int32),
+        )
+
+    def is_maskable(self) -> NDArray[np.bool_]:
+        """Returns [vocab_size], True where a token may be chosen for prediction."""
+        table = np.ones(self.vocab_size, bool)
+        table[list(self.special_ids)] = False
+        return table
