@@ -1,0 +1,173 @@
+"""What a config refuses, in words that say what to do, and what its names stand for."""
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import pytest
+from flax import nnx
+
+from bert_jax.models.config import VARIANTS, ComputeConfig, EncoderConfig
+from bert_jax.models.layers import compute_dtype
+from bert_jax.models.parameters import define
+from bert_jax.tasks.pretraining import Pretraining
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size=0: must be at least 1"),
+        ({"num_layers": 0}, "num_layers=0: must be at least 1"),
+        ({"num_heads": 0}, "num_heads=0: must be at least 1"),
+        ({"ffn_dim": -4}, "ffn_dim=-4: must be at least 1"),
+        ({"max_positions": 0}, "max_positions=0: must be >= 1"),
+        ({"num_segments": -1}, "num_segments=-1: must be >= 0"),
+        ({"hidden_dim": 100}, "hidden_dim=100 is not divisible by num_heads=12"),
+        ({"hidden_dropout": 1.0}, "hidden_dropout=1.0: a dropout rate lies in [0, 1)"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1: a dropout rate lies in [0, 1)"),
+        ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon must be positive"),
+        ({"initializer_range": 0.0}, "initializer_range must be positive"),
+        ({"activation": "relu"}, "activation='relu': expected one of 'gelu', 'gelu_tanh'"),
+        ({"positions": "rotary"}, "positions='rotary': expected one of 'learned', 'sinusoidal'"),
+        ({"norm": "rms"}, "norm='rms': expected one of 'post', 'pre'"),
+        (
+            {"hidden_dim": 9, "num_heads": 3, "positions": "sinusoidal"},
+            "hidden_dim=9: sinusoidal positions need an even hidden_dim",
+        ),
+    ],
+)
+def test_impossible_encoders_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        EncoderConfig(**values)
+
+
+def test_defaults_are_bert_base() -> None:
+    assert EncoderConfig() == EncoderConfig.variant("base")
+
+
+def test_variants_have_the_published_shapes() -> None:
+    # Turc et al. 2019, table 1, and Devlin et al. 2019, section 3: layers, hidden, heads, FFN.
+    published = {
+        "tiny": (2, 128, 2, 512),
+        "mini": (4, 256, 4, 1024),
+        "small": (4, 512, 8, 2048),
+        "medium": (8, 512, 8, 2048),
+        "base": (12, 768, 12, 3072),
+        "large": (24, 1024, 16, 4096),
+    }
+    assert published.keys() == VARIANTS.keys()
+    for name, shape in published.items():
+        config = EncoderConfig.variant(name)
+        assert shape == (config.num_layers, config.hidden_dim, config.num_heads, config.ffn_dim)
+
+
+def test_a_variant_takes_changes_and_an_unknown_one_is_refused() -> None:
+    config = EncoderConfig.variant("tiny", vocab_size=99, num_heads=4)
+    assert (config.vocab_size, config.num_heads, config.head_dim) == (99, 4, 32)
+    with pytest.raises(ValueError, match="unknown variant 'huge': expected one of tiny, mini"):
+        EncoderConfig.variant("huge")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dtype": "float16"}, "dtype='float16': expected one of 'auto', 'float32', 'bfloat16'"),
+        ({"attention": "flash"}, "attention='flash': expected one of 'auto', 'xla', 'cudnn'"),
+        ({"remat": "full"}, "remat='full': expected one of 'none', 'dots', 'layer'"),
+    ],
+)
+def test_unknown_ways_to_compute_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ComputeConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("platform", "asked", "attention_dropout", "dtype", "attention"),
+    [
+        ("cpu", {}, 0.0, "float32", "xla"),
+        ("gpu", {}, 0.0, "bfloat16", "cudnn"),
+        ("gpu", {}, 0.1, "bfloat16", "xla"),
+        ("gpu", {"dtype": "float32"}, 0.0, "float32", "xla"),
+        ("gpu", {"attention": "xla"}, 0.0, "bfloat16", "xla"),
+        ("gpu", {"attention": "cudnn"}, 0.0, "bfloat16", "cudnn"),
+        ("tpu", {}, 0.0, "bfloat16", "xla"),
+        ("cpu", {"dtype": "bfloat16"}, 0.0, "bfloat16", "xla"),
+    ],
+)
+def test_auto_is_resolved_by_platform(
+    platform: str,
+    asked: dict[str, Any],
+    attention_dropout: float,
+    dtype: str,
+    attention: str,
+) -> None:
+    config = EncoderConfig(attention_dropout=attention_dropout)
+    compute = ComputeConfig(**asked, remat="dots", scan_layers=True).resolve(platform, config)
+    assert (compute.dtype, compute.attention) == (dtype, attention)
+    assert (compute.remat, compute.scan_layers) == ("dots", True)
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "attention_dropout", "message"),
+    [
+        ("cpu", "auto", 0.0, "runs on NVIDIA GPUs only, not on cpu"),
+        ("tpu", "auto", 0.0, "runs on NVIDIA GPUs only, not on tpu"),
+        ("gpu", "float32", 0.0, "needs compute.dtype='bfloat16', not 'float32'"),
+        ("gpu", "auto", 0.1, "cannot apply model.attention_dropout=0.1"),
+    ],
+)
+def test_cudnn_says_what_it_cannot_do(
+    platform: str, dtype: Any, attention_dropout: float, message: str
+) -> None:
+    config = EncoderConfig(attention_dropout=attention_dropout)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        ComputeConfig(dtype=dtype, attention="cudnn").resolve(platform, config)
+    assert "compute.attention='xla'" in str(error.value)
+
+
+def test_an_unresolved_config_is_refused_where_it_would_matter() -> None:
+    with pytest.raises(ValueError, match=re.escape("call ComputeConfig.resolve")):
+        compute_dtype(ComputeConfig())
+
+
+def test_sequences_beyond_the_position_table_are_refused() -> None:
+    config = EncoderConfig.variant("tiny", vocab_size=8, num_layers=1, max_positions=4)
+    task = Pretraining(config, ComputeConfig().resolve("cpu", config), next_sentence=False)
+    tokens = jax.ShapeDtypeStruct((1, 5), "int32")
+
+    def encode(params: dict[str, jax.Array], token_ids: jax.Array) -> jax.Array:
+        return task.definition.module(params).encoder(token_ids).hidden
+
+    with pytest.raises(ValueError, match="sequences of 5 tokens, but model.max_positions=4"):
+        jax.eval_shape(encode, task.definition.shapes, tokens)
+
+
+def test_compute_never_changes_the_parameters() -> None:
+    config = EncoderConfig.variant("tiny", vocab_size=8)
+    plain = ComputeConfig(dtype="float32", attention="xla")
+    others = [
+        dataclasses.replace(plain, dtype="bfloat16"),
+        dataclasses.replace(plain, scan_layers=True),
+        dataclasses.replace(plain, remat="layer"),
+    ]
+    expected = Pretraining(config, plain).definition
+    for compute in others:
+        found = Pretraining(config, compute).definition
+        assert found.shapes == expected.shapes
+        assert found.logical_axes == expected.logical_axes
+        assert {shape.dtype for shape in found.shapes.values()} == {jax.numpy.dtype("float32")}
+
+
+def test_a_definition_needs_an_axis_for_every_dim() -> None:
+    def build(rngs: nnx.Rngs) -> nnx.Linear:
+        return nnx.Linear(
+            2,
+            3,
+            kernel_metadata={"logical_axes": ("embed",)},
+            bias_metadata={"logical_axes": (None,)},
+            rngs=rngs,
+        )
+
+    with pytest.raises(AssertionError, match="kernel: logical axes"):
+        define(build)

@@ -1,0 +1,133 @@
+"""Exact parameter counts, and the flat form every other room handles parameters in."""
+
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bert_jax.models.config import VARIANTS, ComputeConfig, EncoderConfig
+from bert_jax.models.heads import PretrainingModel
+from bert_jax.models.parameters import ModelDefinition, count
+from bert_jax.tasks.pretraining import Pretraining
+
+FLOAT32 = ComputeConfig(dtype="float32", attention="xla")
+
+
+def definition_of(config: EncoderConfig) -> ModelDefinition[PretrainingModel]:
+    return Pretraining(config, FLOAT32).definition
+
+
+def part(definition: ModelDefinition[PretrainingModel], *prefixes: str) -> int:
+    return count({n: s for n, s in definition.shapes.items() if n.startswith(prefixes)})
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ModelDefinition[PretrainingModel]:
+    return definition_of(EncoderConfig.variant("tiny", vocab_size=500, num_layers=1))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_counts_as_hugging_face_does(variant: str) -> None:
+    config = EncoderConfig.variant(variant)
+    theirs = transformers.BertConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_dim,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        intermediate_size=config.ffn_dim,
+    )
+    with torch.device("meta"):
+        whole = transformers.BertForPreTraining(theirs)
+    definition = definition_of(config)
+    assert count(definition.shapes) == whole.num_parameters()
+    assert part(definition, "encoder.", "pooler.") == whole.bert.num_parameters()
+
+
+def test_base_and_large_have_the_known_totals() -> None:
+    # "110M" and "340M" of Devlin et al. 2019, section 3, counted out.
+    base = definition_of(EncoderConfig.variant("base"))
+    assert part(base, "encoder.layers.0.attention.") == 2_362_368
+    assert part(base, "encoder.layers.11.attention.") == 2_362_368
+    assert part(base, "encoder.", "pooler.") == 109_482_240
+    assert count(base.shapes) == 110_106_428
+    large = definition_of(EncoderConfig.variant("large"))
+    assert part(large, "encoder.", "pooler.") == 335_141_888
+    assert count(large.shapes) == 336_226_108
+
+
+def test_without_next_sentence_there_is_neither_pooler_nor_head() -> None:
+    config = EncoderConfig.variant("tiny", vocab_size=500)
+    whole = definition_of(config).shapes
+    without = Pretraining(config, FLOAT32, next_sentence=False).definition.shapes
+    gone = set(whole) - set(without)
+    assert gone == {
+        f"{name}.{leaf}"
+        for name in ("pooler.dense", "next_sentence")
+        for leaf in ("bias", "kernel")
+    }
+
+
+def test_sinusoidal_positions_and_no_segments_have_no_parameters() -> None:
+    config = EncoderConfig.variant("tiny", vocab_size=8, positions="sinusoidal", num_segments=0)
+    names = definition_of(config).shapes
+    assert "encoder.embeddings.token" in names
+    assert not {"encoder.embeddings.position", "encoder.embeddings.segment"} & set(names)
+
+
+def test_fresh_parameters_are_those_of_the_original_release(
+    tiny: ModelDefinition[PretrainingModel],
+) -> None:
+    params = jax.jit(tiny.init)(jax.random.key(3))
+    assert {name: (p.shape, p.dtype) for name, p in params.items()} == {
+        name: (s.shape, s.dtype) for name, s in tiny.shapes.items()
+    }
+    # A normal cut at two deviations keeps 0.8796 of its deviation (Johnson et al. 1994, 13.10).
+    phi = math.exp(-2) / math.sqrt(2 * math.pi)
+    expected = 0.02 * math.sqrt(1 - 4 * phi / math.erf(math.sqrt(2)))
+    for name, value in jax.device_get(params).items():
+        if name.endswith(".bias"):
+            assert not value.any(), name
+        elif name.endswith(".scale"):
+            assert (value == 1).all(), name
+        else:
+            assert np.abs(value).max() <= 0.04, name
+            error = 5 * expected / math.sqrt(2 * value.size)
+            assert value.std() == pytest.approx(expected, abs=error), name
+            assert abs(value.mean()) < 5 * expected / math.sqrt(value.size), name
+    kernels = [value for value in params.values() if value.shape == (128, 128)]
+    assert len({value.tobytes() for value in jax.device_get(kernels)}) == len(kernels)
+
+
+def test_initialisation_is_a_function_of_the_key(tiny: ModelDefinition[PretrainingModel]) -> None:
+    init = jax.jit(tiny.init)
+    first, again, other = (jax.device_get(init(jax.random.key(n))) for n in (1, 1, 2))
+    name = "encoder.layers.0.ffn.up.kernel"
+    np.testing.assert_array_equal(first[name], again[name])
+    assert (first[name] != other[name]).mean() > 0.99
+
+
+def test_a_module_and_its_flat_parameters_are_one_thing(
+    tiny: ModelDefinition[PretrainingModel],
+) -> None:
+    # Every name leads to its own leaf: a number per parameter comes back where it was put.
+    values = {n: np.full(s.shape, i, np.float32) for i, (n, s) in enumerate(tiny.shapes.items())}
+    module = tiny.module(values)
+    layer = module.encoder.layers[0]
+    assert (
+        layer.attention.query.kernel[...] == values["encoder.layers.0.attention.query.kernel"]
+    ).all()
+    assert (layer.ffn.down.bias[...] == values["encoder.layers.0.ffn.down.bias"]).all()
+    assert (module.masked_lm.bias[...] == values["masked_lm.bias"]).all()
+
+
+def test_wrong_names_are_listed(tiny: ModelDefinition[PretrainingModel]) -> None:
+    params: dict[str, object] = dict(tiny.shapes)
+    del params["pooler.dense.bias"]
+    params["pooler.weight"] = None
+    message = "(- missing, + unexpected):\n  - pooler.dense.bias\n  + pooler.weight"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tiny.module(params)  # type: ignore[arg-type]
