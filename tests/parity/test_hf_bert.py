@@ -1,0 +1,302 @@
+"""The same numbers as Hugging Face's BERT and PyTorch's AdamW, given the same parameters."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.testing import assert_allclose
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.encoder import EncoderOutput
+from bert_jax.models.heads import PretrainingModel, PretrainingOutput
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tasks.protocol import total_loss
+from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer, make_schedule
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import make_train_step
+
+# Hugging Face's name to ours, "*" being the number of the layer. Ours ends in `.kernel` where the
+# matrix stands the other way round (theirs is [out, in]).
+NAMES = {
+    "bert.embeddings.word_embeddings.weight": "encoder.embeddings.token",
+    "bert.embeddings.position_embeddings.weight": "encoder.embeddings.position",
+    "bert.embeddings.token_type_embeddings.weight": "encoder.embeddings.segment",
+    "bert.embeddings.LayerNorm.weight": "encoder.embeddings.norm.scale",
+    "bert.embeddings.LayerNorm.bias": "encoder.embeddings.norm.bias",
+    "bert.encoder.layer.*.attention.self.query.weight": "encoder.layers.*.attention.query.kernel",
+    "bert.encoder.layer.*.attention.self.query.bias": "encoder.layers.*.attention.query.bias",
+    "bert.encoder.layer.*.attention.self.key.weight": "encoder.layers.*.attention.key.kernel",
+    "bert.encoder.layer.*.attention.self.key.bias": "encoder.layers.*.attention.key.bias",
+    "bert.encoder.layer.*.attention.self.value.weight": "encoder.layers.*.attention.value.kernel",
+    "bert.encoder.layer.*.attention.self.value.bias": "encoder.layers.*.attention.value.bias",
+    "bert.encoder.layer.*.attention.output.dense.weight": (
+        "encoder.layers.*.attention.output.kernel"
+    ),
+    "bert.encoder.layer.*.attention.output.dense.bias": "encoder.layers.*.attention.output.bias",
+    "bert.encoder.layer.*.attention.output.LayerNorm.weight": (
+        "encoder.layers.*.attention_norm.scale"
+    ),
+    "bert.encoder.layer.*.attention.output.LayerNorm.bias": "encoder.layers.*.attention_norm.bias",
+    "bert.encoder.layer.*.intermediate.dense.weight": "encoder.layers.*.ffn.up.kernel",
+    "bert.encoder.layer.*.intermediate.dense.bias": "encoder.layers.*.ffn.up.bias",
+    "bert.encoder.layer.*.output.dense.weight": "encoder.layers.*.ffn.down.kernel",
+    "bert.encoder.layer.*.output.dense.bias": "encoder.layers.*.ffn.down.bias",
+    "bert.encoder.layer.*.output.LayerNorm.weight": "encoder.layers.*.ffn_norm.scale",
+    "bert.encoder.layer.*.output.LayerNorm.bias": "encoder.layers.*.ffn_norm.bias",
+    "bert.pooler.dense.weight": "pooler.dense.kernel",
+    "bert.pooler.dense.bias": "pooler.dense.bias",
+    "cls.predictions.bias": "masked_lm.bias",
+    "cls.predictions.transform.dense.weight": "masked_lm.transform.kernel",
+    "cls.predictions.transform.dense.bias": "masked_lm.transform.bias",
+    "cls.predictions.transform.LayerNorm.weight": "masked_lm.norm.scale",
+    "cls.predictions.transform.LayerNorm.bias": "masked_lm.norm.bias",
+    "cls.seq_relationship.weight": "next_sentence.kernel",
+    "cls.seq_relationship.bias": "next_sentence.bias",
+}
+
+SMALL = EncoderConfig(
+    vocab_size=61,
+    hidden_dim=32,
+    num_layers=2,
+    num_heads=4,
+    ffn_dim=48,
+    max_positions=20,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
+# Ours, the name Hugging Face gives the activation, and the length of the rows.
+GRID = {
+    "erf-gelu": (SMALL, "gelu", 16),
+    "tanh-gelu-large-epsilon": (
+        EncoderConfig(**(vars(SMALL) | {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-3})),
+        "gelu_pytorch_tanh",
+        16,
+    ),
+    "google-tanh-gelu-three-layers-three-segments": (
+        EncoderConfig(
+            **(
+                vars(SMALL)
+                | {
+                    "activation": "gelu_tanh",
+                    "num_layers": 3,
+                    "num_heads": 1,
+                    "vocab_size": 128,
+                    "max_positions": 14,
+                    "num_segments": 3,
+                }
+            )
+        ),
+        "gelu_new",
+        14,
+    ),
+}
+
+Parameters = dict[str, np.ndarray]
+Batch = dict[str, np.ndarray]
+
+
+def from_torch(tensors: dict[str, torch.Tensor]) -> Parameters:
+    """Named tensors of theirs as named arrays of ours."""
+    arrays = {}
+    for name, tensor in tensors.items():
+        number = re.search(r"\.(\d+)\.", name)
+        ours = NAMES[name.replace(number.group(), ".*.") if number else name]
+        array = tensor.detach().numpy()
+        array = array.T if ours.endswith(".kernel") else array
+        arrays[ours.replace("*", number.group(1)) if number else ours] = array.copy()
+    return arrays
+
+
+def hugging_face(config: EncoderConfig, activation: str) -> transformers.BertForPreTraining:
+    """Their model with random parameters, biases and LayerNorm among them."""
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_dim,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            intermediate_size=config.ffn_dim,
+            max_position_embeddings=config.max_positions,
+            type_vocab_size=config.num_segments,
+            hidden_act=activation,
+            layer_norm_eps=config.layer_norm_epsilon,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            initializer_range=0.1,
+            attn_implementation="eager",
+        )
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def theirs_of(model: transformers.BertForPreTraining, batch: Batch):  # noqa: ANN201
+    """Their output for a batch with one document a row."""
+    return model(
+        torch.from_numpy(batch["token_ids"]).long(),
+        attention_mask=torch.from_numpy(batch["document_ids"]).long(),
+        token_type_ids=torch.from_numpy(batch["segment_ids"]).long(),
+        output_hidden_states=True,
+    )
+
+
+def their_loss(model: transformers.BertForPreTraining, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy of the masked tokens plus that of the sentence pairs."""
+    output = theirs_of(model, batch)
+    rows, columns = np.nonzero(batch["masked_weights"])
+    logits = output.prediction_logits[rows, batch["masked_positions"][rows, columns]]
+    labels = torch.from_numpy(batch["masked_labels"][rows, columns]).long()
+    pairs = torch.from_numpy(batch["next_sentence_labels"][:, 0]).long()
+    cross_entropy = torch.nn.functional.cross_entropy
+    return cross_entropy(logits, labels) + cross_entropy(output.seq_relationship_logits, pairs)
+
+
+@dataclass
+class Case:
+    """A cell of the grid: both models with the same parameters, and batches for them."""
+
+    theirs: transformers.BertForPreTraining
+    task: Pretraining
+    batches: list[Batch]
+
+    @property
+    def params(self) -> Parameters:
+        return from_torch(dict(self.theirs.named_parameters()))
+
+
+def make_case(name: str, draw_document: Callable, lay_out: Callable) -> Case:
+    config, activation, length = GRID[name]
+    rng = np.random.default_rng(7)
+    batches = []
+    for _ in range(10):
+        documents = [draw_document(rng, size, config.vocab_size) for size in (length, 9, 5, 12)]
+        batches.append(lay_out([[d] for d in documents], length=length, predictions=3, pieces=1))
+    task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
+    return Case(hugging_face(config, activation), task, batches)
+
+
+@pytest.fixture(scope="module", params=GRID)
+def case(request: pytest.FixtureRequest, draw_document: Callable, lay_out: Callable) -> Case:
+    return make_case(request.param, draw_document, lay_out)
+
+
+@pytest.fixture
+def small(draw_document: Callable, lay_out: Callable) -> Case:
+    return make_case("erf-gelu", draw_document, lay_out)
+
+
+def inputs_of(batch: Batch) -> list[np.ndarray]:
+    return [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+
+
+def test_the_names_of_both_models_cover_each_other(case: Case) -> None:
+    shapes = {name: shape.shape for name, shape in case.task.definition.shapes.items()}
+    assert {name: array.shape for name, array in case.params.items()} == shapes
+
+
+def test_hidden_states_and_logits_agree(case: Case) -> None:
+    batch = case.batches[0]
+
+    @jax.jit
+    def outputs(params: Parameters) -> tuple[EncoderOutput, PretrainingOutput, jax.Array]:
+        model: PretrainingModel = case.task.definition.module(params)
+        states = model.encoder(*inputs_of(batch), packed=False, return_hidden_states=True)
+        at = batch["masked_positions"], batch["cls_positions"]
+        pooled = model.pooler(states.hidden, batch["cls_positions"])
+        return states, model(*inputs_of(batch), *at, packed=False), pooled
+
+    states, output, pooled = jax.device_get(outputs(case.params))
+    with torch.no_grad():
+        theirs = theirs_of(case.theirs, batch)
+        their_pooled = case.theirs.bert.pooler(theirs.hidden_states[-1])
+    close = partial(assert_allclose, rtol=0, atol=1e-5)
+    real = batch["document_ids"] != 0
+    assert not real.all() and batch["segment_ids"].any()
+    assert states.hidden_states is not None
+    assert (
+        len(states.hidden_states)
+        == len(theirs.hidden_states)
+        == 1 + len(case.theirs.bert.encoder.layer)
+    )
+    for ours, expected in zip(states.hidden_states, theirs.hidden_states, strict=True):
+        close(ours[real], expected.numpy()[real])
+    np.testing.assert_array_equal(states.hidden, states.hidden_states[-1])
+    close(pooled[:, 0], their_pooled.numpy())
+    close(output.next_sentence_logits[:, 0], theirs.seq_relationship_logits.numpy())
+    rows = np.arange(len(real))[:, None]
+    expected = theirs.prediction_logits.numpy()[rows, batch["masked_positions"]]
+    masked = batch["masked_weights"] != 0
+    close(output.token_logits[masked], expected[masked])
+
+
+def test_loss_and_gradients_agree(case: Case) -> None:
+    batch = case.batches[0]
+
+    def loss(params: Parameters) -> jax.Array:
+        metrics = case.task.metrics(case.task.definition.module(params), batch, None)
+        return total_loss(case.task, metrics, case.task.loss_weights(batch))
+
+    ours, grads = jax.device_get(jax.jit(jax.value_and_grad(loss))(case.params))
+    case.theirs.zero_grad()
+    expected_loss = their_loss(case.theirs, batch)
+    expected_loss.backward()
+    assert_allclose(ours, expected_loss.item(), rtol=1e-6)
+    expected = from_torch({name: p.grad for name, p in case.theirs.named_parameters()})
+    assert grads.keys() == expected.keys()
+    for name, gradient in grads.items():
+        # A key's bias moves every score of a query alike, which a softmax does not see: its
+        # gradient is 0 but for rounding, to be small beside that of the query's bias.
+        like = name.replace(".key.bias", ".query.bias")
+        scale = np.abs(expected[like]).max()
+        assert scale > 0, name
+        assert_allclose(gradient, expected[name], rtol=0, atol=1e-4 * scale, err_msg=name)
+
+
+def test_ten_steps_of_adamw_agree(small: Case) -> None:
+    config = OptimizerConfig(
+        peak_learning_rate=1e-3, warmup_steps=0, schedule="constant", weight_decay=0.1
+    )
+    optimizer = make_optimizer(config, make_schedule(config, total_steps=10))
+    params = jax.tree.map(jnp.asarray, small.params)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    step = make_train_step(small.task, optimizer, mesh, seed=0)
+    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+    for name, parameter in small.theirs.named_parameters():
+        # Devlin et al.'s release: no decay where a name holds "LayerNorm" or "bias".
+        groups["LayerNorm" not in name and "bias" not in name].append(parameter)
+    their_optimizer = torch.optim.AdamW(
+        [{"params": groups[True], "weight_decay": 0.1}, {"params": groups[False]}],
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-6,
+        weight_decay=0.0,
+    )
+    assert len(groups[True]) == sum(decays(name) for name in params)
+    for number, batch in enumerate(small.batches, start=1):
+        state, metrics = step(state, batch)
+        their_optimizer.zero_grad()
+        loss = their_loss(small.theirs, batch)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(small.theirs.parameters(), 1.0)
+        their_optimizer.step()
+        assert norm > 1, "clipping is part of the comparison"
+        assert_allclose(metrics["loss"].sum, loss.item(), rtol=1e-5)
+        assert_allclose(metrics["gradient_norm"].sum, norm, rtol=1e-4)
+        if number in (1, 10):
+            for name, expected in small.params.items():
+                ours = state.params[name]
+                assert_allclose(ours, expected, rtol=0, atol=1e-5, err_msg=f"{name}, {number}")
+    assert int(state.step) == 10
