@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
+import weakref
 from types import TracebackType
 
 import grain
 import numpy as np
+from absl import flags
 
 from bert_jax.data.pipeline import Batch, ExampleSource
 
@@ -119,7 +125,8 @@ class Loader:
     """Iterates over the batches of a source from `start_step` on, preparing some ahead.
 
     Its whole state is `step`, the number of the batch that comes next: a loader started there
-    continues exactly. Close it, or use it in a `with` statement, to end its threads or processes.
+    continues exactly. Leaving a `with` statement, `close` or the end of the program ends its
+    threads and processes.
     """
 
     def __init__(
@@ -130,54 +137,49 @@ class Loader:
         num_workers: int = 0,
         prefetch: int = 2,
     ):
-        """Starts to prepare batches; seeking costs nothing.
+        """Starts to prepare batches; starting late costs nothing.
 
         Args:
             num_workers: processes that make batches; 0 makes them in a thread of this process.
-                The batches are the same for any number. With processes, the program's main module
-                must be importable without side effects (they are spawned).
-            prefetch: batches kept ready by the thread, or by each process; 0 with num_workers=0
-                makes each batch when it is asked for.
+                The batches are the same for any number. Processes are spawned: the program's main
+                module must be importable without side effects.
+            prefetch: batches kept ready by the thread, or by each process. 0 makes each batch when
+                it is asked for, and is refused with processes.
 
         Raises:
-            ValueError: a number is negative, or `start_step` lies beyond the end.
+            ValueError: a number makes no sense, or `start_step` lies beyond the end.
         """
-        if num_workers < 0 or prefetch < 0:
-            raise ValueError(f"num_workers {num_workers} and prefetch {prefetch} must be >= 0")
+        if num_workers < 0 or prefetch < (1 if num_workers else 0):
+            raise ValueError(
+                f"num_workers is {num_workers} and prefetch {prefetch}; expected at least 0 each, "
+                "and a prefetch of at least 1 with workers"
+            )
         if not 0 <= start_step <= len(source):
             raise ValueError(f"start_step is {start_step}; the source has {len(source)} batches")
         self.step = start_step
         self._end = len(source)
-        threads = min(1, prefetch)
-        dataset = grain.MapDataset.source(source).slice(slice(start_step, None))
-        batches = dataset.to_iter_dataset(
-            grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
-        )
-        if num_workers:
-            batches = batches.mp_prefetch(
-                grain.MultiprocessingOptions(
-                    num_workers=num_workers, per_worker_buffer_size=max(1, prefetch)
-                )
-            )
-        self._iterator = iter(batches) if start_step < self._end else None
-        if self._iterator is not None:
-            self._iterator.start_prefetch()
+        self._shared = num_workers > 0  # batches come in shared memory, to be given back at once
+        batches = grain.MapDataset.source(source).slice(slice(start_step, None))
+        self._running = [_iterate(batches, num_workers, prefetch)]
+        self._close = weakref.finalize(self, _end, self._running)  # also at the program's end
+        if prefetch and start_step < self._end:
+            self._running[0].start_prefetch()
 
     def __iter__(self) -> Loader:
         return self
 
     def __next__(self) -> Batch:
+        if not self._running:
+            raise ValueError("this loader is closed")
         if self.step >= self._end:
             raise StopIteration
-        assert self._iterator is not None
-        batch: Batch = next(self._iterator)
+        batch = next(self._running[0])
         self.step += 1
-        return batch
+        return {name: np.array(array) for name, array in batch.items()} if self._shared else batch
 
     def close(self) -> None:
         """Ends the threads or processes; safe to call twice."""
-        if self._iterator is not None:
-            self._iterator.close()
+        self._close()
 
     def __enter__(self) -> Loader:
         return self
@@ -189,3 +191,42 @@ class Loader:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _iterate(
+    batches: grain.MapDataset, num_workers: int, prefetch: int
+) -> grain.DatasetIterator[Batch]:
+    if not num_workers:
+        threads = 1 if prefetch else 0
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
+        return iter(batches.to_iter_dataset(options))
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()  # Grain reads its own flags; their defaults are meant
+    inline = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    processes = grain.MultiprocessingOptions(
+        num_workers=num_workers, per_worker_buffer_size=prefetch
+    )
+    return iter(batches.to_iter_dataset(inline).mp_prefetch(processes, _begin_worker))
+
+
+def _begin_worker(index: int, count: int) -> None:
+    """Makes a worker's life that of its parent.
+
+    Signals sent to the whole group (Ctrl-C, a scheduler's SIGTERM) are the parent's to answer: it
+    may still need batches to reach its checkpoint. A parent that is killed outright ends its
+    workers too, which would otherwise wait for it for ever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _end(running: list[grain.DatasetIterator[Batch]]) -> None:
+    running.pop().close()
