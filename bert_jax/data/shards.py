@@ -93,12 +93,16 @@ def read_result(directory: Path, name: str) -> UnitResult | None:
 
 def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[TokenizedDocument]:
     dtype = token_dtype(settings.token_bytes)
-    return [
-        TokenizedDocument(
-            document_id, *tokenize_document(text.decode("utf-8"), encoder, settings.language, dtype)
-        )
-        for document_id, text in zip(unit.document_ids, unit.texts, strict=True)
-    ]
+    documents = []
+    for document_id, data in zip(unit.document_ids, unit.texts, strict=True):
+        text = data.decode("utf-8")
+        try:
+            tokens = tokenize_document(text, encoder, settings.language, dtype)
+        except BaseException as error:  # a panic in a library's Rust is no Exception
+            error.add_note(f"in the document that begins {text[:80]!r}")
+            raise
+        documents.append(TokenizedDocument(document_id, *tokens))
+    return documents
 
 
 def _write_records(path: Path, blobs: list[bytes]) -> None:

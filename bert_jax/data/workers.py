@@ -124,6 +124,8 @@ def _death(worker: _Worker) -> OSError:
     advice = ""
     if code == -signal.SIGKILL:
         advice = "; the system does that when memory runs out: try fewer workers or smaller units"
+    elif code > 0:
+        advice = "; its traceback stands above"
     return OSError(f"the worker preparing {worker.unit} {how}{advice}")
 
 
@@ -141,7 +143,7 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
             del unit, result
     except EOFError:
         return
-    except Exception as error:
+    except (ValueError, OSError) as error:  # any other is a bug: its traceback goes to stderr
         requests.send(error)
 
 

@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -373,10 +372,10 @@ def test_disk_full(corpus, finished, tmp_path):
     output = tmp_path / "out"
     words = command(corpus[0], finished / "tokenizer", output)
 
-    def small_disk():  # the nearest that needs no rights: no file may grow over 64 KiB
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
-
-    run = subprocess.run(words, capture_output=True, text=True, preexec_fn=small_disk)
+    # the nearest to a full disk that needs no rights: no file may grow over 64 KiB
+    limit = "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (1 << 16, 1 << 16)); "
+    limited = [sys.executable, "-c", limit + "os.execv(sys.argv[1], sys.argv[1:])", *words]
+    run = subprocess.run(limited, capture_output=True, text=True)
     assert run.returncode == 2
     assert "cannot be written: " in run.stderr and "File too large" in run.stderr
     assert f"The finished shards are kept in {output}/.work" in run.stderr
@@ -385,6 +384,26 @@ def test_disk_full(corpus, finished, tmp_path):
     assert not list(output.rglob("*.arrayrecord"))
     assert subprocess.run(words, stdout=subprocess.DEVNULL).returncode == 0
     assert files(output) == files(finished)
+
+
+def test_interrupt(corpus, finished, tmp_path):
+    output = tmp_path / "out"
+    # a suite run in the background ignores SIGINT, and so would what it starts
+    heed = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
+    words = command(corpus[0], finished / "tokenizer", output)
+    process = subprocess.Popen(
+        [sys.executable, "-c", heed + "os.execv(sys.argv[1], sys.argv[1:])", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(output.glob(".work/*-00000.json")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[1].strip() == "bert-jax: interrupted"
+    assert process.returncode == 130
+    assert not (output / "manifest.json").exists()
 
 
 def test_truncated_gzip_names_the_file_and_leaves_nothing_finished(corpus, tokenizer, tmp_path):
@@ -476,11 +495,12 @@ def test_no_workers(corpus, tokenizer, tmp_path):
 @pytest.mark.parametrize("max_length", [128, 512])
 def test_real_english(shared_data, tmp_path, max_length):
     tokenizer = Tokenizer.load(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
-    inputs = [str(shared_data / "corpus_small" / "wiki_small.jsonl.xz")]
+    inputs = [str(shared_data / "corpus_small" / "*.jsonl.xz")]
     options = PrepareOptions(max_length=max_length, heldout_fraction=0)
     states = []
-    manifest = prepare(inputs, tokenizer, tmp_path, options, 2, states.append)
-    assert manifest.train.num_documents == 365
-    assert manifest.train.num_tokens == 708_553  # of a plain tokenizers loop over the lines
+    manifest = prepare(inputs, tokenizer, tmp_path / "out", options, 2, states.append)
+    assert manifest.train.num_documents == 15 + 365
+    # of a plain tokenizers loop over the lines of the books and of the articles
+    assert manifest.train.num_tokens == 1_319_572 + 708_553
     assert manifest.train.fill_rate >= 0.99
     assert states[-1].peak_worker_memory < 1 << 30

@@ -30,6 +30,19 @@ def test_result_describes_the_shard(tmp_path):
     assert read_result(tmp_path, "train-00004") is None
 
 
+def test_a_failure_says_in_which_document(tmp_path):
+    class Failing:
+        def encode_batch(self, texts, *, specials_as_text):
+            if texts == ["five"]:
+                raise ZeroDivisionError
+            return [[1] for _ in texts]
+
+    with pytest.raises(ZeroDivisionError) as error:
+        write_shard(UNIT, Failing(), SETTINGS, tmp_path)
+    assert error.value.__notes__ == ["in the document that begins 'five'"]
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 @pytest.mark.parametrize("suffix", [".arrayrecord", ".json"])
 def test_a_full_disk_leaves_nothing_that_looks_finished(tmp_path, suffix):

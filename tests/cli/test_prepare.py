@@ -1,0 +1,73 @@
+import json
+import re
+
+import pytest
+
+from bert_jax.cli.main import main
+from bert_jax.data.manifest import read_manifest
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A vocabulary and a corpus of forty documents, two of them the same."""
+    words = [f"w{number}" for number in range(40)]
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words]))
+    corpus = tmp_path / "in.jsonl"
+    lines = [json.dumps({"body": f"{word}. {word} {words[0]}."}) for word in words]
+    corpus.write_text("\n".join([*lines, lines[0], "not json"]))
+    return vocab, corpus
+
+
+def test_options_reach_the_corpus_and_the_table_shows_it(files, tmp_path, capsys):
+    vocab, corpus = files
+    output = tmp_path / "out"
+    words = ["prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--output", str(output)]
+    words += ["--max-length", "16", "--max-documents-per-record", "2", "--held-out", "0.25"]
+    words += ["--workers", "1", "--text-field", "body", "--on-bad-line", "skip", "--cased"]
+    assert main([*words, "--language", "de", "--unit-bytes", "4096"]) == 0
+    manifest = read_manifest(output)
+    assert (manifest.max_length, manifest.max_pieces, manifest.lowercase) == (16, 2, False)
+    assert manifest.options["language"] == "de"
+    assert manifest.options["unit_bytes"] == 4096
+    assert manifest.options["heldout_fraction"] == 0.25
+    assert (manifest.duplicates_removed, manifest.bad_lines_skipped) == (1, 1)
+    shown = capsys.readouterr().out
+    train, heldout = manifest.train, manifest.heldout
+    assert train.num_documents + heldout.num_documents == 40
+    assert re.search(rf"^documents +{train.num_documents} +{heldout.num_documents}$", shown, re.M)
+    assert re.search(rf"^tokens +{train.num_tokens} +{heldout.num_tokens}$", shown, re.M)
+    assert re.search(rf"^fill rate +{train.fill_rate:.4f} +{heldout.fill_rate:.4f}$", shown, re.M)
+    assert "exact duplicates removed: 1" in shown
+    assert "unusable lines skipped: 1" in shown
+    assert "tokens/s with 1 workers" in shown
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--language", "xx"], "no sentence rules for language 'xx'"),
+        (["--workers", "0"], "num_workers is 0"),
+        (["--input", "nowhere.txt"], "input 'nowhere.txt' does not exist"),
+        (["--text-field", "title"], "in.jsonl:1: .*title"),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback(files, tmp_path, capsys, extra, message):
+    vocab, corpus = files
+    words = ["prepare", "--input", str(corpus), "--tokenizer", str(vocab)]
+    assert main([*words, "--output", str(tmp_path / "out"), *extra]) == 2
+    shown = capsys.readouterr().err
+    assert re.search(message, shown)
+    assert "Traceback" not in shown
+
+
+def test_bench(files, capsys, monkeypatch):
+    vocab, corpus = files
+    for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # put back afterwards
+    words = ["bench", "prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--repeat", "1"]
+    options = ["--workers", "1", "--text-field", "body", "--on-bad-line", "skip"]
+    assert main([*words, *options]) == 0
+    shown = capsys.readouterr().out
+    assert "41 documents, 1 workers" in shown
+    assert re.search(r"ratio \d+\.\d\d; a worker held at most \d+ MiB", shown)
