@@ -1,0 +1,175 @@
+"""Documents that share a row do not see each other, and padding is never seen at all."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tasks.protocol import Metrics, total_loss
+
+CONFIG = EncoderConfig(
+    vocab_size=50,
+    hidden_dim=32,
+    num_layers=2,
+    num_heads=4,
+    ffn_dim=64,
+    max_positions=24,
+    initializer_range=0.2,
+)
+LENGTH = 24
+# Lengths of the documents of each row; every row ends in padding of another size.
+ROWS = [[7, 5, 9], [12, 12], [20]]
+
+Batch = dict[str, np.ndarray]
+Results = Callable[[Batch], tuple[np.ndarray, Any, Metrics, dict[str, np.ndarray]]]
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    """Hidden states, logits, metrics and gradients of a batch, all of one set of parameters."""
+    task = Pretraining(CONFIG, ComputeConfig(dtype="float32", attention="xla"))
+    params = jax.jit(task.definition.init)(jax.random.key(0))
+    noise = np.random.default_rng(1)
+    params = {n: p + 0.1 * noise.standard_normal(p.shape, np.float32) for n, p in params.items()}
+
+    def loss(params: Any, batch: Any) -> tuple[jax.Array, Metrics]:
+        metrics = task.metrics(task.definition.module(params), batch, None)
+        return total_loss(task, metrics, task.loss_weights(batch)), metrics
+
+    @jax.jit
+    def compute(batch: Any) -> Any:
+        model = task.definition.module(params)
+        packed = batch["cls_positions"].shape[1] > 1
+        inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+        hidden = model.encoder(*inputs, packed=packed).hidden
+        at = batch["masked_positions"], batch["cls_positions"]
+        output = model(*inputs, *at, packed=packed)
+        gradients, metrics = jax.grad(loss, has_aux=True)(params, batch)
+        return hidden, output, metrics, gradients
+
+    return lambda batch: jax.device_get(compute(batch))
+
+
+@pytest.fixture(scope="module")
+def documents(draw_document: Callable) -> list[list[Any]]:
+    rng = np.random.default_rng(2)
+    return [[draw_document(rng, size, CONFIG.vocab_size) for size in sizes] for sizes in ROWS]
+
+
+@pytest.fixture(scope="module")
+def packed(documents: list[list[Any]], lay_out: Callable) -> Batch:
+    return lay_out(documents, length=LENGTH, predictions=8, pieces=4)
+
+
+@pytest.fixture(scope="module")
+def of_packed(results: Results, packed: Batch) -> Any:
+    return results(packed)
+
+
+def test_packed_documents_compute_what_they_do_alone(
+    results: Results, documents: list[list[Any]], lay_out: Callable, of_packed: Any
+) -> None:
+    alone = [[document] for row in documents for document in row]
+    hidden, output, metrics, gradients = results(
+        lay_out(alone, length=LENGTH, predictions=2, pieces=1)
+    )
+    packed_hidden, packed_output, packed_metrics, packed_gradients = of_packed
+    index = 0
+    for row, sizes in enumerate(ROWS):
+        for piece, size in enumerate(sizes):
+            start = sum(sizes[:piece])
+            packed_states = packed_hidden[row, start : start + size]
+            assert_allclose(packed_states, hidden[index, :size], rtol=0, atol=1e-5)
+            tokens = packed_output.token_logits[row, 2 * piece : 2 * piece + 2]
+            assert_allclose(tokens, output.token_logits[index], rtol=0, atol=1e-5)
+            pair = packed_output.next_sentence_logits[row, piece]
+            assert_allclose(pair, output.next_sentence_logits[index, 0], rtol=0, atol=1e-5)
+            index += 1
+    assert index == len(alone) == 6
+    for name in metrics:
+        # The count of tokens is per batch; everything else is a mean over documents' positions.
+        assert_allclose(packed_metrics[name], metrics[name], rtol=1e-5, err_msg=name)
+    assert metrics["mlm_loss"].weight == 12 and metrics["nsp_loss"].weight == 6
+    assert metrics["tokens"].sum == sum(map(sum, ROWS))
+    for name, gradient in gradients.items():
+        assert_allclose(packed_gradients[name], gradient, rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_padding_never_matters(results: Results, packed: Batch, of_packed: Any) -> None:
+    garbage = {name: array.copy() for name, array in packed.items()}
+    padding = packed["document_ids"] == 0
+    rng = np.random.default_rng(3)
+    assert padding.any(axis=1).tolist() == [True, False, True]
+    garbage["token_ids"][padding] = rng.integers(0, CONFIG.vocab_size, padding.sum())
+    garbage["segment_ids"][padding] = rng.integers(0, 2, padding.sum())
+    garbage["position_ids"][padding] = rng.integers(0, LENGTH, padding.sum())
+    unused = packed["masked_weights"] == 0
+    garbage["masked_positions"][unused] = rng.integers(0, LENGTH, unused.sum())
+    garbage["masked_labels"][unused] = rng.integers(0, CONFIG.vocab_size, unused.sum())
+    empty = packed["next_sentence_weights"] == 0
+    garbage["cls_positions"][empty] = rng.integers(0, LENGTH, empty.sum())
+    garbage["next_sentence_labels"][empty] = 1
+    hidden, output, metrics, gradients = results(garbage)
+    expected_hidden, expected_output, expected_metrics, expected_gradients = of_packed
+    assert_array_equal(hidden[~padding], expected_hidden[~padding])
+    assert (hidden[padding] != expected_hidden[padding]).any()
+    assert_array_equal(output.token_logits[~unused], expected_output.token_logits[~unused])
+    for name in metrics:
+        assert_array_equal(metrics[name], expected_metrics[name], err_msg=name)
+    for name, gradient in gradients.items():
+        assert_allclose(gradient, expected_gradients[name], rtol=0, atol=1e-7, err_msg=name)
+
+
+def test_a_row_of_padding_alone_is_harmless(
+    results: Results, documents: list[list[Any]], lay_out: Callable, of_packed: Any
+) -> None:
+    padded = lay_out([*documents[:2], []], length=LENGTH, predictions=8, pieces=4)
+    hidden, _, metrics, gradients = results(padded)
+    assert np.isfinite(hidden).all()
+    assert all(np.isfinite(gradient).all() for gradient in gradients.values())
+    assert_allclose(hidden[:2], of_packed[0][:2], rtol=0, atol=1e-6)
+    assert metrics["mlm_loss"].weight == 10 and metrics["nsp_loss"].weight == 5
+
+    nothing = lay_out([[], [], []], length=LENGTH, predictions=8, pieces=4)
+    _, _, metrics, gradients = results(nothing)
+    for name in ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "tokens"):
+        assert metrics[name].sum == 0, name
+    assert not any(gradient.any() for gradient in gradients.values())
+
+
+def test_the_order_and_numbers_of_documents_do_not_matter(
+    results: Results, packed: Batch, of_packed: Any
+) -> None:
+    renumbered = dict(packed)
+    renumbered["document_ids"] = np.array([0, 7, 2, 5, 0], np.int32)[packed["document_ids"]]
+    hidden, _, metrics, _ = results(renumbered)
+    assert_array_equal(hidden, of_packed[0])
+    assert_array_equal(metrics["mlm_loss"].sum, of_packed[2]["mlm_loss"].sum)
+
+
+def test_rows_of_one_document_need_no_positions(
+    documents: list[list[Any]], lay_out: Callable
+) -> None:
+    # packed=False promises positions 0, 1, 2, ... and padding at the end, nothing else changes.
+    config = dataclasses.replace(CONFIG, num_layers=1)
+    task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
+    batch = lay_out([[row[0]] for row in documents], length=LENGTH, predictions=2, pieces=1)
+    params = jax.jit(task.definition.init)(jax.random.key(0))
+    tokens, segments = batch["token_ids"], batch["segment_ids"]
+
+    @jax.jit
+    def both() -> tuple[jax.Array, jax.Array]:
+        encoder = task.definition.module(params).encoder
+        positions, ids = batch["position_ids"], batch["document_ids"]
+        as_packed = encoder(tokens, segments, positions, ids, packed=True).hidden
+        return as_packed, encoder(tokens, segments, None, ids, packed=False).hidden
+
+    real = batch["document_ids"] != 0
+    as_packed, plain = jax.device_get(both())
+    assert_allclose(as_packed[real], plain[real], rtol=0, atol=1e-6)
