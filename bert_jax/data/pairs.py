@@ -6,9 +6,9 @@ follow, half come from another document.
 Every piece with a sentence start inside it is split at one of them. Its *partner* is the second
 half of a piece of another document, split the same way; of all those at hand the one whose length
 is nearest is taken, and both second halves are cut to the shorter length *before* the label is
-drawn. So label and lengths are independent by construction, and because both halves come from one
-population (equally often the one that ends its document, equally often the one that was cut), how
-B begins and ends says nothing about the label either.
+drawn. So label and lengths are independent by construction. And because both halves come from one
+population, B is as likely to begin, and to end, where a sentence or a document does under either
+label: a model cannot tell them apart without reading across [SEP].
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from bert_jax.data.hashing import Purpose, below, hash_of
 from bert_jax.data.records import RecordBatch
 
-# Splits drawn of each piece as possible partners. With 32 pieces at hand and lengths up to 512,
-# four bring the nearest length within 2 tokens on average, which is what cutting loses.
-DRAWS_PER_PIECE = 4
+# Splits drawn of each piece as possible partners. More bring lengths nearer, so less is cut off,
+# but favour long pieces, which have more sentence starts to draw from, as partners. Measured with
+# 1, 2 and 4 draws: 0.9, 0.5 and 0.3 % of the positions are lost to cutting, and "B ends where a
+# sentence does" tells the label with an AUC of 0.501, 0.498 and 0.493.
+DRAWS_PER_PIECE = 2
 
 IS_NEXT = 0
 IS_RANDOM = 1

@@ -1,0 +1,387 @@
+"""Examples are what the papers say, and a pure function of (corpus, seed, epoch, index).
+
+The corpus here is written in tokens that name their own place: token = document * SPAN + position.
+So where any token of a batch came from can be read off the batch itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.manifest import read_manifest, write_manifest
+from bert_jax.data.packing import TokenizedDocument, pack_documents
+from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
+from bert_jax.data.synthetic import (
+    NUM_SPECIAL,
+    random_documents,
+    synthetic_vocabulary,
+    write_corpus,
+)
+
+SPAN = 1 << 14
+LENGTH, MAX_PIECES = 128, 8
+CLS, SEP = 2, 3
+
+GOLDEN_POSITIONS = [26, 30, 12, 17, 17, 36, 23, 20]
+GOLDEN_TOKENS = [4, 95000, 8244, 15183, 88061, 90000, 199000, 145061]
+GOLDEN_B_LENGTHS = [25, 51, 48, 36, 2, 28, 29, 2]
+GOLDEN_LABELS = [0, 0, 1, 1, 0, 0, 0, 1]
+
+
+def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
+    documents = random_documents(num_tokens, 1000, seed)
+    return [
+        replace(document, token_ids=(number + 1) * SPAN + np.arange(len(document.token_ids)))
+        for number, document in enumerate(documents)
+        if len(document.token_ids) < SPAN
+    ]
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[TokenizedDocument]:
+    return named_documents(600_000)
+
+
+@pytest.fixture(scope="module")
+def prepared(documents, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("corpus")
+    write_corpus(
+        directory,
+        documents,
+        documents[:40],
+        max_length=LENGTH,
+        max_pieces=MAX_PIECES,
+        vocab_size=(len(documents) + 1) * SPAN,
+        token_bytes=4,
+        num_shards=3,
+    )
+    return directory
+
+
+def make_source(directory: Path, split="train", **config) -> ExampleSource:
+    corpus = Corpus(directory, split)
+    vocabulary = synthetic_vocabulary(corpus.manifest.vocab_size)
+    return ExampleSource(corpus, vocabulary, ExampleConfig(**{"seed": 1, **config}))
+
+
+@pytest.fixture(scope="module")
+def source(prepared) -> ExampleSource:
+    return make_source(prepared)
+
+
+@pytest.fixture(scope="module")
+def epochs(source) -> list[Batch]:
+    return [source.examples(epoch, np.arange(len(source))) for epoch in range(4)]
+
+
+def unmasked(batch: Batch) -> np.ndarray:
+    token_ids = batch["token_ids"].copy()
+    rows, columns = np.nonzero(batch["masked_weights"])
+    token_ids[rows, batch["masked_positions"][rows, columns]] = batch["masked_labels"][
+        rows, columns
+    ]
+    return token_ids
+
+
+def assert_equal(batch: Batch, other: Batch) -> None:
+    assert batch.keys() == other.keys()
+    for name in batch:
+        np.testing.assert_array_equal(batch[name], other[name], err_msg=name)
+
+
+def rows_of(batch: Batch, rows: np.ndarray) -> Batch:
+    return {name: array[rows] for name, array in batch.items()}
+
+
+def pieces_of(batch: Batch):
+    """Yields (tokens with their special ones, segment ids, label, weight) of every piece."""
+    token_ids = unmasked(batch)
+    for row in range(len(token_ids)):
+        for number in range(int(batch["document_ids"][row].max())):
+            inside = batch["document_ids"][row] == number + 1
+            yield (
+                token_ids[row][inside],
+                batch["segment_ids"][row][inside],
+                int(batch["next_sentence_labels"][row, number]),
+                float(batch["next_sentence_weights"][row, number]),
+            )
+
+
+@pytest.fixture(scope="module")
+def pairs(epochs, documents):
+    """What a pair shows of itself, over four epochs: one structured row a pair."""
+    ends = {number + 1: set(d.sentence_starts[1:].tolist()) for number, d in enumerate(documents)}
+    sizes = [0, *(len(document.token_ids) for document in documents)]
+    found = []
+    for batch in epochs:
+        for tokens, segments, label, weight in pieces_of(batch):
+            if weight:
+                a, b = tokens[segments == 0][1:-1], tokens[segments == 1][:-1]
+                document, next_place = divmod(int(b[-1]) + 1, SPAN)
+                ends_document = next_place == sizes[document]
+                ends_sentence = ends_document or next_place in ends[document]
+                found.append((label, len(a), len(b), ends_document, ends_sentence, a[-1], b[0]))
+    names = "label a b ends_document ends_sentence last_of_a first_of_b"
+    return dict(zip(names.split(), np.array(found).T, strict=True))
+
+
+def rank_auc(feature: np.ndarray, label: np.ndarray) -> float:
+    """Area under the ROC curve of a feature as a score, ties counted half (Mann-Whitney)."""
+    values, inverse, counts = np.unique(feature, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    positive = int(label.sum())
+    u = ranks[label == 1].sum() - positive * (positive + 1) / 2
+    return float(u / (positive * (len(label) - positive)))
+
+
+def test_a_batch_is_what_its_spec_says(source, epochs):
+    spec = source.spec(len(source))
+    assert {name: (array.shape, array.dtype.type) for name, array in epochs[0].items()} == spec
+
+
+def test_every_epoch_visits_every_record_once_in_its_own_order(documents, prepared):
+    source = make_source(prepared, next_sentence=False)
+    records = pack_documents(documents, LENGTH, MAX_PIECES)
+    expected = sorted(tuple(p.token_ids[0] for p in pieces) for pieces in records)
+    orders = []
+    for epoch in range(2):
+        batch = source.examples(epoch, np.arange(len(source)))
+        token_ids = unmasked(batch)
+        orders.append(
+            [
+                tuple(token_ids[row, at + 1] for at in batch["cls_positions"][row][:count])
+                for row, count in enumerate(batch["document_ids"].max(axis=1))
+            ]
+        )
+        assert sorted(orders[-1]) == expected
+    assert sum(one == other for one, other in zip(*orders, strict=True)) < 10
+
+
+def test_unmasking_gives_back_the_records_text_where_the_label_is_next(epochs, documents):
+    lengths = {number + 1: len(d.token_ids) for number, d in enumerate(documents)}
+    checked = 0
+    for tokens, segments, label, weight in pieces_of(epochs[0]):
+        a, b = tokens[segments == 0], tokens[segments == 1]
+        assert a[0] == CLS and a[-1] == SEP and (len(b) > 0) == (weight == 1)
+        text = a[1:-1]
+        if weight:
+            assert b[-1] == SEP and len(b) > 1 and len(a) > 2
+            if label == 0:
+                text = np.concatenate([text, b[:-1]])
+            else:
+                assert (np.diff(b[:-1]) == 1).all()
+        assert (np.diff(text) == 1).all()
+        assert lengths[text[0] // SPAN] >= text[-1] % SPAN
+        checked += 1
+    assert checked > 4000
+
+
+def test_layout_of_rows(source, epochs):
+    batch = epochs[0]
+    documents = batch["document_ids"]
+    token_ids = unmasked(batch)
+    assert (token_ids[documents == 0] == source.vocabulary.pad_id).all()
+    for name in ("segment_ids", "position_ids"):
+        assert (batch[name][documents == 0] == 0).all()
+    assert (np.diff(documents != 0, axis=1).astype(int) <= 1).all()
+    for row in range(len(documents)):
+        present = documents[row][documents[row] > 0]
+        edges = np.flatnonzero(np.diff(present, prepend=0))
+        assert (np.diff(present, prepend=0)[edges] == 1).all()  # 1, 2, ... each in one run
+        count = len(edges)
+        np.testing.assert_array_equal(batch["cls_positions"][row][:count], edges)
+        assert (batch["cls_positions"][row][count:] == 0).all()
+        assert (batch["next_sentence_weights"][row][count:] == 0).all()
+        begin = np.repeat(edges, np.diff([*edges, len(present)]))
+        np.testing.assert_array_equal(
+            batch["position_ids"][row][: len(present)], np.arange(len(present)) - begin
+        )
+    # only pieces begin with [CLS], and rows are as full as cutting pairs to equal lengths allows
+    assert (token_ids == CLS).sum() == documents.max(axis=1).sum()
+    assert (documents > 0).mean() > 0.99
+
+
+def test_special_tokens_are_never_predicted(epochs):
+    for batch in epochs:
+        assert batch["masked_labels"][batch["masked_weights"] > 0].min() >= NUM_SPECIAL
+
+
+def test_half_of_the_pairs_are_random(pairs):
+    share = pairs["label"].mean()
+    assert len(pairs["label"]) > 15_000
+    assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(len(pairs["label"]))
+
+
+def test_a_negative_comes_from_another_document_and_a_positive_continues(pairs):
+    negative = pairs["label"] == 1
+    same = pairs["last_of_a"] // SPAN == pairs["first_of_b"] // SPAN
+    assert not same[negative].any()
+    np.testing.assert_array_equal(pairs["first_of_b"][~negative], pairs["last_of_a"][~negative] + 1)
+
+
+def test_every_second_segment_begins_at_a_sentence(pairs, documents):
+    starts = np.concatenate(
+        [(number + 1) * SPAN + d.sentence_starts[1:] for number, d in enumerate(documents)]
+    )
+    assert np.isin(pairs["first_of_b"], starts).all()
+
+
+@pytest.mark.parametrize("feature", ["a", "b", "total", "ends_document", "ends_sentence"])
+def test_the_label_cannot_be_told_from_lengths_or_ends(pairs, feature):
+    values = pairs["a"] + pairs["b"] if feature == "total" else pairs[feature]
+    assert abs(rank_auc(values, pairs["label"]) - 0.5) < 0.02
+
+
+def test_the_label_cannot_be_told_from_both_lengths_together(pairs):
+    bins = [np.searchsorted(np.quantile(pairs[k], np.arange(1, 6) / 6), pairs[k]) for k in "ab"]
+    cell = bins[0] * 6 + bins[1]
+    count = np.bincount(cell, minlength=36)
+    negative = np.bincount(cell, pairs["label"], minlength=36)
+    filled = count > 20
+    rate = pairs["label"].mean()
+    deviation = (negative - count * rate)[filled] ** 2 / (count[filled] * rate * (1 - rate))
+    degrees = filled.sum() - 1
+    assert degrees > 15
+    assert abs(deviation.sum() - degrees) < 5 * np.sqrt(2 * degrees)
+
+
+def test_an_example_is_the_same_alone_in_any_order_and_from_any_reader(source, prepared, epochs):
+    order = np.random.default_rng(0).permutation(len(source))[:40]
+    assert_equal(source.examples(1, order), rows_of(epochs[1], order))
+    last = len(source) - 1
+    other = make_source(prepared)
+    for index in (0, 31, 32, last):
+        assert_equal(other.examples(1, np.array([index])), rows_of(epochs[1], np.array([index])))
+    repeated = np.array([5, 5, 70, 5])
+    assert_equal(source.examples(2, repeated), rows_of(epochs[2], repeated))
+
+
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_seeds_and_epochs_differ(prepared, next_sentence):
+    def make(seed: int, epoch: int) -> np.ndarray:
+        source = make_source(prepared, seed=seed, next_sentence=next_sentence)
+        return source.examples(epoch, np.arange(64))["token_ids"]
+
+    first = make(1, 0)
+    np.testing.assert_array_equal(first, make(1, 0))
+    assert (first != make(1, 1)).mean() > 0.9
+    assert (first != make(2, 0)).mean() > 0.9
+
+
+def test_a_record_is_split_and_masked_anew_each_epoch(epochs):
+    def by_first_token(batch: Batch) -> dict[int, tuple]:
+        a_width = (batch["document_ids"] == 1) & (batch["segment_ids"] == 0)
+        first = unmasked(batch)[:, 1]
+        return {
+            int(token): (int(width), tuple(masked))
+            for token, width, masked in zip(
+                first, a_width.sum(axis=1), batch["masked_positions"], strict=True
+            )
+        }
+
+    one, other = by_first_token(epochs[0]), by_first_token(epochs[1])
+    assert one.keys() == other.keys()
+    same_split = np.mean([one[key][0] == other[key][0] for key in one])
+    same_masks = np.mean([one[key][1] == other[key][1] for key in one])
+    assert same_split < 0.6 and same_masks < 0.01
+
+
+def test_without_pairs_every_piece_is_one_segment(prepared):
+    batch = make_source(prepared, next_sentence=False).examples(0, np.arange(200))
+    assert batch["segment_ids"].max() == 0
+    assert batch["next_sentence_weights"].max() == 0
+    for tokens, *_ in pieces_of(batch):
+        assert tokens[0] == CLS and tokens[-1] == SEP and (np.diff(tokens[1:-1]) == 1).all()
+
+
+def write_documents(directory: Path, documents, **arguments) -> Path:
+    vocab_size = 1 + max(int(document.token_ids.max()) for document in documents)
+    arguments = {"max_length": 32, "vocab_size": vocab_size, "token_bytes": 4, **arguments}
+    write_corpus(directory, documents, documents[:1], **arguments)
+    return directory
+
+
+def test_the_data_drawn_never_changes(tmp_path):
+    """Pinned by what was drawn first: a change here changes every run that is resumed."""
+    documents = [
+        TokenizedDocument(number, 1000 * number + np.arange(length), np.arange(0, length, 11))
+        for number in range(200)
+        if (length := 5 + 37 * number % 300)
+    ]
+    source = make_source(write_documents(tmp_path, documents, max_length=64, vocab_size=200_000))
+    batch = source.examples(3, np.arange(96, 104))
+    assert batch["masked_positions"][:, 3].tolist() == GOLDEN_POSITIONS
+    assert batch["token_ids"][:, 1].tolist() == GOLDEN_TOKENS
+    assert batch["segment_ids"].sum(axis=1).tolist() == GOLDEN_B_LENGTHS
+    assert batch["next_sentence_labels"].sum(axis=1).tolist() == GOLDEN_LABELS
+
+
+def test_a_copied_document_is_never_a_negative(tmp_path):
+    text = np.arange(20) + 50
+    twins = [TokenizedDocument(number, text, np.array([0, 10])) for number in range(40)]
+    source = make_source(write_documents(tmp_path, twins))
+    batch = source.examples(0, np.arange(len(source)))
+    assert batch["next_sentence_weights"].sum() == 40
+    assert batch["next_sentence_labels"].sum() == 0
+
+
+def test_what_cannot_be_paired_is_one_segment_without_a_label(tmp_path):
+    single = [TokenizedDocument(n, 50 + np.arange(20), np.array([0])) for n in range(5)]
+    lone_pair = TokenizedDocument(9, 100 + np.arange(20), np.array([0, 10]))
+    source = make_source(write_documents(tmp_path, [*single, lone_pair]))
+    batch = source.examples(0, np.arange(len(source)))
+    assert batch["next_sentence_weights"].sum() == 0 and batch["segment_ids"].sum() == 0
+    assert (unmasked(batch) == SEP).sum() == 6
+
+
+def test_a_second_segment_is_found_behind_many_of_the_same_document(tmp_path):
+    long = TokenizedDocument(0, 1000 + np.arange(29 * 30), np.arange(0, 29 * 30, 7))
+    short = TokenizedDocument(1, 50 + np.arange(28), np.arange(0, 28, 7))
+    source = make_source(write_documents(tmp_path, [long, short], max_pieces=1))
+    assert len(source) == 31
+    batch = source.examples(0, np.arange(31))
+    assert batch["next_sentence_weights"].sum() == 31
+    from_short = [
+        {bool(token < 1000) for token in tokens[1:-1] if token > SEP}
+        for tokens, _, label, _ in pieces_of(batch)
+        if label == 1
+    ]
+    assert len(from_short) > 5
+    assert all(sources == {True, False} for sources in from_short)
+
+
+def test_a_corpus_that_cannot_serve_is_refused(tmp_path, prepared):
+    alone = TokenizedDocument(0, 50 + np.arange(100), np.arange(0, 100, 10))
+    write_documents(tmp_path, [alone])
+    with pytest.raises(ValueError, match="a single document"):
+        make_source(tmp_path)
+    assert len(make_source(tmp_path, next_sentence=False)) > 1
+    corpus = Corpus(prepared, "train")
+    with pytest.raises(ValueError, match="the vocabulary has 1000"):
+        ExampleSource(corpus, synthetic_vocabulary(1000), ExampleConfig(seed=0))
+    with pytest.raises(ValueError, match="seed is -1"):
+        ExampleConfig(seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_length": 100}, "takes 1[0-9]* positions in .* at most 100"),
+        ({"max_pieces": 1}, "pieces; the manifest promises at most 128 in 1"),
+        ({"vocab_size": 60_000}, "holds the token id"),
+    ],
+)
+def test_a_record_against_the_manifest_is_named(documents, tmp_path, change, message):
+    vocab_size = (len(documents) + 1) * SPAN
+    write_documents(
+        tmp_path, documents[:40], max_length=LENGTH, max_pieces=MAX_PIECES, vocab_size=vocab_size
+    )
+    write_manifest(tmp_path, replace(read_manifest(tmp_path), **change))
+    source = make_source(tmp_path, next_sentence=False)
+    with pytest.raises(ValueError, match=rf"train-00000.arrayrecord: record \d+ .*{message}"):
+        source.examples(0, np.arange(len(source)))
