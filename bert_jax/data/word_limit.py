@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
-_NUM_SLOTS_LOG2 = 27  # one bit each, 16 MiB: half a million words to one that is taken for another
+_NUM_SLOTS_LOG2 = 27  # one bit each, 16 MiB, of which a million words take less than 1 %
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2**64
 _HASH_BASE_INVERSE = np.uint64(pow(int(_HASH_BASE), -1, 2**64))
 _MIX = np.uint64(0xD6E8FEB86659FD93)

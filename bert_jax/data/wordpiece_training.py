@@ -28,7 +28,7 @@ BERT_NUM_UNUSED = 99  # puts [UNK] [CLS] [SEP] [MASK] at 100..103, as in BERT's 
 # BERT's own vocabularies hold 997 (uncased) characters, each also as a continuation.
 MAX_ALPHABET = 1000
 
-MAX_SAMPLE_BYTES = 1 << 30  # some three minutes on two cores
+MAX_SAMPLE_BYTES = 1 << 30  # three to five minutes on two cores
 _NUM_CODE_POINTS = 0x110000
 # The library's trainer takes 256 strings at a time; cut to this they are 16 M characters.
 _CHUNK_CHARACTERS = 1 << 16
