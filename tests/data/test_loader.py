@@ -1,0 +1,276 @@
+"""Batches are addressed by step: the same for any reader, and each record counted once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.loader import BatchSource, EvaluationSource, Loader
+from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
+from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, write_corpus
+
+VOCAB_SIZE = 500
+BATCH_SIZE = 12
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("corpus")
+    documents = random_documents(6_000, VOCAB_SIZE, seed=0)
+    write_corpus(directory, documents, documents[:4], max_length=64, vocab_size=VOCAB_SIZE)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def examples(prepared) -> ExampleSource:
+    corpus = Corpus(prepared, "train")
+    assert 2 * BATCH_SIZE < len(corpus) and len(corpus) % BATCH_SIZE
+    return ExampleSource(corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=1))
+
+
+@pytest.fixture(scope="module")
+def source(examples) -> BatchSource:
+    return BatchSource(examples, batch_size=BATCH_SIZE, num_steps=40)
+
+
+def assert_equal(batch: Batch, other: Batch) -> None:
+    assert batch.keys() == other.keys()
+    for name in batch:
+        np.testing.assert_array_equal(batch[name], other[name], err_msg=name)
+
+
+def stacked(batches: list[Batch]) -> Batch:
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def expected(source) -> list[Batch]:
+    return [source[step] for step in range(len(source))]
+
+
+def test_steps_follow_each_other_through_the_epochs(examples, expected):
+    size = len(examples)
+    whole = stacked([examples.examples(epoch, np.arange(size)) for epoch in range(5)])
+    num_rows = 40 * BATCH_SIZE
+    assert size < num_rows < 5 * size  # several batches straddle two epochs
+    assert_equal(stacked(expected), {name: array[:num_rows] for name, array in whole.items()})
+
+
+@pytest.mark.parametrize("process_count", [2, 3, 12])
+def test_processes_share_the_rows_of_the_same_batch(examples, expected, process_count):
+    shares = [
+        BatchSource(
+            examples,
+            batch_size=BATCH_SIZE,
+            num_steps=40,
+            process_index=index,
+            process_count=process_count,
+        )
+        for index in range(process_count)
+    ]
+    for step in (0, 7, len(examples) // BATCH_SIZE):
+        assert_equal(stacked([share[step] for share in shares]), expected[step])
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(4, 6), (24, 1)])
+def test_the_examples_are_the_same_for_any_batch_size(examples, expected, batch_size, steps):
+    other = BatchSource(examples, batch_size=batch_size, num_steps=steps)
+    assert_equal(stacked([other[step] for step in range(steps)]), stacked(expected[:2]))
+
+
+def test_a_batch_larger_than_the_corpus_runs_through_several_epochs(examples):
+    size = len(examples)
+    batch = BatchSource(examples, batch_size=3 * size, num_steps=1)[0]
+    for epoch in range(3):
+        part = {name: array[epoch * size : (epoch + 1) * size] for name, array in batch.items()}
+        assert_equal(part, examples.examples(epoch, np.arange(size)))
+
+
+@pytest.mark.parametrize(("num_workers", "prefetch"), [(0, 0), (0, 3), (1, 1), (2, 2)])
+def test_the_loader_gives_the_same_whatever_prepares_it(source, expected, num_workers, prefetch):
+    with Loader(source, start_step=33, num_workers=num_workers, prefetch=prefetch) as loader:
+        for step in range(33, 40):
+            assert loader.step == step
+            batch = next(loader)
+            assert_equal(batch, expected[step])
+            assert all(type(array) is np.ndarray for array in batch.values())
+        with pytest.raises(StopIteration):
+            next(loader)
+    assert not multiprocessing.active_children()
+    wait_until(lambda: not any("grain-prefetch" in t.name for t in threading.enumerate()))
+    loader.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(loader)
+
+
+def test_a_loader_is_its_step(source, expected):
+    with Loader(source) as loader:
+        for _ in range(5):
+            next(loader)
+        step = loader.step
+    with Loader(source, start_step=step) as loader:
+        assert_equal(next(loader), expected[5])
+
+
+def test_starting_late_reads_nothing_before(examples, monkeypatch):
+    source = BatchSource(examples, batch_size=BATCH_SIZE, num_steps=10**9)
+    asked = []
+    monkeypatch.setattr(
+        BatchSource, "__getitem__", lambda self, step: asked.append(step) or {"step": step}
+    )
+    with Loader(source, start_step=900_000_000, prefetch=0) as loader:
+        assert next(loader) == {"step": 900_000_000}
+    assert asked == [900_000_000]
+
+
+def test_a_loader_at_the_end_is_empty(source):
+    with Loader(source, start_step=40) as loader:
+        assert list(loader) == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_broken_shard_is_named_through_the_loader(prepared, tmp_path, num_workers):
+    for file in prepared.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    source = BatchSource(
+        ExampleSource(
+            Corpus(tmp_path, "train"), synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=1)
+        ),
+        batch_size=BATCH_SIZE,
+        num_steps=4,
+    )
+    shard = tmp_path / "train-00000.arrayrecord"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with Loader(source, num_workers=num_workers) as loader:
+        with pytest.raises(ValueError, match="train-00000.arrayrecord cannot be read"):
+            next(loader)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 40])
+@pytest.mark.parametrize("process_count", [1, 2])
+def test_evaluation_sees_every_record_once(prepared, batch_size, process_count):
+    corpus = Corpus(prepared, "heldout")
+    examples = ExampleSource(
+        corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=9, next_sentence=False)
+    )
+    size = len(corpus)
+    assert size % 7 and size < 80
+    total = batch_size * process_count
+    shares = [
+        EvaluationSource(
+            examples, batch_size=total, process_index=index, process_count=process_count
+        )
+        for index in range(process_count)
+    ]
+    assert len(shares[0]) == -(-size // total)
+    batch = stacked([share[step] for step in range(len(shares[0])) for share in shares])
+    assert_equal(
+        {name: array[:size] for name, array in batch.items()},
+        examples.examples(0, np.arange(size)),
+    )
+    for name, array in batch.items():
+        padding = examples.vocabulary.pad_id if name == "token_ids" else 0
+        assert (array[size:] == padding).all(), name
+    with pytest.raises(IndexError):
+        shares[0][len(shares[0])]
+
+
+def test_numbers_that_make_no_sense_are_refused(examples, source):
+    with pytest.raises(ValueError, match="shared by 5 processes"):
+        BatchSource(examples, batch_size=BATCH_SIZE, num_steps=1, process_count=5)
+    with pytest.raises(ValueError, match="shared by 5 processes"):
+        EvaluationSource(examples, batch_size=BATCH_SIZE, process_count=5)
+    with pytest.raises(ValueError, match="start_step is 41"):
+        Loader(source, start_step=41)
+    with pytest.raises(ValueError, match="num_workers is -1"):
+        Loader(source, num_workers=-1)
+    with pytest.raises(ValueError, match="prefetch 0"):
+        Loader(source, num_workers=1, prefetch=0)
+    with pytest.raises(IndexError):
+        source[40]
+
+
+PROGRAM = """
+import sys, time
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.loader import BatchSource, Loader
+from bert_jax.data.pipeline import ExampleConfig, ExampleSource
+from bert_jax.data.synthetic import synthetic_vocabulary
+
+if __name__ == "__main__":
+    examples = ExampleSource(
+        Corpus(sys.argv[1], "train"), synthetic_vocabulary(500), ExampleConfig(seed=1)
+    )
+    loader = Loader(BatchSource(examples, batch_size=12, num_steps=1000), num_workers=1)
+    batch = next(loader)
+    print("ready", flush=True)
+    if sys.argv[2] == "wait":
+        time.sleep(60)
+"""
+
+
+def start(tmp_path: Path, prepared: Path, what: str) -> subprocess.Popen[str]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    return subprocess.Popen(
+        [sys.executable, str(program), str(prepared), what],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def members(group: int) -> list[str]:
+    """Process ids in a process group, as Linux lists them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(stat.parent.name)
+    return found
+
+
+def test_a_program_that_forgets_to_close_ends_cleanly(prepared, tmp_path):
+    process = start(tmp_path, prepared, "end")
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (0, "ready\n", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists processes through /proc")
+def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
+    process = start(tmp_path, prepared, "wait")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    workers = [pid for pid in members(process.pid) if int(pid) != process.pid]
+    assert workers
+    for pid in workers:
+        if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(int(pid), signal.SIGINT)
+            os.kill(int(pid), signal.SIGTERM)
+    time.sleep(0.3)
+    assert set(workers) <= set(members(process.pid))
+    process.kill()
+    process.communicate(timeout=60)
+    wait_until(lambda: not members(process.pid))
