@@ -14,7 +14,6 @@ from bert_jax.data.sources import (
     Document,
     SourceCounts,
     SourceOptions,
-    expand_inputs,
     read_documents,
     total_bytes,
 )
@@ -277,110 +276,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path, suffix):
     tracemalloc.stop()
     assert num_bytes == counts.text_bytes == 24e6
     assert peak < 6e6
-
-
-def test_parquet_streams_rows_of_many_row_groups(tmp_path):
-    path = tmp_path / "a.parquet"
-    rows = [f"row {i}" for i in range(10_000)]
-    table = pa.table({"id": range(10_000), "text": rows, "other": rows})
-    pq.write_table(table, path, row_group_size=700)
-    counts = SourceCounts()
-    positions = []
-    documents = []
-    for document in read_documents([str(path)], SourceOptions(), counts):
-        documents.append(document)
-        positions.append(counts.bytes_read)
-    assert [document.text for document in documents] == rows
-    assert documents[7_000].source == f"{path}:row 7000"
-    assert positions == sorted(positions)
-    assert counts.bytes_read == path.stat().st_size > positions[0]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pa.string(),
-        pa.large_string(),
-        pa.string_view(),
-        pa.binary(),
-        pa.dictionary(pa.int32(), pa.string()),
-    ],
-    ids=str,
-)
-def test_every_parquet_type_that_holds_text(tmp_path, kind):
-    path = tmp_path / "a.parquet"
-    column = pa.array(["one é", "two", "", None, "two"], pa.string())
-    column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
-    pq.write_table(pa.table({"text": column}), path)
-    documents, counts = read(path, options=SKIP)
-    assert [document.text for document in documents] == ["one é", "two", "two"]
-    assert (counts.bad_lines, counts.empty_documents) == (1, 1)
-
-
-def test_bad_parquet_is_named(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [b"good", b"b\xffd", None]}), path)
-    with pytest.raises(
-        ValueError, match=r"a\.parquet:row 1: column 'text' is not UTF-8: byte 0xff"
-    ):
-        texts(path)
-    documents, counts = read(path, options=SKIP)
-    assert [document.text for document in documents] == ["good"]
-    assert counts.bad_lines == 2
-    with pytest.raises(ValueError, match=r"a\.parquet: no column 'body'; its columns are 'text'"):
-        texts(path, options=SourceOptions(text_field="body", on_bad_line="skip"))
-    data = path.read_bytes()
-    for damaged in (data[: len(data) // 2], data[:-9], data[:30] + b"\xff" * 60 + data[90:]):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"a\.parquet: not a whole Parquet file"):
-            texts(path, options=SKIP)
-    pq.write_table(pa.table({"text": [1, 2]}), path)
-    with pytest.raises(ValueError, match="column 'text' holds int64, expected strings"):
-        texts(path, options=SKIP)
-
-
-def test_directories_and_patterns_are_expanded_in_sorted_order(tmp_path):
-    corpus = tmp_path / "corpus"
-    (corpus / "sub").mkdir(parents=True)
-    (corpus / ".hidden").mkdir()
-    for name in (
-        "b.txt",
-        "a.jsonl.gz",
-        "sub/c.parquet",
-        "sub/_SUCCESS",
-        ".hidden/x.txt",
-        "LICENSE",
-    ):
-        (corpus / name).write_bytes(b"x")
-    names = [str(corpus / name) for name in ("a.jsonl.gz", "b.txt", "sub/c.parquet")]
-    assert expand_inputs([str(corpus)]) == names
-    assert expand_inputs([str(corpus / "**" / "*.*")]) == names
-    assert expand_inputs([str(corpus / "b.txt"), str(corpus), "tfds:x/y"]) == [
-        names[1], names[0], names[2], "tfds:x/y",
-    ]  # fmt: skip
-    assert expand_inputs([str(corpus / "LICENSE")]) == [str(corpus / "LICENSE")]
-    odd = corpus / "odd[1].txt"
-    odd.write_text("x")
-    assert expand_inputs([str(odd)]) == [str(odd)]
-
-
-def test_inputs_that_stand_for_nothing_are_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "a.csv").write_text("x")
-    (tmp_path / "a.parquet.gz").write_text("x")
-    for name, message in [
-        ("missing.txt", "does not exist"),
-        ("*.txt", "no file matches the pattern"),
-        ("empty", "holds no file that is known"),
-        ("a.csv", r"cannot read \.csv files"),
-        ("a.parquet.gz", "decompress it first"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            expand_inputs([str(tmp_path / name)])
-    with pytest.raises(ValueError, match="no input was given"):
-        expand_inputs([])
-    with pytest.raises(ValueError, match="expected a list"):
-        expand_inputs("a.txt")
 
 
 @pytest.mark.parametrize(
