@@ -1,0 +1,265 @@
+"""Ways to compute the encoder: what may change nothing, what may change little, what is float32."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.embeddings import sinusoidal_positions
+from bert_jax.tasks.losses import cross_entropy
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tasks.protocol import Metrics, total_loss
+
+CONFIG = EncoderConfig(
+    vocab_size=40,
+    hidden_dim=16,
+    num_layers=2,
+    num_heads=2,
+    ffn_dim=32,
+    max_positions=12,
+    initializer_range=0.2,
+)
+PLAIN = ComputeConfig(dtype="float32", attention="xla")
+Batch = dict[str, np.ndarray]
+Parameters = dict[str, jax.Array]
+
+
+@pytest.fixture(scope="module")
+def batch(draw_document: Callable, lay_out: Callable) -> Batch:
+    rng = np.random.default_rng(0)
+    rows = [[draw_document(rng, size, 40) for size in sizes] for sizes in ([12], [5, 6], [4, 4])]
+    return lay_out(rows, length=12, predictions=5, pieces=2)
+
+
+@pytest.fixture(scope="module")
+def params() -> Parameters:
+    definition = Pretraining(CONFIG, PLAIN).definition
+    noise = np.random.default_rng(1)
+    return {
+        name: value + 0.1 * noise.standard_normal(value.shape, np.float32)
+        for name, value in jax.jit(definition.init)(jax.random.key(0)).items()
+    }
+
+
+def loss_function(compute: ComputeConfig, config: EncoderConfig = CONFIG) -> Callable[..., Any]:
+    """Parameters, batch and dropout key to (loss, metrics)."""
+    task = Pretraining(config, compute)
+
+    def loss(params: Parameters, batch: Any, key: jax.Array | None) -> tuple[jax.Array, Metrics]:
+        metrics = task.metrics(task.definition.module(params), batch, key)
+        return total_loss(task, metrics, task.loss_weights(batch)), metrics
+
+    return loss
+
+
+def value_and_grad(compute: ComputeConfig) -> Callable[..., Any]:
+    return jax.jit(jax.value_and_grad(loss_function(compute), has_aux=True))
+
+
+@pytest.fixture(scope="module")
+def plain(params: Parameters, batch: Batch) -> Any:
+    """Loss and gradients with dropout drawn from key 2, computed in the simplest way."""
+    return jax.device_get(value_and_grad(PLAIN)(params, batch, jax.random.key(2)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scan_layers": True},
+        {"remat": "layer"},
+        {"remat": "dots"},
+        {"scan_layers": True, "remat": "layer"},
+    ],
+    ids=str,
+)
+def test_scanning_and_rematerialising_change_nothing(
+    changes: dict[str, Any], params: Parameters, batch: Batch, plain: Any
+) -> None:
+    compute = dataclasses.replace(PLAIN, **changes)
+    (loss, _), grads = jax.device_get(value_and_grad(compute)(params, batch, jax.random.key(2)))
+    (expected, _), expected_grads = plain
+    assert_allclose(loss, expected, rtol=1e-6)
+    for name, gradient in grads.items():
+        assert_allclose(gradient, expected_grads[name], rtol=0, atol=2e-6, err_msg=name)
+
+
+def test_rematerialising_computes_again_and_scanning_compiles_one_layer(
+    params: Parameters, batch: Batch
+) -> None:
+    def dots(**changes: Any) -> int:
+        loss = loss_function(dataclasses.replace(PLAIN, **changes))
+        gradient = jax.make_jaxpr(jax.grad(lambda *args: loss(*args)[0]))
+        jaxpr = gradient(params, batch, jax.random.key(0)).jaxpr
+        return sum(equation.primitive.name == "dot_general" for equation in equations(jaxpr))
+
+    # The products of one layer, forward: four projections, two of attention, two of the FFN.
+    layer, layers = 8, CONFIG.num_layers
+    unrolled = dots()
+    assert dots(remat="layer") > unrolled
+    assert dots(scan_layers=True) == unrolled - (layers - 1) * 3 * layer
+    # "dots" keeps products with parameters, and computes those inside attention again.
+    assert unrolled < dots(remat="dots") < dots(remat="layer")
+
+
+def test_returned_hidden_states_are_those_of_the_scan(params: Parameters, batch: Batch) -> None:
+    inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+
+    @jax.jit
+    def both(params: Parameters) -> Any:
+        compute = dataclasses.replace(PLAIN, scan_layers=True)
+        encoder = Pretraining(CONFIG, compute).definition.module(params).encoder
+        return encoder(*inputs), encoder(*inputs, return_hidden_states=True)
+
+    scanned, unrolled = both(params)
+    assert scanned.hidden_states is None
+    assert len(unrolled.hidden_states) == CONFIG.num_layers + 1
+    assert_allclose(scanned.hidden, unrolled.hidden_states[-1], rtol=0, atol=2e-6)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Every operation of a program, also inside loops, branches and custom derivatives."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner)
+
+
+def test_bfloat16_computes_what_the_contract_says(params: Parameters, batch: Batch) -> None:
+    compute = ComputeConfig(dtype="bfloat16", attention="xla")
+    loss = loss_function(compute)
+    jaxpr = jax.make_jaxpr(loss)(params, batch, jax.random.key(0)).jaxpr
+    found: dict[str, set[str]] = {}
+    for equation in equations(jaxpr):
+        dtypes = {str(variable.aval.dtype) for variable in equation.invars}
+        found.setdefault(equation.primitive.name, set()).update(dtypes)
+    # exp: softmax and losses. log: losses. rsqrt: LayerNorm statistics. reduce_sum: all of them.
+    for name in ("exp", "log", "rsqrt", "reduce_max"):
+        assert found[name] == {"float32"}, name
+    assert "bfloat16" not in found["reduce_sum"]
+    assert found["dot_general"] == {"bfloat16"}
+    assert found["erfc"] == {"bfloat16"}
+    result, metrics = jax.eval_shape(loss, params, batch, None)
+    assert result.dtype == jnp.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves(metrics)} == {jnp.dtype("float32")}
+    grads = jax.eval_shape(jax.grad(loss, has_aux=True), params, batch, None)[0]
+    assert {leaf.dtype for leaf in grads.values()} == {jnp.dtype("float32")}
+
+
+def test_bfloat16_is_near_float32(params: Parameters, batch: Batch, plain: Any) -> None:
+    compute = ComputeConfig(dtype="bfloat16", attention="xla")
+    (loss, _), grads = jax.device_get(value_and_grad(compute)(params, batch, jax.random.key(2)))
+    (expected, _), expected_grads = plain
+    # bfloat16 rounds to 2^-9: about 30 roundings in a row stay within a few per cent.
+    assert_allclose(loss, expected, rtol=0.02)
+    for name, gradient in grads.items():
+        like = expected_grads[name.replace(".key.bias", ".query.bias")]
+        error = np.linalg.norm(gradient - expected_grads[name])
+        assert error < 0.1 * np.linalg.norm(like), name
+
+
+def test_the_loss_stays_exact_for_large_logits() -> None:
+    logits = np.random.default_rng(0).normal(0, 300, (7, 11)).astype(np.float32)
+    labels = np.arange(7)
+    expected = torch.nn.functional.cross_entropy(
+        torch.from_numpy(logits).double(), torch.from_numpy(labels), reduction="none"
+    )
+    found = cross_entropy(jnp.asarray(logits), jnp.asarray(labels))
+    assert_allclose(found.loss, expected, rtol=1e-6, atol=1e-4)
+    assert_allclose(found.correct, logits.argmax(axis=1) == labels)
+    assert cross_entropy(jnp.asarray(logits, jnp.bfloat16), labels).loss.dtype == jnp.float32
+
+
+def test_sinusoidal_positions_follow_the_formula() -> None:
+    table = sinusoidal_positions(50, 12)
+    assert table.shape == (50, 12)
+    for position in (0, 1, 17, 49):
+        for i in range(6):
+            angle = position / 10_000 ** (2 * i / 12)
+            assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
+            assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-12)
+
+
+def test_sinusoidal_positions_are_a_fixed_learned_table(params: Parameters, batch: Batch) -> None:
+    config = dataclasses.replace(CONFIG, positions="sinusoidal")
+    name = "encoder.embeddings.position"
+    without = {key: value for key, value in params.items() if key != name}
+    table = jnp.asarray(sinusoidal_positions(CONFIG.max_positions, CONFIG.hidden_dim), "float32")
+    fixed = jax.jit(loss_function(PLAIN, config))(without, batch, None)[0]
+    learned = jax.jit(loss_function(PLAIN))(params | {name: table}, batch, None)[0]
+    assert_allclose(fixed, learned, rtol=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_norm_placements_agree_with_torch(norm: Any, batch: Batch) -> None:
+    config = dataclasses.replace(CONFIG, norm=norm, layer_norm_epsilon=1e-5)
+    definition = Pretraining(config, PLAIN, next_sentence=False).definition
+    rng = np.random.default_rng(4)
+    params = {
+        name: 0.3 * rng.standard_normal(shape.shape, np.float32)
+        for name, shape in definition.shapes.items()
+    }
+    assert ("encoder.final_norm.scale" in params) == (norm == "pre")
+    dim = config.hidden_dim
+    layer = torch.nn.TransformerEncoderLayer(
+        dim,
+        config.num_heads,
+        config.ffn_dim,
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
+        norm_first=norm == "pre",
+    )
+    final = torch.nn.LayerNorm(dim) if norm == "pre" else None
+    stack = torch.nn.TransformerEncoder(layer, config.num_layers, norm=final, enable_nested_tensor=False)
+    load_torch(stack, params)
+
+    @jax.jit
+    def encode(params: Parameters) -> Any:
+        encoder = definition.module(params).encoder
+        ids = (batch["document_ids"] == 1).astype(np.int32)
+        return encoder(batch["token_ids"], None, None, ids, return_hidden_states=True)
+
+    hidden, states = jax.device_get(encode(params))
+    real = batch["document_ids"] == 1
+    with torch.no_grad():
+        expected = stack(torch.tensor(states[0]), src_key_padding_mask=torch.from_numpy(~real))
+    assert_allclose(hidden[real], expected.numpy()[real], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(states[-1], hidden)
+
+
+def load_torch(stack: torch.nn.TransformerEncoder, params: dict[str, np.ndarray]) -> None:
+    """Our parameters into theirs, which keeps query, key and value in one matrix."""
+
+    def copy(target: torch.nn.Parameter, *names: str) -> None:
+        value = np.concatenate([params[name].T for name in names])
+        assert target.shape == value.shape
+        target.copy_(torch.from_numpy(value))
+
+    with torch.no_grad():
+        for number, layer in enumerate(stack.layers):
+            ours = f"encoder.layers.{number}"
+            projections = [f"{ours}.attention.{name}" for name in ("query", "key", "value")]
+            copy(layer.self_attn.in_proj_weight, *(f"{p}.kernel" for p in projections))
+            copy(layer.self_attn.in_proj_bias, *(f"{p}.bias" for p in projections))
+            copy(layer.self_attn.out_proj.weight, f"{ours}.attention.output.kernel")
+            copy(layer.self_attn.out_proj.bias, f"{ours}.attention.output.bias")
+            for theirs, name in ((layer.linear1, "ffn.up"), (layer.linear2, "ffn.down")):
+                copy(theirs.weight, f"{ours}.{name}.kernel")
+                copy(theirs.bias, f"{ours}.{name}.bias")
+            for theirs, name in ((layer.norm1, "attention_norm"), (layer.norm2, "ffn_norm")):
+                copy(theirs.weight, f"{ours}.{name}.scale")
+                copy(theirs.bias, f"{ours}.{name}.bias")
+        if stack.norm is not None:
+            copy(stack.norm.weight, "encoder.final_norm.scale")
+            copy(stack.norm.bias, "encoder.final_norm.bias")
