@@ -61,9 +61,7 @@ class PretrainingModel(nnx.Module):
         self.has_next_sentence = next_sentence
         if next_sentence:
             self.pooler = Pooler(config, compute, rngs)
-            self.next_sentence = dense(
-                config.hidden_dim, 2, ("embed", None), config, compute, rngs
-            )
+            self.next_sentence = dense(config.hidden_dim, 2, ("embed", None), config, compute, rngs)
 
     def __call__(
         self,

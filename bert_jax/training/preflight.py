@@ -26,6 +26,7 @@ class PhaseFacts:
     corpus_length: int
     corpus_vocab_size: int
     corpus_documents: int
+    held_out_documents: int
     num_records: int
     held_out_records: int
     tokenizer_fingerprint: str
@@ -107,10 +108,12 @@ def _phase_problems(
             f"{phase.corpus} has no held-out records to evaluate on: prepare it with a larger "
             "--held-out"
         )
-    if next_sentence and phase.corpus_documents < 2:
-        problems.append(
-            f"next_sentence needs at least two documents, {phase.corpus} has "
-            f"{phase.corpus_documents}: separate documents by blank lines, or set "
-            "next_sentence=False"
-        )
+    splits = {"training": phase.corpus_documents, "held-out": phase.held_out_documents}
+    for split, documents in splits.items():
+        if next_sentence and documents == 1:
+            problems.append(
+                f"next_sentence draws second segments from other documents, and the {split} split "
+                f"of {phase.corpus} has one: separate documents by blank lines, hold out a larger "
+                "share, or set next_sentence=False"
+            )
     return problems

@@ -28,9 +28,8 @@ class Reporter:
       total_steps: optimizer steps of the whole run.
       start_step: the step this process goes on from; what the log and TensorBoard hold beyond it is
         dropped, so that both tell one history.
-      flops_per_step: model FLOPs of one optimizer step over all devices, None where unknown.
-      peak_flops: FLOP/s all devices could do together, None where unknown. Utilisation is reported
-        where both are known.
+      peak_flops: FLOP/s all devices could do together, None where unknown: utilisation is then
+        not reported.
       tensorboard: whether to write TensorBoard event files too.
       stream: where progress lines go.
       clock: seconds from any origin, for the ETA.
@@ -42,7 +41,6 @@ class Reporter:
         total_steps: int,
         *,
         start_step: int,
-        flops_per_step: float | None,
         peak_flops: float | None,
         tensorboard: bool,
         stream: TextIO = sys.stderr,
@@ -50,7 +48,6 @@ class Reporter:
     ) -> None:
         self._work_dir = Path(work_dir)
         self._total_steps = total_steps
-        self._flops_per_step = flops_per_step
         self._peak_flops = peak_flops
         self._stream = stream
         self._progress = Progress(total_steps, clock=clock)
@@ -69,6 +66,7 @@ class Reporter:
         *,
         learning_rate: float,
         real_tokens: float,
+        flops: float,
         seconds: float,
         stall_seconds: float,
         steps: int,
@@ -80,6 +78,7 @@ class Reporter:
           metrics: their means over the interval.
           learning_rate: of the last step.
           real_tokens: tokens of the interval that are not padding, over all devices.
+          flops: model FLOPs of the interval, over all devices.
           seconds: wall time of those steps.
           stall_seconds: how much of it the loop waited for batches.
           steps: number of steps in the interval.
@@ -87,8 +86,8 @@ class Reporter:
         assert steps > 0 and seconds > 0, (steps, seconds)
         rates = {"tokens_per_second": real_tokens / seconds, "stall": stall_seconds / seconds}
         utilisation = None
-        if self._flops_per_step is not None and self._peak_flops is not None:
-            utilisation = self._flops_per_step * steps / seconds / self._peak_flops
+        if self._peak_flops is not None:
+            utilisation = flops / seconds / self._peak_flops
             rates["utilisation"] = utilisation
         line = progress_line(
             step,

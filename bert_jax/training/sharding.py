@@ -81,9 +81,7 @@ def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
     return [tuple(axis for axis in entry if mesh.shape[axis] > 1) for entry in entries]
 
 
-def named_sharding(
-    shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh
-) -> NamedSharding:
+def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
     """The layout of a tensor; a dim that its mesh axes do not divide is kept whole."""
     entries = [
         entry if entry and size % _extent(entry, mesh) == 0 else None

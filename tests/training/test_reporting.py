@@ -22,7 +22,6 @@ def make_reporter(work_dir: Path, stream: io.StringIO, start_step: int = 0) -> R
         work_dir,
         100,
         start_step=start_step,
-        flops_per_step=2e9,
         peak_flops=1e11,
         tensorboard=True,
         stream=stream,
@@ -35,6 +34,7 @@ def report(reporter: Reporter, step: int, loss: float) -> None:
         {"loss": loss, "mlm_loss": loss - 0.5, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5},
         learning_rate=1e-3,
         real_tokens=4000.0,
+        flops=2e10,
         seconds=2.0,
         stall_seconds=0.1,
         steps=10,
@@ -52,7 +52,7 @@ def test_a_run_is_told_to_the_stream_the_log_and_the_board(tmp_path: Path) -> No
     first, second, held_out = stream.getvalue().splitlines()
     assert first.endswith("ETA -  (with compilation)")
     assert "step  20/100  loss 6.000  mlm 25.0%  nsp 50.0%  lr 1.00e-03  2k tok/s" in second
-    assert "MFU 10.0%  stall 5.0%" in second  # 2e9 FLOPs × 10 steps / 2 s of 1e11 FLOP/s
+    assert "MFU 10.0%  stall 5.0%" in second  # 2e10 FLOPs / 2 s of 1e11 FLOP/s
     assert held_out == "held out, after step 20:  mlm_loss 5.250  mlm_accuracy 12.5%"
 
     entries = read_metrics(tmp_path / "metrics.jsonl")
@@ -174,8 +174,7 @@ def test_without_tensorboard_no_events_are_written(tmp_path: Path) -> None:
         tmp_path,
         100,
         start_step=0,
-        flops_per_step=None,
-        peak_flops=1e12,
+        peak_flops=None,
         tensorboard=False,
         stream=io.StringIO(),
     )

@@ -1,0 +1,81 @@
+"""Floating-point operations of an encoder's matrix products; a multiply-add counts as two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bert_jax.models.config import EncoderConfig
+
+# A backward pass has two products (for the input and for the parameters) for each forward one.
+TRAINING_FACTOR = 3
+
+
+@dataclass(frozen=True)
+class LayerFlops:
+    """One layer, one sequence, forward.
+
+    projections: query, key and value. attention: scores, weighted sum and output projection.
+    ffn: both dense layers.
+    """
+
+    projections: int
+    attention: int
+    ffn: int
+
+    @property
+    def total(self) -> int:
+        """The whole layer."""
+        return self.projections + self.attention + self.ffn
+
+
+def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
+    """Forward FLOPs of one layer on one sequence of `length` tokens.
+
+    Element-wise work (softmax, LayerNorm, GELU) is not counted, padding is.
+    """
+    dim = config.hidden_dim
+    dense = 2 * length * dim * dim
+    mixing = 2 * length * length * dim
+    return LayerFlops(
+        projections=3 * dense,
+        attention=2 * mixing + dense,
+        ffn=2 * (2 * length * dim * config.ffn_dim),
+    )
+
+
+@dataclass(frozen=True)
+class PretrainingFlops:
+    """One sequence, forward: the encoder's layers, the MLM head, pooler and next-sentence head."""
+
+    layers: int
+    masked_lm: int
+    next_sentence: int
+
+    @property
+    def forward(self) -> int:
+        """All parts."""
+        return self.layers + self.masked_lm + self.next_sentence
+
+    @property
+    def training(self) -> int:
+        """Forward and backward, nothing rematerialised: what utilisation is measured by."""
+        return TRAINING_FACTOR * self.forward
+
+
+def pretraining_flops(
+    config: EncoderConfig, length: int, predictions: int, *, pieces: int = 1, next_sentence: bool
+) -> PretrainingFlops:
+    """FLOPs of pretraining on one sequence.
+
+    Args:
+      length: tokens, padding included.
+      predictions: positions the MLM head is evaluated at.
+      pieces: documents in the sequence, each with its own pair for the next-sentence head.
+    """
+    dim = config.hidden_dim
+    pairs = 2 * pieces * (dim * dim + 2 * dim) if next_sentence else 0
+    return PretrainingFlops(
+        layers=config.num_layers * layer_flops(config, length).total,
+        masked_lm=2 * predictions * (dim * dim + dim * config.vocab_size),
+        next_sentence=pairs,
+    )

@@ -1,0 +1,174 @@
+"""Measure making training batches: records on disk to ready arrays.
+
+    bert-jax bench data --corpus corpus --batch-size 256 --workers 0 1 2
+
+Without --corpus, random documents with the sentence and document lengths of English are packed
+into a temporary corpus first. The first figure is one core's: the process is held on one core and
+makes the batches itself. The others are the training loop's view of the loader, with 0 (a thread
+of this process) or more worker processes.
+
+Tokens are positions, as a model's throughput counts them; the share that is not padding is
+printed beside them. Each figure is the mean over --seconds; the files are in memory if they were
+read or written not long ago and fit there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.loader import BatchSource, Loader
+from bert_jax.data.manifest import TOKENIZER
+from bert_jax.data.pipeline import ExampleConfig, ExampleSource
+from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, write_corpus
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.vocabulary import Vocabulary
+from bert_jax.data.workers import available_cores
+
+_VOCAB_SIZE = 30522
+_HELDOUT_TOKENS = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `bench data`."""
+    parser.add_argument("--corpus", metavar="DIR", help="what `bert-jax prepare` wrote")
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, metavar="S", help="length of each measurement"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="*",
+        default=[0, 1, 2],
+        metavar="N",
+        help="worker processes to measure the loader with (default: 0 1 2)",
+    )
+    parser.add_argument(
+        "--no-next-sentence", action="store_true", help="without next-sentence pairs"
+    )
+    synthetic = parser.add_argument_group("the temporary corpus, without --corpus")
+    synthetic.add_argument("--max-length", type=int, default=512, metavar="N")
+    synthetic.add_argument("--million-tokens", type=float, default=16.0, metavar="M")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print tokens a second of one core, where its time goes, and of the loader."""
+    if args.seconds <= 0 or args.batch_size < 1:
+        raise ValueError("--seconds and --batch-size must be positive")
+    with _corpus(args) as (directory, vocabulary):
+        corpus = Corpus(directory, "train")
+        config = ExampleConfig(seed=0, next_sentence=not args.no_next_sentence)
+        examples = ExampleSource(corpus, vocabulary, config)
+        if len(examples) < args.batch_size:
+            raise ValueError(
+                f"{directory} holds {len(examples)} records, fewer than a batch of "
+                f"{args.batch_size}: give a smaller --batch-size or a larger corpus"
+            )
+        info = corpus.info
+        print(
+            f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
+            f"shards, {info.num_pieces / info.num_records:.2f} pieces a record"
+        )
+        objective = "MLM + next sentence" if config.next_sentence else "MLM"
+        print(f"batches of {args.batch_size}, {objective}, {available_cores()} cores here")
+        _report_one_core(examples, args.batch_size, args.seconds)
+        for num_workers in args.workers:
+            _report_loader(examples, args.batch_size, args.seconds, num_workers)
+    return 0
+
+
+@contextlib.contextmanager
+def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
+    if args.corpus:
+        directory = Path(args.corpus)
+        yield directory, Vocabulary.of(Tokenizer.load(directory / TOKENIZER))
+        return
+    with tempfile.TemporaryDirectory(prefix="bert-jax-bench-") as scratch:
+        print("no --corpus given: measuring on a temporary one of random documents", flush=True)
+        write_corpus(
+            scratch,
+            random_documents(int(args.million_tokens * 1e6), _VOCAB_SIZE, seed=0),
+            random_documents(_HELDOUT_TOKENS, _VOCAB_SIZE, seed=1),
+            max_length=args.max_length,
+            vocab_size=_VOCAB_SIZE,
+        )
+        yield Path(scratch), synthetic_vocabulary(_VOCAB_SIZE)
+
+
+class _Clock:
+    """Adds up the time between calls by the name of what they end."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._last = time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] += now - self._last
+        self._last = now
+
+
+def _report_one_core(examples: ExampleSource, batch_size: int, seconds: float) -> None:
+    batches_an_epoch = len(examples) // batch_size
+    rows = np.arange(batch_size)
+    with _one_core():
+        examples.examples(0, rows)  # opens files, warms allocators
+        processor, begin = time.process_time(), time.perf_counter()
+        clock, filled, step = _Clock(), 0.0, 0
+        while time.perf_counter() - begin < seconds:
+            epoch, number = divmod(step, batches_an_epoch)
+            batch = examples.examples(epoch, number * batch_size + rows, clock)
+            filled += float((batch["document_ids"] > 0).mean())
+            step += 1
+            clock("filled")  # the bench's own share, taken off below
+        elapsed = time.perf_counter() - begin - clock.seconds.pop("filled")
+        processor = time.process_time() - processor
+    speed = step * batch_size * examples.length / elapsed / 1e6
+    print(
+        f"one core, inline    {speed:7.2f} M tokens/s  {1e3 * elapsed / step:6.2f} ms a batch, "
+        f"{100 * filled / step:.2f} % filled, {processor:.1f} s of processor in {seconds:.1f} s"
+    )
+    total = sum(clock.seconds.values())
+    shares = (f"{stage} {100 * spent / total:.0f} %" for stage, spent in clock.seconds.items())
+    print(f"                    {', '.join(shares)}", flush=True)
+
+
+def _report_loader(
+    examples: ExampleSource, batch_size: int, seconds: float, num_workers: int
+) -> None:
+    source = BatchSource(examples, batch_size=batch_size, num_steps=1 << 40)
+    with Loader(source, num_workers=num_workers) as loader:
+        for _ in range(1 + 2 * num_workers):  # until every worker has started
+            next(loader)
+        begin, count = time.perf_counter(), 0
+        while time.perf_counter() - begin < seconds:
+            next(loader)
+            count += 1
+        elapsed = time.perf_counter() - begin
+    speed = count * batch_size * examples.length / elapsed / 1e6
+    name = f"loader, {num_workers} workers"
+    print(f"{name:20}{speed:7.2f} M tokens/s  {1e3 * elapsed / count:6.2f} ms a batch", flush=True)
+
+
+@contextlib.contextmanager
+def _one_core() -> Iterator[None]:
+    """Holds this process, all its threads included, on one core where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)

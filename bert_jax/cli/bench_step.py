@@ -1,0 +1,154 @@
+"""Time the train step of a config on random tokens: no corpus is needed.
+
+    bert-jax bench step --config configs/pretrain/bert_base.py --phase phase2
+
+Prints one JSON line: compile time, ms, tokens/s, model FLOP/s (forward and backward of the layers
+and of the MLM head at the masked positions) and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
+from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.peaks import peak_flops
+from bert_jax.training.sharding import local_rows, make_mesh, to_global
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.step import make_train_step
+
+ROUNDS = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `bench step`."""
+    add_config_argument(parser)
+    parser.add_argument("--phase", help="which phase's shapes (default: the first)")
+    parser.add_argument(
+        "--steps", type=int, default=20, metavar="N", help="steps a round (default: 20)"
+    )
+    parser.add_argument(
+        "--pieces", type=int, default=1, metavar="N", help="documents packed in a row (default: 1)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile, warm up, and time three rounds; the median counts."""
+    config = load_config(PretrainConfig, args.config, args.config_overrides)
+    name = args.phase or min(config.phases)
+    if name not in config.phases:
+        raise ValueError(f"--phase {name}: the config has {', '.join(sorted(config.phases))}")
+    if args.steps < 1 or args.pieces < 1:
+        raise ValueError("--steps and --pieces must be at least 1")
+    print(json.dumps(measure(config, config.phases[name], args.steps, args.pieces)), flush=True)
+    return 0
+
+
+def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int) -> dict[str, Any]:
+    """Times the real train step of `phase` on this process's devices."""
+    mesh = make_mesh(config.mesh)
+    compute = config.compute.resolve(jax.default_backend(), config.model)
+    task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
+    optimizer = make_optimizer(
+        config.optimizer, make_schedule(config.optimizer, config.total_steps)
+    )
+    state = init_state(task.definition, optimizer, mesh, config.seed)
+    rows = local_rows(mesh, phase.batch_size)
+    local = random_batch(config, phase, pieces, len(rows))
+    batch = to_global(local, mesh, rows, phase.batch_size)
+    step = make_train_step(
+        task, optimizer, mesh, seed=config.seed, accumulation_steps=config.accumulation_steps
+    )
+    began = time.perf_counter()
+    compiled = step.lower(state, batch).compile()
+    compile_seconds = time.perf_counter() - began
+    seconds = _time(compiled, state, batch, steps)
+    flops = pretraining_flops(
+        config.model,
+        phase.sequence_length,
+        config.max_predictions(phase),
+        next_sentence=config.next_sentence,
+    )
+    model_flops = TRAINING_FACTOR * (flops.layers + flops.masked_lm) * phase.batch_size
+    peak = peak_flops(mesh.devices.flat[0].device_kind, compute.dtype)
+    return {
+        "device": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
+        "dtype": compute.dtype,
+        "attention": compute.attention,
+        "attention_dropout": config.model.attention_dropout,
+        "hidden_dropout": config.model.hidden_dropout,
+        "batch": phase.batch_size,
+        "length": phase.sequence_length,
+        "compile_s": round(compile_seconds, 1),
+        "ms": round(seconds * 1e3, 2),
+        "tok_s": round(phase.batch_size * phase.sequence_length / seconds),
+        "model_tflops": round(model_flops / seconds / 1e12, 3),
+        "utilisation": round(model_flops / seconds / (peak * mesh.size), 3) if peak else None,
+        "memory_gib": _memory(compiled),
+    }
+
+
+def random_batch(
+    config: PretrainConfig, phase: PhaseConfig, pieces: int, rows: int
+) -> dict[str, np.ndarray]:
+    """Full rows of random tokens, each of `pieces` documents of equal length."""
+    rng = np.random.default_rng(config.seed)
+    length, predictions = phase.sequence_length, config.max_predictions(phase)
+    piece = np.minimum(np.arange(length) * pieces // length, pieces - 1)
+    starts = np.searchsorted(piece, np.arange(pieces))
+    position = np.arange(length) - starts[piece]
+    token_ids = rng.integers(0, config.model.vocab_size, (rows, length))
+    places = rng.random((rows, length)).argsort(axis=1)[:, :predictions]
+    batch = {
+        "token_ids": token_ids,
+        "segment_ids": np.tile(position > length // pieces // 2, (rows, 1)),
+        "position_ids": np.tile(position, (rows, 1)),
+        "document_ids": np.tile(piece + 1, (rows, 1)),
+        "masked_positions": np.sort(places, axis=1),
+        "masked_labels": np.take_along_axis(token_ids, places, axis=1),
+        "cls_positions": np.tile(starts, (rows, 1)),
+        "next_sentence_labels": rng.integers(0, 2, (rows, pieces)),
+    }
+    result = {name: value.astype(np.int32) for name, value in batch.items()}
+    result["masked_weights"] = np.ones((rows, predictions), np.float32)
+    result["next_sentence_weights"] = np.ones((rows, pieces), np.float32)
+    return result
+
+
+def _time(compiled: Any, state: TrainState, batch: Any, steps: int) -> float:
+    """Median over rounds of the mean seconds of a step."""
+    for _ in range(3):
+        state, metrics = compiled(state, batch)
+    jax.block_until_ready(metrics)
+    seconds = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        for _ in range(steps):
+            state, metrics = compiled(state, batch)
+        jax.block_until_ready((state, metrics))
+        seconds.append((time.perf_counter() - began) / steps)
+    return statistics.median(seconds)
+
+
+def _memory(compiled: Any) -> float | None:
+    """GiB a device needs for the step: arguments and temporaries, as the compiler counts them."""
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        return None
+    needed = (
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        - analysis.alias_size_in_bytes
+        + analysis.temp_size_in_bytes
+    )
+    return round(needed / 2**30, 3)

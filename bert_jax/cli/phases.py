@@ -1,0 +1,151 @@
+"""From a run's config and its corpora to the trainer's phases: where data and training meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax.analysis.flops import pretraining_flops
+from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.loader import BatchSource, EvaluationSource, Loader
+from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.vocabulary import Vocabulary
+from bert_jax.training.loop import Phase
+from bert_jax.training.preflight import PhaseFacts
+
+
+@dataclass(frozen=True)
+class PhaseCorpus:
+    """The corpus of one phase, opened."""
+
+    name: str
+    first_step: int
+    config: PhaseConfig
+    train: Corpus
+    held_out: Corpus
+
+    @property
+    def tokenizer_directory(self) -> str:
+        """The tokenizer that the corpus was prepared with."""
+        return f"{self.config.corpus}/tokenizer"
+
+
+def open_corpora(config: PretrainConfig) -> list[PhaseCorpus]:
+    """Opens every phase's corpus.
+
+    Raises:
+      ValueError: a corpus is absent, unfinished or damaged.
+    """
+    return [
+        PhaseCorpus(
+            name, first, phase, Corpus(phase.corpus, "train"), Corpus(phase.corpus, "heldout")
+        )
+        for name, first, phase in config.ordered_phases()
+    ]
+
+
+def facts(config: PretrainConfig, corpus: PhaseCorpus) -> PhaseFacts:
+    """What preflight wants to know of a phase."""
+    manifest = corpus.train.manifest
+    return PhaseFacts(
+        name=corpus.name,
+        corpus=corpus.config.corpus,
+        sequence_length=corpus.config.sequence_length,
+        batch_size=corpus.config.batch_size,
+        evaluation_batch_size=config.evaluation_batch_size(corpus.config),
+        corpus_length=manifest.max_length,
+        corpus_vocab_size=manifest.vocab_size,
+        corpus_documents=manifest.train.num_documents,
+        held_out_documents=manifest.heldout.num_documents,
+        num_records=len(corpus.train),
+        held_out_records=len(corpus.held_out),
+        tokenizer_fingerprint=manifest.tokenizer_fingerprint,
+    )
+
+
+def identity(config: PretrainConfig, corpora: list[PhaseCorpus]) -> dict[str, object]:
+    """What a checkpoint must share with this run: model, seed, masking, corpora and batches."""
+    return {
+        "model": config.model_identity(),
+        "optimizer": config.optimizer.name,
+        "seed": config.seed,
+        "masking": vars(config.masking),
+        "phases": {
+            corpus.name: {
+                "first_step": corpus.first_step,
+                "batch_size": corpus.config.batch_size,
+                "corpus": corpus.train.manifest.fingerprint,
+                "tokenizer": corpus.train.manifest.tokenizer_fingerprint,
+            }
+            for corpus in corpora
+        },
+    }
+
+
+def training_flops(config: PretrainConfig, phase: PhaseConfig, pieces: int) -> int:
+    """Model FLOPs of one step of a phase whose corpus packs up to `pieces` documents a row."""
+    return (
+        phase.batch_size
+        * pretraining_flops(
+            config.model,
+            phase.sequence_length,
+            config.max_predictions(phase),
+            pieces=pieces,
+            next_sentence=config.next_sentence,
+        ).training
+    )
+
+
+def make_phase(
+    config: PretrainConfig, corpus: PhaseCorpus, mesh: Mesh, closing: ExitStack
+) -> Phase:
+    """The trainer's view of a phase; what it opens is closed by `closing`."""
+    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
+    vocabulary = Vocabulary.of(tokenizer)
+    examples = ExampleConfig(config.seed, config.next_sentence, config.masking)
+    phase, evaluation_size = corpus.config, config.evaluation_batch_size(corpus.config)
+    train = BatchSource(
+        ExampleSource(corpus.train, vocabulary, examples),
+        batch_size=phase.batch_size,
+        num_steps=phase.num_steps,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+    held_out = EvaluationSource(
+        ExampleSource(corpus.held_out, vocabulary, examples),
+        batch_size=evaluation_size,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+    return Phase(
+        name=corpus.name,
+        first_step=corpus.first_step,
+        num_steps=phase.num_steps,
+        batch_size=phase.batch_size,
+        evaluation_batch_size=evaluation_size,
+        batches=_train_batches(config, train, closing),
+        held_out=lambda: Loader(held_out, prefetch=config.loader.prefetch),
+        flops_per_step=training_flops(config, phase, corpus.train.manifest.max_pieces),
+    )
+
+
+def _train_batches(
+    config: PretrainConfig, source: BatchSource, closing: ExitStack
+) -> Callable[[int], Iterator[Batch]]:
+    def batches(start_step: int) -> Iterator[Batch]:
+        return closing.enter_context(
+            Loader(
+                source,
+                start_step=start_step,
+                num_workers=config.loader.num_workers,
+                prefetch=config.loader.prefetch,
+            )
+        )
+
+    return batches

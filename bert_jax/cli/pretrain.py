@@ -1,0 +1,185 @@
+"""Pretrain a model from prepared corpora, or go on exactly where a run stopped.
+
+    bert-jax pretrain --config configs/pretrain/tiny.py --config.work_dir=runs/mine
+
+The same command starts a run, continues it after a kill, and does nothing once it is finished.
+SIGTERM saves a checkpoint at the next step and leaves with exit code 143.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.cli.config import add_config_argument, load_config, write_resolved
+from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
+from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.cli.start_message import describe
+from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME
+from bert_jax.models.config import ComputeConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training import distributed
+from bert_jax.training.checkpoint import Checkpointer, load_parameters
+from bert_jax.training.interruption import TERMINATED, StopRequest
+from bert_jax.training.loop import Intervals, Phase, Trainer
+from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.peaks import peak_flops
+from bert_jax.training.preflight import check
+from bert_jax.training.reporting import Reporter
+from bert_jax.training.sharding import make_mesh, parameter_shardings
+from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.step import make_evaluation_step, make_train_step
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `pretrain`."""
+    add_config_argument(parser)
+    parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="join the other hosts of a Cloud TPU pod (Slurm, Open MPI and launch/local.sh are "
+        "recognised without it)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train to the end of the last phase, or until told to stop."""
+    config = load_config(PretrainConfig, args.config, args.config_overrides)
+    distributed.join(force=args.distributed)
+    corpora = open_corpora(config)
+    mesh = make_mesh(config.mesh)
+    check(
+        config.model,
+        [facts(config, corpus) for corpus in corpora],
+        mesh,
+        accumulation_steps=config.accumulation_steps,
+        next_sentence=config.next_sentence,
+    )
+    with ExitStack() as closing:
+        return _train(config, corpora, mesh, closing)
+
+
+def _train(
+    config: PretrainConfig, corpora: list[PhaseCorpus], mesh: Mesh, closing: ExitStack
+) -> int:
+    work_dir = Path(config.work_dir)
+    compute = config.compute.resolve(jax.default_backend(), config.model)
+    task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
+    schedule = make_schedule(config.optimizer, config.total_steps)
+    optimizer = make_optimizer(config.optimizer, schedule)
+    phases = [make_phase(config, corpus, mesh, closing) for corpus in corpora]
+    checkpointer = closing.enter_context(
+        Checkpointer(work_dir / CHECKPOINTS_NAME, config.checkpoint, identity(config, corpora))
+    )
+    state, origin = _first_state(config, task, optimizer, mesh, checkpointer)
+    start = int(state.step)
+    first = jax.process_index() == 0
+    if first:
+        print("\n".join(describe(config, task, compute, mesh, corpora, origin)), flush=True)
+        _write_provenance(work_dir, config, corpora)
+    if start >= config.total_steps:
+        return 0
+    reporter = _reporter(config, work_dir, start, mesh, compute, closing) if first else None
+    trainer = Trainer(
+        mesh=mesh,
+        train_step=make_train_step(
+            task,
+            optimizer,
+            mesh,
+            seed=config.seed,
+            accumulation_steps=config.accumulation_steps,
+        ),
+        evaluation_step=make_evaluation_step(task, mesh),
+        schedule=schedule,
+        checkpointer=checkpointer,
+        reporter=reporter,
+        intervals=Intervals(
+            config.reporting.every_steps,
+            config.evaluation.every_steps,
+            config.checkpoint.every_steps,
+        ),
+        stop=closing.enter_context(StopRequest()),
+    )
+    return _finish(trainer, state, phases, first)
+
+
+def _finish(trainer: Trainer, state: TrainState, phases: list[Phase], first: bool) -> int:
+    state, finished = trainer.run(state, phases)
+    if first and not finished:
+        print(f"told to stop: saved after step {int(state.step):,}; the same command goes on")
+    return 0 if finished else TERMINATED
+
+
+def _first_state(
+    config: PretrainConfig,
+    task: Pretraining,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    checkpointer: Checkpointer,
+) -> tuple[TrainState, str]:
+    """The state to start from and where it comes from, in this order.
+
+    This run's newest checkpoint; else random, with the parameters of `init_from` if it is set.
+    """
+    step = checkpointer.latest_step()
+    if step is not None:
+        abstract = abstract_state(task.definition, optimizer, mesh)
+        return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
+    state = init_state(task.definition, optimizer, mesh, config.seed)
+    if not config.init_from:
+        return state, f"random parameters (seed {config.seed})"
+    shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
+    source = Path(config.init_from) / CHECKPOINTS_NAME
+    params = load_parameters(source, task.definition, shardings)
+    return TrainState(state.step, params, state.opt_state), f"the parameters of {config.init_from}"
+
+
+def _reporter(
+    config: PretrainConfig,
+    work_dir: Path,
+    start: int,
+    mesh: Mesh,
+    compute: ComputeConfig,
+    closing: ExitStack,
+) -> Reporter:
+    peak = peak_flops(mesh.devices.flat[0].device_kind, compute.dtype)
+    reporter = Reporter(
+        work_dir,
+        config.total_steps,
+        start_step=start,
+        peak_flops=peak * mesh.size if peak else None,
+        tensorboard=config.reporting.tensorboard,
+    )
+    closing.callback(reporter.close)
+    return reporter
+
+
+def _write_provenance(work_dir: Path, config: PretrainConfig, corpora: list[PhaseCorpus]) -> None:
+    """Puts config, tokenizer and manifests beside the checkpoints: a work directory is whole."""
+    write_resolved(config, work_dir)
+    _copy(Path(corpora[0].tokenizer_directory), work_dir / TOKENIZER_NAME)
+    for corpus in corpora:
+        source = Path(corpus.config.corpus) / "manifest.json"
+        _copy(source, work_dir / f"manifest-{corpus.name}.json")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copies a file or directory under a temporary name, then renames it; once is enough.
+
+    A run goes on only with the corpora it began with, so what is there is what would be copied.
+    """
+    if target.exists():
+        return
+    temporary = target.with_name(target.name + ".tmp")
+    if source.is_dir():
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(source, temporary)
+    else:
+        shutil.copyfile(source, temporary)
+    temporary.rename(target)

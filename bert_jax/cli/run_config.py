@@ -1,0 +1,139 @@
+"""The config tree of a pretraining run: what `configs/pretrain/*.py` fill in."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from bert_jax.data.masking import MaskingConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.training.checkpoint import CheckpointConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.sharding import MeshConfig
+
+
+def _at_least(minimum: int, section: str, **values: int) -> None:
+    for name, value in values.items():
+        if value < minimum:
+            raise ValueError(f"{section}{name}={value}: must be at least {minimum}")
+
+
+@dataclass(frozen=True)
+class PhaseConfig:
+    """A stretch of the run on one corpus.
+
+    corpus: a directory made by `bert-jax prepare`.
+    sequence_length: tokens, as the corpus was prepared with (`--max-length`).
+    batch_size: sequences a step, over all devices.
+    """
+
+    corpus: str
+    num_steps: int
+    sequence_length: int = 128
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        _at_least(1, "phase ", num_steps=self.num_steps, batch_size=self.batch_size)
+        _at_least(8, "phase ", sequence_length=self.sequence_length)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """every_steps: between evaluations on the held-out split (and one at the end).
+
+    batch_size: sequences a batch; 0 takes the phase's batch_size.
+    """
+
+    every_steps: int = 1_000
+    batch_size: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least(1, "evaluation.", every_steps=self.every_steps)
+        _at_least(0, "evaluation.", batch_size=self.batch_size)
+
+
+@dataclass(frozen=True)
+class ReportingConfig:
+    """every_steps: between progress lines. tensorboard: write event files too."""
+
+    every_steps: int = 50
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least(1, "reporting.", every_steps=self.every_steps)
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """num_workers: processes that make batches; 0 makes them in a thread of this process.
+
+    prefetch: batches made ahead of the step.
+    """
+
+    num_workers: int = 0
+    prefetch: int = 4
+
+    def __post_init__(self) -> None:
+        _at_least(0, "loader.", num_workers=self.num_workers)
+        _at_least(1, "loader.", prefetch=self.prefetch)
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """A pretraining run.
+
+    seed: of parameters, dropout and examples.
+    init_from: a work directory to take parameters from; empty starts from random ones.
+    next_sentence: pairs of segments and the next-sentence loss; False is MLM alone.
+    accumulation_steps: parts a batch is processed in, one after the other, for one update.
+    phases: run in the order of their names; one learning-rate schedule spans all of them.
+    """
+
+    work_dir: str
+    phases: dict[str, PhaseConfig]
+    model: EncoderConfig
+    seed: int = 0
+    init_from: str = ""
+    next_sentence: bool = True
+    accumulation_steps: int = 1
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    reporting: ReportingConfig = field(default_factory=ReportingConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+
+    def __post_init__(self) -> None:
+        _at_least(1, "", accumulation_steps=self.accumulation_steps)
+        _at_least(0, "", seed=self.seed)
+        if not self.phases:
+            raise ValueError("phases is empty: a run needs at least one, such as phases.phase1")
+        if not self.work_dir:
+            raise ValueError("work_dir is empty: name the directory the run writes to")
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all phases."""
+        return sum(phase.num_steps for phase in self.phases.values())
+
+    def ordered_phases(self) -> list[tuple[str, int, PhaseConfig]]:
+        """(name, first step, phase) in running order."""
+        first, result = 0, []
+        for name in sorted(self.phases):
+            result.append((name, first, self.phases[name]))
+            first += self.phases[name].num_steps
+        return result
+
+    def evaluation_batch_size(self, phase: PhaseConfig) -> int:
+        """Sequences in an evaluation batch of `phase`."""
+        return self.evaluation.batch_size or phase.batch_size
+
+    def max_predictions(self, phase: PhaseConfig) -> int:
+        """Positions a sequence of `phase` is predicted at, at most."""
+        return self.masking.max_predictions(phase.sequence_length)
+
+    def model_identity(self) -> dict[str, object]:
+        """What a checkpoint's parameters depend on, as plain values."""
+        return {**dataclasses.asdict(self.model), "next_sentence": self.next_sentence}

@@ -1,0 +1,53 @@
+"""What `pretrain` says before its first step: the run in a few lines."""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax.cli.phases import PhaseCorpus, training_flops
+from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.parameters import count
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.sharding import parameter_shardings, undivided
+
+# float32: the parameter and AdamW's two moments.
+STATE_BYTES_PER_PARAMETER = 12
+
+
+def describe(
+    config: PretrainConfig,
+    task: Pretraining,
+    compute: ComputeConfig,
+    mesh: Mesh,
+    corpora: list[PhaseCorpus],
+    origin: str,
+) -> list[str]:
+    """Lines: model, devices, phases with their corpora and epochs, where the state comes from."""
+    definition = task.definition
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+    local = {
+        name: jax.ShapeDtypeStruct(shardings[name].shard_shape(shape.shape), shape.dtype)
+        for name, shape in definition.shapes.items()
+    }
+    axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items() if size > 1)
+    lines = [
+        f"model      {count(definition.shapes):,} parameters, {compute.dtype}, "
+        f"{compute.attention} attention",
+        f"devices    {mesh.size} x {mesh.devices.flat[0].device_kind}"
+        + (f" ({axes})" if axes else "")
+        + f", {count(local) * STATE_BYTES_PER_PARAMETER / 2**20:,.0f} MiB of state on each",
+    ]
+    lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
+    for corpus in corpora:
+        phase, info = corpus.config, corpus.train.info
+        epochs = phase.num_steps * phase.batch_size / len(corpus.train)
+        flops = training_flops(config, phase, corpus.train.manifest.max_pieces)
+        lines.append(
+            f"{corpus.name:10s} {phase.num_steps:,} steps of {phase.batch_size} x "
+            f"{phase.sequence_length} tokens, {flops:.3g} FLOPs a step; {phase.corpus}: "
+            f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
+        )
+    end = " (finished: nothing to do)" if f"step {config.total_steps:,}" in origin else ""
+    return [*lines, f"start      {origin}{end}"]

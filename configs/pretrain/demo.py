@@ -1,0 +1,35 @@
+"""A tiny BERT (2 layers of 128) on the English that comes with Python: what `make demo` runs.
+
+Command: make demo
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/demo",
+            model=dict(
+                vocab_size=8_000,
+                hidden_dim=128,
+                num_layers=2,
+                num_heads=2,
+                ffn_dim=512,
+                max_positions=128,
+                # A model this small on a corpus this small underfits: dropout only slows it down.
+                hidden_dropout=0.0,
+                attention_dropout=0.0,
+            ),
+            next_sentence=True,
+            phases=dict(
+                phase1=dict(
+                    corpus="runs/demo/corpus", sequence_length=128, batch_size=32, num_steps=1_000
+                )
+            ),
+            optimizer=dict(peak_learning_rate=2e-3, warmup_steps=100),
+            evaluation=dict(every_steps=250, batch_size=32),
+            checkpoint=dict(every_steps=100, keep_last=2, keep_best=0),
+            reporting=dict(every_steps=25),
+        )
+    )

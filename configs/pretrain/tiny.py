@@ -1,0 +1,25 @@
+"""BERT-tiny (Turc et al. 2019: 2 layers of 128) at length 128, for a first run on any machine.
+
+Command:
+    bert-jax pretrain --config configs/pretrain/tiny.py --config.phases.phase1.corpus=DIR
+Hardware: any; made for two CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/tiny",
+            model=dict(vocab_size=30_522, hidden_dim=128, num_layers=2, num_heads=2, ffn_dim=512),
+            phases=dict(
+                phase1=dict(
+                    corpus="corpora/tiny", sequence_length=128, batch_size=32, num_steps=2_000
+                )
+            ),
+            optimizer=dict(peak_learning_rate=1e-3, warmup_steps=200),
+            evaluation=dict(every_steps=500),
+            checkpoint=dict(every_steps=500),
+        )
+    )
