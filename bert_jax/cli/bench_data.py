@@ -19,7 +19,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,7 +109,7 @@ class _Clock:
     """Adds up the time between calls by the name of what they end."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._last = time.perf_counter()
 
     def __call__(self, stage: str) -> None:
@@ -162,7 +162,7 @@ def _report_loader(
 
 @contextlib.contextmanager
 def _one_core() -> Iterator[None]:
-    """Holds this process, all its threads included, on one core where the system can."""
+    """Holds this thread, and any it starts, on one core where the system can."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
