@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -77,6 +78,9 @@ class Layer(nnx.Module):
         return x + dropout(self.ffn(self.ffn_norm(x)), rate, keys[2])
 
 
+LayerStep = Callable[[Layer, jax.Array, jax.Array | None], jax.Array]
+
+
 class Pooler(nnx.Module):
     """tanh of a dense layer on the `[CLS]` vectors (Devlin et al. 2019, section 3.1)."""
 
@@ -133,23 +137,23 @@ class Encoder(nnx.Module):
           return_hidden_states: also return what every layer gave.
         """
         count = self.config.num_layers + 1
-        keys = [None] * count if dropout_key is None else list(jax.random.split(dropout_key, count))
-        x = self.embeddings(token_ids, segment_ids, position_ids, keys[0])
+        keys = None if dropout_key is None else jax.random.split(dropout_key, count)
+        x = self.embeddings(token_ids, segment_ids, position_ids, None if keys is None else keys[0])
         x = constrain(x, "batch", None, None)
         states = [x]
         if self.compute.scan_layers and not return_hidden_states:
-            x = self._scan(x, document_ids, packed, None if dropout_key is None else keys[1:])
+            x = self._scan(x, document_ids, packed, None if keys is None else keys[1:])
         else:
             step = self._layer_step(document_ids, packed)
-            for layer, key in zip(self.layers, keys[1:], strict=True):
-                x = step(layer, x, key)
+            for number, layer in enumerate(self.layers, start=1):
+                x = step(layer, x, None if keys is None else keys[number])
                 states.append(x)
         if self.config.norm == "pre":
             x = self.final_norm(x)
             states[-1] = x
         return EncoderOutput(x, tuple(states) if return_hidden_states else None)
 
-    def _layer_step(self, document_ids: jax.Array | None, packed: bool):  # noqa: ANN202
+    def _layer_step(self, document_ids: jax.Array | None, packed: bool) -> LayerStep:
         """One layer as a function of (layer, x, key), rematerialised as the config asks."""
 
         def step(layer: Layer, x: jax.Array, key: jax.Array | None) -> jax.Array:
@@ -168,15 +172,16 @@ class Encoder(nnx.Module):
         x: jax.Array,
         document_ids: jax.Array | None,
         packed: bool,
-        keys: list[jax.Array] | None,
+        keys: jax.Array | None,
     ) -> jax.Array:
         """Runs the layers as one `lax.scan` over their stacked parameters."""
         step = self._layer_step(document_ids, packed)
         layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *self.layers)
-        stacked_keys = None if keys is None else jnp.stack(keys)
 
-        def body(carry: jax.Array, layer_and_key):  # noqa: ANN001, ANN202
+        def body(
+            carry: jax.Array, layer_and_key: tuple[Layer, jax.Array | None]
+        ) -> tuple[jax.Array, None]:
             layer, key = layer_and_key
             return step(layer, carry, key), None
 
-        return jax.lax.scan(body, x, (layers, stacked_keys))[0]
+        return jax.lax.scan(body, x, (layers, keys))[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 from flax import nnx
@@ -88,5 +88,5 @@ def _name(path: tuple) -> str:
     return ".".join(str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey))
 
 
-def _flatten(state: nnx.State) -> Parameters:
+def _flatten(state: nnx.State) -> dict[str, Any]:
     return {_name(path): leaf for path, leaf in jax.tree.flatten_with_path(state)[0]}

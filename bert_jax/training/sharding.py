@@ -167,7 +167,8 @@ def to_global(
     sharding = batch_sharding(mesh)
 
     def place(local: np.ndarray) -> jax.Array:
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
+        def shard(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
             start, stop, _ = index[0].indices(batch_size)
             first = int(np.searchsorted(rows, start))
             assert rows[first] == start and rows[first + stop - start - 1] == stop - 1

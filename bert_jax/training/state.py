@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def abstract_state(
         transform_non_params=lambda shape: place(shape, replicated),
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
-    return TrainState(step, params, opt_state)
+    return TrainState(cast(jax.Array, step), cast(Parameters, params), opt_state)
 
 
 def shardings_of(state: TrainState) -> TrainState:
