@@ -130,9 +130,14 @@ def make_phase(
         batch_size=phase.batch_size,
         evaluation_batch_size=evaluation_size,
         batches=_train_batches(config, train, closing),
-        held_out=lambda: Loader(held_out, prefetch=config.loader.prefetch),
+        held_out=lambda: _one_pass(held_out, config.loader.prefetch),
         flops_per_step=training_flops(config, phase, corpus.train.manifest.max_pieces),
     )
+
+
+def _one_pass(source: EvaluationSource, prefetch: int) -> Iterator[Batch]:
+    with Loader(source, prefetch=prefetch) as loader:
+        yield from loader
 
 
 def _train_batches(

@@ -20,14 +20,14 @@ from jax.sharding import Mesh
 from bert_jax.cli.config import add_config_argument, load_config, write_resolved
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
 from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.cli.start_message import describe
+from bert_jax.cli.run_messages import conclude, describe
 from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME
 from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer, load_parameters
 from bert_jax.training.interruption import TERMINATED, StopRequest
-from bert_jax.training.loop import Intervals, Phase, Trainer
+from bert_jax.training.loop import Intervals, Trainer
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.preflight import check
@@ -62,12 +62,16 @@ def run(args: argparse.Namespace) -> int:
         next_sentence=config.next_sentence,
     )
     with ExitStack() as closing:
-        return _train(config, corpora, mesh, closing)
+        finished = _train(config, corpora, mesh, closing)
+    if finished and jax.process_index() == 0:
+        print("\n".join(conclude(Path(config.work_dir), corpora[-1])))
+    return 0 if finished else TERMINATED
 
 
 def _train(
     config: PretrainConfig, corpora: list[PhaseCorpus], mesh: Mesh, closing: ExitStack
-) -> int:
+) -> bool:
+    """Runs the phases; False when told to stop before their end."""
     work_dir = Path(config.work_dir)
     compute = config.compute.resolve(jax.default_backend(), config.model)
     task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
@@ -84,7 +88,7 @@ def _train(
         print("\n".join(describe(config, task, compute, mesh, corpora, origin)), flush=True)
         _write_provenance(work_dir, config, corpora)
     if start >= config.total_steps:
-        return 0
+        return True
     reporter = _reporter(config, work_dir, start, mesh, compute, closing) if first else None
     trainer = Trainer(
         mesh=mesh,
@@ -106,14 +110,10 @@ def _train(
         ),
         stop=closing.enter_context(StopRequest()),
     )
-    return _finish(trainer, state, phases, first)
-
-
-def _finish(trainer: Trainer, state: TrainState, phases: list[Phase], first: bool) -> int:
     state, finished = trainer.run(state, phases)
     if first and not finished:
         print(f"told to stop: saved after step {int(state.step):,}; the same command goes on")
-    return 0 if finished else TERMINATED
+    return finished
 
 
 def _first_state(

@@ -104,30 +104,28 @@ class Trainer:
           TrainingDiverged: a metric became NaN or infinite; names step and metric. Checkpoints
             written before are untouched.
         """
-        start = step = int(state.step)
+        step = int(state.step)
         total = phases[-1].end
-        self._window = _Window(start)
+        self._window = _Window(step)
         for phase in phases:
             if step >= phase.end:
                 continue
             rows = local_rows(self.mesh, phase.batch_size)
             batches = phase.batches(step - phase.first_step)
             while step < phase.end:
-                # Between two steps, in this order: evaluate, save, leave if told to. The state
-                # then holds exactly the batches before `step`.
-                if step > start and self._between_steps(state, step, phase, total):
-                    return state, False
                 # Take the next batch, dispatch the step, and only then look at the step before:
                 # the device never waits for the host.
                 waiting = time.perf_counter()
                 batch = to_global(next(batches), self.mesh, rows, phase.batch_size)
                 self._window.stall_seconds += time.perf_counter() - waiting
                 state, metrics = self.train_step(state, batch)
-                self._report_pending(total)
+                self._report_pending()
                 step += 1
                 self._window.dispatched(step, metrics, phase.flops_per_step)
-        if step > start:
-            self._between_steps(state, step, phases[-1], total)
+                # Between two steps, in this order: evaluate, save, leave if told to. The state
+                # holds exactly the batches before `step`, so none is skipped or seen twice.
+                if self._between_steps(state, step, phase, total):
+                    return state, False
         return state, True
 
     def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
@@ -137,8 +135,9 @@ class Trainer:
         saving = step % self.intervals.save == 0 or last or stopping
         if not (evaluating or saving):
             return False
-        # A state whose metrics are not finite must never be saved.
-        self._report_pending(total)
+        # A state whose metrics are not finite must never be saved; and what was gathered is told
+        # before a save, so that a run resumed from it tells the same from there on.
+        self._report_pending(tell=saving)
         began = time.perf_counter()
         metrics = self._evaluate(state, step, phase) if evaluating else None
         if saving:
@@ -155,12 +154,14 @@ class Trainer:
             self.reporter.evaluation(step, metrics)
         return metrics
 
-    def _report_pending(self, total: int) -> None:
+    def _report_pending(self, *, tell: bool = False) -> None:
+        """Takes in the step before, and reports when due or when asked to `tell`."""
         window = self._window
-        if window.pending is None:
-            return
-        step = window.collect()
-        if step % self.intervals.report and step != total:
+        if window.pending is not None:
+            window.collect()
+        step = window.last_step
+        due = step % self.intervals.report == 0
+        if step == window.first_step or not (due or tell):
             return
         if self.reporter:
             means, sums = window.totals.means(), window.totals.sums()
@@ -184,6 +185,7 @@ class _Window:
 
     def __init__(self, first_step: int) -> None:
         self.first_step = first_step
+        self.last_step = first_step
         self.began = time.perf_counter()
         self.totals = MetricTotals()
         self.flops = 0.0
@@ -195,8 +197,8 @@ class _Window:
         assert self.pending is None
         self.pending = (step, metrics, flops)
 
-    def collect(self) -> int:
-        """Waits for the pending step, checks and adds its metrics; returns its number."""
+    def collect(self) -> None:
+        """Waits for the pending step, checks its metrics and adds them."""
         assert self.pending is not None
         step, metrics, flops = self.pending
         self.pending = None
@@ -210,4 +212,4 @@ class _Window:
                 )
         self.totals.add(host)
         self.flops += flops
-        return step
+        self.last_step = step

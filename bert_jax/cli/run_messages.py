@@ -1,15 +1,20 @@
-"""What `pretrain` says before its first step: the run in a few lines."""
+"""What `pretrain` says before its first step and after its last."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import jax
 from jax.sharding import Mesh
 
 from bert_jax.cli.phases import PhaseCorpus, training_flops
 from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.data.baseline import unigram_cross_entropy
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.parameters import count
 from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.metrics_log import read_metrics
+from bert_jax.training.reporting import CURVES_NAME, LOG_NAME
 from bert_jax.training.sharding import parameter_shardings, undivided
 
 # float32: the parameter and AdamW's two moments.
@@ -51,3 +56,20 @@ def describe(
         )
     end = " (finished: nothing to do)" if f"step {config.total_steps:,}" in origin else ""
     return [*lines, f"start      {origin}{end}"]
+
+
+def conclude(work_dir: Path, last: PhaseCorpus) -> list[str]:
+    """Lines: where the held-out loss ended, and what a model that ignores context could reach."""
+    evaluations = [
+        entry for entry in read_metrics(work_dir / LOG_NAME) if entry["kind"] == "evaluation"
+    ]
+    if not evaluations:
+        return []
+    loss = evaluations[-1]["mlm_loss"]
+    unigram = unigram_cross_entropy(last.train, last.held_out)
+    return [
+        f"held-out MLM loss                    {loss:.3f} nats a token",
+        f"unigram cross-entropy of that text   {unigram:.3f} nats a token (ignoring context)",
+        f"learned from context                 {unigram - loss:.3f} nats a token",
+        f"curves: {work_dir / CURVES_NAME}",
+    ]
