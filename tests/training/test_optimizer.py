@@ -1,0 +1,182 @@
+"""Schedules at named steps, and optimizers against transcriptions of their papers."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer, make_schedule
+
+Tree = dict[str, np.ndarray]
+
+
+def rates(total: int, **values: Any) -> Callable[[int], float]:
+    config = OptimizerConfig(**({"peak_learning_rate": 1e-3, "warmup_steps": 10} | values))
+    schedule = make_schedule(config, total)
+    return lambda step: float(schedule(step))
+
+
+def test_warmup_rises_in_equal_parts_from_the_first_step() -> None:
+    rate = rates(110)
+    for step in range(10):
+        assert rate(step) == pytest.approx(1e-3 * (step + 1) / 11)
+    assert rate(10) == pytest.approx(1e-3)
+
+
+def test_linear_decay_ends_where_it_should() -> None:
+    rate = rates(110, end_learning_rate=1e-4)
+    assert rate(60) == pytest.approx((1e-3 + 1e-4) / 2)
+    assert rate(35) == pytest.approx(1e-4 + 9e-4 * 0.75)
+    assert rate(110) == pytest.approx(1e-4)
+    assert rate(500) == pytest.approx(1e-4)
+
+
+def test_the_original_recipe() -> None:
+    # Devlin et al. 2019, appendix A.2: 1e-4, 10,000 steps of warm-up, 1,000,000 in all.
+    schedule = make_schedule(OptimizerConfig(), 1_000_000)
+    assert float(schedule(10_000)) == pytest.approx(1e-4)
+    assert float(schedule(505_000)) == pytest.approx(5e-5)
+    assert 0 < float(schedule(999_999)) < 1.1e-10
+
+
+def test_cosine_constant_and_inverse_square_root() -> None:
+    cosine = rates(110, schedule="cosine", end_learning_rate=1e-4)
+    assert cosine(10) == pytest.approx(1e-3)
+    assert cosine(35) == pytest.approx(1e-4 + 9e-4 * (1 + math.cos(math.pi / 4)) / 2)
+    assert cosine(110) == pytest.approx(1e-4)
+    constant = rates(110, schedule="constant")
+    assert constant(10) == constant(109) == pytest.approx(1e-3)
+    inverse = rates(110, schedule="inverse_sqrt")
+    assert inverse(10) == pytest.approx(1e-3)
+    assert inverse(40) == pytest.approx(1e-3 / 2)
+    assert inverse(90) == pytest.approx(1e-3 / 3)
+
+
+def test_no_warmup_starts_at_the_peak() -> None:
+    assert rates(10, warmup_steps=0)(0) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "sgd"}, "optimizer.name='sgd': expected one of 'adamw', 'lamb'"),
+        ({"schedule": "step"}, "optimizer.schedule='step': expected one of 'linear', 'cosine'"),
+        ({"warmup_steps": -1}, "optimizer.warmup_steps=-1: must be 0 or more"),
+        ({"schedule": "inverse_sqrt", "warmup_steps": 0}, "needs warmup_steps >= 1"),
+        ({"peak_learning_rate": -1.0}, "optimizer.peak_learning_rate=-1.0: must be 0 or more"),
+        ({"end_learning_rate": -1.0}, "optimizer.end_learning_rate=-1.0: must be 0 or more"),
+        ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: must be 0 or more"),
+        ({"clip_norm": -1.0}, "optimizer.clip_norm=-1.0: must be 0 or more"),
+        ({"beta2": 1.0}, "beta1 and beta2 lie in [0, 1), and epsilon is positive"),
+        ({"epsilon": 0.0}, "beta1 and beta2 lie in [0, 1), and epsilon is positive"),
+    ],
+)
+def test_impossible_optimizers_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        OptimizerConfig(**values)
+
+
+def test_a_warmup_longer_than_the_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="warmup_steps=10000 is more than the 500 steps"):
+        make_schedule(OptimizerConfig(), 500)
+
+
+def test_biases_and_layer_norm_do_not_decay() -> None:
+    config = EncoderConfig.variant("tiny", vocab_size=8, norm="pre")
+    names = Pretraining(config, ComputeConfig(dtype="float32")).definition.shapes
+    for name, shape in names.items():
+        # Tables and kernels are the matrices; a bias or a LayerNorm's scale is a vector.
+        assert decays(name) == (len(shape.shape) == 2), name
+    assert sum(map(decays, names)) == 3 + 2 * 6 + 3
+
+
+PARAMS = {"a.kernel": (6, 5), "b.token": (7, 4), "a.bias": (5,), "norm.scale": (4,)}
+DECAYED = {"a.kernel", "b.token"}
+
+
+def draw(seed: int, deviation: float = 1.0) -> Tree:
+    rng = np.random.default_rng(seed)
+    return {
+        name: (deviation * rng.standard_normal(shape)).astype(np.float32)
+        for name, shape in PARAMS.items()
+    }
+
+
+def run(config: OptimizerConfig, gradients: list[Tree]) -> Tree:
+    """Our optimizer on fixed gradients."""
+    optimizer = make_optimizer(config, make_schedule(config, len(gradients)))
+    params: Any = draw(0)
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for gradient in gradients:
+        updates, state = update(gradient, state, params)
+        params = jax.tree.map(np.add, params, jax.device_get(updates))
+    return params
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_lamb_follows_its_paper(clip_norm: float) -> None:
+    """You et al. 2020, algorithm 2, in float64, with phi(z) = z and a clipped gradient.
+
+    Biases and LayerNorm take the plain step of Adam, as in the released implementations.
+    """
+    config = OptimizerConfig(
+        name="lamb",
+        peak_learning_rate=0.02,
+        warmup_steps=3,
+        weight_decay=0.3,
+        clip_norm=clip_norm,
+    )
+    gradients = [draw(seed, 0.1 * seed) for seed in range(1, 9)]
+    rate = make_schedule(config, len(gradients))
+    x = {name: value.astype(np.float64) for name, value in draw(0).items()}
+    m = {name: np.zeros_like(value) for name, value in x.items()}
+    v = {name: np.zeros_like(value) for name, value in x.items()}
+    for t, gradient in enumerate(gradients, start=1):
+        norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradient.values()))
+        factor = clip_norm / norm if clip_norm and norm > clip_norm else 1.0
+        for name in x:
+            g = gradient[name] * factor
+            m[name] = config.beta1 * m[name] + (1 - config.beta1) * g
+            v[name] = config.beta2 * v[name] + (1 - config.beta2) * g**2
+            m_hat = m[name] / (1 - config.beta1**t)
+            v_hat = v[name] / (1 - config.beta2**t)
+            update = m_hat / (np.sqrt(v_hat) + config.epsilon)
+            if name in DECAYED:
+                update = update + config.weight_decay * x[name]
+                update = update * np.linalg.norm(x[name]) / np.linalg.norm(update)
+            x[name] = x[name] - float(rate(t - 1)) * update
+    for name, value in run(config, gradients).items():
+        assert_allclose(value, x[name], rtol=0, atol=2e-6, err_msg=name)
+
+
+def test_decay_shrinks_matrices_alone() -> None:
+    # A zero gradient leaves nothing but the decay: x (1 - rate x decay).
+    config = OptimizerConfig(
+        peak_learning_rate=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5
+    )
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in PARAMS.items()}
+    for name, value in run(config, [zeros, zeros]).items():
+        factor = 0.95**2 if name in DECAYED else 1.0
+        assert_allclose(value, draw(0)[name] * factor, rtol=1e-6, err_msg=name)
+
+
+def test_clipping_bounds_the_norm_of_all_gradients_together() -> None:
+    # After one step Adam's first moment is (1 - beta1) x the gradient it was given.
+    gradient = draw(1, 3.0)
+    norm = math.sqrt(sum(float((g**2).sum()) for g in gradient.values()))
+    for clip_norm, factor in [(1.0, 1 / norm), (0.0, 1.0), (2 * norm, 1.0)]:
+        config = OptimizerConfig(clip_norm=clip_norm, warmup_steps=0)
+        optimizer = make_optimizer(config, make_schedule(config, 1))
+        params: Any = draw(0)
+        state = optimizer.update(gradient, optimizer.init(params), params)[1]
+        moments = [part.mu for part in state if hasattr(part, "mu")][0]
+        for name in PARAMS:
+            assert_allclose(moments[name], 0.1 * factor * gradient[name], rtol=1e-5)

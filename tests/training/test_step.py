@@ -1,0 +1,185 @@
+"""One step is the same step on any mesh and however its batch is cut."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tasks.protocol import Metrics
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.step import make_evaluation_step, make_train_step
+
+CONFIG = EncoderConfig(
+    vocab_size=48,
+    hidden_dim=16,
+    num_layers=2,
+    num_heads=2,
+    ffn_dim=32,
+    max_positions=12,
+    initializer_range=0.2,
+)
+NO_DROPOUT = dataclasses.replace(CONFIG, hidden_dropout=0.0, attention_dropout=0.0)
+COMPUTE = ComputeConfig(dtype="float32", attention="xla", scan_layers=True)
+OPTIMIZER = OptimizerConfig(peak_learning_rate=1e-2, warmup_steps=0, clip_norm=0.5)
+STEPS = 3
+
+Batch = dict[str, np.ndarray]
+Result = tuple[dict[str, np.ndarray], list[Metrics]]
+
+
+@pytest.fixture(scope="module")
+def batches(draw_document: Callable, lay_out: Callable) -> list[Batch]:
+    """Rows of one, two and no documents: no two micro-batches weigh the same."""
+    rng = np.random.default_rng(0)
+    result = []
+    for _ in range(STEPS):
+        sizes = [[12], [], [5, 7], [], [8], [], [4, 3], []]
+        rows = [[draw_document(rng, size, 48) for size in row] for row in sizes]
+        result.append(lay_out(rows, length=12, predictions=4, pieces=2))
+    return result
+
+
+def train(
+    config: EncoderConfig, batches: list[Batch], mesh_config: MeshConfig, devices: int, parts: int
+) -> Result:
+    task = Pretraining(config, COMPUTE)
+    optimizer = make_optimizer(OPTIMIZER, make_schedule(OPTIMIZER, STEPS))
+    mesh = make_mesh(mesh_config, jax.devices()[:devices])
+    step = make_train_step(task, optimizer, mesh, seed=3, accumulation_steps=parts)
+    state = init_state(task.definition, optimizer, mesh, seed=3)
+    rows, metrics = local_rows(mesh, 8), []
+    for batch in batches:
+        state, of_step = step(state, to_global(batch, mesh, rows, 8))
+        metrics.append(jax.device_get(of_step))
+    assert int(state.step) == len(batches)
+    return jax.device_get(state.params), metrics
+
+
+def assert_same(found: Result, expected: Result) -> None:
+    for ours, theirs in zip(found[1], expected[1], strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            assert_allclose(ours[name].sum, theirs[name].sum, rtol=2e-5, err_msg=name)
+    for name, value in expected[0].items():
+        assert_allclose(found[0][name], value, rtol=0, atol=2e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def with_dropout(batches: list[Batch]) -> Result:
+    return train(CONFIG, batches, MeshConfig(), devices=1, parts=1)
+
+
+@pytest.fixture(scope="module")
+def without_dropout(batches: list[Batch]) -> Result:
+    return train(NO_DROPOUT, batches, MeshConfig(), devices=1, parts=1)
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        MeshConfig(data=8),
+        MeshConfig(data=1, fsdp=8),
+        MeshConfig(data=2, fsdp=2, tensor=2),
+        # More devices than heads: whole heads on each, their projections split all the same.
+        MeshConfig(data=2, fsdp=1, tensor=4),
+    ],
+    ids=str,
+)
+def test_eight_devices_learn_what_one_does(
+    mesh: MeshConfig, batches: list[Batch], with_dropout: Result
+) -> None:
+    assert_same(train(CONFIG, batches, mesh, devices=8, parts=1), with_dropout)
+
+
+def test_learning_moved_every_parameter(with_dropout: Result) -> None:
+    task = Pretraining(CONFIG, COMPUTE)
+    fresh = jax.device_get(jax.jit(task.definition.init)(jax.random.key(3)))
+    for name, value in with_dropout[0].items():
+        if not name.endswith(".key.bias"):  # a softmax does not see it
+            assert np.abs(value - fresh[name]).max() > 1e-3, name
+
+
+@pytest.mark.parametrize(
+    ("mesh", "devices", "parts"),
+    [
+        (MeshConfig(), 1, 2),
+        (MeshConfig(data=2), 2, 4),
+    ],
+)
+def test_accumulating_gives_the_step_of_the_whole_batch(
+    mesh: MeshConfig, devices: int, parts: int, batches: list[Batch], without_dropout: Result
+) -> None:
+    # Part p holds rows p, p + parts, ...: here some parts are nothing but padding.
+    weights = batches[0]["masked_weights"].sum(axis=1)
+    assert (sorted(weights[part::parts].sum() for part in range(parts)))[0] == 0
+    found = train(NO_DROPOUT, batches, mesh, devices, parts)
+    assert_same(found, without_dropout)
+    for ours, theirs in zip(found[1], without_dropout[1], strict=True):
+        for name in ("mlm_loss", "nsp_loss", "mlm_accuracy"):
+            assert ours[name].weight == theirs[name].weight
+        assert ours["tokens"].sum == theirs["tokens"].sum == 39
+
+
+@pytest.fixture(scope="module")
+def frozen() -> tuple[Any, Callable[[int], TrainState]]:
+    """A train step with learning rate 0, and states that differ in their step alone."""
+    task = Pretraining(CONFIG, COMPUTE)
+    config = dataclasses.replace(OPTIMIZER, peak_learning_rate=0.0)
+    optimizer = make_optimizer(config, make_schedule(config, 10))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    train_step = make_train_step(task, optimizer, mesh, seed=3)
+
+    def state_at(step: int) -> TrainState:
+        state = init_state(task.definition, optimizer, mesh, seed=3)
+        return dataclasses.replace(state, step=state.step + step)
+
+    return train_step, state_at
+
+
+def test_dropout_is_a_function_of_seed_and_step(
+    frozen: tuple[Any, Callable[[int], TrainState]], batches: list[Batch]
+) -> None:
+    train_step, state_at = frozen
+    state, metrics = train_step(state_at(0), batches[0])
+    losses = [float(metrics["loss"].sum)]
+    for _ in range(2):
+        state, metrics = train_step(state, batches[0])
+        losses.append(float(metrics["loss"].sum))
+    assert len(set(losses)) == 3
+    _, metrics = train_step(state_at(2), batches[0])
+    assert float(metrics["loss"].sum) == losses[2]
+
+
+def test_a_batch_of_nothing_changes_nothing_but_the_step(
+    frozen: tuple[Any, Callable[[int], TrainState]], batches: list[Batch]
+) -> None:
+    train_step, state_at = frozen
+    empty = {name: np.zeros_like(array) for name, array in batches[0].items()}
+    before = jax.device_get(state_at(0))
+    state, metrics = train_step(state_at(0), empty)
+    assert int(state.step) == 1
+    assert metrics["loss"].sum == metrics["gradient_norm"].sum == 0
+    for name, value in before.params.items():
+        assert_array_equal(state.params[name], value)
+
+
+def test_evaluation_is_the_forward_pass_without_dropout(
+    batches: list[Batch], without_dropout: Result
+) -> None:
+    task = Pretraining(CONFIG, COMPUTE)
+    mesh = make_mesh(MeshConfig(data=2), jax.devices()[:2])
+    params = init_state(task.definition, make_optimizer(OPTIMIZER, lambda _: 0), mesh, 3).params
+    step = make_evaluation_step(task, mesh)
+    metrics = step(params, to_global(batches[0], mesh, local_rows(mesh, 8), 8))
+    expected = without_dropout[1][0]
+    assert metrics.keys() == expected.keys() - {"loss", "gradient_norm"}
+    for name in metrics:
+        assert_allclose(metrics[name], expected[name], rtol=1e-5, err_msg=name)
