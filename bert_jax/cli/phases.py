@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import jax
 from jax.sharding import Mesh
 
 from bert_jax.analysis.flops import pretraining_flops
@@ -18,6 +17,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import Vocabulary
 from bert_jax.training.loop import Phase
 from bert_jax.training.preflight import PhaseFacts
+from bert_jax.training.sharding import local_rows
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,12 @@ def make_phase(
         ExampleSource(corpus.train, vocabulary, examples),
         batch_size=phase.batch_size,
         num_steps=phase.num_steps,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        local_rows=local_rows(mesh, phase.batch_size),
     )
     held_out = EvaluationSource(
         ExampleSource(corpus.held_out, vocabulary, examples),
         batch_size=evaluation_size,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        local_rows=local_rows(mesh, evaluation_size),
     )
     return Phase(
         name=corpus.name,

@@ -12,6 +12,7 @@ from types import TracebackType
 import grain
 import numpy as np
 from absl import flags
+from numpy.typing import NDArray
 
 from bert_jax.data.pipeline import Batch, ExampleSource
 
@@ -20,8 +21,8 @@ class BatchSource:
     """The batches of a run, by step: the rows of one process of a global batch.
 
     Row r of step s is example (s * batch_size + r) of the endless sequence of epochs, so a step
-    sees the same whatever ran before it, and a process takes an equal contiguous share of the rows
-    whatever the number of processes.
+    sees the same whatever ran before it, and a process makes the rows that its devices need and no
+    others, however the mesh lays them out.
     """
 
     def __init__(
@@ -30,24 +31,25 @@ class BatchSource:
         *,
         batch_size: int,
         num_steps: int,
-        process_index: int = 0,
-        process_count: int = 1,
+        local_rows: NDArray[np.int64] | None = None,
     ):
         """Describes `num_steps` batches of `batch_size` rows over all processes.
 
+        Args:
+            local_rows: [R] the rows of each batch that are wanted here, ascending; by default all.
+
         Raises:
-            ValueError: the rows cannot be shared out equally.
+            ValueError: `local_rows` are not ascending numbers in 0..batch_size-1.
         """
-        if batch_size < 1 or batch_size % process_count:
+        rows = np.arange(batch_size) if local_rows is None else np.asarray(local_rows)
+        if not len(rows) or rows[0] < 0 or rows[-1] >= batch_size or (np.diff(rows) < 1).any():
             raise ValueError(
-                f"a batch of {batch_size} rows cannot be shared by {process_count} processes: "
-                "choose a multiple of it"
+                f"local_rows is {rows}; expected ascending rows of a batch of {batch_size}"
             )
-        assert 0 <= process_index < process_count
         self.examples = examples
         self.batch_size = batch_size
         self.num_steps = num_steps
-        self.local_rows = np.arange(batch_size).reshape(process_count, -1)[process_index]
+        self.local_rows = rows
 
     def __len__(self) -> int:
         return self.num_steps
@@ -82,21 +84,15 @@ class EvaluationSource:
         examples: ExampleSource,
         *,
         batch_size: int,
-        process_index: int = 0,
-        process_count: int = 1,
+        local_rows: NDArray[np.int64] | None = None,
     ):
-        """Describes one pass in batches of `batch_size` rows over all processes.
-
-        Raises:
-            ValueError: the rows cannot be shared out equally.
-        """
+        """Describes one pass in batches of `batch_size` rows; the rest is as in `BatchSource`."""
         num_steps = -(-len(examples) // batch_size)
         self._batches = BatchSource(
             examples,
             batch_size=batch_size,
             num_steps=num_steps,
-            process_index=process_index,
-            process_count=process_count,
+            local_rows=local_rows,
         )
 
     def __len__(self) -> int:
@@ -161,7 +157,7 @@ class Loader:
         self._shared = num_workers > 0  # batches come in shared memory, to be given back at once
         batches = grain.MapDataset.source(source).slice(slice(start_step, None))
         self._running = [_iterate(batches, num_workers, prefetch)]
-        self._close = weakref.finalize(self, _end, self._running)  # also at the program's end
+        self._close = weakref.finalize(self, _shut_down, self._running)  # also at the program's end
         if prefetch and start_step < self._end:
             self._running[0].start_prefetch()
 
@@ -228,5 +224,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _end(running: list[grain.DatasetIterator[Batch]]) -> None:
+def _shut_down(running: list[grain.DatasetIterator[Batch]]) -> None:
     running.pop().close()

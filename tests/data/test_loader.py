@@ -74,20 +74,14 @@ def test_steps_follow_each_other_through_the_epochs(examples, expected):
     assert_equal(stacked(expected), {name: array[:num_rows] for name, array in whole.items()})
 
 
-@pytest.mark.parametrize("process_count", [2, 3, 12])
-def test_processes_share_the_rows_of_the_same_batch(examples, expected, process_count):
-    shares = [
-        BatchSource(
-            examples,
-            batch_size=BATCH_SIZE,
-            num_steps=40,
-            process_index=index,
-            process_count=process_count,
-        )
-        for index in range(process_count)
-    ]
+@pytest.mark.parametrize(
+    "rows", [range(6, 12), [0, 3, 4, 11], [7], range(12)], ids=["run", "gaps", "one", "all"]
+)
+def test_a_process_makes_its_own_rows_of_the_same_batch(examples, expected, rows):
+    rows = np.array(rows)
+    source = BatchSource(examples, batch_size=BATCH_SIZE, num_steps=40, local_rows=rows)
     for step in (0, 7, len(examples) // BATCH_SIZE):
-        assert_equal(stacked([share[step] for share in shares]), expected[step])
+        assert_equal(source[step], {name: array[rows] for name, array in expected[step].items()})
 
 
 @pytest.mark.parametrize(("batch_size", "steps"), [(4, 6), (24, 1)])
@@ -176,10 +170,8 @@ def test_evaluation_sees_every_record_once(prepared, batch_size, process_count):
     assert size % 7 and size < 80
     total = batch_size * process_count
     shares = [
-        EvaluationSource(
-            examples, batch_size=total, process_index=index, process_count=process_count
-        )
-        for index in range(process_count)
+        EvaluationSource(examples, batch_size=total, local_rows=rows)
+        for rows in np.arange(total).reshape(process_count, batch_size)
     ]
     assert len(shares[0]) == -(-size // total)
     batch = stacked([share[step] for step in range(len(shares[0])) for share in shares])
@@ -195,10 +187,11 @@ def test_evaluation_sees_every_record_once(prepared, batch_size, process_count):
 
 
 def test_numbers_that_make_no_sense_are_refused(examples, source):
-    with pytest.raises(ValueError, match="shared by 5 processes"):
-        BatchSource(examples, batch_size=BATCH_SIZE, num_steps=1, process_count=5)
-    with pytest.raises(ValueError, match="shared by 5 processes"):
-        EvaluationSource(examples, batch_size=BATCH_SIZE, process_count=5)
+    for rows in ([], [-1, 0], [3, BATCH_SIZE], [1, 1], [2, 1]):
+        with pytest.raises(ValueError, match="expected ascending rows of a batch of 12"):
+            BatchSource(
+                examples, batch_size=BATCH_SIZE, num_steps=1, local_rows=np.array(rows, np.int64)
+            )
     with pytest.raises(ValueError, match="start_step is 41"):
         Loader(source, start_step=41)
     with pytest.raises(ValueError, match="num_workers is -1"):
