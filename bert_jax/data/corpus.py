@@ -27,9 +27,10 @@ class Corpus:
     """One split of a prepared directory.
 
     Opening looks at the size of every shard but opens none: a shard is opened, and its record
-    count compared, when the first record of it is read (about 1 ms). At most half of the process's
-    limit on open files is held open, the least recently read shard giving way. Instances can be
-    pickled, and read from several threads.
+    count compared, when the first record of it is read (about 1 ms), and then stays open. The
+    process's soft limit on open files is raised for that by the number of shards if they would
+    take much of it; where the hard limit forbids it, the least recently read shard gives way.
+    Instances can be pickled, and read from several threads.
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split):
@@ -111,7 +112,7 @@ class Corpus:
     def _open_nothing(self) -> None:
         self._readers: OrderedDict[int, ArrayRecordReader] = OrderedDict()
         self._lock = threading.Lock()
-        self._max_open = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._max_open = _allow_open_files(len(self.info.shards))
 
     def _read_shard(self, shard: int, within: list[int]) -> list[bytes]:
         path = self.directory / self.info.shards[shard].name
@@ -137,6 +138,20 @@ class Corpus:
             self._readers.popitem(last=False)[1].close()
         self._readers[shard] = reader
         return reader
+
+
+def _allow_open_files(wanted: int) -> int:
+    """Returns how many of `wanted` files may be held open, with the limit raised by them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = soft // 4
+    if wanted <= spare:
+        return wanted
+    raised = soft + wanted if hard == resource.RLIM_INFINITY else min(soft + wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    except (ValueError, OSError):  # macOS names no hard limit yet has one
+        raised = soft
+    return min(wanted, max(1, spare + raised - soft))
 
 
 def _check_sizes(directory: Path, shards: Sequence[ShardInfo]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.hashing import Purpose, below, hash_of
+from bert_jax.data.hashing import Purpose, below, hash_of, low_half
 from bert_jax.data.records import RecordBatch
 
 # Splits drawn of each piece as possible partners. More bring lengths nearer, so less is cut off,
@@ -133,7 +133,7 @@ def _nearest_partner(
     draws = np.arange(DRAWS_PER_PIECE)[:, None]
     order_bits = hash_of(Purpose.PARTNER, draws, key)
     sort_key = _sort_key(group, rest, order_bits).ravel()
-    order = np.argsort(sort_key)
+    order = np.argsort(sort_key, kind="stable")
     candidate = np.tile(piece, DRAWS_PER_PIECE)[order]
     rest_of, split_of = rest.ravel()[order], splits.ravel()[order]
     group_of = np.tile(group, DRAWS_PER_PIECE)[order]
@@ -157,7 +157,7 @@ def _nearest_partner(
     too_far = np.int64(1 << 32)
     excess = np.where(longer < 0, too_far, rest_of[longer] - rest[0])
     lack = np.where(shorter < 0, too_far, rest[0] - rest_of[shorter])
-    coin = below(query_bits << np.uint64(32), 2) == 0
+    coin = below(low_half(query_bits), 2) == 0
     chosen = np.where((excess < lack) | ((excess == lack) & coin), longer, shorter)
     found = np.minimum(excess, lack) < too_far
     offset = pool.piece_offset[candidate[chosen]] + split_of[chosen]

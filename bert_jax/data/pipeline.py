@@ -77,7 +77,7 @@ class ExampleSource:
         """Returns the examples `indices` of `epoch`, a row each, in the order asked.
 
         Args:
-            indices: [B] numbers in 0..len(self)-1; they may repeat.
+            indices: [B] numbers in 0..len(self)-1, at least one; they may repeat.
             stage_done: told "order", "read", "decode", "pair", "assemble" and "mask" as each ends.
 
         Returns:

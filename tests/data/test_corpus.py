@@ -96,11 +96,20 @@ def test_threads_may_share_a_corpus(prepared, blobs):
     assert not wrong
 
 
-def test_no_more_shards_are_open_than_the_limit_on_files_allows(prepared, blobs, monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (6, 6))
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "open_at_once"),
+    [(1024, 4096, None, 7), (12, 4096, 19, 7), (12, 14, 14, 5), (12, 12, 12, 3)],
+)
+def test_shards_stay_open_as_far_as_the_limit_on_files_can_be_raised(
+    prepared, blobs, monkeypatch, soft, hard, raised, open_at_once
+):
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
     corpus = Corpus(prepared, "train")
+    assert asked == ([] if raised is None else [(raised, hard)])
     assert corpus.read(np.arange(len(blobs))) == blobs
-    assert len(corpus._readers) == 3
+    assert len(corpus._readers) == open_at_once
 
 
 def test_opening_opens_no_shard(prepared):
