@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Pretrains configs/pretrain/tiny.py on 15 books and 365 Wikipedia articles for 2,000 steps.
+# The data is the folder data/corpus_small of BERT_JAX_SHARED (default: `shared` beside the
+# repository), the vocabulary that of BERT uncased. Run again after a kill to go on.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+shared=${BERT_JAX_SHARED:-../shared}
+bert_jax=${BERT_JAX:-.venv/bin/bert-jax}
+run=runs/tiny_corpus_small
+
+if [ ! -f "$run/corpus/manifest.json" ]; then
+  "$bert_jax" prepare --input "$shared/data/corpus_small/*.jsonl.xz" \
+    --tokenizer "$shared/data/vocab/bert-base-uncased/vocab.txt" \
+    --output "$run/corpus" --max-length 128 --held-out 0.05
+fi
+"$bert_jax" pretrain --config configs/pretrain/tiny.py \
+  --config.work_dir="$run" --config.phases.phase1.corpus="$run/corpus" "$@"
+cp "$run/curves.png" "$run/metrics.jsonl" experiments/tiny_corpus_small/
