@@ -49,7 +49,7 @@ class Checkpointer:
 
     def __init__(self, directory: Path, config: CheckpointConfig, identity: Mapping[str, Any]):
         self._identity = json.loads(json.dumps(identity))
-        self._best_metric = config.best_metric
+        self._best_metric = config.best_metric if config.keep_best else None
         self._checkpointer = ocp.training.Checkpointer(
             directory.absolute(),
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
@@ -82,7 +82,15 @@ class Checkpointer:
         """Saves `state` under its own step; returns while the bytes are still being written.
 
         metrics: the held-out metrics at this step, for `keep_best`; None where not evaluated.
+
+        Raises:
+          ValueError: `best_metric` is not among `metrics`.
         """
+        if metrics and self._best_metric and self._best_metric not in metrics:
+            raise ValueError(
+                f"checkpoint.best_metric={self._best_metric!r} is not a held-out metric of this "
+                f"run: expected one of {', '.join(sorted(metrics))}; or set checkpoint.keep_best=0"
+            )
         self._checkpointer.save_checkpointables_async(
             int(state.step),
             {"params": state.params, "optimizer": _as_tree(state.opt_state)},
@@ -95,7 +103,8 @@ class Checkpointer:
         """The newest checkpoint, laid out like `abstract`.
 
         Raises:
-          ValueError: it belongs to a different model, corpus or tokenizer; says where they differ.
+          ValueError: it belongs to a different model, corpus, tokenizer or optimizer; says where
+            they differ.
         """
         latest = self._checkpointer.latest
         assert latest is not None, "restore() before any checkpoint"
@@ -108,9 +117,10 @@ class Checkpointer:
                 "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
                 "Use the config it was written with, or another work_dir"
             )
+        optimizer = _as_tree(abstract.opt_state)
+        self._check_optimizer(metadata.metadata["optimizer"], optimizer)
         loaded = self._checkpointer.load_checkpointables(
-            latest.step,
-            {"params": abstract.params, "optimizer": _as_tree(abstract.opt_state)},
+            latest.step, {"params": abstract.params, "optimizer": optimizer}
         )
         structure = jax.tree.structure(abstract.opt_state)
         opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded["optimizer"]))
@@ -118,6 +128,17 @@ class Checkpointer:
             jax.numpy.asarray(latest.step, abstract.step.dtype), abstract.step.sharding
         )
         return TrainState(step, loaded["params"], opt_state)
+
+    def _check_optimizer(self, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+        lines = [f"  - {name}" for name in sorted(set(stored) - set(expected))]
+        lines += [f"  + {name}" for name in sorted(set(expected) - set(stored))]
+        if lines:
+            raise ValueError(
+                f"the checkpoint in {self._checkpointer.directory} was written by another optimizer"
+                " (- stored, + expected):\n" + "\n".join(lines) + "\n"
+                "Its parts follow from optimizer.name and from whether clip_norm and weight_decay "
+                "are 0: use the config it was written with, or another work_dir"
+            )
 
 
 def load_parameters(

@@ -1,0 +1,268 @@
+"""A checkpoint comes back bit for bit, on any mesh, or is refused with a reason."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh
+from numpy.testing import assert_array_equal
+
+from bert_jax.tasks.protocol import Task
+from bert_jax.training.checkpoint import (
+    CheckpointConfig,
+    Checkpointer,
+    differences,
+    load_parameters,
+)
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
+from bert_jax.training.state import TrainState, abstract_state, init_state
+
+IDENTITY = {"model": {"hidden_dim": 8, "num_layers": 2}, "corpora": ["a1b2"], "lowercase": True}
+EVERYTHING = CheckpointConfig(keep_last=100, keep_best=0)
+OPTIMIZER = make_optimizer(OptimizerConfig(), optax.constant_schedule(1e-3))
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Mesh:
+    return make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Callable[[int], Task]) -> Task:
+    return make_task(8)
+
+
+@pytest.fixture(scope="module")
+def state(task: Task, mesh: Mesh) -> TrainState:
+    """A state of which no two numbers are alike."""
+    state = init_state(task.definition, OPTIMIZER, mesh, seed=0)
+    rng = np.random.default_rng(0)
+
+    def scramble(leaf: jax.Array) -> jax.Array:
+        value = rng.standard_normal(leaf.shape) * 100
+        return jax.device_put(value.astype(leaf.dtype), leaf.sharding)
+
+    return at(jax.tree.map(scramble, state), 3)
+
+
+def at(state: TrainState, step: int) -> TrainState:
+    place = state.step.sharding
+    return dataclasses.replace(state, step=jax.device_put(np.int32(step), place))
+
+
+def save(
+    directory: Path,
+    state: TrainState,
+    config: CheckpointConfig = EVERYTHING,
+    steps: dict[int, dict[str, float] | None] | None = None,
+    identity: Any = IDENTITY,
+) -> None:
+    """Saves under every step of `steps`, which tells the metrics."""
+    with Checkpointer(directory, config, identity) as checkpointer:
+        for step, metrics in (steps or {int(state.step): None}).items():
+            checkpointer.save(at(state, step), metrics)
+
+
+def steps_in(directory: Path) -> set[int]:
+    return {int(path.name) for path in directory.iterdir() if path.name.isdigit()}
+
+
+def assert_equal(found: TrainState, expected: TrainState) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert_array_equal(ours, theirs)
+
+
+def test_a_state_comes_back_bit_for_bit_where_it_was(
+    tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
+) -> None:
+    save(tmp_path, state)
+    with Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer:
+        assert checkpointer.latest_step() == 3
+        restored = checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
+    assert_equal(restored, state)
+    for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+        assert ours.sharding == theirs.sharding
+
+
+@pytest.mark.parametrize(
+    ("config", "devices"), [(MeshConfig(), 1), (MeshConfig(1, 4, 2), 8), (MeshConfig(), 2)]
+)
+def test_a_state_comes_back_on_another_mesh(
+    tmp_path: Path, task: Task, state: TrainState, config: MeshConfig, devices: int
+) -> None:
+    save(tmp_path, state)
+    other = make_mesh(config, jax.devices()[:devices])
+    abstract = abstract_state(task.definition, OPTIMIZER, other)
+    with Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer:
+        restored = checkpointer.restore(abstract)
+    assert_equal(restored, state)
+    for ours, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(abstract), strict=True):
+        assert ours.sharding == expected.sharding
+
+
+def test_training_goes_on_over_the_buffers_of_a_state_being_saved(
+    tmp_path: Path, make_task: Callable[[int], Task], mesh: Mesh
+) -> None:
+    # 48 MiB, so that the bytes are still being written when the next step donates the buffers.
+    definition = make_task(1_048_576).definition
+    abstract = abstract_state(definition, OPTIMIZER, mesh)
+    state = init_state(definition, OPTIMIZER, mesh, seed=1)
+    expected = jax.tree.map(lambda x: np.array(x, copy=True), state.params)
+    destroy = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 - 7, s), donate_argnums=0)
+    with Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer:
+        checkpointer.save(state, None)
+        overwritten = jax.block_until_ready(destroy(state))
+        assert (np.asarray(overwritten.params["dense.bias"]) == -7).all()
+    with Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer:
+        restored = checkpointer.restore(abstract)
+    for name, value in expected.items():
+        assert_array_equal(restored.params[name], value)
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        (CheckpointConfig(keep_last=2, keep_best=0), {50, 60}),
+        (CheckpointConfig(keep_last=1, keep_every=20, keep_best=0), {20, 40, 60}),
+        # Lowest loss at 30, then 20; 10 was never evaluated.
+        (CheckpointConfig(keep_last=1, keep_best=1), {30, 60}),
+        (CheckpointConfig(keep_last=1, keep_best=2), {20, 30, 60}),
+        (
+            CheckpointConfig(
+                keep_last=1, keep_best=1, best_metric="mlm_accuracy", lower_is_better=False
+            ),
+            {40, 60},
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_kept(
+    tmp_path: Path, state: TrainState, config: CheckpointConfig, kept: set[int]
+) -> None:
+    def metrics(loss: float, accuracy: float) -> dict[str, float]:
+        return {"mlm_loss": loss, "mlm_accuracy": accuracy}
+
+    first = {10: None, 20: metrics(4.0, 0.1), 30: metrics(3.0, 0.3)}
+    then = {40: metrics(5.0, 0.4), 50: None, 60: metrics(6.0, 0.2)}
+    save(tmp_path, state, config, first)
+    # A run that goes on still knows how good the checkpoints before were.
+    save(tmp_path, state, config, then)
+    assert steps_in(tmp_path) == kept
+
+
+def test_a_metric_to_keep_the_best_by_must_be_there(tmp_path: Path, state: TrainState) -> None:
+    config = CheckpointConfig(best_metric="f1")
+    with pytest.raises(ValueError, match="best_metric='f1'.* mlm_accuracy, mlm_loss"):
+        save(tmp_path, state, config, {10: {"mlm_loss": 1.0, "mlm_accuracy": 0.5}})
+
+
+def test_a_different_run_is_refused_with_the_difference(
+    tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
+) -> None:
+    save(tmp_path, state)
+    other = {"model": {"hidden_dim": 16, "num_layers": 2}, "corpora": ["c3d4"], "seed": 1}
+    with (
+        Checkpointer(tmp_path, EVERYTHING, other) as checkpointer,
+        pytest.raises(ValueError, match="belongs to another run") as error,
+    ):
+        checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
+    for line in (
+        "model.hidden_dim: 8 -> 16",
+        "corpora: ['a1b2'] -> ['c3d4']",
+        "lowercase: True -> None",
+        "seed: None -> 1",
+    ):
+        assert f"\n  {line}\n" in str(error.value)
+    assert "num_layers" not in str(error.value)
+
+
+def test_another_optimizer_is_refused_with_the_difference(
+    tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
+) -> None:
+    save(tmp_path, state)
+    other = optax.sgd(1e-3, momentum=0.9)
+    with (
+        Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer,
+        pytest.raises(ValueError, match="another optimizer") as error,
+    ):
+        checkpointer.restore(abstract_state(task.definition, other, mesh))
+    assert ".nu['dense.kernel']" in str(error.value) and ".trace['dense.kernel']" in str(
+        error.value
+    )
+
+
+def test_differences_are_of_values_at_any_depth() -> None:
+    assert differences({"a": {"b": 1}, "c": [1]}, {"a": {"b": 1}, "c": [1]}) == []
+    assert differences({"a": {"b": 1}}, {"a": 2}) == ["a: {'b': 1} -> 2"]
+
+
+def test_what_a_killed_save_left_is_not_a_checkpoint(
+    tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
+) -> None:
+    save(tmp_path, state, steps={1: None, 2: None})
+    # Orbax writes under this name and renames when all is there.
+    left = tmp_path / "5.orbax-checkpoint-tmp-1712345678"
+    (tmp_path / "2").rename(left)
+    (left / "_CHECKPOINT_METADATA").unlink(missing_ok=True)
+    with Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer:
+        assert checkpointer.latest_step() == 1
+        checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
+        checkpointer.save(at(state, 5), None)
+    assert steps_in(tmp_path) == {1, 5}
+    assert not left.exists()
+
+
+def test_before_the_first_checkpoint_there_is_none(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "new", EVERYTHING, IDENTITY) as checkpointer:
+        assert checkpointer.latest_step() is None
+
+
+def test_parameters_alone_are_loaded(
+    tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
+) -> None:
+    save(tmp_path, state, steps={3: None, 4: None})
+    definition = task.definition
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+    params = load_parameters(tmp_path, definition, shardings)
+    for name, value in state.params.items():
+        assert_array_equal(params[name], value)
+        assert params[name].sharding == shardings[name]
+
+
+def test_parameters_that_do_not_fit_are_refused(
+    tmp_path: Path, make_task: Callable[[int], Task], state: TrainState
+) -> None:
+    shardings: dict[str, Any] = {}
+    definition = make_task(16).definition
+    with pytest.raises(ValueError, match="no such directory; expected a run's `checkpoints`"):
+        load_parameters(tmp_path / "none", definition, shardings)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty: holds no finished checkpoint"):
+        load_parameters(tmp_path / "empty", definition, shardings)
+    save(tmp_path / "run", state)
+    message = "dense.kernel has shape (8, 4), the model expects (16, 4)"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_parameters(tmp_path / "run", definition, shardings)
+    renamed = dataclasses.replace(
+        definition,
+        shapes={"other" if n == "dense.bias" else n: s for n, s in definition.shapes.items()},
+    )
+    with pytest.raises(ValueError, match=re.escape("- other\n  + dense.bias")):
+        load_parameters(tmp_path / "run", renamed, shardings)
+
+
+@pytest.mark.parametrize(
+    "values", [{"every_steps": 0}, {"keep_last": 0}, {"keep_every": -1}, {"keep_best": -1}]
+)
+def test_impossible_settings_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"checkpoint.{next(iter(values))}|and checkpoint"):
+        CheckpointConfig(**values)
