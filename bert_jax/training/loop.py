@@ -150,6 +150,7 @@ class Trainer:
         rows = local_rows(self.mesh, size)
         batches = (to_global(batch, self.mesh, rows, size) for batch in phase.held_out())
         metrics = evaluate(self.evaluation_step, state.params, batches)
+        _require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)
         return metrics
@@ -203,13 +204,18 @@ class _Window:
         step, metrics, flops = self.pending
         self.pending = None
         host = jax.device_get(metrics)
-        for name, metric in host.items():
-            if not math.isfinite(metric.sum):
-                raise TrainingDiverged(
-                    f"step {step}: {name} is {float(metric.sum)}, not a finite number. Checkpoints "
-                    "up to the step before are intact; a lower learning rate, a longer warm-up or "
-                    "gradient clipping usually helps"
-                )
+        _require_finite(step, {name: float(metric.sum) for name, metric in host.items()})
         self.totals.add(host)
         self.flops += flops
         self.last_step = step
+
+
+def _require_finite(step: int, values: Mapping[str, float]) -> None:
+    """Raises TrainingDiverged naming every value that is NaN or infinite."""
+    offending = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+    if offending:
+        raise TrainingDiverged(
+            f"step {step}: {', '.join(offending)}, not a finite number. Checkpoints up to the step "
+            "before are intact; a lower learning rate, a longer warm-up or gradient clipping "
+            "usually helps"
+        )

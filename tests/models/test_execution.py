@@ -221,7 +221,9 @@ def test_norm_placements_agree_with_torch(norm: Any, batch: Batch) -> None:
         norm_first=norm == "pre",
     )
     final = torch.nn.LayerNorm(dim) if norm == "pre" else None
-    stack = torch.nn.TransformerEncoder(layer, config.num_layers, norm=final, enable_nested_tensor=False)
+    stack = torch.nn.TransformerEncoder(
+        layer, config.num_layers, norm=final, enable_nested_tensor=False
+    )
     load_torch(stack, params)
 
     @jax.jit

@@ -1,0 +1,146 @@
+"""A run that cannot work is refused before step 0, with everything that is wrong with it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from jax.sharding import Mesh
+
+from bert_jax.models.config import EncoderConfig
+from bert_jax.training.preflight import PhaseFacts, check
+from bert_jax.training.sharding import MeshConfig, make_mesh
+
+MODEL = EncoderConfig(vocab_size=1000, max_positions=128)
+PHASE = PhaseFacts(
+    name="phase1",
+    corpus="data/a",
+    sequence_length=128,
+    batch_size=32,
+    evaluation_batch_size=16,
+    corpus_length=128,
+    corpus_vocab_size=1000,
+    corpus_documents=50,
+    held_out_documents=5,
+    num_records=32,
+    held_out_records=1,
+    tokenizer_fingerprint="0123456789abcdef",
+)
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Mesh:
+    return make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+
+
+def problems(
+    mesh: Mesh,
+    *phases: PhaseFacts,
+    model: EncoderConfig = MODEL,
+    accumulation_steps: int = 1,
+    next_sentence: bool = True,
+) -> list[str]:
+    """The lines of the refusal, after its heading."""
+    with pytest.raises(ValueError, match="^this run cannot start:\n") as error:
+        check(
+            model,
+            phases,
+            mesh,
+            accumulation_steps=accumulation_steps,
+            next_sentence=next_sentence,
+        )
+    return [line.strip() for line in str(error.value).splitlines()[1:]]
+
+
+def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
+    # Batches as large as the corpus and as small as mesh and accumulation allow, two phases.
+    second = dataclasses.replace(PHASE, name="phase2", corpus="data/b", batch_size=8)
+    check(MODEL, [PHASE, second], mesh, accumulation_steps=2, next_sentence=True)
+    alone = dataclasses.replace(PHASE, corpus_documents=1, held_out_documents=1)
+    model = dataclasses.replace(MODEL, num_segments=0)
+    check(model, [alone], mesh, accumulation_steps=1, next_sentence=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"corpus_vocab_size": 1001},
+            "data/a holds token ids up to 1000, model.vocab_size is 1000: set it to at least 1001",
+        ),
+        (
+            {"sequence_length": 129, "corpus_length": 129},
+            "sequence_length=129 is longer than model.max_positions=128: raise the latter",
+        ),
+        (
+            {"corpus_length": 64},
+            "sequence_length=128, but data/a was prepared with --max-length 64: prepare it again "
+            "or change sequence_length",
+        ),
+        (
+            {"batch_size": 30},
+            "batch_size=30 is not divisible by 4 (4 parts of the mesh x accumulation_steps=1)",
+        ),
+        (
+            {"evaluation_batch_size": 18},
+            "evaluation batches of 18 are not divisible by the 4 parts of the mesh: set "
+            "evaluation.batch_size",
+        ),
+        (
+            {"num_records": 31},
+            "data/a has 31 training records, fewer than one batch of 32: use more text or a "
+            "smaller batch_size",
+        ),
+        (
+            {"held_out_records": 0},
+            "data/a has no held-out records to evaluate on: prepare it with a larger --held-out",
+        ),
+        (
+            {"corpus_documents": 1},
+            "next_sentence draws second segments from other documents, and the training split of "
+            "data/a has one: separate documents by blank lines, hold out a larger share, or set "
+            "next_sentence=False",
+        ),
+        (
+            {"held_out_documents": 1},
+            "next_sentence draws second segments from other documents, and the held-out split of "
+            "data/a has one: separate documents by blank lines, hold out a larger share, or set "
+            "next_sentence=False",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_each_mistake_is_named(mesh: Mesh, changes: dict[str, Any], message: str) -> None:
+    phase = dataclasses.replace(PHASE, **changes)
+    assert problems(mesh, phase) == [f"phase phase1: {message}"]
+
+
+def test_accumulation_splits_the_batch_further(mesh: Mesh) -> None:
+    assert problems(mesh, PHASE, accumulation_steps=16) == [
+        "phase phase1: batch_size=32 is not divisible by 64 (4 parts of the mesh x "
+        "accumulation_steps=16)"
+    ]
+
+
+def test_pairs_need_two_segments(mesh: Mesh) -> None:
+    model = dataclasses.replace(MODEL, num_segments=1)
+    assert problems(mesh, PHASE, model=model) == [
+        "next_sentence needs model.num_segments >= 2, not 1: a pair is told apart by its segment "
+        "ids"
+    ]
+
+
+def test_phases_share_a_tokenizer(mesh: Mesh) -> None:
+    other = dataclasses.replace(
+        PHASE, name="phase2", corpus="data/b", tokenizer_fingerprint="fedcba9876543210"
+    )
+    assert problems(mesh, PHASE, other) == [
+        "the phases' corpora were prepared with different tokenizers (data/a: 0123456789ab, "
+        "data/b: fedcba987654): prepare all of them with one"
+    ]
+
+
+def test_everything_wrong_is_said_at_once(mesh: Mesh) -> None:
+    first = dataclasses.replace(PHASE, num_records=3)
+    second = dataclasses.replace(PHASE, name="phase2", corpus_vocab_size=2000, batch_size=31)
+    lines = problems(mesh, first, second)
+    assert [line.split(": ")[0] for line in lines] == ["phase phase1"] + 2 * ["phase phase2"]
