@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TextIO
-
-from tensorboardX import SummaryWriter
+from typing import TYPE_CHECKING, TextIO
 
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import MetricsLog
 from bert_jax.training.progress import Progress, format_metric, progress_line
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
 
 LOG_NAME = "metrics.jsonl"
 CURVES_NAME = "curves.png"
@@ -52,12 +53,9 @@ class Reporter:
         self._stream = stream
         self._progress = Progress(total_steps, clock=clock)
         self._compiling = True
+        self._drawn = False
         self._log = MetricsLog(self._work_dir / LOG_NAME, start_step=start_step)
-        self._board = (
-            SummaryWriter(str(self._work_dir / TENSORBOARD_NAME), purge_step=start_step + 1)
-            if tensorboard
-            else None
-        )
+        self._board = _board(self._work_dir, start_step) if tensorboard else None
 
     def train(
         self,
@@ -105,6 +103,7 @@ class Reporter:
         self._log.append("train", step, {**values, **extra})
         self._write_board("train", step, values)
         self._compiling = False
+        self._drawn = False
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report metrics of the held-out split after `step` steps, and draw the curves so far."""
@@ -115,11 +114,12 @@ class Reporter:
         self._draw()
 
     def close(self) -> None:
-        """Draw the curves a last time and close the files."""
+        """Close the files, and draw the curves where they lack the last steps."""
         self._log.close()
         if self._board is not None:
             self._board.close()
-        self._draw()
+        if not self._drawn:
+            self._draw()
 
     def _say(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
@@ -132,3 +132,12 @@ class Reporter:
     def _draw(self) -> None:
         log, curves = self._work_dir / LOG_NAME, self._work_dir / CURVES_NAME
         draw_curves(log, curves, title=self._work_dir.resolve().name)
+        self._drawn = True
+
+
+def _board(work_dir: Path, start_step: int) -> SummaryWriter:
+    """Opens the event file of a run that goes on from `start_step`."""
+    # Imported late: it imports PyTorch where there is one, two seconds of every start.
+    from tensorboardX import SummaryWriter
+
+    return SummaryWriter(str(work_dir / TENSORBOARD_NAME), purge_step=start_step + 1)
