@@ -96,7 +96,8 @@ class Embeddings(nnx.Module):
             return table[None]
         # A product, not a gather: its gradient would scatter a whole batch into `length` rows.
         one_hot = jax.nn.one_hot(position_ids, length, dtype=self.dtype)
-        return jnp.einsum("blp,pd->bld", one_hot, table)
+        # HIGHEST, as in `select_rows`: a float32 table is looked up exactly.
+        return jnp.einsum("blp,pd->bld", one_hot, table, precision=jax.lax.Precision.HIGHEST)
 
     def _segments(self, segment_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
         table = self.segment[...].astype(self.dtype)
