@@ -1,15 +1,33 @@
-"""A task small enough to compile in no time, for tests of what surrounds the model."""
+"""A task small enough to compile in no time, and runs of it that can be stopped anywhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import Mesh
 
 from bert_jax.models.parameters import define
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, weighted_mean
+from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
+from bert_jax.training.interruption import StopRequest
+from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.step import make_evaluation_step, make_train_step
+
+DIM, SEED, STEPS = 8, 3, 10
+CONFIG = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=2)
+SCHEDULE = make_schedule(CONFIG, STEPS)
+OPTIMIZER = make_optimizer(CONFIG, SCHEDULE)
+INTERVALS = Intervals(report=1, evaluate=5, save=4)
+KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
 
 
 class Line(nnx.Module):
@@ -53,3 +71,134 @@ class Fitting:
 @pytest.fixture(scope="session")
 def make_task() -> Callable[[int], Task]:
     return Fitting
+
+
+def example_batch(seed: list[int], size: int, counted: int | None = None) -> HostBatch:
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.standard_normal((size, DIM), np.float32),
+        "y": rng.standard_normal((size, 4), np.float32),
+        "weight": (np.arange(size) < (size if counted is None else counted)).astype(np.float32),
+    }
+
+
+@dataclass
+class Recorder:
+    """Stands for the reporter, and keeps what everything else did, in order."""
+
+    events: list[tuple[str, int]] = field(default_factory=list)
+    losses: dict[int, float] = field(default_factory=dict)
+    held_out: dict[int, dict[str, float]] = field(default_factory=dict)
+    details: list[dict[str, Any]] = field(default_factory=list)
+
+    def train(self, step: int, metrics: Any, **details: Any) -> None:
+        self.events.append(("report", step))
+        self.losses[step] = metrics["loss"]
+        self.details.append({"step": step, **details, **metrics})
+
+    def evaluation(self, step: int, metrics: Any) -> None:
+        self.events.append(("evaluate", step))
+        self.held_out[step] = dict(metrics)
+
+
+@dataclass
+class Bench:
+    """What the runs of this file share: one compiled step."""
+
+    mesh: Mesh
+    task: Task
+    train_step: Any
+    evaluation_step: Any
+    schedule: Any = SCHEDULE
+    num_steps: int = STEPS
+    recorder: type[Recorder] = Recorder
+    example_batch: Callable[..., HostBatch] = staticmethod(example_batch)
+
+    def phases(self, events: list | None = None, poison: int | None = None) -> list[Phase]:
+        """Six steps of 4 rows, then four of 8; step `poison` sees a batch that is no number."""
+
+        def phase(name: str, first: int, count: int, size: int) -> Phase:
+            def batches(start: int) -> Iterator[HostBatch]:
+                for step in range(start, count):
+                    if events is not None:
+                        events.append(("batch", first + step))
+                    batch = dict(example_batch([first, step], size))
+                    if first + step == poison:
+                        batch["y"] = batch["y"] * np.float32("nan")
+                    yield batch
+
+            def held_out() -> Iterator[HostBatch]:
+                # Seven rows in batches of four: the last is ragged.
+                yield example_batch([99, 0], 4)
+                yield example_batch([99, 1], 4, counted=3)
+
+            return Phase(
+                name=name,
+                first_step=first,
+                num_steps=count,
+                batch_size=size,
+                evaluation_batch_size=4,
+                batches=batches,
+                held_out=held_out,
+                flops_per_step=100.0 * size,
+            )
+
+        return [phase("phase1", 0, 6, 4), phase("phase2", 6, 4, 8)]
+
+    def fresh(self) -> TrainState:
+        return init_state(self.task.definition, OPTIMIZER, self.mesh, SEED)
+
+    def trainer(
+        self,
+        checkpointer: Any,
+        recorder: Any,
+        intervals: Intervals,
+        stop: Any = None,
+        train_step: Any = None,
+    ) -> Trainer:
+        return Trainer(
+            mesh=self.mesh,
+            train_step=train_step or self.train_step,
+            evaluation_step=self.evaluation_step,
+            schedule=SCHEDULE,
+            checkpointer=checkpointer,
+            reporter=recorder,
+            intervals=intervals,
+            stop=stop or StopRequest(),
+        )
+
+    def run(
+        self,
+        directory: Path,
+        recorder: Any,
+        *,
+        intervals: Intervals = INTERVALS,
+        stop: Any = None,
+        poison: int | None = None,
+    ) -> tuple[TrainState, bool]:
+        """Runs or goes on, as the command does."""
+        with Checkpointer(directory, KEEP_ALL, {}) as checkpointer:
+            if checkpointer.latest_step() is None:
+                state = self.fresh()
+            else:
+                abstract = abstract_state(self.task.definition, OPTIMIZER, self.mesh)
+                state = checkpointer.restore(abstract)
+            trainer = self.trainer(checkpointer, recorder, intervals, stop)
+            return trainer.run(state, self.phases(poison=poison))
+
+
+@pytest.fixture(scope="session")
+def bench(make_task: Callable[[int], Task]) -> Bench:
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
+    task = make_task(DIM)
+    train_step = make_train_step(task, OPTIMIZER, mesh, seed=SEED)
+    return Bench(mesh, task, train_step, make_evaluation_step(task, mesh))
+
+
+@pytest.fixture(scope="session")
+def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainState, Recorder]:
+    """The run in one piece."""
+    recorder = bench.recorder()
+    state, finished = bench.run(tmp_path_factory.mktemp("whole"), recorder)
+    assert finished
+    return state, recorder

@@ -1,0 +1,109 @@
+"""A run that was stopped or killed goes on to be the run in one piece, bit for bit."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from numpy.testing import assert_array_equal
+
+from bert_jax.training.interruption import StopRequest
+from bert_jax.training.loop import Intervals
+from bert_jax.training.state import TrainState
+
+
+def assert_same_state(found: TrainState, expected: TrainState) -> None:
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert_array_equal(ours, theirs)
+
+
+@dataclass
+class StopAt:
+    step: int
+
+    def stop_now(self, step: int) -> bool:
+        return step >= self.step
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 6, 9])
+def test_a_stopped_run_goes_on_as_if_nothing_happened(
+    bench: Any, whole: Any, tmp_path: Path, stop_at: int
+) -> None:
+    recorder = bench.recorder()
+    state, finished = bench.run(tmp_path, recorder, stop=StopAt(stop_at))
+    assert not finished
+    assert int(state.step) == stop_at
+    assert list(recorder.losses) == list(range(1, stop_at + 1))
+    state, finished = bench.run(tmp_path, recorder)
+    assert finished
+    expected_state, expected = whole
+    assert recorder.losses == expected.losses
+    assert recorder.held_out[10] == expected.held_out[10]
+    assert_same_state(state, expected_state)
+    # And a third time there is nothing left to do.
+    before = list(recorder.events)
+    state, finished = bench.run(tmp_path, recorder)
+    assert finished and recorder.events == before
+    assert_same_state(state, expected_state)
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_path: Path) -> None:
+    class KillAt(StopAt):
+        def stop_now(self, step: int) -> bool:
+            if step >= self.step:
+                raise Killed
+            return False
+
+    recorder = bench.recorder()
+    with pytest.raises(Killed):
+        bench.run(tmp_path, recorder, stop=KillAt(7))
+    assert max(recorder.losses) == 6
+    again = bench.recorder()
+    state, finished = bench.run(tmp_path, again)
+    assert finished
+    expected_state, expected = whole
+    # Saved after step 4: 5 and 6 are computed again, to the same numbers.
+    assert again.losses == {step: expected.losses[step] for step in range(5, 11)}
+    assert {5: again.losses[5], 6: again.losses[6]} == {s: recorder.losses[s] for s in (5, 6)}
+    assert_same_state(state, expected_state)
+
+
+def test_sigterm_is_a_request(bench: Any, whole: Any, tmp_path: Path) -> None:
+    previous = signal.getsignal(signal.SIGTERM)
+
+    class Terminating(bench.recorder):
+        def train(self, step: int, metrics: Any, **details: Any) -> None:
+            super().train(step, metrics, **details)
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    recorder = Terminating()
+    with StopRequest() as stop:
+        state, finished = bench.run(tmp_path, recorder, stop=stop)
+    assert signal.getsignal(signal.SIGTERM) is previous
+    # Reported while step 4 was under way; its update is kept.
+    assert not finished and int(state.step) == 4
+    state, finished = bench.run(tmp_path, bench.recorder())
+    assert finished
+    assert_same_state(state, whole[0])
+
+
+class Forgetful:
+    """Saves nothing."""
+
+    def save(self, state: TrainState, metrics: Any) -> None:
+        pass
+
+
+def test_other_processes_train_without_a_reporter(bench: Any, whole: Any) -> None:
+    trainer = bench.trainer(Forgetful(), None, Intervals(1, 5, 4))
+    state, finished = trainer.run(bench.fresh(), bench.phases())
+    assert finished
+    assert_same_state(state, whole[0])
