@@ -1,0 +1,87 @@
+"""Devices that need not be here: `cpu:8`, or a TPU slice by the name JAX knows it under."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jax
+
+EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
+
+# What libtpu asks the metadata server of a Cloud TPU host for; anything will do where it only
+# compiles, and without an answer it waits.
+_NO_TPU_HOST = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+}
+
+
+def topology_devices(name: str) -> list[jax.Device]:
+    """The devices of a topology, to build a mesh of and compile for.
+
+    To be called before JAX has touched a device. On TPU v4 a device is a chip of two cores, as it
+    is by default on the hardware.
+
+    Raises:
+      ValueError: no such topology, JAX already runs with other devices, or libtpu is missing.
+    """
+    parsed = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name)
+    if not parsed:
+        raise ValueError(f"--topology {name!r}: write a kind and a shape, such as {EXAMPLES}")
+    kind, shape = parsed.groups()
+    dims = [int(dim) for dim in shape.split("x")]
+    if kind == "cpu":
+        if len(dims) > 1 or dims[0] < 1:
+            raise ValueError(f"--topology {name!r}: write the number of devices, such as cpu:8")
+        return _cpu_devices(dims[0])
+    return _tpu_devices(name, kind, dims)
+
+
+def _cpu_devices(count: int) -> list[jax.Device]:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax  # after the variable, which it reads when it is imported
+
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        pass  # devices exist already: enough of them serve as well
+    devices = jax.devices("cpu")
+    if len(devices) < count:
+        raise ValueError(
+            f"--topology cpu:{count}: this process already runs JAX with {len(devices)} CPU "
+            "devices, and their number is fixed: call `bert-jax plan` in a process of its own"
+        )
+    return devices[:count]
+
+
+def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
+    if "TPU_LIBRARY_PATH" not in os.environ and importlib.util.find_spec("libtpu") is None:
+        raise ValueError(
+            f"--topology {name!r}: compiling for a TPU needs libtpu, which is not installed: "
+            "pip install 'bert_jax[tpu]' (it does not need a TPU; --topology cpu:N goes without)"
+        )
+    for variable, value in (_NO_TPU_HOST | {"JAX_PLATFORMS": "cpu"}).items():
+        os.environ.setdefault(variable, value)
+    import jax
+    from jax.experimental import topologies
+
+    options: dict[str, object] = {}
+    if kind == "v4":
+        options["chip_config_name"] = "megacore"
+    if max(dims) == 1:  # a part of a host, which otherwise has 2 x 2 chips
+        options["chips_per_host_bounds"] = [1, 1, 1]
+    try:
+        description = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
+        raise ValueError(
+            f"--topology {name!r}: libtpu knows no such slice ({reason}); there are names such "
+            f"as {EXAMPLES}"
+        ) from error
+    return list(description.devices)

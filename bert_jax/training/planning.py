@@ -1,0 +1,122 @@
+"""Compiling a train step for devices that need not be here, and what the compiler says of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.models.parameters import ModelDefinition
+from bert_jax.tasks.protocol import Task
+from bert_jax.training.sharding import batch_sharding
+from bert_jax.training.state import abstract_state
+from bert_jax.training.step import make_train_step
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """A train step compiled for one mesh; all figures are of one device.
+
+    arguments, outputs, temporaries: bytes; outputs without those that take an argument's place.
+    flops, bytes_accessed: of one run of the program, by the compiler's own count, which sees the
+    body of a loop once.
+    text: the partitioned program, as HLO.
+    """
+
+    arguments: int
+    outputs: int
+    temporaries: int
+    flops: float
+    bytes_accessed: float
+    text: str
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a device must have."""
+        return self.arguments + self.outputs + self.temporaries
+
+    @property
+    def least_traffic(self) -> int:
+        """Bytes that pass through memory at least: state and batch are read, the state written,
+        and whatever lies in the temporaries at their peak was written and will be read."""
+        return 2 * self.arguments + self.outputs + 2 * self.temporaries
+
+
+class OutOfMemory(Exception):
+    """The compiler gave up: `needed` bytes a device, where it may use `available`."""
+
+    def __init__(self, needed: int, available: int):
+        super().__init__(f"{needed} bytes needed, {available} available")
+        self.needed, self.available = needed, available
+
+
+def compile_step(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    batch: Mapping[str, jax.ShapeDtypeStruct],
+    *,
+    seed: int,
+    accumulation_steps: int,
+) -> CompiledStep:
+    """Compiles the train step for the devices of `mesh`; no array is ever made.
+
+    Raises:
+      OutOfMemory: the compiler knows the devices' memory and finds it too small.
+    """
+    sharding = batch_sharding(mesh)
+    placed = {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+        for name, array in batch.items()
+    }
+    step = make_train_step(task, optimizer, mesh, seed=seed, accumulation_steps=accumulation_steps)
+    lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed)
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        refused = _out_of_memory(str(error))
+        if refused is None:
+            raise
+        raise refused from error
+    return _read(compiled)
+
+
+def state_bytes(
+    definition: ModelDefinition[Any], optimizer: optax.GradientTransformation, mesh: Mesh
+) -> int:
+    """Bytes of parameters and optimizer state on one device."""
+    leaves = jax.tree.leaves(abstract_state(definition, optimizer, mesh))
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves
+    )
+
+
+def _read(compiled: Any) -> CompiledStep:
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    return CompiledStep(
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        flops=cost["flops"],
+        bytes_accessed=cost["bytes accessed"],
+        text=compiled.as_text(),
+    )
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _out_of_memory(message: str) -> OutOfMemory | None:
+    """Reads the TPU compiler's "Used 20.41G of 15.75G hbm"."""
+    size = r"([\d.]+)([KMGT]?)"
+    found = re.search(rf"Used {size} of {size} hbm", message)
+    if found is None:
+        return None
+    used, used_unit, limit, limit_unit = found.groups()
+    return OutOfMemory(int(float(used) * _UNITS[used_unit]), int(float(limit) * _UNITS[limit_unit]))
