@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.deduplication import SeenDocuments
-from bert_jax.data.input_paths import is_tfds
 from bert_jax.data.manifest import TOKENIZER, Manifest, SplitInfo, file_sha256
 from bert_jax.data.packing import SPECIAL_TOKENS_PER_PIECE
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress, ProgressMeter
 from bert_jax.data.shards import ShardSettings, UnitResult, read_result
-from bert_jax.data.sources import SourceCounts, expand_inputs, read_documents, total_bytes
+from bert_jax.data.sources import (
+    SourceCounts,
+    expand_inputs,
+    read_documents,
+    source_name,
+    total_bytes,
+)
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.units import SPLITS, Split, StreamCounts, Unit, build_units, shard_name
 from bert_jax.data.workers import Done, WorkerPool
@@ -92,7 +97,7 @@ def _plan(paths: list[str], tokenizer: Tokenizer, options: PrepareOptions) -> di
     """All that decides the corpus, in the words of the manifest."""
     sources = [
         {
-            "path": path if is_tfds(path) else os.path.abspath(path),
+            "path": source_name(path, options.sources),
             "num_bytes": total_bytes([path], options.sources),
         }
         for path in paths

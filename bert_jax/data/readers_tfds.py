@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import logging
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,7 +13,13 @@ from typing import Any, NamedTuple
 from bert_jax.data.documents import Document, SourceCounts, SourceOptions, checked_documents
 from bert_jax.data.input_paths import TFDS_PREFIX
 
+logger = logging.getLogger(__name__)
+
 _BATCH_ROWS = 128
+# Packages of builders whose datasets hold text. TFDS finds a builder by importing all its packages
+# and stops, silently, at the first one that cannot be imported: without h5py, which it does not
+# require, that comes before `text`, and so it knows no wikipedia, lm1b or c4.
+_TEXT_PACKAGES = ("text", "summarization", "translate", "structured", "question_answering")
 _NAME = re.compile(
     r"(?P<builder>[\w.+-]+(/[\w.+=,-]+)*(:\d+\.\d+\.\d+)?)(:(?P<split>[^:\s]+(\[[^\]\s]*\].*)?))?"
 )
@@ -40,7 +49,7 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
     TFDS downloads and prepares a dataset that is not there yet. ValueError if it cannot be had or
     has no such feature, whatever the options; for single rows that are not UTF-8, by the options.
     """
-    source = _open(name, options.tfds_data_dir)
+    source = _open(name, options.tfds_data_dir).source
     features = list(source.dataset_info.features)
     if options.text_field not in features:
         raise ValueError(
@@ -70,29 +79,85 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
 
 def tfds_bytes(name: str, data_dir: str | None) -> int:
     """Bytes on disk of the split, for progress, taking all rows of the dataset for equally long."""
-    source = _open(name, data_dir)
+    source = _open(name, data_dir).source
     splits = source.dataset_info.splits.values()
     num_rows = sum(split.num_examples for split in splits)
     return sum(split.num_bytes for split in splits) * len(source) // max(1, num_rows)
 
 
+def resolved_tfds(name: str, data_dir: str | None) -> str:
+    """The name with what it leaves to TFDS: "tfds:NAME/CONFIG:VERSION:SPLIT"."""
+    return _open(name, data_dir).name
+
+
+class _Opened(NamedTuple):
+    name: str  # in full
+    source: Any  # a sequence of rows
+
+
 @lru_cache(maxsize=8)
-def _open(name: str, data_dir: str | None) -> Any:
-    builder, split = parse_tfds(name)
+def _open(name: str, data_dir: str | None) -> _Opened:
+    builder_name, split = parse_tfds(name)
     try:
         import tensorflow_datasets as tfds  # seconds to import: only where it is asked for
 
-        return tfds.data_source(builder, split=split, data_dir=data_dir)
+        for package in _TEXT_PACKAGES:
+            importlib.import_module(f"tensorflow_datasets.{package}")
     except ImportError as error:
         raise ValueError(
             f"{name}: cannot import TensorFlow Datasets ({error}); "
             "pip install tensorflow-datasets importlib_resources array_record"
         ) from error
-    # A builder is someone else's code, which downloads: what it raises cannot be listed.
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        where = f"data_dir {data_dir}" if data_dir else "TFDS_DATA_DIR or its default"
+    doing = "cannot find"
+    try:
+        # Its default, TFRecord, can neither be read at random nor without TensorFlow.
+        builder = tfds.builder(builder_name, data_dir=data_dir, file_format="array_record")
+        where = builder.data_path
+        if not builder.is_prepared():
+            _check_beam(builder, name)
+            logger.info("%s: TFDS downloads and prepares it into %s", name, where)
+            doing = f"found nothing in {where}, and cannot download and prepare"
+            builder.download_and_prepare()
+        doing = f"cannot read, from {where},"
+        source = builder.as_data_source(split=split)
+    except _MissingBeamError:
+        raise
+    except Exception as error:  # a builder is others' code: what it raises cannot be listed
         raise ValueError(
-            f"{name}: TensorFlow Datasets cannot open it (looked in {where}): "
-            f"{type(error).__name__}: {reason}"
+            f"{name}: TensorFlow Datasets {doing} {builder_name}: {type(error).__name__}: "
+            f"{_shortened(str(error))}"
         ) from error
+    full_name = f"{TFDS_PREFIX}{_versioned(builder)}:{split}"
+    logger.info("%s: reading %s", name, full_name)
+    return _Opened(full_name, source)
+
+
+def _shortened(message: str) -> str:
+    """The first line; with the list that it announces, but never TFDS's of all its datasets."""
+    first, _, rest = message.partition("\n")
+    return f"{first} {' '.join(rest.split())[:400]}" if first.rstrip().endswith(":") else first
+
+
+class _MissingBeamError(ValueError):
+    """A dataset must be built by Apache Beam, which is not installed."""
+
+
+def _check_beam(builder: Any, name: str) -> None:
+    """Refuses now what TFDS would only refuse after the download of, say, all of Wikipedia."""
+    from tensorflow_datasets.core import BeamBasedBuilder
+
+    if isinstance(builder, BeamBasedBuilder) and importlib.util.find_spec("apache_beam") is None:
+        raise _MissingBeamError(
+            f"{name}: there is nothing in {builder.data_path}, and TFDS builds the dataset with "
+            "Apache Beam, which is not installed. Either pip install apache-beam and what else "
+            f"tensorflow-datasets[{builder.name}] asks for; or, in another environment that has "
+            f"tensorflow and tensorflow-datasets[{builder.name}], run `tfds build "
+            f"{_versioned(builder)} --file_format=array_record --data_dir=DIR` and name DIR here "
+            "with --tfds-data-dir"
+        )
+
+
+def _versioned(builder: Any) -> str:
+    """The name from which `tfds.builder` makes this builder again, whatever is default then."""
+    dataset, _, version = builder.info.full_name.rpartition("/")
+    return f"{dataset}:{version}"

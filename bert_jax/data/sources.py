@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ __all__ = [
     "SourceOptions",
     "expand_inputs",
     "read_documents",
+    "source_name",
     "total_bytes",
 ]
 
@@ -42,6 +44,15 @@ def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> 
     """Bytes on disk, compressed as they are, of what `read_documents` would read."""
     options = options or SourceOptions()
     return sum(_input_bytes(name, options) for name in expand_inputs(inputs))
+
+
+def source_name(name: str, options: SourceOptions) -> str:
+    """What an expanded input is called for good: an absolute path, or TFDS's full name."""
+    if is_tfds(name):
+        from bert_jax.data.readers_tfds import resolved_tfds
+
+        return resolved_tfds(name, options.tfds_data_dir)
+    return os.path.abspath(name)
 
 
 def _input_bytes(name: str, options: SourceOptions) -> int:

@@ -1,11 +1,12 @@
-import importlib
+import importlib.util
 import subprocess
 import sys
 import textwrap
 
 import pytest
+import tensorflow_datasets as tfds
 
-from bert_jax.data.readers_tfds import TfdsName, parse_tfds
+from bert_jax.data.readers_tfds import TfdsName, parse_tfds, resolved_tfds
 from bert_jax.data.sources import SourceCounts, SourceOptions, read_documents, total_bytes
 
 # TFDS looks for the metadata of a builder beside its module, which must lie in a package.
@@ -83,12 +84,56 @@ def test_what_tfds_cannot_give_is_said_in_one_line(data_dir):
     for name, field, message in [
         ("tfds:tiny_text/plain", "body", "no feature 'body'; its features are"),
         ("tfds:tiny_text/plain", "number", "expected text"),
-        ("tfds:tiny_text/plain:nosuch", "text", "cannot open it .*Unknown split 'nosuch'"),
-        ("tfds:no_such_dataset", "text", "cannot open it .*no_such_dataset not found"),
+        ("tfds:tiny_text/plain:nosuch", "text", "cannot read, from .*Unknown split 'nosuch'"),
+        ("tfds:lm1b/nosuch", "text", "cannot find lm1b/nosuch: .*nosuch"),
+        ("tfds:no_such_dataset", "text", "cannot find .*no_such_dataset not found"),
     ]:
         with pytest.raises(ValueError, match=message) as caught:
             read(name, text_field=field, tfds_data_dir=data_dir, on_bad_line="skip")
         assert "\n" not in str(caught.value)
+
+
+def test_a_name_is_resolved_in_full(data_dir):
+    full = "tfds:tiny_text/plain:1.0.0:train"
+    assert resolved_tfds("tfds:tiny_text", data_dir) == full  # the default config
+    assert resolved_tfds("tfds:tiny_text/plain:1.0.0", data_dir) == full
+    assert read(full, tfds_data_dir=data_dir)[0][0].text.startswith("Sentence")
+
+
+@pytest.mark.parametrize("name", ["tfds:wikipedia", "tfds:wikipedia/20230601.en"])
+def test_wikipedia_is_known_up_to_the_download(name, tmp_path, monkeypatch):
+    find_spec = importlib.util.find_spec
+    hidden = lambda wanted: None if wanted == "apache_beam" else find_spec(wanted)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", hidden)
+    message = (
+        r"nothing in .*/wikipedia/20230601\.en/1\.0\.0, .*Apache Beam, which is not installed.*"
+        r"datasets\[wikipedia\].*`tfds build wikipedia/20230601\.en:1\.0\.0 --file_format=array"
+    )
+    with pytest.raises(ValueError, match=message):
+        read(name, tfds_data_dir=str(tmp_path))
+
+
+def test_a_failed_download_says_from_where_to_where(tmp_path, monkeypatch):
+    def refuse(self, *arguments, **options):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", refuse)
+    message = "found nothing in .*lm1b.*, and cannot download and prepare lm1b: .*no route to host"
+    with pytest.raises(ValueError, match=message):
+        read("tfds:lm1b", tfds_data_dir=str(tmp_path))
+
+
+def test_what_tfds_prepares_can_be_read_at_random(tmp_path, monkeypatch):
+    formats = []
+
+    def note(self, *arguments, **options):
+        formats.append(self.info.file_format)
+        raise ConnectionError
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", note)
+    with pytest.raises(ValueError, match="cannot download"):
+        read("tfds:lm1b", tfds_data_dir=str(tmp_path))
+    assert [file_format.value for file_format in formats] == ["array_record"]
 
 
 def test_the_environment_names_the_data_directory(data_dir):
