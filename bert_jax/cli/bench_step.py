@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile, warm up, and time three rounds; the median counts."""
     config = load_config(PretrainConfig, args.config, args.config_overrides)
-    name = args.phase or min(config.phases)
+    name = args.phase or config.ordered_phases()[0][0]
     if name not in config.phases:
         raise ValueError(f"--phase {name}: the config has {', '.join(sorted(config.phases))}")
     if args.steps < 1 or args.pieces < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 
 from bert_jax.data.masking import MaskingConfig
@@ -16,6 +17,12 @@ def _at_least(minimum: int, section: str, **values: int) -> None:
     for name, value in values.items():
         if value < minimum:
             raise ValueError(f"{section}{name}={value}: must be at least {minimum}")
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts digits as numbers: phase2 comes before phase10."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,8 @@ class PretrainConfig:
     init_from: a work directory to take parameters from; empty starts from random ones.
     next_sentence: pairs of segments and the next-sentence loss; False is MLM alone.
     accumulation_steps: parts a batch is processed in, one after the other, for one update.
-    phases: run in the order of their names; one learning-rate schedule spans all of them.
+    phases: run in the order of their names (phase2 before phase10); one learning-rate schedule
+      spans all of them.
     """
 
     work_dir: str
@@ -107,7 +115,8 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         _at_least(1, "", accumulation_steps=self.accumulation_steps)
-        _at_least(0, "", seed=self.seed)
+        if not 0 <= self.seed < 1 << 32:
+            raise ValueError(f"seed={self.seed}: expected 0 up to 2^32 - 1, what a JAX key takes")
         if not self.phases:
             raise ValueError("phases is empty: a run needs at least one, such as phases.phase1")
         if not self.work_dir:
@@ -121,7 +130,7 @@ class PretrainConfig:
     def ordered_phases(self) -> list[tuple[str, int, PhaseConfig]]:
         """(name, first step, phase) in running order."""
         first, result = 0, []
-        for name in sorted(self.phases):
+        for name in sorted(self.phases, key=_natural):
             result.append((name, first, self.phases[name]))
             first += self.phases[name].num_steps
         return result

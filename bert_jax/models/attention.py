@@ -10,6 +10,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import dense
 from bert_jax.models.layout import constrain
+from bert_jax.models.products import einsum_float32
 
 
 def document_mask(document_ids: jax.Array) -> jax.Array:
@@ -40,7 +41,7 @@ def xla_attention(
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
+    scores = einsum_float32("bqhd,bkhd->bhqk", query, key)
     if document_ids is not None:
         scores = jnp.where(document_mask(document_ids), scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)

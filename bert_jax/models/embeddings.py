@@ -13,6 +13,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import compute_dtype, embedding_table, layer_norm
 from bert_jax.models.layout import constrain
+from bert_jax.models.products import einsum_float32
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
@@ -70,9 +71,7 @@ class Embeddings(nnx.Module):
 
     def attend(self, x: jax.Array) -> jax.Array:
         """Inner products of `x` [..., hidden_dim] with every token embedding, in float32."""
-        return jnp.einsum(
-            "...d,vd->...v", x, self._token_table(), preferred_element_type=jnp.float32
-        )
+        return einsum_float32("...d,vd->...v", x, self._token_table())
 
     def _token_table(self) -> jax.Array:
         # Whole rows on every device: a lookup in a table split by feature would move the

@@ -27,6 +27,16 @@ class TrainState:
     opt_state: optax.OptState
 
 
+def parameter_key(seed: int) -> jax.Array:
+    """The key fresh parameters are drawn with."""
+    return jax.random.fold_in(jax.random.key(seed), 0)
+
+
+def dropout_key(seed: int, step: jax.Array) -> jax.Array:
+    """The key of a step's dropout; shares nothing with `parameter_key`."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step)
+
+
 def abstract_state(
     definition: ModelDefinition[Any], optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
@@ -71,4 +81,4 @@ def init_state(
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     shardings = shardings_of(abstract_state(definition, optimizer, mesh))
-    return jax.jit(init, out_shardings=shardings)(jax.random.key(seed))
+    return jax.jit(init, out_shardings=shardings)(parameter_key(seed))

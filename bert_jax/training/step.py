@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, add_metrics, total_loss
 from bert_jax.training.sharding import batch_sharding, layout
-from bert_jax.training.state import TrainState, abstract_state, shardings_of
+from bert_jax.training.state import TrainState, abstract_state, dropout_key, shardings_of
 
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 EvaluationStep = Callable[[Parameters, Batch], Metrics]
@@ -50,7 +50,7 @@ def make_train_step(
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         with layout(mesh):
-            key = jax.random.fold_in(jax.random.key(seed), state.step)
+            key = dropout_key(seed, state.step)
             weights = task.loss_weights(batch)
             if accumulation_steps == 1:
                 grads, metrics = gradient(state.params, batch, weights, key)
