@@ -13,6 +13,19 @@ import numpy as np
 from bert_jax.data.records import Piece
 
 SPECIAL_TOKENS_PER_PIECE = 3  # [CLS] A [SEP] B [SEP]
+_POSITIONS_PER_PIECE = 32  # by default a record of n positions holds at most n / 32 pieces
+
+
+def default_max_pieces(max_length: int) -> int:
+    """The most pieces in a record of `max_length` positions where nobody says otherwise."""
+    return max(1, max_length // _POSITIONS_PER_PIECE)
+
+
+def fill_rate(num_tokens: int, num_pieces: int, num_records: int, max_length: int) -> float:
+    """Share of the records' positions that their pieces take; 0 without records."""
+    positions = num_records * max_length
+    taken = num_tokens + SPECIAL_TOKENS_PER_PIECE * num_pieces
+    return taken / positions if positions else 0.0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bert_jax.data.assembly import Rows, assemble_rows
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.hashing import Purpose, hash_of, permuted
 from bert_jax.data.masking import Masker, MaskingConfig, Predictions
+from bert_jax.data.packing import SPECIAL_TOKENS_PER_PIECE
 from bert_jax.data.pairs import Segments, draw_pairs, whole_pieces
 from bert_jax.data.records import RecordBatch, ranges
 from bert_jax.data.vocabulary import Vocabulary
@@ -159,7 +160,8 @@ class ExampleSource:
     def _check_fit(self, pool: RecordBatch, records: NDArray[np.int64]) -> None:
         """Refuses records that exceed what the manifest promises."""
         pieces = np.bincount(pool.piece_record, minlength=len(records))
-        cost = np.bincount(pool.piece_record, pool.piece_length + 3, minlength=len(records))
+        positions = pool.piece_length + SPECIAL_TOKENS_PER_PIECE
+        cost = np.bincount(pool.piece_record, positions, minlength=len(records))
         bad = (pieces > self.max_pieces) | (cost > self.length)
         if bad.any():
             at = int(np.argmax(bad))

@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax.data.deduplication import SeenDocuments
 from bert_jax.data.manifest import TOKENIZER, Manifest, SplitInfo, file_sha256
-from bert_jax.data.packing import SPECIAL_TOKENS_PER_PIECE
+from bert_jax.data.packing import fill_rate
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress, ProgressMeter
 from bert_jax.data.shards import ShardSettings, UnitResult, read_result
@@ -226,8 +226,6 @@ class _Run:
         records = sum(result.shard.num_records for result in results)
         pieces = sum(result.num_pieces for result in results)
         tokens = sum(result.num_tokens for result in results)
-        positions = records * self.options.max_length
-        taken = tokens + SPECIAL_TOKENS_PER_PIECE * pieces
         return SplitInfo(
             shards=tuple(result.shard for result in results if result.shard.num_records),
             num_records=records,
@@ -235,5 +233,5 @@ class _Run:
             num_documents=sum(result.num_documents for result in results),
             num_sentences=sum(result.num_sentences for result in results),
             num_tokens=tokens,
-            fill_rate=taken / positions if positions else 0.0,
+            fill_rate=fill_rate(tokens, pieces, records, self.options.max_length),
         )

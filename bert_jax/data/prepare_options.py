@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from bert_jax.data.packing import SPECIAL_TOKENS_PER_PIECE
+from bert_jax.data.packing import SPECIAL_TOKENS_PER_PIECE, default_max_pieces
 from bert_jax.data.sentences import check_language
 from bert_jax.data.sources import SourceOptions
 
 MIN_LENGTH = 8
 MAX_LENGTH = 65_535  # a record counts tokens in 16 bits
-_POSITIONS_PER_PIECE = 32  # by default a record of n positions holds at most n / 32 pieces
 _LIBRARIES = ("sentencex", "tokenizers", "array_record")  # their versions decide bytes, too
 
 
@@ -62,7 +61,7 @@ class PrepareOptions:
     def piece_limit(self) -> int:
         """The most pieces in a record."""
         if self.max_pieces is None:
-            return max(1, self.max_length // _POSITIONS_PER_PIECE)
+            return default_max_pieces(self.max_length)
         return self.max_pieces
 
     def as_json(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,28 @@ def shard_path(directory: Path, name: str) -> Path:
     return directory / f"{name}.arrayrecord"
 
 
+def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
+    """Write records to a shard that is there whole or not at all, also after a power cut.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        writer = ArrayRecordWriter(str(temporary), _WRITER_OPTIONS)
+        for blob in blobs:
+            writer.write(blob)
+        writer.close()
+    except RuntimeError as error:  # all that ArrayRecord raises, a full disk included
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"{path} cannot be written: {error}") from error
+    with open(temporary, "rb+") as file:
+        os.fsync(file.fileno())
+    info = ShardInfo(path.name, len(blobs), temporary.stat().st_size, file_sha256(temporary))
+    os.replace(temporary, path)
+    return info
+
+
 def write_shard(
     unit: Unit, encoder: Encoder, settings: ShardSettings, directory: Path
 ) -> UnitResult:
@@ -61,8 +84,7 @@ def write_shard(
     filled = [document for document in documents if len(document.token_ids)]
     records = pack_documents(filled, settings.max_length, settings.max_pieces)
     path = shard_path(directory, unit.name)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    _write_records(temporary, [encode_record(pieces, settings.token_bytes) for pieces in records])
+    shard = write_records(path, [encode_record(each, settings.token_bytes) for each in records])
     result = UnitResult(
         unit_digest=unit.digest,
         num_text_bytes=unit.num_bytes,
@@ -71,9 +93,8 @@ def write_shard(
         num_pieces=sum(map(len, records)),
         num_sentences=sum(len(document.sentence_starts) for document in filled),
         num_tokens=sum(len(document.token_ids) for document in filled),
-        shard=ShardInfo(path.name, len(records), temporary.stat().st_size, file_sha256(temporary)),
+        shard=shard,
     )
-    os.replace(temporary, path)
     write_file(path.with_suffix(".json"), json.dumps(dataclasses.asdict(result)))
     return result
 
@@ -103,16 +124,3 @@ def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[Tok
             raise
         documents.append(TokenizedDocument(document_id, *tokens))
     return documents
-
-
-def _write_records(path: Path, blobs: list[bytes]) -> None:
-    try:
-        writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
-        for blob in blobs:
-            writer.write(blob)
-        writer.close()
-    except RuntimeError as error:  # all that ArrayRecord raises, a full disk included
-        path.unlink(missing_ok=True)
-        raise OSError(f"{path} cannot be written: {error}") from error
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from array_record.python.array_record_module import ArrayRecordWriter
 from numpy.typing import NDArray
 
-from bert_jax.data.manifest import Manifest, ShardInfo, SplitInfo, file_sha256, write_manifest
-from bert_jax.data.packing import TokenizedDocument, pack_documents
+from bert_jax.data.manifest import Manifest, ShardInfo, SplitInfo, write_manifest
+from bert_jax.data.packing import (
+    TokenizedDocument,
+    default_max_pieces,
+    fill_rate,
+    pack_documents,
+)
 from bert_jax.data.records import Piece, encode_record
+from bert_jax.data.shards import shard_path, write_records
+from bert_jax.data.units import Split, shard_name
 from bert_jax.data.vocabulary import Vocabulary
 
 # Like English Wikipedia and books in word pieces: sentences of 25 tokens in the mean, half of the
@@ -69,18 +75,18 @@ def write_corpus(
     """Packs documents of token ids as `bert-jax prepare` does and writes a finished corpus.
 
     Args:
-        max_pieces: by default `max_length` // 32, as in preparation.
+        max_pieces: as in preparation by default.
         num_shards: files the records of each split are dealt to.
     """
-    pieces = max_pieces or max(1, max_length // 32)
+    pieces = max_pieces or default_max_pieces(max_length)
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
 
-    def write_split(name: str, documents: Sequence[TokenizedDocument]) -> SplitInfo:
+    def write_split(name: Split, documents: Sequence[TokenizedDocument]) -> SplitInfo:
         records = pack_documents(documents, max_length, pieces)
         parts: list[NDArray] = np.array_split(np.arange(len(records)), num_shards)
         shards = tuple(
-            _write_shard(root / f"{name}-{number:05d}.arrayrecord", blobs)
+            write_records(shard_path(root, shard_name(name, number)), blobs)
             for number, part in enumerate(parts)
             if (blobs := [encode_record(records[at], token_bytes) for at in part.tolist()])
         )
@@ -107,14 +113,6 @@ def write_corpus(
     return manifest
 
 
-def _write_shard(path: Path, blobs: list[bytes]) -> ShardInfo:
-    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
-    for blob in blobs:
-        writer.write(blob)
-    writer.close()
-    return ShardInfo(path.name, len(blobs), path.stat().st_size, file_sha256(path))
-
-
 def _split_info(
     documents: Sequence[TokenizedDocument],
     records: list[list[Piece]],
@@ -123,7 +121,6 @@ def _split_info(
 ) -> SplitInfo:
     num_pieces = sum(map(len, records))
     num_tokens = sum(len(document.token_ids) for document in documents)
-    positions = max(1, len(records) * max_length)
     return SplitInfo(
         shards=shards,
         num_records=len(records),
@@ -131,5 +128,5 @@ def _split_info(
         num_documents=len(documents),
         num_sentences=sum(len(document.sentence_starts) for document in documents),
         num_tokens=num_tokens,
-        fill_rate=(num_tokens + 3 * num_pieces) / positions,
+        fill_rate=fill_rate(num_tokens, num_pieces, len(records), max_length),
     )
