@@ -81,6 +81,11 @@ def _expand(name: str) -> Iterator[str]:
         yield from _files_below(path)
         return
     if path.exists():
+        if not path.is_file():
+            raise ValueError(
+                f"{name} is a pipe or a device, not a file; input is read again after a kill and "
+                "its size tells how far one is, so write it to a file first"
+            )
         files = [name]
     elif glob.has_magic(name):
         files = sorted(file for file in glob.glob(name, recursive=True) if not os.path.isdir(file))
@@ -101,13 +106,8 @@ def _files_below(directory: Path) -> Iterator[str]:
     known = TEXT_SUFFIXES + JSON_LINES_SUFFIXES + PARQUET_SUFFIXES
     files: list[str] = []
     passed_over: list[str] = []
-    for folder, subfolders, names in os.walk(directory):
-        subfolders[:] = [name for name in subfolders if not name.startswith((".", "_"))]
-        for name in names:
-            if name.startswith((".", "_")):
-                continue
-            path = Path(folder, name)
-            (files if content_suffix(path) in known else passed_over).append(str(path))
+    for path in _walk(directory):
+        (files if content_suffix(path) in known else passed_over).append(str(path))
     if not files:
         raise ValueError(
             f"directory {str(directory)!r} holds no file that is known by its name as {_EXPECTED}; "
@@ -121,3 +121,24 @@ def _files_below(directory: Path) -> Iterator[str]:
             min(passed_over),
         )
     yield from sorted(files)
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    """The files below a directory, through links to others, in no particular order.
+
+    OSError for a directory that cannot be listed, which `os.walk` would leave out in silence.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    entered = {os.path.realpath(directory)}
+    for folder, subfolders, names in os.walk(directory, onerror=refuse, followlinks=True):
+        visible = sorted(name for name in subfolders if not name.startswith((".", "_")))
+        subfolders.clear()
+        for name in visible:
+            target = os.path.realpath(os.path.join(folder, name))
+            if target not in entered:  # a link to a directory above would never end
+                entered.add(target)
+                subfolders.append(name)
+        yield from (Path(folder, name) for name in names if not name.startswith((".", "_")))

@@ -80,6 +80,8 @@ def _text_pieces(
                 decoder.reset()
                 dropping = True
                 counts.reject(options, f"{path}:{piece.number}", _undecodable(piece, error))
+                if not piece.begins:  # what was read of the line is kept, and must not join on
+                    yield piece.number, "\n"
                 continue
             if piece.begins and piece.ends and not text.strip():
                 yield piece.number, None
