@@ -32,7 +32,7 @@ class Reporter:
       peak_flops: FLOP/s all devices could do together, None where unknown: utilisation is then
         not reported.
       tensorboard: whether to write TensorBoard event files too.
-      stream: where progress lines go.
+      stream: where progress lines go; standard error as it is now, if not given.
       clock: seconds from any origin, for the ETA.
     """
 
@@ -44,13 +44,13 @@ class Reporter:
         start_step: int,
         peak_flops: float | None,
         tensorboard: bool,
-        stream: TextIO = sys.stderr,
+        stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work_dir = Path(work_dir)
         self._total_steps = total_steps
         self._peak_flops = peak_flops
-        self._stream = stream
+        self._stream = stream or sys.stderr
         self._progress = Progress(total_steps, clock=clock)
         self._compiling = True
         self._drawn = False
