@@ -20,6 +20,7 @@ _BUFFER_BYTES = 1 << 20
 # One block of Zstandard is at least 4 bytes and at most 128 KiB unpacked, so that what one call
 # can unpack to is bounded by 256 MiB even in a file made to exhaust memory, 20 KiB in others.
 _ZSTD_INPUT_BYTES = 8 << 10
+_ZSTD_MAX_WINDOW = 256 << 20  # held in memory; by default zstd itself refuses over 128 MiB
 
 
 class ReadCounter(Protocol):
@@ -33,7 +34,8 @@ def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
     """Yields a buffered binary stream over the unpacked bytes of `path`.
 
     Adds the bytes taken from disk to `counter.bytes_read`. Reading from a truncated or damaged
-    archive raises one of `BROKEN_ARCHIVE`, never a silent end.
+    archive raises one of `BROKEN_ARCHIVE`, never a silent end; ValueError for one that takes too
+    much memory.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))
@@ -44,7 +46,7 @@ def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
             case ".xz":
                 stream = io.BufferedReader(lzma.LZMAFile(raw), _BUFFER_BYTES)  # type: ignore[arg-type]
             case ".zst":
-                stream = io.BufferedReader(_ZstdFile(raw), _BUFFER_BYTES)
+                stream = io.BufferedReader(_ZstdFile(raw, path), _BUFFER_BYTES)
             case _:
                 stream = io.BufferedReader(raw, _BUFFER_BYTES)
         yield stack.enter_context(stream)
@@ -74,9 +76,11 @@ class _ZstdFile(io.RawIOBase):
     `zstandard`'s own stream reader ends without a word where a truncated file ends.
     """
 
-    def __init__(self, raw: io.RawIOBase) -> None:
+    def __init__(self, raw: io.RawIOBase, path: Path) -> None:
         self._raw = raw
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._path = path
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
+        self._frame = self._decompressor.decompressobj()
         self._within_frame = False
         self._unpacked = memoryview(b"")
 
@@ -99,9 +103,18 @@ class _ZstdFile(io.RawIOBase):
     def _unpack(self, packed: bytes) -> bytes:
         pieces = []
         while packed:
-            pieces.append(self._frame.decompress(packed))
+            try:
+                pieces.append(self._frame.decompress(packed))
+            except zstandard.ZstdError as error:
+                if "too much memory" not in str(error):
+                    raise
+                raise ValueError(
+                    f"{self._path} was packed with `zstd --long` and a window of over "
+                    f"{_ZSTD_MAX_WINDOW >> 20} MiB, which unpacking would have to hold in memory; "
+                    f"pack it again: zstd -d --long=31 -c {self._path} | zstd -o NEW.zst"
+                ) from error
             self._within_frame = not self._frame.eof
             packed = self._frame.unused_data
             if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                self._frame = self._decompressor.decompressobj()
         return b"".join(pieces)

@@ -95,6 +95,19 @@ def test_zstandard_skippable_and_sizeless_frames(tmp_path):
     assert [len(text) for text in texts(path)] == [399_999, 3]
 
 
+@pytest.mark.parametrize("log", [28, 29])
+def test_a_zstandard_window_too_large_to_hold_is_no_damage(tmp_path, log):
+    parameters = zstandard.ZstdCompressionParameters(window_log=log)
+    streaming = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(streaming.compress(b"text") + streaming.flush())
+    if log == 28:
+        assert texts(path) == ["text"]
+    else:
+        with pytest.raises(ValueError, match=r"a\.txt\.zst was packed with `zstd --long`.*256 MiB"):
+            texts(path)
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 @pytest.mark.parametrize("content", ["txt", "jsonl"])
 @pytest.mark.parametrize("options", [SourceOptions(), SKIP])
