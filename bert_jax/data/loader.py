@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
-import threading
 import weakref
 from types import TracebackType
 
@@ -15,6 +12,7 @@ from absl import flags
 from numpy.typing import NDArray
 
 from bert_jax.data.pipeline import Batch, ExampleSource
+from bert_jax.data.worker_life import end_with_parent
 
 
 class BatchSource:
@@ -214,14 +212,7 @@ def _begin_worker(index: int, count: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    end_with_parent()
 
 
 def _shut_down(running: list[grain.DatasetIterator[Batch]]) -> None:

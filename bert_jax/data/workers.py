@@ -6,10 +6,9 @@ import os
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import TracebackType
 from bert_jax.data.shards import ShardSettings, UnitResult, write_shard
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.units import Unit
+from bert_jax.data.worker_life import end_with_parent
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ def _death(worker: _Worker) -> OSError:
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:
     """The life of a worker: units in, results or an exception out, until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A worker that outlived a killed preparation could rename its shard into the next one's files.
+    end_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
     try:
         encoder = Tokenizer.load(tokenizer)
@@ -145,17 +146,6 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
         return
     except (ValueError, OSError) as error:  # any other is a bug: its traceback goes to stderr
         requests.send(error)
-
-
-def _end_with_parent() -> None:
-    """End this process as soon as the parent dies, however it does.
-
-    A worker that outlived a killed preparation could rename its shard into the next one's files.
-    """
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)
 
 
 def peak_memory() -> int:
