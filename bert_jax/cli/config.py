@@ -16,6 +16,7 @@ from ml_collections import ConfigDict, config_flags
 
 from bert_jax.cli.conversion import to_dataclass, to_plain, with_every_key
 from bert_jax.cli.suggestions import nearest
+from bert_jax.data.files import write_file
 
 T = TypeVar("T")
 
@@ -59,9 +60,7 @@ def write_resolved(config: Any, work_dir: str | os.PathLike[str]) -> Path:
     directory = Path(work_dir)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / RESOLVED_NAME
-    temporary = path.with_suffix(".json.tmp")
-    temporary.write_text(json.dumps(to_plain(config), indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_file(path, json.dumps(to_plain(config), indent=2) + "\n")
     return path
 
 

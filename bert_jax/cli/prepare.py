@@ -164,6 +164,7 @@ def _table(manifest: Manifest) -> str:
         "exact duplicates removed": manifest.duplicates_removed,
         "documents without a token": manifest.empty_documents,
         "unusable lines skipped": manifest.bad_lines_skipped,
+        "inputs without a document skipped": manifest.empty_files_skipped,
         "long documents read as several": manifest.documents_split,
     }
     lines += [f"{what}: {count:,}" for what, count in left_out.items()]

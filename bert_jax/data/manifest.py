@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_jax.data.files import file_sha256, write_file
+
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"  # the directory beside it that Tokenizer.save wrote
 FORMAT_VERSION = 1
@@ -63,6 +65,7 @@ class Manifest:
         duplicates_removed: documents left out because an earlier one has the same text.
         empty_documents: documents left out because they hold no token.
         bad_lines_skipped: lines left out with on_bad_line="skip".
+        empty_files_skipped: inputs in which there was no document, left out with the same.
         documents_split: documents longer than one is allowed to be, read as several.
     """
 
@@ -81,13 +84,14 @@ class Manifest:
     documents_split: int
     train: SplitInfo
     heldout: SplitInfo
+    empty_files_skipped: int = 0
     format_version: int = FORMAT_VERSION
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 over what training sees: records and tokenizer, not where they came from."""
         content = dataclasses.asdict(self)
-        for history in ("options", "sources", "tokenizer_files"):
+        for history in ("options", "sources", "tokenizer_files", "empty_files_skipped"):
             del content[history]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -183,23 +187,3 @@ def _fault(path: Path, sha256: str) -> str | None:
     if not path.is_file():
         return f"{path} is missing"
     return None if file_sha256(path) == sha256 else f"{path} is corrupt"
-
-
-def file_sha256(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's bytes, in hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write `text` to `path` so that it is there whole or not at all, also after a power cut."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"{path} cannot be written: {error}") from error

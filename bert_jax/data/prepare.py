@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.deduplication import SeenDocuments
-from bert_jax.data.manifest import TOKENIZER, Manifest, SplitInfo, file_sha256
+from bert_jax.data.files import file_sha256
+from bert_jax.data.input_paths import is_tfds
+from bert_jax.data.manifest import TOKENIZER, Manifest, SplitInfo
 from bert_jax.data.packing import fill_rate
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress, ProgressMeter
@@ -55,7 +57,9 @@ def prepare(
     """
     if num_workers < 1:
         raise ValueError(f"num_workers is {num_workers}; expected at least 1")
-    paths = expand_inputs(list(inputs))
+    inputs = list(inputs)
+    _check_apart(inputs, Path(output))
+    paths = expand_inputs(inputs)
     plan = _plan(paths, tokenizer, options)
     finished = finished_corpus(output, plan)
     if finished is not None:
@@ -91,6 +95,17 @@ def _prepare(
         manifest = run.manifest(plan, tokenizer)
         workspace.publish(manifest)
     return manifest
+
+
+def _check_apart(inputs: list[str], output: Path) -> None:
+    """Refuse an output within an input: the corpus and its tokenizer would be read as text."""
+    for name in inputs:
+        if not is_tfds(name) and os.path.isdir(name):
+            if output.resolve().is_relative_to(Path(name).resolve()):
+                raise ValueError(
+                    f"the output {output} lies in the input directory {name}, where it would be "
+                    "read as text itself; choose an output elsewhere"
+                )
 
 
 def _plan(paths: list[str], tokenizer: Tokenizer, options: PrepareOptions) -> dict[str, Any]:
@@ -211,6 +226,7 @@ class _Run:
             empty_documents=self.source.empty_documents
             + sum(result.num_empty_documents for result in self.results.values()),
             bad_lines_skipped=self.source.bad_lines,
+            empty_files_skipped=self.source.empty_files,
             documents_split=self.source.split_documents,
             train=self._split_info("train"),
             heldout=self._split_info("heldout"),

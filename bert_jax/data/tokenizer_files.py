@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bert_jax.data.files import write_file
 
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
@@ -120,11 +121,11 @@ def write_backend(backend: Any, directory: Path) -> None:
         config["strip_accents"] = normalizer["strip_accents"]
         config["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
     directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
-    _write(directory / "special_tokens_map.json", json.dumps(SPECIAL_TOKENS, indent=2) + "\n")
+    write_file(directory / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+    write_file(directory / "special_tokens_map.json", json.dumps(SPECIAL_TOKENS, indent=2) + "\n")
     if is_bert:
-        _write(directory / "vocab.txt", "".join(token + "\n" for token in tokens))
-    _write(directory / "tokenizer.json", backend.to_str(pretty=True))
+        write_file(directory / "vocab.txt", "".join(token + "\n" for token in tokens))
+    write_file(directory / "tokenizer.json", backend.to_str(pretty=True))
 
 
 def holds_tokenizer(directory: Path) -> bool:
@@ -245,9 +246,3 @@ def _has_upper_case(token: str) -> bool:
     if token in SPECIAL_TOKENS.values() or UNUSED.fullmatch(token):
         return False
     return any("A" <= character <= "Z" for character in token)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(temporary, path)

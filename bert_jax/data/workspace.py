@@ -15,14 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from bert_jax.data.manifest import (
-    MANIFEST,
-    TOKENIZER,
-    Manifest,
-    read_manifest,
-    write_file,
-    write_manifest,
-)
+from bert_jax.data.files import sync_directory, write_file
+from bert_jax.data.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, write_manifest
 
 WORK = ".work"
 _PLAN = "plan.json"
@@ -88,20 +82,27 @@ class Workspace:
         except ValueError:
             self._lock.close()
             raise
-        for leftover in self.work.glob("*.tmp"):
-            leftover.unlink(missing_ok=True)
+        self._remove("*.tmp")
 
     def _check_plan(self, plan: dict[str, Any]) -> None:
         path = self.work / _PLAN
-        if path.exists():
-            begun = json.loads(path.read_text(encoding="utf-8"))
-            if differences := _differences(begun, plan, passed_over=_MENDED_SINCE):
+        if not path.exists():
+            # A kill while all was being removed: nobody knows with which options these were made.
+            self._remove("*.arrayrecord", "*.json")
+        elif differences := _differences(_read_plan(path), plan, passed_over=_MENDED_SINCE):
+            if any(self.work.glob("*.arrayrecord")):
                 raise ValueError(
                     f"{self.output} holds an unfinished preparation of something else: "
                     f"{differences}. Repeat that one to continue it, choose another output "
                     f"directory, or delete {self.work} to begin anew."
                 )
+        shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)  # may hold files of another one
         write_file(path, json.dumps(plan, indent=1))
+
+    def _remove(self, *patterns: str) -> None:
+        for pattern in patterns:
+            for leftover in self.work.glob(pattern):
+                leftover.unlink(missing_ok=True)
 
     def _take_lock(self) -> IO[str]:
         lock = open(self.work / _LOCK, "w", encoding="utf-8")  # noqa: SIM115
@@ -118,6 +119,7 @@ class Workspace:
 
     def discard(self) -> None:
         """Give up what was made: no continuation could use it."""
+        (self.work / _PLAN).unlink()  # first: what is left by a kill in between is then known
         shutil.rmtree(self.work)
 
     def publish(self, manifest: Manifest) -> None:
@@ -126,6 +128,7 @@ class Workspace:
             os.replace(self.work / shard.name, self.output / shard.name)
         shutil.rmtree(self.output / TOKENIZER, ignore_errors=True)
         os.replace(self.work / TOKENIZER, self.output / TOKENIZER)
+        sync_directory(self.output)  # all that the manifest names is there before it is
         write_manifest(self.output, manifest)
         shutil.rmtree(self.work)
 
@@ -139,6 +142,15 @@ class Workspace:
         traceback: TracebackType | None,
     ) -> None:
         self._lock.close()
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged: {error}. Delete {path.parent} to begin anew"
+        ) from None
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any], passed_over: tuple[str, ...]) -> str:
@@ -158,7 +170,7 @@ def _differences(there: dict[str, Any], here: dict[str, Any], passed_over: tuple
 def _flat(plan: dict[str, Any]) -> dict[str, Any]:
     """A plan as name -> value, in which a source is named by its path."""
     options = dict(plan["options"])
-    flat = {f"libraries.{name}": version for name, version in options.pop("libraries").items()}
+    flat = {f"libraries.{name}": version for name, version in options.pop("libraries", {}).items()}
     flat |= options
     flat["tokenizer_fingerprint"] = plan["tokenizer_fingerprint"]
     for number, source in enumerate(plan["sources"], start=1):

@@ -232,7 +232,7 @@ def test_an_interrupted_save_leaves_nothing_that_loads(trained, tmp_path, monkey
         replaced.append(target)
         replace(source, target)
 
-    monkeypatch.setattr("bert_jax.data.tokenizer_files.os.replace", fail_at_the_third)
+    monkeypatch.setattr("os.replace", fail_at_the_third)
     with pytest.raises(OSError, match="No space left"):
         trained[True].save(tmp_path)
     with pytest.raises(ValueError, match="holds no tokenizer"):

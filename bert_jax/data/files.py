@@ -1,0 +1,40 @@
+"""Files that are there whole or not at all, and their checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write `text` to `path` as UTF-8, whole or not at all, also after a power cut.
+
+    Raises:
+        OSError: it cannot be written; names it.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"{path} cannot be written: {error}") from error
+
+
+def sync_directory(directory: str | os.PathLike[str]) -> None:
+    """Make the names in a directory, as they are now, outlast a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,112 @@
+"""A small corpus of English-like sentences, and what preparing it must give."""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.prepare import prepare
+from bert_jax.data.prepare_options import PrepareOptions
+from bert_jax.data.tokenizer import Tokenizer
+
+WORDS = "the a of cat dog house sea tree run ran see saw old new red blue and or not".split()
+
+WriteJsonLines = Callable[[Path, Sequence[str]], str]
+
+
+@dataclass(frozen=True)
+class SmallCorpus:
+    """Input files, the distinct texts in them in order, and how many stand in them twice."""
+
+    inputs: list[str]
+    texts: list[str]
+    num_repeated: int
+
+
+@pytest.fixture(scope="session")
+def prepare_options() -> PrepareOptions:
+    """Options that cut the small corpus into many shards."""
+    return PrepareOptions(max_length=64, max_pieces=4, heldout_fraction=0.1, unit_bytes=64 << 10)
+
+
+@pytest.fixture(scope="session")
+def words() -> list[str]:
+    """The words the small corpus is made of."""
+    return WORDS
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory) -> Tokenizer:
+    """An uncased vocabulary of most of the words, and of letters for the others."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    path = tmp_path_factory.mktemp("tokenizer") / "vocab.txt"
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,![]", *WORDS[2:], *letters]
+    path.write_text("\n".join([*entries, *(f"##{letter}" for letter in letters)]))
+    return Tokenizer.load(path)
+
+
+@pytest.fixture(scope="session")
+def write_json_lines() -> WriteJsonLines:
+    """A function that writes texts as JSON Lines and returns the path as an input."""
+
+    def write(path: Path, texts: Sequence[str]) -> str:
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def checksums() -> Callable[[Path], dict[str, str]]:
+    """A function that gives the SHA-256 of every file below a directory."""
+
+    def read(directory: Path) -> dict[str, str]:
+        return {
+            str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(directory.rglob("*"))
+            if path.is_file()
+        }
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory, write_json_lines) -> SmallCorpus:
+    """Two files of 300 documents, some of them twice."""
+    directory = tmp_path_factory.mktemp("corpus")
+    texts = _random_texts(0, 300)
+    repeated = texts[:5] + texts[100:103]
+    inputs = [
+        write_json_lines(directory / "a.jsonl", texts[:200]),
+        write_json_lines(directory / "b.jsonl", repeated + texts[200:]),
+    ]
+    return SmallCorpus(inputs, texts, len(repeated))
+
+
+@pytest.fixture(scope="session")
+def finished(corpus, tokenizer, prepare_options, tmp_path_factory) -> Path:
+    """The small corpus prepared by one worker without an interruption."""
+    directory = tmp_path_factory.mktemp("finished") / "out"
+    prepare(corpus.inputs, tokenizer, directory, prepare_options, num_workers=1)
+    return directory
+
+
+def _random_texts(seed: int, count: int) -> list[str]:
+    """Documents of 1 to 60 sentences; every tenth is long, and one spells out special tokens.
+
+    No sentence ends in what could be an abbreviation or an initial.
+    """
+    rng = random.Random(seed)
+    texts = ["The cat saw [MASK] and [SEP]. It ran."]
+    for index in range(count - 1):
+        sentences = [
+            " ".join(rng.choices([*WORDS, "zebra", "quick,"], k=rng.randint(1, 30))).capitalize()
+            + " house"
+            for _ in range(rng.randint(1, 600 if index % 10 == 0 else 60))
+        ]
+        texts.append(f"{index} " + ". ".join(sentences) + ".")
+    return texts
