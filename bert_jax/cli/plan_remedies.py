@@ -31,19 +31,19 @@ def remedies(
             yield base
         state = 0 if base else worst.state_bytes
         rest = worst.memory - worst.state_bytes
+        enough = [more for more in parts if state + rest / more <= limit]
+        accumulated = [{"accumulation_steps": config.accumulation_steps * more} for more in enough]
+        if config.compute.remat == "layer":
+            yield from ({**base, **change} for change in accumulated)
+            continue
+        if accumulated:
+            yield {**base, **accumulated[0]}
+        if config.compute.remat == "none":
+            yield {**base, "compute.remat": "dots"}
+        layer = {**base, "compute.remat": "layer"}
+        yield layer
         for more in parts:
-            if state + rest / more <= limit:
-                yield {**base, "accumulation_steps": config.accumulation_steps * more}
-                break
-        for remat in ("dots", "layer"):
-            if config.compute.remat not in (remat, "layer"):
-                yield {**base, "compute.remat": remat}
-        for more in parts:
-            yield {
-                **base,
-                "compute.remat": "layer",
-                "accumulation_steps": config.accumulation_steps * more,
-            }
+            yield {**layer, "accumulation_steps": config.accumulation_steps * more}
 
 
 def _split_state(config: PretrainConfig, num_devices: int) -> Changes:

@@ -126,7 +126,7 @@ def total_lines(plans: list[PhasePlan], devices: list[jax.Device]) -> list[str]:
     return [
         f"the run   takes at least {duration(seconds)}: a bound, not a prediction. It has every "
         "product at the chip's peak,",
-        "          communication hidden behind computing, and no evaluation, checkpoint or pause.",
+        "          memory and links used meanwhile, and no evaluation, checkpoint or pause.",
     ]
 
 

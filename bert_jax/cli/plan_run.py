@@ -38,12 +38,10 @@ def plan_run(args: argparse.Namespace, devices: list[jax.Device]) -> int:
         limit = int(args.hbm * GIB)
     _check(config, devices)
     print("\n".join(header(config, devices)), flush=True)
-    plans = [
-        plan_phase(config, name, phase, devices, args.pieces)
-        for name, _, phase in config.ordered_phases()
-    ]
-    for plan in plans:
-        print("\n" + "\n".join(phase_lines(plan, devices, limit)), flush=True)
+    plans = []
+    for name, _, phase in config.ordered_phases():
+        plans.append(plan_phase(config, name, phase, devices, args.pieces))
+        print("\n" + "\n".join(phase_lines(plans[-1], devices, limit)), flush=True)
     if all(plan.fits(limit) for plan in plans):
         print("\n" + "\n".join(total_lines(plans, devices)))
         return 0
@@ -70,7 +68,7 @@ def plan_phase(
     }
     step = refused = None
     began = time.perf_counter()
-    with _signs_of_life(f"compiling {name} ({phase.batch_size} x {phase.sequence_length})"):
+    with _signs_of_life(f"{name} ({phase.batch_size} x {phase.sequence_length})"):
         try:
             step = compile_step(
                 task,
@@ -152,18 +150,18 @@ def _search(
 
 @contextlib.contextmanager
 def _signs_of_life(what: str) -> Iterator[None]:
-    """Says on stderr what goes on and for how long."""
+    """Says on stderr what is compiled and for how long."""
     began = time.perf_counter()
     screen = sys.stderr.isatty()
     done = threading.Event()
 
-    def show(end: str) -> None:
+    def show(doing: str, end: str) -> None:
         seconds = time.perf_counter() - began
-        print(f"{what}: {seconds:.0f} s", end=end, file=sys.stderr, flush=True)
+        print(f"{doing} {what}: {seconds:.0f} s", end=end, file=sys.stderr, flush=True)
 
     def tick() -> None:
         while not done.wait(ON_A_SCREEN if screen else ELSEWHERE):
-            show("\r" if screen else "\n")
+            show("compiling", "\r" if screen else "\n")
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()
@@ -172,4 +170,4 @@ def _signs_of_life(what: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        show("\n")
+        show("compiled ", "\n")

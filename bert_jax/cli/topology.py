@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
 
 # What libtpu asks the metadata server of a Cloud TPU host for; anything will do where it only
-# compiles, and without an answer it waits.
+# compiles, and without an answer it waits. Loaded to compile, it need not be alone on the machine.
 _NO_TPU_HOST = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
 

@@ -1,0 +1,207 @@
+"""`bert-jax plan`, as a user starts it: in a process of its own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli.main import main
+from bert_jax.cli.plan_remedies import flags, remedies, with_changes
+from bert_jax.cli.plan_report import PhasePlan, duration
+from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.models.config import EncoderConfig
+from bert_jax.training.planning import OutOfMemory
+from bert_jax.training.sharding import MeshConfig
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MIB, GIB = 2**20, 2**30
+
+VOCAB, DIM, FFN, POSITIONS = 512, 64, 128, 64
+CONFIG = f"""
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict(dict(
+        work_dir="never-written",
+        model=dict(vocab_size={VOCAB}, hidden_dim={DIM}, num_layers=1, num_heads=2,
+                   ffn_dim={FFN}, max_positions={POSITIONS}),
+        phases=dict(phase1=dict(corpus="never-read", sequence_length=64, batch_size=16,
+                                num_steps=1_000)),
+        optimizer=dict(warmup_steps=10),
+    ))
+"""
+
+
+def plan(*words: str, config: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the verb with none of the variables that the tests set for JAX."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "XLA"))}
+    program = "import sys; from bert_jax.cli.main import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", program, "plan", "--config", str(config), *words],
+        capture_output=True,
+        text=True,
+        env=inherited | environment,
+    )
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "plan_me.py"
+    path.write_text(CONFIG)
+    return path
+
+
+def parameter_bytes() -> int:
+    """float32 parameters of the model above, by hand."""
+    embeddings = (VOCAB + POSITIONS + 2) * DIM + 2 * DIM
+    attention = 4 * (DIM * DIM + DIM) + 2 * DIM
+    ffn = DIM * FFN + FFN + FFN * DIM + DIM + 2 * DIM
+    masked_lm = DIM * DIM + DIM + 2 * DIM + VOCAB
+    next_sentence = DIM * DIM + DIM + 2 * DIM + 2
+    return 4 * (embeddings + attention + ffn + masked_lm + next_sentence)
+
+
+def mib_of(line_start: str, text: str, column: int) -> float:
+    line = next(line for line in text.splitlines() if line.strip().startswith(line_start))
+    return float(re.findall(r"([\d.,]+) MiB", line)[column].replace(",", ""))
+
+
+def gib_of(line_start: str, text: str) -> float:
+    line = next(line for line in text.splitlines() if line.strip().startswith(line_start))
+    found = re.search(r"([\d.]+) GiB", line)
+    assert found is not None
+    return float(found.group(1))
+
+
+def test_a_plan_for_eight_devices_that_are_not_here(config_file: Path) -> None:
+    result = plan("--topology", "cpu:8", config=config_file)
+    assert result.returncode == 0, result.stderr
+    text = result.stdout
+    assert "devices   8 x cpu (8 data x 1 fsdp x 1 tensor)" in text
+    assert "up to 2 documents a row" in text
+    parameters = parameter_bytes()
+    # Parameter and two moments, on every device of a data-parallel mesh.
+    assert gib_of("arguments", text) == pytest.approx(3 * parameters / GIB, abs=1e-3)
+    # Every device sums the gradient of every parameter; the metrics are scalars.
+    assert mib_of("all-reduce", text, 0) == pytest.approx(parameters / MIB, rel=0.5)
+    assert mib_of("all-reduce", text, 0) >= parameters / MIB - 0.01
+    assert mib_of("all-reduce", text, 1) == pytest.approx(
+        2 * 7 / 8 * mib_of("all-reduce", text, 0), abs=0.01
+    )
+    assert "no figures are known for cpu" in text
+    assert "the run   fits" in text
+    assert "compiled  phase1 (16 x 64)" in result.stderr
+    assert not Path("never-written").exists()
+
+
+def test_a_run_that_does_not_fit_is_told_what_helps(config_file: Path) -> None:
+    # Activations of 32 rows a device need about 17 MiB, state 1 MiB.
+    words = ["--topology", "cpu:2", "--config.phases.phase1.batch_size=64", "--hbm", "0.01"]
+    result = plan(*words, config=config_file)
+    assert result.returncode == 1, result.stderr
+    assert re.search(r"memory a device +[\d.]+ GiB of 0.010 GiB .*: does not fit", result.stdout)
+    tried = re.findall(r"^  (--config\S+.*): phase1 ([\d.]+) GiB, (.*)$", result.stdout, re.M)
+    assert [verdict for *_, verdict in tried] == ["does not fit"] * (len(tried) - 1) + ["fits"]
+    helps = result.stdout.splitlines()[-1].removeprefix("it fits with: ")
+    assert helps == tried[-1][0]
+    again = plan(*words, *helps.split(), config=config_file)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"{tried[-1][1]} GiB of 0.010 GiB" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--topology", "cpu"], "write a kind and a shape, such as cpu:8"),
+        (["--topology", "cpu:2x2"], "write the number of devices, such as cpu:8"),
+        (["--topology", "cpu:0"], "write the number of devices, such as cpu:8"),
+        (["--topology", "abacus!"], "write a kind and a shape"),
+        (["--topology", "cpu:4096"], "call `bert-jax plan` in a process of its own"),
+        (["--topology", "cpu:3"], "batch_size=16 is not divisible by 3"),
+        (["--topology", "cpu:8", "--config.model.max_positions=32"], "longer than"),
+        (["--topology", "cpu:8", "--hbm", "0"], "--hbm is positive"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_words(
+    words: list[str], message: str, config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import jax
+
+    jax.devices()  # JAX runs already, as the devices that a topology asks for must then exist
+    assert main(["plan", "--config", str(config_file), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_tpu_topology_without_libtpu_says_what_to_install(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape("pip install 'bert_jax[tpu]'")):
+        from bert_jax.cli.topology import topology_devices
+
+        topology_devices("v5e:4x4")
+
+
+def refused(state: int, needed: int) -> PhasePlan:
+    phase = PhaseConfig(corpus="c", num_steps=1, batch_size=64)
+    return PhasePlan(
+        name="phase1",
+        phase=phase,
+        pieces=1,
+        dtype="bfloat16",
+        state_bytes=state,
+        model_flops=1,
+        compile_seconds=0.0,
+        step=None,
+        refused=OutOfMemory(needed, needed - 1),
+    )
+
+
+def test_remedies_come_cheapest_first() -> None:
+    worst = refused(state=10, needed=410)
+    config = PretrainConfig(
+        work_dir="w", phases={"phase1": worst.phase}, model=EncoderConfig.variant("tiny")
+    )
+    tried = [flags(changes) for changes in remedies(config, worst, 16, limit=150)]
+    assert tried[:5] == [
+        # 400 bytes beside the state: halves would not fit, quarters may.
+        "--config.accumulation_steps=4",
+        "--config.compute.remat=dots",
+        "--config.compute.remat=layer",
+        "--config.compute.remat=layer --config.accumulation_steps=2",
+        "--config.compute.remat=layer --config.accumulation_steps=4",
+    ]
+    assert tried[5] == "--config.mesh.fsdp=16"
+    heavy = [flags(changes) for changes in remedies(config, refused(100, 410), 16, limit=150)]
+    assert heavy[0] == "--config.mesh.fsdp=16"
+    assert all("fsdp" in words for words in heavy)
+    split = with_changes(config, {"mesh.fsdp": 16, "compute.remat": "layer"})
+    assert split.mesh == MeshConfig(fsdp=16) and split.compute.remat == "layer"
+    left = [flags(changes) for changes in remedies(split, refused(100, 410), 16, limit=200)]
+    assert left == ["--config.accumulation_steps=4"]
+
+
+def test_durations_are_for_people() -> None:
+    assert duration(59 * 60) == "59 min"
+    assert duration(3_600 * 25 + 60) == "1 d 1 h 1 min"
+    assert duration(2 * 3_600) == "2 h 0 min"
+
+
+@pytest.mark.skipif(
+    os.environ.get("BERT_JAX_TEST_TPU") != "1",
+    reason="compiling for a TPU takes minutes and needs libtpu: set BERT_JAX_TEST_TPU=1",
+)
+def test_the_tiny_recipe_compiles_for_a_tpu_slice() -> None:
+    config = REPOSITORY / "configs/pretrain/tiny.py"
+    result = plan("--topology", "v5e:4x4", config=config)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "devices   16 x TPU v5 lite (16 data x 1 fsdp x 1 tensor)" in result.stdout
+    assert "bfloat16" in result.stdout
+    assert 0 < gib_of("memory a device", result.stdout) < 16
+    assert mib_of("all-reduce", result.stdout, 0) > 0
+    assert re.search(r"roofline +at least [\d.]+ ms a step", result.stdout)
+    assert "a bound, not a prediction" in result.stdout

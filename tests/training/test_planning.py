@@ -1,0 +1,47 @@
+"""A step compiled from shapes alone."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import optax
+
+from bert_jax.tasks.protocol import Task
+from bert_jax.training.planning import _out_of_memory, compile_step, state_bytes
+from bert_jax.training.sharding import MeshConfig, make_mesh
+
+DIM, ROWS = 24, 16
+
+
+def test_figures_are_those_of_one_device(make_task: Callable[[int], Task]) -> None:
+    task = make_task(DIM)
+    optimizer = optax.adam(1e-3)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    batch = {
+        "x": jax.ShapeDtypeStruct((ROWS, DIM), np.float32),
+        "y": jax.ShapeDtypeStruct((ROWS, 4), np.float32),
+        "weight": jax.ShapeDtypeStruct((ROWS,), np.float32),
+    }
+    step = compile_step(task, optimizer, mesh, batch, seed=0, accumulation_steps=1)
+    # The kernel [24, 4] is split over fsdp and tensor, the bias [4] over tensor; Adam keeps two
+    # moments of each and counts its steps, as the state does.
+    state = 3 * 4 * (DIM * 4 // 4 + 4 // 2) + 4 + 4
+    rows = ROWS // 4 * (DIM + 4 + 1) * 4
+    assert state_bytes(task.definition, optimizer, mesh) == state
+    assert step.arguments == state + rows
+    assert step.memory == step.arguments + step.outputs + step.temporaries
+    # The state takes the place of the old one; what is left are a few scalar metrics.
+    assert 0 < step.outputs < 256
+    # Products forward and for the kernel's gradient, of a device's rows and columns, and the noise.
+    assert step.flops >= 2 * (ROWS // 4 * DIM * 2 * 2)
+    assert "ENTRY" in step.text
+
+
+def test_the_tpu_compilers_refusal_is_read() -> None:
+    refused = _out_of_memory(
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
+        "hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
+    )
+    assert refused is not None
+    assert (refused.needed, refused.available) == (int(20.5 * 2**30), int(15.75 * 2**30))
+    assert _out_of_memory("INTERNAL: something else") is None
