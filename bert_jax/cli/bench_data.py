@@ -36,14 +36,22 @@ from bert_jax.data.workers import available_cores
 
 _VOCAB_SIZE = 30522
 _HELDOUT_TOKENS = 10_000
+_MAX_LENGTH = 512
+_MILLION_TOKENS = 16.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `bench data`."""
     parser.add_argument("--corpus", metavar="DIR", help="what `bert-jax prepare` wrote")
-    parser.add_argument("--batch-size", type=int, default=256, metavar="N")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, metavar="S", help="length of each measurement"
+        "--batch-size", type=int, default=256, metavar="N", help="rows (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="length of each measurement (default: %(default)s)",
     )
     parser.add_argument(
         "--workers",
@@ -57,8 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-next-sentence", action="store_true", help="without next-sentence pairs"
     )
     synthetic = parser.add_argument_group("the temporary corpus, without --corpus")
-    synthetic.add_argument("--max-length", type=int, default=512, metavar="N")
-    synthetic.add_argument("--million-tokens", type=float, default=16.0, metavar="M")
+    synthetic.add_argument(
+        "--max-length", type=int, metavar="N", help=f"positions of a row (default: {_MAX_LENGTH})"
+    )
+    synthetic.add_argument(
+        "--million-tokens", type=float, metavar="M", help=f"its size (default: {_MILLION_TOKENS})"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,16 +102,24 @@ def run(args: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
     if args.corpus:
+        for name in ("max_length", "million_tokens"):
+            if getattr(args, name) is not None:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} describes the corpus made without --corpus, and "
+                    f"{args.corpus} is what it is; leave one of the two options out"
+                )
         directory = Path(args.corpus)
         yield directory, Vocabulary.of(Tokenizer.load(directory / TOKENIZER))
         return
     with tempfile.TemporaryDirectory(prefix="bert-jax-bench-") as scratch:
         print("no --corpus given: measuring on a temporary one of random documents", flush=True)
+        million_tokens = _MILLION_TOKENS if args.million_tokens is None else args.million_tokens
+        max_length = _MAX_LENGTH if args.max_length is None else args.max_length
         write_corpus(
             scratch,
-            random_documents(int(args.million_tokens * 1e6), _VOCAB_SIZE, seed=0),
+            random_documents(int(million_tokens * 1e6), _VOCAB_SIZE, seed=0),
             random_documents(_HELDOUT_TOKENS, _VOCAB_SIZE, seed=1),
-            max_length=args.max_length,
+            max_length=max_length,
             vocab_size=_VOCAB_SIZE,
         )
         yield Path(scratch), synthetic_vocabulary(_VOCAB_SIZE)

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from bert_jax.cli.source_arguments import (
+    INPUT_HELP,
     add_case_arguments,
     add_source_arguments,
     source_options,
@@ -32,13 +33,26 @@ _LINES_PER_CALL = 1024
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `bench prepare`."""
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="raw text")
-    parser.add_argument("--tokenizer", required=True, metavar="FILE_OR_DIR")
+    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help=INPUT_HELP)
     parser.add_argument(
-        "--workers", type=int, default=available_cores(), metavar="N", help="default: every core"
+        "--tokenizer",
+        required=True,
+        metavar="FILE_OR_DIR",
+        help="vocab.txt, tokenizer.json or a directory that holds them",
     )
     parser.add_argument(
-        "--repeat", type=int, default=3, metavar="N", help="the best of N is reported"
+        "--workers",
+        type=int,
+        default=available_cores(),
+        metavar="N",
+        help="processes (default: every core)",
+    )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=3,
+        metavar="N",
+        help="the best of N is reported (default: %(default)s)",
     )
     add_source_arguments(parser)
     add_case_arguments(parser)
@@ -46,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Time both, in turns, and print the ratio of their speeds."""
-    if args.repeat < 1:
-        raise ValueError(f"--repeat is {args.repeat}; expected at least 1")
+    for name, value in (("--repeat", args.repeat), ("--workers", args.workers)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1")
     tokenizer = Tokenizer.load(args.tokenizer, lowercase=args.lowercase)
     # the two the tokenizers library reads, before its first parallel call
     os.environ["TOKENIZERS_PARALLELISM"] = "true"

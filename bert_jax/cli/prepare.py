@@ -4,34 +4,33 @@
 
 Inputs are plain text (a blank line ends a document) and JSON Lines, each also as .gz, .zst or
 .xz, Parquet, and tfds:NAME/CONFIG, in any mix; a directory or pattern stands for the files in it.
-After a kill the same command goes on from its finished shards.
+After a kill the same command goes on from its finished shards; on a finished corpus it compares
+the files with their checksums.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 
+from bert_jax.cli.progress_line import ProgressLine, clock
 from bert_jax.cli.source_arguments import (
+    INPUT_HELP,
     add_case_arguments,
     add_source_arguments,
     source_options,
 )
-from bert_jax.data.manifest import Manifest, SplitInfo
+from bert_jax.data.manifest import Manifest, SplitInfo, verify_shards
 from bert_jax.data.prepare import prepare
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.workers import available_cores
 
-_SECONDS_BETWEEN_LINES = 10.0  # where progress goes to a file
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `prepare`."""
     options = PrepareOptions()
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="raw text")
+    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help=INPUT_HELP)
     parser.add_argument(
         "--tokenizer",
         required=True,
@@ -60,11 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the documents kept for evaluation, chosen by hash (default: %(default)s)",
     )
     parser.add_argument(
-        "--workers", type=int, default=available_cores(), metavar="N", help="default: every core"
+        "--workers",
+        type=int,
+        default=available_cores(),
+        metavar="N",
+        help="processes (default: every core)",
     )
     parser.add_argument(
         "--language",
         default=options.language,
+        metavar="CODE",
         help="whose rules find the sentences, as ISO 639-1 (default: %(default)s)",
     )
     parser.add_argument(
@@ -89,38 +93,26 @@ def run(args: argparse.Namespace) -> int:
         sources=source_options(args),
     )
     tokenizer = Tokenizer.load(args.tokenizer, lowercase=args.lowercase)
-    line = _ProgressLine()
+    line = ProgressLine()
+    last: Progress | None = None
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        last = progress
+        line.show(lambda: _line(progress))
+
     try:
-        manifest = prepare(args.input, tokenizer, args.output, options, args.workers, line.show)
+        manifest = prepare(args.input, tokenizer, args.output, options, args.workers, show)
+        if last is None:
+            verify_shards(args.output, manifest, lambda *of: line.show(lambda: _checked(*of)))
     finally:
         line.end()
-    if line.last is None:
-        print(f"{args.output} was finished before: nothing to do")
+    if last is None:
+        print(f"{args.output} was finished before and matches its checksums: nothing to do")
     print(_table(manifest))
-    if line.last is not None:
-        print(_speed(line.last, args.workers))
+    if last is not None:
+        print(_speed(last, args.workers))
     return 0
-
-
-class _ProgressLine:
-    """One line on a terminal that is written over; elsewhere a line every ten seconds."""
-
-    def __init__(self) -> None:
-        self.last: Progress | None = None
-        self._terminal = sys.stderr.isatty()
-        self._shown_at = time.monotonic()
-
-    def show(self, progress: Progress) -> None:
-        self.last = progress
-        if self._terminal:
-            print(f"\r{_line(progress)}\x1b[K", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - self._shown_at > _SECONDS_BETWEEN_LINES:
-            self._shown_at = time.monotonic()
-            print(_line(progress), file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._terminal and self.last is not None:
-            print(file=sys.stderr)
 
 
 def _line(progress: Progress) -> str:
@@ -133,12 +125,12 @@ def _line(progress: Progress) -> str:
     if progress.fraction is not None:
         parts.insert(0, f"{progress.fraction:6.1%}")
     if progress.seconds_left is not None:
-        parts.append(f"ETA {_clock(progress.seconds_left)}")
+        parts.append(f"ETA {clock(progress.seconds_left)}")
     return "prepare: " + "  ".join(parts)
 
 
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
+def _checked(num_bytes: int, total: int) -> str:
+    return f"checking the finished corpus: {num_bytes / total:6.1%} of {total / 1e6:,.1f} MB"
 
 
 def _table(manifest: Manifest) -> str:

@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bert_jax.cli.prepare import add_source_arguments, source_options
+from bert_jax.cli.progress_line import ProgressLine, clock
+from bert_jax.cli.source_arguments import INPUT_HELP, add_source_arguments, source_options
 from bert_jax.data.sources import SourceCounts, SourceOptions, read_documents, total_bytes
 from bert_jax.data.tokenizer_files import holds_tokenizer
 from bert_jax.data.wordpiece_training import (
@@ -24,13 +25,10 @@ from bert_jax.data.wordpiece_training import (
     train_wordpiece,
 )
 
-_SECONDS_BETWEEN_UPDATES = 0.5  # on a terminal, whose line is written over
-_SECONDS_BETWEEN_LINES = 10.0  # where progress goes to a file
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `train-tokenizer`."""
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="raw text")
+    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help=INPUT_HELP)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="a new directory")
     parser.add_argument(
         "--vocab-size",
@@ -81,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(
             f"--output {args.output} already holds a tokenizer; remove it or name another directory"
         )
+    if args.output.exists() and not args.output.is_dir():
+        raise ValueError(f"--output {args.output} is a file; a tokenizer is a directory")
     texts = _Texts(args.input, source_options(args))
     started = time.monotonic()
     tokenizer = train_wordpiece(
@@ -123,32 +123,23 @@ class _Texts:
         self._inputs, self._options = inputs, options
         self._total_bytes = total_bytes(inputs, options)
         self._passes = iter(("counting characters", "counting words"))
-        self._terminal = sys.stderr.isatty()
         self.counts = SourceCounts()
 
     def __iter__(self) -> Iterator[str]:
         what = next(self._passes)
         self.counts = SourceCounts()
-        interval = _SECONDS_BETWEEN_UPDATES if self._terminal else _SECONDS_BETWEEN_LINES
-        started = shown = time.monotonic()
+        started = time.monotonic()
+        progress = ProgressLine()
         for document in read_documents(self._inputs, self._options, self.counts):
             yield document.text
-            if time.monotonic() - shown > interval:
-                shown = time.monotonic()
-                self._show(what, shown - started)
-        if self._terminal:
-            self._show(what, time.monotonic() - started, end="\n")
+            progress.show(lambda: self._line(what, time.monotonic() - started))
+        progress.end()
 
-    def _show(self, what: str, seconds: float, end: str = "") -> None:
+    def _line(self, what: str, seconds: float) -> str:
         share = min(1.0, self.counts.bytes_read / max(1, self._total_bytes))
         left = seconds / share - seconds if share else 0.0
-        line = (
+        return (
             f"{what}: {share:6.1%}  {self.counts.documents} documents  "
             f"{self.counts.text_bytes / 1e6:,.1f} MB  "
-            f"{self.counts.text_bytes / seconds / 1e6:.1f} MB/s  "
-            f"ETA {int(left) // 60}:{int(left) % 60:02}"
+            f"{self.counts.text_bytes / 1e6 / seconds:.1f} MB/s  ETA {clock(left)}"
         )
-        if self._terminal:
-            print(f"\r{line}\x1b[K", end=end, file=sys.stderr, flush=True)
-        else:
-            print(line, file=sys.stderr, flush=True)

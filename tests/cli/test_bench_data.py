@@ -53,3 +53,9 @@ def test_without_a_corpus_one_is_made_and_said_to_be(capsys):
 def test_a_corpus_smaller_than_a_batch_is_refused(prepared, capsys):
     assert main(["bench", "data", "--corpus", str(prepared), "--batch-size", "1000"]) == 2
     assert "fewer than a batch of 1000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--max-length", "--million-tokens"])
+def test_what_describes_the_temporary_corpus_is_refused_with_another(prepared, capsys, option):
+    assert main(["bench", "data", "--corpus", str(prepared), *SHORT, option, "64"]) == 2
+    assert f"{option} describes the corpus made without --corpus" in capsys.readouterr().err

@@ -43,6 +43,24 @@ def test_options_reach_the_corpus_and_the_table_shows_it(files, tmp_path, capsys
     assert "tokens/s with 1 workers" in shown
 
 
+def test_a_finished_corpus_is_compared_with_its_checksums(files, tmp_path, capsys):
+    vocab, corpus = files
+    output = tmp_path / "out"
+    words = ["prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--output", str(output)]
+    words += ["--text-field", "body", "--on-bad-line", "skip", "--workers", "1"]
+    words += ["--held-out", "0.25"]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main(words) == 0
+    assert f"{output} was finished before and matches its checksums" in capsys.readouterr().out
+    shard = next(output.glob("train-*.arrayrecord"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    assert main(words) == 2
+    assert f"{shard} is corrupt" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

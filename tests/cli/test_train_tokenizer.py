@@ -59,3 +59,10 @@ def test_bad_lines_are_refused_or_counted(corpus, tmp_path, capsys):
     assert not (tmp_path / "tokenizer").exists()
     assert main([*command, "--on-bad-line", "skip"]) == 0
     assert "left out: 1 bad lines" in capsys.readouterr().out
+
+
+def test_an_output_that_is_a_file_is_refused_before_the_work(corpus, capsys):
+    output = corpus / "a.txt"
+    assert main(["train-tokenizer", "--input", str(corpus), "--output", str(output)]) == 2
+    shown = capsys.readouterr()
+    assert f"--output {output} is a file; a tokenizer is a directory" in shown.err

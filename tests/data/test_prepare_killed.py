@@ -76,7 +76,7 @@ def test_sigkill_at_any_moment(corpus, finished, tmp_path, checksums):
     assert checksums(output) == checksums(finished)
     again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 0
-    assert f"{output} was finished before: nothing to do" in again.stdout
+    assert f"{output} was finished before and matches its checksums: nothing to do" in again.stdout
 
 
 def test_disk_full(corpus, finished, tmp_path, checksums):
