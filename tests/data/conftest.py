@@ -1,16 +1,20 @@
-"""A small corpus of English-like sentences, and what preparing it must give."""
+"""A small corpus of English-like sentences prepared, and ways to look into batches."""
 
 import hashlib
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
 from bert_jax.data.prepare import prepare
 from bert_jax.data.prepare_options import PrepareOptions
+from bert_jax.data.synthetic import synthetic_vocabulary
 from bert_jax.data.tokenizer import Tokenizer
 
 WORDS = "the a of cat dog house sea tree run ran see saw old new red blue and or not".split()
@@ -110,3 +114,50 @@ def _random_texts(seed: int, count: int) -> list[str]:
         ]
         texts.append(f"{index} " + ". ".join(sentences) + ".")
     return texts
+
+
+@pytest.fixture(scope="session")
+def make_source() -> Callable[..., ExampleSource]:
+    """A function that opens a corpus of `write_corpus` for examples."""
+
+    def make(directory: Path, split="train", **config) -> ExampleSource:
+        corpus = Corpus(directory, split)
+        vocabulary = synthetic_vocabulary(corpus.manifest.vocab_size)
+        return ExampleSource(corpus, vocabulary, ExampleConfig(**{"seed": 1, **config}))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def unmasked() -> Callable[[Batch], np.ndarray]:
+    """A function that gives the token ids of a batch as they were before masking."""
+
+    def unmask(batch: Batch) -> np.ndarray:
+        token_ids = batch["token_ids"].copy()
+        rows, columns = np.nonzero(batch["masked_weights"])
+        token_ids[rows, batch["masked_positions"][rows, columns]] = batch["masked_labels"][
+            rows, columns
+        ]
+        return token_ids
+
+    return unmask
+
+
+@pytest.fixture(scope="session")
+def pieces_of(unmasked) -> Callable[[Batch], Iterator[tuple[np.ndarray, np.ndarray, int, float]]]:
+    """A function that gives the pieces of a batch, one by one."""
+
+    def pieces(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, int, float]]:
+        """Yields (tokens with their special ones, segment ids, label, weight) of every piece."""
+        token_ids = unmasked(batch)
+        for row in range(len(token_ids)):
+            for number in range(int(batch["document_ids"][row].max())):
+                inside = batch["document_ids"][row] == number + 1
+                yield (
+                    token_ids[row][inside],
+                    batch["segment_ids"][row][inside],
+                    int(batch["next_sentence_labels"][row, number]),
+                    float(batch["next_sentence_weights"][row, number]),
+                )
+
+    return pieces

@@ -79,60 +79,6 @@ def test_every_compression_of_text_and_json_lines(tmp_path, suffix):
     assert counts.bytes_read == size == total_bytes([str(text), str(jsonl)])
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_several_archives_in_one_file_are_all_read(tmp_path, suffix):
-    path = tmp_path / f"a.txt{suffix}"
-    path.write_bytes(b"".join(COMPRESS[suffix](f"part {i}\n\n".encode()) for i in range(50)))
-    assert texts(path) == [f"part {i}" for i in range(50)]
-
-
-def test_zstandard_skippable_and_sizeless_frames(tmp_path):
-    skippable = bytes.fromhex("502a4d18") + (5).to_bytes(4, "little") + b"abcde"
-    streaming = zstandard.ZstdCompressor().compressobj()
-    frame = streaming.compress(b"one\n" * 100_000) + streaming.flush()
-    path = tmp_path / "a.txt.zst"
-    path.write_bytes(skippable + frame + skippable + COMPRESS[".zst"](b"\ntwo"))
-    assert [len(text) for text in texts(path)] == [399_999, 3]
-
-
-@pytest.mark.parametrize("log", [28, 29])
-def test_a_zstandard_window_too_large_to_hold_is_no_damage(tmp_path, log):
-    parameters = zstandard.ZstdCompressionParameters(window_log=log)
-    streaming = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    path = tmp_path / "a.txt.zst"
-    path.write_bytes(streaming.compress(b"text") + streaming.flush())
-    if log == 28:
-        assert texts(path) == ["text"]
-    else:
-        with pytest.raises(ValueError, match=r"a\.txt\.zst was packed with `zstd --long`.*256 MiB"):
-            texts(path)
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-@pytest.mark.parametrize("content", ["txt", "jsonl"])
-@pytest.mark.parametrize("options", [SourceOptions(), SKIP])
-def test_a_truncated_archive_is_named_and_never_skipped(tmp_path, suffix, content, options):
-    words = random.Random(0).choices(["alpha", "beta", "gamma", "delta"], k=200_000)
-    lines = [" ".join(words[i : i + 10]) for i in range(0, len(words), 10)]
-    data = "\n".join(lines).encode()
-    if content == "jsonl":
-        data = json_lines(*({"text": line} for line in lines))
-    whole = COMPRESS[suffix](data)
-    path = tmp_path / f"a.{content}{suffix}"
-    for kept in (len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:kept])
-        with pytest.raises(ValueError, match=rf"a\.{content}\{suffix}: .*truncated or damaged"):
-            texts(path, options=options)
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_a_file_that_is_not_the_archive_its_name_says(tmp_path, suffix):
-    path = tmp_path / f"a.txt{suffix}"
-    path.write_bytes(b"just some text\n")
-    with pytest.raises(ValueError, match="truncated or damaged"):
-        texts(path)
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.txt.gz", "a.jsonl.zst"])
 def test_an_empty_file_is_refused_or_counted(tmp_path, name):
     path = tmp_path / name
