@@ -1,6 +1,9 @@
 """Fixtures every room's tests may use."""
 
 import os
+import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,3 +105,174 @@ def lay_out() -> LayOut:
         return batch
 
     return lay
+
+
+# Six places with words of their own: a masked word is told by its document, not by its frequency.
+PLACES = {
+    "harbour": ("boat sailor anchor wave gull rope", "salty wet wooden", "drifted creaked rocked"),
+    "kitchen": ("cook oven spoon soup bread knife", "warm fresh spicy", "simmered steamed cooled"),
+    "forest": ("owl fox oak stream moss trail", "quiet green ancient", "rustled swayed grew"),
+    "railway": (
+        "train driver signal bridge whistle cab",
+        "late iron loud",
+        "rattled stopped hissed",
+    ),
+    "orchard": ("farmer apple ladder basket wasp fence", "ripe sweet muddy", "fell buzzed leant"),
+    "library": ("reader shelf novel lamp clerk map", "dusty old silent", "coughed closed rested"),
+}
+
+
+def _tale(rng: random.Random) -> str:
+    place = rng.choice(sorted(PLACES))
+    nouns, adjectives, verbs = (words.split() for words in PLACES[place])
+    sentences = []
+    for _ in range(rng.randint(3, 14)):
+        (one, other), adjective, verb = (
+            rng.sample(nouns, 2),
+            rng.choice(adjectives),
+            rng.choice(verbs),
+        )
+        sentences.append(
+            rng.choice(
+                [
+                    f"The {adjective} {one} {verb}.",
+                    f"{one.capitalize()} and {other} {verb} there.",
+                    f"A {one} {verb} near the {adjective} {other}!",
+                    f"Was {one} or {other} {adjective}?",
+                ]
+            )
+        )
+    return " ".join(sentences)
+
+
+@pytest.fixture(scope="session")
+def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text file of 500 short tales, 120 KB, the same every time."""
+    rng = random.Random(0)
+    path = tmp_path_factory.mktemp("text") / "tales.txt"
+    path.write_text("\n\n".join(_tale(rng) for _ in range(500)) + "\n", encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended: its exit code and what it wrote."""
+
+    code: int
+    output: str
+    errors: str
+
+
+class Command:
+    """Starts `bert-jax` with the interpreter of the tests, on devices of the CPU.
+
+    Compiled programs are kept for the session. A run that is to be killed only reads them: JAX
+    writes an entry in place, and half a one would break the runs after it.
+    """
+
+    def __init__(self, cache: Path):
+        self._cache = cache
+
+    def environment(self, *, devices: int = 1, killed: bool = False) -> dict[str, str]:
+        """What the process finds in its environment."""
+        return {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(self._cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9" if killed else "0.1",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} "
+            "--xla_backend_optimization_level=0",
+            "PYTHON": sys.executable,
+        }
+
+    def start(
+        self, *words: str | Path, devices: int = 1, killed: bool = False, launcher: int = 0
+    ) -> subprocess.Popen[str]:
+        """Starts a command in a session of its own; with `launcher`, that many processes of it."""
+        program = [sys.executable, "-m", "bert_jax.cli.main"]
+        if launcher:
+            program = [str(REPOSITORY / "launch/local.sh"), str(launcher)]
+        return subprocess.Popen(
+            [*program, *map(str, words)],
+            env=self.environment(devices=devices, killed=killed),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            start_new_session=True,
+        )
+
+    def finish(self, process: subprocess.Popen[str], timeout: float = 240) -> Finished:
+        """Waits for the end of a command."""
+        output, errors = process.communicate(timeout=timeout)
+        return Finished(process.returncode, output, errors)
+
+    def __call__(
+        self, *words: str | Path, devices: int = 1, launcher: int = 0, code: int = 0
+    ) -> Finished:
+        """Runs a command to its end, which must have this exit code."""
+        finished = self.finish(self.start(*words, devices=devices, launcher=launcher))
+        assert finished.code == code, finished.output + finished.errors
+        return finished
+
+
+@pytest.fixture
+def bert_jax_here(capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+    """Runs the `bert-jax` command in the process of the tests, which has eight devices."""
+    from bert_jax.cli.main import main
+
+    def run(*words: str | Path) -> Finished:
+        code = main([str(word) for word in words])
+        return Finished(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def bert_jax(tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """Runs the `bert-jax` command in processes of its own."""
+    return Command(tmp_path_factory.mktemp("compiled"))
+
+
+# Two phases of different lengths, 20 steps of 16 x 32 tokens and 12 of 8 x 64.
+TINY_CONFIG = """
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict(
+        dict(
+            work_dir="",
+            model=dict(
+                vocab_size=300, hidden_dim=16, num_layers=2, num_heads=2, ffn_dim=32,
+                max_positions=64,
+            ),
+            phases=dict(
+                phase1=dict(corpus="{0}/32", sequence_length=32, batch_size=16, num_steps=20),
+                phase2=dict(corpus="{0}/64", sequence_length=64, batch_size=8, num_steps=12),
+            ),
+            optimizer=dict(peak_learning_rate=1e-3, warmup_steps=4),
+            evaluation=dict(every_steps=16),
+            checkpoint=dict(every_steps=5, keep_every=10),
+            reporting=dict(every_steps=1, tensorboard=False),
+        )
+    )
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
+    """A config file of a pretraining run; beside it its `tokenizer` and corpora, `32` and `64`."""
+    from bert_jax.cli.main import main
+
+    directory = tmp_path_factory.mktemp("tiny")
+    source, tokenizer = ["--input", str(tiny_text)], str(directory / "tokenizer")
+    sizes = ["--vocab-size", "300", "--num-unused", "0"]
+    assert main(["train-tokenizer", *source, "--output", tokenizer, *sizes]) == 0
+    for length in ("32", "64"):
+        output = ["--output", str(directory / length), "--tokenizer", tokenizer]
+        options = ["--max-length", length, "--held-out", "0.1", "--workers", "1"]
+        assert main(["prepare", *source, *output, *options]) == 0
+    config = directory / "config.py"
+    config.write_text(TINY_CONFIG.format(directory), encoding="utf-8")
+    return config

@@ -1,0 +1,99 @@
+"""Processes joined by launch/local.sh learn, stop and resume as one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROCESSES, DEVICES = 2, 4  # eight devices, as the process of the tests has
+BEYOND = 2_000  # steps no run here gets to
+
+
+def process_of(launcher: subprocess.Popen[str], index: int) -> int:
+    """The id of the process with this number, as Linux lists it."""
+    wanted = f"JAX_PROCESS_ID={index}\0".encode()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == launcher.pid and wanted in (stat.parent / "environ").read_bytes():
+                return int(stat.parent.name)
+        except OSError:  # it has just ended
+            continue
+    raise AssertionError(f"process {index} is not running")
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Two processes that began a run, and what they left when one of them got SIGTERM."""
+
+    work_dir: Path
+    code: int
+    output: str
+    errors: str
+
+
+@pytest.fixture(scope="module")
+def stopped(bert_jax, short_run, tmp_path_factory) -> Stopped:
+    if sys.platform != "linux":
+        pytest.skip("finds processes through /proc")
+    work_dir = tmp_path_factory.mktemp("runs") / "two"
+    words = short_run(work_dir, f"phases.only.num_steps={BEYOND}")
+    launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
+    log = work_dir / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and '"step": 12,' in log.read_text()):
+        assert launcher.poll() is None, "".join(launcher.communicate())
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process_of(launcher, 1), signal.SIGTERM)
+    finished = bert_jax.finish(launcher)
+    return Stopped(work_dir, finished.code, finished.output, finished.errors)
+
+
+def keep_checkpoints(source: Path, target: Path, last: int) -> None:
+    """Copies a work directory as it was after step `last`."""
+    shutil.copytree(source, target)
+    for checkpoint in (target / "checkpoints").iterdir():
+        if int(checkpoint.name) > last:
+            shutil.rmtree(checkpoint)
+
+
+def test_two_processes_learn_as_one(stopped, one_device, assert_same_history):
+    assert "[0] devices    8 x cpu (8 data)" in stopped.output
+    assert_same_history(stopped.work_dir, one_device)
+
+
+def test_sigterm_to_one_process_saves_and_stops_all(stopped):
+    assert stopped.code == 143, stopped.errors
+    step = int(re.search(r"told to stop: saved after step (\d+);", stopped.output).group(1))
+    assert 12 <= step < BEYOND
+    checkpoints = [path.name for path in (stopped.work_dir / "checkpoints").iterdir()]
+    assert str(step) in checkpoints
+    assert all(name.isdigit() for name in checkpoints)
+    # One process speaks for all.
+    assert not re.search(r"^\[1\] (model|start|step|held out|told)", stopped.output, re.M)
+    assert not re.search(r"^\[1\] (model|start|step|held out|told)", stopped.errors, re.M)
+
+
+def test_two_processes_go_on_where_one_was_and_one_where_two_were(
+    bert_jax, bert_jax_here, short_run, one_device, assert_same_history, tmp_path
+):
+    two, one = tmp_path / "two", tmp_path / "one"
+    keep_checkpoints(one_device, two, last=4)
+    output = bert_jax(*short_run(two), launcher=PROCESSES, devices=DEVICES).output
+    assert "[0] start      this run's checkpoint of step 4" in output
+    assert_same_history(two, one_device)
+    keep_checkpoints(two, one, last=8)
+    finished = bert_jax_here(*short_run(one))
+    assert finished.code == 0, finished.errors
+    assert "start      this run's checkpoint of step 8" in finished.output
+    assert_same_history(one, one_device)

@@ -1,0 +1,314 @@
+"""From raw text to guesses, and a run killed, stopped and moved: all through the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.cli.work_dir import load_trained
+from bert_jax.training.metrics_log import read_metrics
+
+BOUNDARY, TOTAL = 20, 32  # of the phases of the tiny config
+# What a log says besides what the model computed.
+OTHER = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
+
+
+def history(work_dir: Path, kind: str) -> dict[int, dict[str, float]]:
+    """By step, what the log tells of the model; no step may be told twice."""
+    entries = [entry for entry in read_metrics(work_dir / "metrics.jsonl") if entry["kind"] == kind]
+    told = {e["step"]: {k: v for k, v in e.items() if k not in OTHER} for e in entries}
+    assert len(told) == len(entries)
+    return told
+
+
+def parameters(work_dir: Path) -> dict[str, np.ndarray]:
+    """The parameters of the newest checkpoint."""
+    leaves = jax.tree.flatten_with_path(load_trained(str(work_dir)).model)[0]
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Refuses parameters that differ in a single bit."""
+    assert found.keys() == expected.keys()
+    for name in found:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
+    """Waits until something has happened; the process may not end before."""
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, "".join(process.communicate())
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def logged_step(work_dir: Path) -> int:
+    """The last step in the log of a run under way."""
+    log = work_dir / "metrics.jsonl"
+    steps = re.findall(r'"step": (\d+)', log.read_text()) if log.exists() else []
+    return int(steps[-1]) if steps else 0
+
+
+def unfinished_saves(work_dir: Path) -> list[Path]:
+    """Checkpoints that are being written, or were when their writer was killed."""
+    return [path for path in (work_dir / "checkpoints").glob("*") if not path.name.isdigit()]
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A run that took five starts of one command to finish.
+
+    stopped: a copy of the work directory as SIGTERM left it. starts: what each start said.
+    """
+
+    work_dir: Path
+    stopped: Path
+    stopped_at: int
+    starts: list[str]
+
+
+@pytest.fixture(scope="module")
+def pretrain(tiny_config) -> Callable[..., list[str]]:
+    """The words of a `pretrain` of the tiny config."""
+
+    def words(work_dir: Path, *overrides: str, config: Path = tiny_config) -> list[str]:
+        named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]
+        return ["pretrain", "--config", str(config), *named]
+
+    return words
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(bert_jax, pretrain, tmp_path_factory) -> Path:
+    """The work directory of a run that nothing disturbed."""
+    work_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    bert_jax(*pretrain(work_dir))
+    return work_dir
+
+
+@pytest.fixture(scope="module")
+def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrupted:
+    """The same run, killed twice while saving or stepping, stopped once, killed again, finished."""
+    seed = int.from_bytes(os.urandom(4))
+    print(f"moments drawn with seed {seed}")  # shown by pytest where a test fails
+    rng = random.Random(seed)
+    work_dir = tmp_path_factory.mktemp("runs") / "interrupted"
+    starts = []
+
+    def start(*overrides: str) -> subprocess.Popen[str]:
+        return bert_jax.start(*pretrain(work_dir, *overrides), killed=True)
+
+    def kill(process: subprocess.Popen[str]) -> None:
+        process.kill()
+        starts.append(bert_jax.finish(process).output)
+        assert process.returncode == -signal.SIGKILL
+
+    process = start()
+    saving = rng.choice(["5.", "10."])
+    wait_for(process, lambda: any(p.name.startswith(saving) for p in unfinished_saves(work_dir)))
+    kill(process)
+    assert unfinished_saves(work_dir)
+    process = start("loader.num_workers=2")
+    moment = logged_step(work_dir) + rng.randrange(1, 5)
+    wait_for(process, lambda: logged_step(work_dir) >= moment)
+    time.sleep(rng.uniform(0, 0.05))
+    kill(process)
+    process = start()
+    moment = logged_step(work_dir) + rng.randrange(1, 5)
+    wait_for(process, lambda: logged_step(work_dir) >= moment)
+    process.terminate()
+    finished = bert_jax.finish(process)
+    assert finished.code == 143, finished.errors
+    starts.append(finished.output)
+    stopped = work_dir.with_name("stopped")
+    shutil.copytree(work_dir, stopped)
+    stopped_at = logged_step(work_dir)
+    process = start("loader.num_workers=1")
+    moment = rng.randrange(BOUNDARY + 1, TOTAL - 3)
+    wait_for(process, lambda: logged_step(work_dir) >= moment)
+    kill(process)
+    starts.append(bert_jax(*pretrain(work_dir)).output)
+    return Interrupted(work_dir, stopped, stopped_at, starts)
+
+
+def test_interruptions_change_nothing(uninterrupted, interrupted):
+    for kind, steps in (("train", range(1, TOTAL + 1)), ("evaluation", (16, TOTAL))):
+        told = history(interrupted.work_dir, kind)
+        assert list(told) == list(steps)
+        assert told == history(uninterrupted, kind)  # to the last bit
+    assert_equal(parameters(interrupted.work_dir), parameters(uninterrupted))
+
+
+def test_every_start_goes_on_from_the_newest_whole_checkpoint(interrupted):
+    origins = re.findall(r"^start +(.*)$", "".join(interrupted.starts), re.M)
+    steps = [int(found.group(1)) for o in origins if (found := re.search(r"of step (\d+)", o))]
+    assert len(origins) == 5
+    assert origins[0] == "random parameters (seed 0)"
+    assert steps == sorted(steps) and steps[-1] >= BOUNDARY
+    assert f"saved after step {interrupted.stopped_at};" in interrupted.starts[2]
+    assert origins[3] == f"this run's checkpoint of step {interrupted.stopped_at}"
+    assert not unfinished_saves(interrupted.work_dir)
+
+
+def test_another_device_count_sees_the_same_examples(
+    bert_jax, pretrain, uninterrupted, interrupted
+):
+    bert_jax(*pretrain(interrupted.stopped), devices=4)
+    expected, found = history(uninterrupted, "train"), history(interrupted.stopped, "train")
+    assert expected.keys() == found.keys()
+    for step in expected:
+        # Which tokens are masked decides the accuracies, exactly; a sum over devices is rounded.
+        assert expected[step] == pytest.approx(found[step], rel=2e-5), step
+
+
+def test_a_work_directory_is_whole(uninterrupted, tiny_config):
+    for number, length in enumerate(("32", "64"), start=1):
+        manifest = (uninterrupted / f"manifest-phase{number}.json").read_bytes()
+        assert manifest == (tiny_config.parent / length / "manifest.json").read_bytes()
+    for file in (tiny_config.parent / "tokenizer").iterdir():
+        assert (uninterrupted / "tokenizer" / file.name).read_bytes() == file.read_bytes()
+    resolved = json.loads((uninterrupted / "config.json").read_text())
+    assert resolved.keys() == PretrainConfig.__dataclass_fields__.keys()
+    assert resolved["optimizer"]["beta2"] == 0.999  # a default is written too
+    assert (uninterrupted / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(uninterrupted.rglob("*tmp*"))
+
+
+def files(directory: Path) -> dict[Path, int]:
+    """Every file with the time of its last change."""
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_finished_run_does_nothing(bert_jax_here, pretrain, uninterrupted):
+    before = files(uninterrupted)
+    finished = bert_jax_here(*pretrain(uninterrupted))
+    assert finished.code == 0
+    assert "checkpoint of step 32 (finished: nothing to do)" in finished.output
+    assert "held-out MLM loss" in finished.output
+    assert not re.search("^step ", finished.errors, re.M)
+    after = files(uninterrupted)
+    assert before.keys() == after.keys()
+    assert {path.name for path in after if after[path] != before[path]} <= {"config.json"}
+
+
+REFUSALS = {
+    "model": (
+        ["model.hidden_dim=32", "model.num_layers=1"],
+        ["model.hidden_dim: 16 -> 32", "model.num_layers: 2 -> 1"],
+    ),
+    "seed": (["seed=7"], ["seed: 0 -> 7"]),
+    "masking": (["masking.rate=0.3"], ["masking.rate: 0.15 -> 0.3"]),
+    "batches": (["phases.phase1.batch_size=8"], ["phases.phase1.batch_size: 16 -> 8"]),
+    "boundary": (["phases.phase1.num_steps=19"], ["phases.phase2.first_step: 20 -> 19"]),
+}
+
+
+@pytest.mark.parametrize(("overrides", "told"), REFUSALS.values(), ids=REFUSALS)
+def test_another_run_is_refused(bert_jax_here, pretrain, uninterrupted, overrides, told):
+    before = files(uninterrupted)
+    finished = bert_jax_here(*pretrain(uninterrupted, *overrides))
+    assert finished.code == 2
+    assert "belongs to another run" in finished.errors
+    for line in told:
+        assert line in finished.errors
+    assert files(uninterrupted) == before
+
+
+def test_another_corpus_is_refused(
+    bert_jax_here, pretrain, uninterrupted, tiny_text, tiny_config, tmp_path
+):
+    text = tmp_path / "one tale fewer.txt"
+    text.write_text(tiny_text.read_text().rpartition("\n\n")[0] + "\n")
+    source = ["--input", text, "--tokenizer", tiny_config.parent / "tokenizer"]
+    options = ["--max-length", 32, "--held-out", 0.1, "--workers", 1]
+    assert bert_jax_here("prepare", *source, "--output", tmp_path / "32", *options).code == 0
+    finished = bert_jax_here(*pretrain(uninterrupted, f"phases.phase1.corpus={tmp_path / '32'}"))
+    assert finished.code == 2
+    assert re.search(r"phases.phase1.corpus: '[0-9a-f]{64}' -> '[0-9a-f]{64}'", finished.errors)
+
+
+def test_divergence_is_named_and_the_last_good_checkpoint_stays(
+    bert_jax_here, pretrain, uninterrupted, tmp_path
+):
+    work_dir = tmp_path / "run"
+    shutil.copytree(uninterrupted, work_dir)
+    for checkpoint in (work_dir / "checkpoints").iterdir():
+        if int(checkpoint.name) > BOUNDARY:
+            shutil.rmtree(checkpoint)
+    good = parameters(work_dir)
+    finished = bert_jax_here(*pretrain(work_dir, "optimizer.peak_learning_rate=1e38"))
+    assert finished.code == 2
+    # Step 21 still begins with good parameters, and leaves none.
+    assert re.search("error: step 22: .*mlm_loss is nan, .*not a finite", finished.errors)
+    assert list(history(work_dir, "train")) == list(range(1, 22))
+    assert_equal(parameters(work_dir), good)
+
+
+# MLM and pairs are both learned in 350 steps: weights begin ten times larger than in BERT, whose
+# 0.02 suits a width of 768.
+LEARNING_CONFIG = """
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict(
+        dict(
+            work_dir="",
+            model=dict(
+                vocab_size=300, hidden_dim=32, num_layers=1, num_heads=2, ffn_dim=64,
+                max_positions=64, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2,
+            ),
+            phases=dict(
+                only=dict(corpus="{0}", sequence_length=64, batch_size=32, num_steps=350)
+            ),
+            optimizer=dict(peak_learning_rate=2e-2, warmup_steps=20),
+            evaluation=dict(every_steps=100),
+            checkpoint=dict(every_steps=100),
+        )
+    )
+"""
+
+
+def test_from_raw_text_to_guesses(bert_jax, tiny_text, tmp_path):
+    tokenizer, corpus, work_dir = tmp_path / "tokenizer", tmp_path / "corpus", tmp_path / "run"
+    sizes = ["--vocab-size", 300, "--num-unused", 0]
+    bert_jax("train-tokenizer", "--input", tiny_text, "--output", tokenizer, *sizes)
+    source = ["--input", tiny_text, "--tokenizer", tokenizer]
+    options = ["--max-length", 64, "--held-out", 0.1, "--workers", 2]
+    bert_jax("prepare", *source, "--output", corpus, *options)
+    config = tmp_path / "config.py"
+    config.write_text(LEARNING_CONFIG.format(corpus))
+    finished = bert_jax("pretrain", "--config", config, f"--config.work_dir={work_dir}")
+    evaluations = history(work_dir, "evaluation")
+    assert list(evaluations) == [100, 200, 300, 350]
+    first, *_, last = evaluations.values()
+    unigram = float(re.search(r"unigram cross-entropy.* (\S+) nats", finished.output).group(1))
+    assert last["mlm_loss"] < first["mlm_loss"] - 0.5
+    assert last["mlm_loss"] < unigram - 1  # which a model that ignores context cannot reach
+    assert last["nsp_accuracy"] > 0.7
+    assert list((work_dir / "tensorboard").glob("events.out.tfevents.*"))
+    guesses = bert_jax(
+        *("fill-mask", "--work-dir", work_dir, "--top", 3),
+        "The ripe [MASK] fell. The muddy wasp buzzed.",
+        "The salty [MASK] drifted. The wooden boat rocked.",
+    ).output
+    told = [re.findall(r"(\S+) \d+\.\d%", line) for line in guesses.splitlines()]
+    orchard, harbour = (set(words) for words in told if words)
+    assert len(orchard) == len(harbour) == 3
+    assert len(orchard & set("farmer apple ladder basket wasp fence".split())) >= 2, guesses
+    assert len(harbour & set("boat sailor anchor wave gull rope".split())) >= 2, guesses
