@@ -31,10 +31,12 @@ def documents_of(batch):
     """Each document's token ids and sentence starts, put together from its pieces in order."""
     tokens: dict[int, list] = {}
     starts: dict[int, list] = {}
+    length: dict[int, int] = {}
     for index, document in enumerate(batch.piece_document.tolist()):
         piece = batch.piece(index)
-        begin = sum(map(len, tokens.setdefault(document, [])))
-        tokens[document].append(piece.token_ids)
+        begin = length.get(document, 0)
+        length[document] = begin + len(piece.token_ids)
+        tokens.setdefault(document, []).append(piece.token_ids)
         starts.setdefault(document, []).extend((piece.sentence_starts + begin).tolist())
     return {
         document: (np.concatenate(parts), starts[document]) for document, parts in tokens.items()
@@ -178,6 +180,48 @@ def test_documents_without_tokens_are_counted(
     manifest = prepare([path], tokenizer, tmp_path / "out", options, 1)
     assert (manifest.train.num_documents, manifest.empty_documents) == (2, 1)
     assert manifest.heldout.shards == ()
+
+
+ODD_TEXTS = {
+    "one token": "cat",
+    "one character": "é",
+    "punctuation": ".",
+    "a NUL within": "the\0cat \0 dog",
+    "one sentence without an end": "the cat " * 15_000,
+    "one word of letters": "x" * 300_000,
+    "special tokens spelled out": "[MASK] [SEP]",
+    "CJK without a space": "中文" * 5_000,
+    "line separators": "the\u2028cat\u2029dog\x85house",
+    "no token: NUL": "\0",
+    "no token: zero width": "\u200b\ufeff",
+    "no token: white space": " \n\t\u3000 ",
+}
+
+
+@pytest.mark.parametrize("max_length", [8, 512])
+def test_odd_documents_keep_every_token(
+    tokenizer, tmp_path, prepare_options, write_json_lines, max_length
+):
+    path = write_json_lines(tmp_path / "in.jsonl", list(ODD_TEXTS.values()))
+    options = dataclasses.replace(
+        prepare_options, max_length=max_length, max_pieces=2, heldout_fraction=0
+    )
+    manifest = prepare([path], tokenizer, tmp_path / "out", options, 1)
+    assert manifest.empty_documents == 3
+    found = documents_of(decode(tmp_path / "out", manifest.train))
+    plain = PlainTokenizer.from_file(str(tmp_path / "out" / "tokenizer" / "tokenizer.json"))
+    plain.encode_special_tokens = True
+    expected = [
+        plain.encode(text, add_special_tokens=False).ids
+        for name, text in ODD_TEXTS.items()
+        if name != "one word of letters"
+    ]
+    got = [tokens.tolist() for _, (tokens, _) in sorted(found.items())]
+    # a run of letters too long for one call of the tokenizer is an [UNK] for each part of it
+    assert [tokenizer.unk_id] * 2 in got
+    got.remove([tokenizer.unk_id] * 2)
+    assert got == [ids for ids in expected if ids]
+    assert all(starts[0] == 0 for _, starts in found.values())
 
 
 def test_a_vocabulary_over_65536_takes_four_bytes_a_token(
