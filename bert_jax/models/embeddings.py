@@ -12,7 +12,7 @@ from flax import nnx
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import compute_dtype, embedding_table, layer_norm
-from bert_jax.models.layout import constrain
+from bert_jax.models.layout import gather
 from bert_jax.models.products import einsum_float32
 
 
@@ -76,7 +76,7 @@ class Embeddings(nnx.Module):
     def _token_table(self) -> jax.Array:
         # Whole rows on every device: a lookup in a table split by feature would move the
         # embedded batch between devices, which is larger than the table.
-        return constrain(self.token[...].astype(self.dtype), "vocab", None)
+        return gather(self.token[...].astype(self.dtype), ("vocab", None), ("vocab", "embed"))
 
     def _positions(self, position_ids: jax.Array | None, length: int) -> jax.Array:
         if length > self.config.max_positions:

@@ -1,0 +1,45 @@
+"""What the compiled step sends between devices."""
+
+import jax
+import numpy as np
+import optax
+
+from bert_jax.analysis.collectives import collectives
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.planning import compile_step
+from bert_jax.training.sharding import MeshConfig, make_mesh
+
+VOCAB, DIM, ROWS, LENGTH, PREDICTIONS = 4096, 16, 16, 16, 3
+
+
+def test_the_gradient_of_a_split_table_is_not_summed_whole_for_every_use() -> None:
+    model = EncoderConfig(
+        vocab_size=VOCAB,
+        hidden_dim=DIM,
+        num_layers=1,
+        num_heads=2,
+        ffn_dim=2 * DIM,
+        max_positions=LENGTH,
+    )
+    task = Pretraining(model, ComputeConfig(dtype="float32", attention="xla"))
+    shapes = {
+        **dict.fromkeys(("token_ids", "segment_ids", "position_ids", "document_ids"), LENGTH),
+        **dict.fromkeys(("masked_positions", "masked_labels", "masked_weights"), PREDICTIONS),
+        **dict.fromkeys(("cls_positions", "next_sentence_labels", "next_sentence_weights"), 1),
+    }
+    batch = {
+        name: jax.ShapeDtypeStruct(
+            (ROWS, size), np.float32 if name.endswith("weights") else np.int32
+        )
+        for name, size in shapes.items()
+    }
+    mesh = make_mesh(MeshConfig(fsdp=8))
+    step = compile_step(task, optax.adam(1e-3), mesh, batch, seed=0, accumulation_steps=1)
+    traffic = collectives(step.text, 8)
+    table = VOCAB * DIM * 4
+    # The table serves twice, as embedding and as output. On a CPU the output's gradient is summed
+    # whole (there is no reduce-scatter); the embedding's must stay with the features a device owns.
+    assert table < traffic["all-reduce"].bytes < 1.5 * table
+    # It is gathered for use, forward and back, and nothing of the batch is.
+    assert traffic["all-gather"].bytes < 2.5 * table
