@@ -291,6 +291,10 @@ def test_from_raw_text_to_guesses(bert_jax, tiny_text, tmp_path):
     source = ["--input", tiny_text, "--tokenizer", tokenizer]
     options = ["--max-length", 64, "--held-out", 0.1, "--workers", 2]
     bert_jax("prepare", *source, "--output", corpus, *options)
+    # What a start with another vocabulary leaves when it is killed before its first checkpoint.
+    (work_dir / "tokenizer").mkdir(parents=True)
+    (work_dir / "tokenizer/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    (work_dir / "manifest-only.json").write_text("{}")
     config = tmp_path / "config.py"
     config.write_text(LEARNING_CONFIG.format(corpus))
     finished = bert_jax("pretrain", "--config", config, f"--config.work_dir={work_dir}")
@@ -302,6 +306,9 @@ def test_from_raw_text_to_guesses(bert_jax, tiny_text, tmp_path):
     assert last["mlm_loss"] < unigram - 1  # which a model that ignores context cannot reach
     assert last["nsp_accuracy"] > 0.7
     assert list((work_dir / "tensorboard").glob("events.out.tfevents.*"))
+    for name in ("vocab.txt", "tokenizer.json"):
+        assert (work_dir / "tokenizer" / name).read_bytes() == (tokenizer / name).read_bytes()
+    assert (work_dir / "manifest-only.json").read_bytes() == (corpus / "manifest.json").read_bytes()
     guesses = bert_jax(
         *("fill-mask", "--work-dir", work_dir, "--top", 3),
         "The ripe [MASK] fell. The muddy wasp buzzed.",

@@ -86,6 +86,8 @@ def _train(
     first = jax.process_index() == 0
     if first:
         print("\n".join(describe(config, task, compute, mesh, corpora, origin)), flush=True)
+        if start == 0:
+            _forget_provenance(work_dir)
         _write_provenance(work_dir, config, corpora)
     if start >= config.total_steps:
         return True
@@ -158,6 +160,16 @@ def _reporter(
     )
     closing.callback(reporter.close)
     return reporter
+
+
+def _forget_provenance(work_dir: Path) -> None:
+    """Removes what a start that was killed before its first checkpoint left of its corpora.
+
+    Nothing binds the next start to them; from the first checkpoint on, the run's identity does.
+    """
+    shutil.rmtree(work_dir / TOKENIZER_NAME, ignore_errors=True)
+    for manifest in work_dir.glob("manifest-*.json"):
+        manifest.unlink()
 
 
 def _write_provenance(work_dir: Path, config: PretrainConfig, corpora: list[PhaseCorpus]) -> None:
