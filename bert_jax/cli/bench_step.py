@@ -94,7 +94,7 @@ def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int)
         "tok_s": round(phase.batch_size * phase.sequence_length / seconds),
         "model_tflops": round(model_flops / seconds / 1e12, 3),
         "utilisation": round(model_flops / seconds / (peak * mesh.size), 3) if peak else None,
-        "memory_gib": _memory(compiled),
+        "memory_mib": _memory(compiled),
     }
 
 
@@ -141,7 +141,7 @@ def _time(compiled: Any, state: TrainState, batch: Any, steps: int) -> float:
 
 
 def _memory(compiled: Any) -> float | None:
-    """GiB a device needs for the step: arguments and temporaries, as the compiler counts them."""
+    """MiB a device needs for the step: arguments and temporaries, as the compiler counts them."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         return None
@@ -151,4 +151,4 @@ def _memory(compiled: Any) -> float | None:
         - analysis.alias_size_in_bytes
         + analysis.temp_size_in_bytes
     )
-    return round(needed / 2**30, 3)
+    return round(needed / 2**20, 2)

@@ -1,0 +1,83 @@
+"""FLOPs and parameters by part, against published counts and the compiler's own."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.analysis.flops import layer_flops, pretraining_flops
+from bert_jax.analysis.parameters import counts_by_part, parameters_by_part
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.encoder import Layer
+from bert_jax.models.parameters import count, define
+from bert_jax.tasks.pretraining import Pretraining
+
+BASE = EncoderConfig()
+PLAIN = ComputeConfig(dtype="float32", attention="xla")
+
+
+def test_one_base_layer_at_128_tokens_costs_what_is_published() -> None:
+    layer = layer_flops(BASE, 128)
+    assert layer.projections == 452_984_832
+    assert layer.attention == 201_326_592
+    assert layer.ffn == 1_207_959_552
+    assert layer.total == 1_862_270_976
+
+
+def products_of(program: str) -> int:
+    """2 x (elements of the result) x (contracted size), over all dots of StableHLO text."""
+    total = 0
+    for line in program.split("\n"):
+        if "stablehlo.dot_general" not in line:
+            continue
+        shapes = line.rsplit(":", 1)[1].replace("(", "").replace(")", "").split("tensor<")[1:]
+        left, _, result = ([int(n) for n in s.split(">")[0].split("x")[:-1]] for s in shapes)
+        contracted = line.split("contracting_dims = [")[1].split("]")[0]
+        size = left[int(contracted)]
+        for dim in result:
+            size *= dim
+        total += 2 * size
+    return total
+
+
+def test_the_count_is_that_of_the_products_in_the_program() -> None:
+    config = EncoderConfig.variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
+    definition = define(lambda rngs: Layer(config, PLAIN, rngs))
+    x = jnp.zeros((1, 128, config.hidden_dim))
+
+    def forward(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        return definition.module(params)(x, None, False, None)
+
+    text = jax.jit(forward).lower(definition.shapes, x).as_text()
+    assert products_of(text) == layer_flops(config, 128).total
+
+
+def test_training_is_three_forward_passes_and_heads_count_only_where_used() -> None:
+    flops = pretraining_flops(BASE, 512, 77, next_sentence=True)
+    assert flops.layers == 12 * layer_flops(BASE, 512).total
+    assert flops.masked_lm == 2 * 77 * 768 * (768 + 30_522)
+    assert flops.next_sentence == 2 * 768 * (768 + 2)
+    assert flops.training == 3 * (flops.layers + flops.masked_lm + flops.next_sentence)
+    assert pretraining_flops(BASE, 512, 77, next_sentence=False).next_sentence == 0
+
+
+def test_parts_add_up_to_the_model() -> None:
+    task = Pretraining(BASE, PLAIN)
+    parts = counts_by_part(task.definition.shapes)
+    assert sum(parts.values()) == count(task.definition.shapes) == 110_106_428
+    assert parts["token embedding"] == 30_522 * 768
+    # Twelve blocks of query, key, value and output projection with biases.
+    assert parts["self-attention"] == 12 * 2_362_368
+    assert "final LayerNorm" not in parts
+
+
+def test_a_pre_norm_model_has_a_final_norm_and_nothing_unnamed() -> None:
+    config = EncoderConfig.variant("tiny", norm="pre", positions="sinusoidal")
+    parts = counts_by_part(Pretraining(config, PLAIN, next_sentence=False).definition.shapes)
+    assert parts["final LayerNorm"] == 2 * 128
+    assert "position embedding" not in parts and "pooler" not in parts
+
+
+def test_a_parameter_of_no_known_part_is_refused() -> None:
+    shapes = Pretraining(BASE, PLAIN).definition.shapes
+    with pytest.raises(ValueError, match="parameter encoder.mystery belongs to no known part"):
+        parameters_by_part({**shapes, "encoder.mystery": next(iter(shapes.values()))})

@@ -1,0 +1,58 @@
+"""The verbs that look at a config without training: inspect and bench step."""
+
+import json
+from typing import Any
+
+import pytest
+
+from bert_jax.analysis.flops import pretraining_flops
+from bert_jax.cli.main import main
+from bert_jax.models.config import EncoderConfig
+
+DEMO = ["--config", "configs/pretrain/demo.py"]
+
+
+@pytest.fixture(autouse=True)
+def in_repository(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.chdir(request.config.rootpath)
+
+
+def test_inspect_prints_parameters_and_flops_of_base(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--config", "configs/pretrain/bert_base.py"]) == 0
+    words = capsys.readouterr().out.split()
+    for figure in ("110,106,428", "452,984,832", "201,326,592", "1,207,959,552", "1,862,270,976"):
+        assert figure in words
+    for step in (128, 512):
+        flops = pretraining_flops(EncoderConfig(), step, -(-15 * step // 100), next_sentence=True)
+        assert f"{256 * flops.training:,d}" in words
+
+
+@pytest.mark.parametrize("pieces", ["1", "3"])
+def test_bench_step_times_the_train_step(
+    pieces: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"num_layers": 1, "hidden_dim": 16, "num_heads": 2, "ffn_dim": 16, "vocab_size": 50}
+    words = [f"--config.model.{name}={value}" for name, value in changes.items()]
+    words += ["--config.phases.phase1.batch_size=8", "--config.phases.phase1.sequence_length=16"]
+    assert main(["bench", "step", *DEMO, "--steps", "2", "--pieces", pieces, *words]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (result["batch"], result["length"], result["dtype"]) == (8, 16, "float32")
+    assert result["tok_s"] == pytest.approx(8 * 16 / result["ms"] * 1e3, rel=0.01)
+    assert result["compile_s"] > 0 and result["memory_mib"] > 0 and result["utilisation"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--phase", "phase7"], "--phase phase7: the config has phase1"),
+        (["--steps", "0"], "must be at least 1"),
+        (["--config.compute.attention=cudnn"], "runs on NVIDIA GPUs only, not on cpu"),
+        (["--config.model.num_heads=3"], "hidden_dim=128 is not divisible by num_heads=3"),
+        (["--config.phases.phase1.batch_size=12"], "batch_size=12 is not divisible by the 8 parts"),
+    ],
+)
+def test_bench_step_refuses_in_words(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "step", *DEMO, *words]) == 2
+    assert message in capsys.readouterr().err
