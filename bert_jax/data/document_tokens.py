@@ -1,6 +1,5 @@
 """A document's text -> its token ids and sentence starts, in memory bounded by the batch."""
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Protocol
@@ -8,11 +7,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.sentences import split_sentences
+from bert_jax.data.sentences import end_of_last_gap, split_sentences
 
 # Characters given to the tokenizer at once: it holds some 200 bytes a token until a call is done.
 _MAX_CALL = 1 << 18
-_LAST_GAP = re.compile(r".*\s", re.DOTALL)
 
 
 class Encoder(Protocol):
@@ -58,8 +56,7 @@ def _parts(sentence: str) -> Iterator[str]:
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
-        gap = _LAST_GAP.match(sentence, begin, begin + _MAX_CALL)
-        end = gap.end() if gap else begin + _MAX_CALL
+        end = end_of_last_gap(sentence, begin, _MAX_CALL)
         yield sentence[begin:end]
         begin = end
     yield sentence[begin:]

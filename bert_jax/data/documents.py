@@ -53,6 +53,11 @@ class SourceOptions:
             codecs.getincrementaldecoder(self.encoding)
         except LookupError:
             raise ValueError(f"encoding {self.encoding!r} is not known to Python") from None
+        if codecs.lookup(self.encoding).name == "utf-8-sig":
+            raise ValueError(
+                f"encoding is {self.encoding!r}; expected 'utf-8', with which a byte order mark is "
+                "passed over"
+            )
         if not ascii_compatible:
             raise ValueError(
                 f"encoding {self.encoding!r} does not write a line end as one byte; "

@@ -46,8 +46,7 @@ def split_sentences(text: str, language: str) -> list[str]:
         match = _BLOCK_END.search(text, start)
         end = match.end() if match else len(text)
         while end - start > _MAX_BLOCK:
-            gap = _LAST_GAP.match(text, start, start + _MAX_BLOCK)
-            window = _segment(text[start : gap.end() if gap else start + _MAX_BLOCK], language)
+            window = _segment(text[start : end_of_last_gap(text, start, _MAX_BLOCK)], language)
             # the last may go on beyond the window: unless it is all there is, it is read again
             complete = window[:-1] or window
             _extend(sentences, complete, continues)
@@ -57,6 +56,12 @@ def split_sentences(text: str, language: str) -> list[str]:
         continues = False
         start = end
     return sentences
+
+
+def end_of_last_gap(text: str, start: int, limit: int) -> int:
+    """Where the last white space in text[start : start + limit] ends; the limit without any."""
+    gap = _LAST_GAP.match(text, start, start + limit)
+    return gap.end() if gap else start + limit
 
 
 def _extend(sentences: list[str], more: list[str], continues: bool) -> None:

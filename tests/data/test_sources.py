@@ -241,6 +241,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, suffix):
     ("arguments", "message"),
     [
         ({"encoding": "utf-16"}, "does not write a line end as one byte"),
+        ({"encoding": "utf-8-sig"}, "expected 'utf-8', with which a byte order mark is passed"),
         ({"encoding": "utf-ate"}, "not known to Python"),
         ({"on_bad_line": "ignore"}, "expected 'error' or 'skip'"),
         ({"max_document_bytes": 10}, "expected at least 1024"),
