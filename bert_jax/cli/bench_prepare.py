@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from bert_jax.cli.source_arguments import (
-    INPUT_HELP,
-    add_case_arguments,
     add_source_arguments,
+    add_tokenizer_arguments,
+    add_workers_argument,
     source_options,
 )
 from bert_jax.data.prepare import prepare
@@ -26,27 +26,15 @@ from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress
 from bert_jax.data.sources import SourceCounts, read_documents
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.workers import available_cores
 
 _LINES_PER_CALL = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `bench prepare`."""
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help=INPUT_HELP)
-    parser.add_argument(
-        "--tokenizer",
-        required=True,
-        metavar="FILE_OR_DIR",
-        help="vocab.txt, tokenizer.json or a directory that holds them",
-    )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=available_cores(),
-        metavar="N",
-        help="processes (default: every core)",
-    )
+    add_source_arguments(parser)
+    add_tokenizer_arguments(parser)
+    add_workers_argument(parser)
     parser.add_argument(
         "--repeat",
         type=int,
@@ -54,8 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the best of N is reported (default: %(default)s)",
     )
-    add_source_arguments(parser)
-    add_case_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

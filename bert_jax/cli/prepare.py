@@ -14,9 +14,9 @@ import argparse
 
 from bert_jax.cli.progress_line import ProgressLine, clock
 from bert_jax.cli.source_arguments import (
-    INPUT_HELP,
-    add_case_arguments,
     add_source_arguments,
+    add_tokenizer_arguments,
+    add_workers_argument,
     source_options,
 )
 from bert_jax.data.manifest import Manifest, SplitInfo, verify_shards
@@ -24,19 +24,13 @@ from bert_jax.data.prepare import prepare
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.workers import available_cores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `prepare`."""
     options = PrepareOptions()
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help=INPUT_HELP)
-    parser.add_argument(
-        "--tokenizer",
-        required=True,
-        metavar="FILE_OR_DIR",
-        help="vocab.txt, tokenizer.json or a directory that holds them",
-    )
+    add_source_arguments(parser)
+    add_tokenizer_arguments(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="new, or one to continue")
     parser.add_argument(
         "--max-length",
@@ -58,13 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of the documents kept for evaluation, chosen by hash (default: %(default)s)",
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=available_cores(),
-        metavar="N",
-        help="processes (default: every core)",
-    )
+    add_workers_argument(parser)
     parser.add_argument(
         "--language",
         default=options.language,
@@ -78,8 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="text in one shard; a worker holds some five times that (default: %(default)s)",
     )
-    add_source_arguments(parser)
-    add_case_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,17 +1,23 @@
-"""Options of every verb that reads raw text or a bare vocabulary."""
+"""Options that the verbs which read raw text share."""
 
 from __future__ import annotations
 
 import argparse
 
 from bert_jax.data.documents import SourceOptions
-
-INPUT_HELP = "files, directories, patterns or tfds:NAME/CONFIG:SPLIT (the split train if not given)"
+from bert_jax.data.workers import available_cores
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare how raw text is read."""
+    """Declare which raw text is read, and how."""
     options = SourceOptions()
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        required=True,
+        metavar="PATH",
+        help="files, directories, patterns or tfds:NAME/CONFIG:SPLIT (default of SPLIT: train)",
+    )
     parser.add_argument(
         "--text-field",
         default=options.text_field,
@@ -48,8 +54,14 @@ def source_options(args: argparse.Namespace) -> SourceOptions:
     )
 
 
-def add_case_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what a bare vocab.txt does not say, and what overrides other files."""
+def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the tokenizer, and its case, which a bare vocab.txt does not say."""
+    parser.add_argument(
+        "--tokenizer",
+        required=True,
+        metavar="FILE_OR_DIR",
+        help="vocab.txt, tokenizer.json or a directory that holds them",
+    )
     case = parser.add_mutually_exclusive_group()
     case.add_argument(
         "--lowercase",
@@ -61,4 +73,15 @@ def add_case_arguments(parser: argparse.ArgumentParser) -> None:
     )
     case.add_argument(
         "--cased", dest="lowercase", action="store_const", const=False, help="it is cased"
+    )
+
+
+def add_workers_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare how many processes share the work."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=available_cores(),
+        metavar="N",
+        help="processes (default: %(default)s, every core)",
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_jax.cli.progress_line import ProgressLine, clock
-from bert_jax.cli.source_arguments import INPUT_HELP, add_source_arguments, source_options
+from bert_jax.cli.source_arguments import add_source_arguments, source_options
 from bert_jax.data.sources import SourceCounts, SourceOptions, read_documents, total_bytes
 from bert_jax.data.tokenizer_files import holds_tokenizer
 from bert_jax.data.wordpiece_training import (
@@ -28,7 +28,7 @@ from bert_jax.data.wordpiece_training import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `train-tokenizer`."""
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help=INPUT_HELP)
+    add_source_arguments(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="a new directory")
     parser.add_argument(
         "--vocab-size",
@@ -70,7 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="text to count words in; of a larger corpus, documents spread evenly over it "
         "(default: %(default)s)",
     )
-    add_source_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
