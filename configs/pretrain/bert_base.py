@@ -1,0 +1,66 @@
+"""BERT-base as published (Devlin et al. 2019, section 3 and appendix A.2), in its two phases.
+
+1,000,000 steps of 256 sequences: 900,000 at length 128, then 100,000 at length 512. AdamW at 1e-4
+after 10,000 steps of warm-up, linear decay over both phases, decay 0.01, dropout 0.1.
+
+Corpora: one text, prepared twice with one vocabulary (Wikipedia and BooksCorpus in the paper):
+    bert-jax train-tokenizer --input TEXT --output corpora/tokenizer
+    bert-jax prepare --input TEXT --tokenizer corpora/tokenizer --output corpora/text128 \\
+        --max-length 128
+    bert-jax prepare --input TEXT --tokenizer corpora/tokenizer --output corpora/text512 \\
+        --max-length 512
+Command:
+    bert-jax pretrain --config configs/pretrain/bert_base.py
+Hardware: any whose data axes divide 256. Published: 4 days on 16 TPU chips (appendix A.2).
+Planned for v5e:4x4 (`bert-jax plan`, compiled there, never run; libtpu 0.0.42, JAX 0.10.2):
+    phase1  2.2 GiB of a chip's 16, 477 MiB sent by each a step, at least 5.8 ms a step
+    phase2  5.9 GiB of a chip's 16, 478 MiB sent by each a step, at least 25.0 ms a step
+    both    at least 2 h 8 min, every product at the chip's peak: a bound, not a prediction
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/bert_base",
+            model=dict(
+                vocab_size=30_522,
+                hidden_dim=768,
+                num_layers=12,
+                num_heads=12,
+                ffn_dim=3072,
+                max_positions=512,
+                hidden_dropout=0.1,
+                attention_dropout=0.1,
+            ),
+            next_sentence=True,
+            phases=dict(
+                phase1=dict(
+                    corpus="corpora/text128",
+                    sequence_length=128,
+                    batch_size=256,
+                    num_steps=900_000,
+                ),
+                phase2=dict(
+                    corpus="corpora/text512",
+                    sequence_length=512,
+                    batch_size=256,
+                    num_steps=100_000,
+                ),
+            ),
+            optimizer=dict(
+                name="adamw",
+                peak_learning_rate=1e-4,
+                warmup_steps=10_000,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=0.01,
+            ),
+            evaluation=dict(every_steps=10_000),
+            checkpoint=dict(every_steps=5_000),
+            reporting=dict(every_steps=100),
+            loader=dict(num_workers=4),
+        )
+    )
