@@ -20,7 +20,7 @@ REQUIRES = [
     "array_record>=0.8.6,<0.9",
     "tensorflow-datasets>=4.9.10,<5",
     "importlib_resources>=7.1,<8",  # tensorflow-datasets imports it without declaring it
-    "pyarrow>=26,<27",
+    "pyarrow>=25,<27",
     "zstandard>=0.25,<1",
     "tokenizers>=0.23.3,<0.24",
     "sentencex>=1.0.32,<2",
@@ -30,6 +30,9 @@ REQUIRES = [
     "matplotlib>=3.11,<4",
     "tensorboardX>=2.6.5,<3",
 ]
+
+# What tensorflow-datasets builds tfds:wikipedia with, and does not install itself.
+WIKIPEDIA = ["apache-beam>=2.77,<3", "mwparserfromhell>=0.6,<1", "mwxml>=0.3,<1"]
 
 DEV = [
     "mypy>=2.4,<3",
@@ -55,6 +58,7 @@ setup(
     extras_require={
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
+        "wikipedia": WIKIPEDIA,
         "dev": DEV,
     },
     entry_points={"console_scripts": ["bert-jax = bert_jax.cli.main:main"]},
