@@ -78,6 +78,11 @@ class Checkpointer:
         latest = self._checkpointer.latest
         return None if latest is None else latest.step
 
+    def latest_was_evaluated(self) -> bool:
+        """Whether the newest whole checkpoint was saved with held-out metrics."""
+        latest = self._checkpointer.latest
+        return latest is not None and bool(latest.metrics)
+
     def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
         """Saves `state` under its own step; returns while the bytes are still being written.
 

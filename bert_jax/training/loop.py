@@ -106,6 +106,8 @@ class Trainer:
         """
         step = int(state.step)
         total = phases[-1].end
+        if self._evaluation_missed(step, total):
+            self._evaluate(state, step, next(phase for phase in phases if step <= phase.end))
         self._window = _Window(step)
         for phase in phases:
             if step >= phase.end:
@@ -127,6 +129,11 @@ class Trainer:
                 if self._between_steps(state, step, phase, total):
                     return state, False
         return state, True
+
+    def _evaluation_missed(self, step: int, total: int) -> bool:
+        """Whether the run stopped right where it was to evaluate: it saved and left instead."""
+        due = 0 < step < total and step % self.intervals.evaluate == 0
+        return due and not self.checkpointer.latest_was_evaluated()
 
     def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
         stopping = step < total and self.stop.stop_now(step)

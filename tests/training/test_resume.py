@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class StopAt:
         return step >= self.step
 
 
-@pytest.mark.parametrize("stop_at", [1, 4, 6, 9])
+@pytest.mark.parametrize("stop_at", [1, 4, 5, 6, 9])
 def test_a_stopped_run_goes_on_as_if_nothing_happened(
     bench: Any, whole: Any, tmp_path: Path, stop_at: int
 ) -> None:
@@ -41,7 +42,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_happened(
     assert finished
     expected_state, expected = whole
     assert recorder.losses == expected.losses
-    assert recorder.held_out[10] == expected.held_out[10]
+    assert recorder.held_out == expected.held_out
     assert_same_state(state, expected_state)
     # And a third time there is nothing left to do.
     before = list(recorder.events)
@@ -54,13 +55,32 @@ class Killed(BaseException):
     pass
 
 
-def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_path: Path) -> None:
-    class KillAt(StopAt):
-        def stop_now(self, step: int) -> bool:
-            if step >= self.step:
-                raise Killed
-            return False
+class KillAt(StopAt):
+    def stop_now(self, step: int) -> bool:
+        if step >= self.step:
+            raise Killed
+        return False
 
+
+@pytest.mark.parametrize(
+    ("stop", "ended", "evaluated"),
+    [(StopAt(4), None, [4, 8, 10]), (KillAt(6), Killed, [8, 10])],
+    ids=["stopped before", "killed after"],
+)
+def test_an_evaluation_is_made_up_for_where_it_was_missed(
+    bench: Any, tmp_path: Path, stop: StopAt, ended: Any, evaluated: list[int]
+) -> None:
+    both = Intervals(report=1, evaluate=4, save=4)
+    recorder = bench.recorder()
+    with pytest.raises(ended) if ended else nullcontext():
+        bench.run(tmp_path, recorder, intervals=both, stop=stop)
+    assert list(recorder.held_out) == ([4] if ended else [])
+    again = bench.recorder()
+    bench.run(tmp_path, again, intervals=both)
+    assert [step for what, step in again.events if what == "evaluate"] == evaluated
+
+
+def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_path: Path) -> None:
     recorder = bench.recorder()
     with pytest.raises(Killed):
         bench.run(tmp_path, recorder, stop=KillAt(7))
