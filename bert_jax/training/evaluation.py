@@ -45,12 +45,16 @@ def evaluate(
       ValueError: there are no batches.
     """
     totals = MetricTotals()
-    empty = True
+    pending: Metrics | None = None
     for batch in batches:
-        totals.add(step(params, batch))
-        empty = False
-    if empty:
+        metrics = step(params, batch)
+        # Read one batch late: the next is under way before the host waits for this one.
+        if pending is not None:
+            totals.add(pending)
+        pending = metrics
+    if pending is None:
         raise ValueError("nothing to evaluate on: the held-out split is empty")
+    totals.add(pending)
     means = totals.means()
     means.pop("tokens", None)
     if "mlm_loss" in means:

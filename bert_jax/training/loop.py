@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,7 +34,8 @@ class Phase:
     """A stretch of a run with one batch shape.
 
     first_step: of the run. batches: from a step of the phase on, this process's rows of each
-    batch. held_out: the same for one pass over the held-out split. flops_per_step: model FLOPs.
+    batch, in a context that ends with the phase. held_out: the same for one pass over the held-out
+    split. flops_per_step: model FLOPs.
     """
 
     name: str
@@ -41,7 +43,7 @@ class Phase:
     num_steps: int
     batch_size: int
     evaluation_batch_size: int
-    batches: Callable[[int], Iterator[HostBatch]]
+    batches: Callable[[int], AbstractContextManager[Iterator[HostBatch]]]
     held_out: Callable[[], Iterable[HostBatch]]
     flops_per_step: float
 
@@ -113,21 +115,21 @@ class Trainer:
             if step >= phase.end:
                 continue
             rows = local_rows(self.mesh, phase.batch_size)
-            batches = phase.batches(step - phase.first_step)
-            while step < phase.end:
-                # Take the next batch, dispatch the step, and only then look at the step before:
-                # the device never waits for the host.
-                waiting = time.perf_counter()
-                batch = to_global(next(batches), self.mesh, rows, phase.batch_size)
-                self._window.stall_seconds += time.perf_counter() - waiting
-                state, metrics = self.train_step(state, batch)
-                self._report_pending()
-                step += 1
-                self._window.dispatched(step, metrics, phase.flops_per_step)
-                # Between two steps, in this order: evaluate, save, leave if told to. The state
-                # holds exactly the batches before `step`, so none is skipped or seen twice.
-                if self._between_steps(state, step, phase, total):
-                    return state, False
+            with phase.batches(step - phase.first_step) as batches:
+                while step < phase.end:
+                    # Take the next batch, dispatch the step, and only then look at the step
+                    # before: the device never waits for the host.
+                    waiting = time.perf_counter()
+                    batch = to_global(next(batches), self.mesh, rows, phase.batch_size)
+                    self._window.stall_seconds += time.perf_counter() - waiting
+                    state, metrics = self.train_step(state, batch)
+                    self._report_pending()
+                    step += 1
+                    self._window.dispatched(step, metrics, phase.flops_per_step)
+                    # Between two steps, in this order: evaluate, save, leave if told to. The state
+                    # holds exactly the batches before `step`: none is skipped or seen twice.
+                    if self._between_steps(state, step, phase, total):
+                        return state, False
         return state, True
 
     def _evaluation_missed(self, step: int, total: int) -> bool:

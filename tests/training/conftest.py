@@ -1,6 +1,7 @@
 """A task small enough to compile in no time, and runs of it that can be stopped anywhere."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ class Bench:
                 num_steps=count,
                 batch_size=size,
                 evaluation_batch_size=4,
-                batches=batches,
+                batches=lambda start: closing(batches(start)),
                 held_out=held_out,
                 flops_per_step=100.0 * size,
             )

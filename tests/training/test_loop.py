@@ -1,6 +1,8 @@
 """The loop: the order of its operations, what it tells, and what stops it."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
-from bert_jax.training.loop import Intervals, TrainingDiverged
+from bert_jax.training.loop import Intervals, Phase, TrainingDiverged
 from bert_jax.training.state import TrainState
 
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
@@ -67,6 +69,29 @@ def test_reports_add_up(bench: Any) -> None:
         assert line["learning_rate"] == pytest.approx(float(bench.schedule(step - 1)))
         assert 0 <= line["stall_seconds"] < line["seconds"]
         assert "tokens" not in line
+
+
+def test_batches_are_closed_with_their_phase(bench: Any) -> None:
+    events: list[str] = []
+
+    def watched(phase: Phase) -> Phase:
+        @contextmanager
+        def batches(start: int) -> Iterator[Any]:
+            events.append(f"open {phase.name}")
+            with phase.batches(start) as stream:
+                try:
+                    yield stream
+                finally:
+                    events.append(f"close {phase.name}")
+
+        return replace(phase, batches=batches)
+
+    trainer = bench.trainer(RecordingCheckpointer([]), None, Intervals(1, 100, 100))
+    trainer.run(bench.fresh(), [watched(phase) for phase in bench.phases()])
+    assert events == ["open phase1", "close phase1", "open phase2", "close phase2"]
+    with pytest.raises(TrainingDiverged):
+        trainer.run(bench.fresh(), [watched(phase) for phase in bench.phases(poison=1)])
+    assert events[4:] == ["open phase1", "close phase1"]
 
 
 def test_a_run_reports_every_step_and_learns(bench: Any, whole: Any) -> None:
