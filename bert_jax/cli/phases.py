@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from jax.sharding import Mesh
 
@@ -12,6 +12,7 @@ from bert_jax.analysis.flops import pretraining_flops
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.loader import BatchSource, EvaluationSource, Loader
+from bert_jax.data.manifest import TOKENIZER
 from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import Vocabulary
@@ -29,22 +30,23 @@ class PhaseCorpus:
     config: PhaseConfig
     train: Corpus
     held_out: Corpus
-
-    @property
-    def tokenizer_directory(self) -> str:
-        """The tokenizer that the corpus was prepared with."""
-        return f"{self.config.corpus}/tokenizer"
+    tokenizer: Tokenizer
 
 
 def open_corpora(config: PretrainConfig) -> list[PhaseCorpus]:
     """Opens every phase's corpus.
 
     Raises:
-      ValueError: a corpus is absent, unfinished or damaged.
+      ValueError: a corpus is absent, unfinished or damaged, or its tokenizer is.
     """
     return [
         PhaseCorpus(
-            name, first, phase, Corpus(phase.corpus, "train"), Corpus(phase.corpus, "heldout")
+            name,
+            first,
+            phase,
+            train=Corpus(phase.corpus, "train"),
+            held_out=Corpus(phase.corpus, "heldout"),
+            tokenizer=Tokenizer.load(Path(phase.corpus) / TOKENIZER),
         )
         for name, first, phase in config.ordered_phases()
     ]
@@ -65,7 +67,8 @@ def facts(config: PretrainConfig, corpus: PhaseCorpus) -> PhaseFacts:
         held_out_documents=manifest.heldout.num_documents,
         num_records=len(corpus.train),
         held_out_records=len(corpus.held_out),
-        tokenizer_fingerprint=manifest.tokenizer_fingerprint,
+        corpus_tokenizer_fingerprint=manifest.tokenizer_fingerprint,
+        tokenizer_fingerprint=corpus.tokenizer.fingerprint,
     )
 
 
@@ -102,12 +105,9 @@ def training_flops(config: PretrainConfig, phase: PhaseConfig, pieces: int) -> i
     )
 
 
-def make_phase(
-    config: PretrainConfig, corpus: PhaseCorpus, mesh: Mesh, closing: ExitStack
-) -> Phase:
-    """The trainer's view of a phase; what it opens is closed by `closing`."""
-    tokenizer = Tokenizer.load(corpus.tokenizer_directory)
-    vocabulary = Vocabulary.of(tokenizer)
+def make_phase(config: PretrainConfig, corpus: PhaseCorpus, mesh: Mesh) -> Phase:
+    """The trainer's view of a phase; nothing is read before the phase begins."""
+    vocabulary = Vocabulary.of(corpus.tokenizer)
     examples = ExampleConfig(config.seed, config.next_sentence, config.masking)
     phase, evaluation_size = corpus.config, config.evaluation_batch_size(corpus.config)
     train = BatchSource(
@@ -127,7 +127,12 @@ def make_phase(
         num_steps=phase.num_steps,
         batch_size=phase.batch_size,
         evaluation_batch_size=evaluation_size,
-        batches=_train_batches(config, train, closing),
+        batches=lambda start_step: Loader(
+            train,
+            start_step=start_step,
+            num_workers=config.loader.num_workers,
+            prefetch=config.loader.prefetch,
+        ),
         held_out=lambda: _one_pass(held_out, config.loader.prefetch),
         flops_per_step=training_flops(config, phase, corpus.train.manifest.max_pieces),
     )
@@ -136,19 +141,3 @@ def make_phase(
 def _one_pass(source: EvaluationSource, prefetch: int) -> Iterator[Batch]:
     with Loader(source, prefetch=prefetch) as loader:
         yield from loader
-
-
-def _train_batches(
-    config: PretrainConfig, source: BatchSource, closing: ExitStack
-) -> Callable[[int], Iterator[Batch]]:
-    def batches(start_step: int) -> Iterator[Batch]:
-        return closing.enter_context(
-            Loader(
-                source,
-                start_step=start_step,
-                num_workers=config.loader.num_workers,
-                prefetch=config.loader.prefetch,
-            )
-        )
-
-    return batches

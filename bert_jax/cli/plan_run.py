@@ -108,6 +108,7 @@ def _check(config: PretrainConfig, devices: list[jax.Device]) -> None:
             held_out_documents=2,
             num_records=phase.batch_size,
             held_out_records=1,
+            corpus_tokenizer_fingerprint="",
             tokenizer_fingerprint="",
         )
         for name, _, phase in config.ordered_phases()

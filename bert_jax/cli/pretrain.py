@@ -22,6 +22,8 @@ from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_c
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.run_messages import conclude, describe
 from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME
+from bert_jax.data.manifest import MANIFEST, TOKENIZER
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import distributed
@@ -30,6 +32,7 @@ from bert_jax.training.interruption import TERMINATED, StopRequest
 from bert_jax.training.loop import Intervals, Trainer
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.peaks import peak_flops
+from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.sharding import make_mesh, parameter_shardings
@@ -77,19 +80,23 @@ def _train(
     task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
     schedule = make_schedule(config.optimizer, config.total_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    phases = [make_phase(config, corpus, mesh, closing) for corpus in corpora]
+    phases = [make_phase(config, corpus, mesh) for corpus in corpora]
     checkpointer = closing.enter_context(
         Checkpointer(work_dir / CHECKPOINTS_NAME, config.checkpoint, identity(config, corpora))
     )
-    state, origin = _first_state(config, task, optimizer, mesh, checkpointer)
+    state, origin = _first_state(config, corpora, task, optimizer, mesh, checkpointer)
     start = int(state.step)
+    finished = start >= config.total_steps
     first = jax.process_index() == 0
     if first:
-        print("\n".join(describe(config, task, compute, mesh, corpora, origin)), flush=True)
+        held = state_bytes(task.definition, optimizer, mesh)
+        end = " (finished: nothing to do)" if finished else ""
+        print("\n".join(describe(config, task, compute, mesh, corpora, held)))
+        print(f"start      {origin}{end}", flush=True)
         if start == 0:
             _forget_provenance(work_dir)
         _write_provenance(work_dir, config, corpora)
-    if start >= config.total_steps:
+    if finished:
         return True
     reporter = _reporter(config, work_dir, start, mesh, compute, closing) if first else None
     trainer = Trainer(
@@ -109,6 +116,7 @@ def _train(
             config.reporting.every_steps,
             config.evaluation.every_steps,
             config.checkpoint.every_steps,
+            save_evaluated=config.checkpoint.keep_best > 0,
         ),
         stop=closing.enter_context(StopRequest()),
     )
@@ -120,6 +128,7 @@ def _train(
 
 def _first_state(
     config: PretrainConfig,
+    corpora: list[PhaseCorpus],
     task: Pretraining,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
@@ -128,6 +137,9 @@ def _first_state(
     """The state to start from and where it comes from, in this order.
 
     This run's newest checkpoint; else random, with the parameters of `init_from` if it is set.
+
+    Raises:
+      ValueError: a checkpoint does not fit the run, or `init_from` has another vocabulary.
     """
     step = checkpointer.latest_step()
     if step is not None:
@@ -136,6 +148,13 @@ def _first_state(
     state = init_state(task.definition, optimizer, mesh, config.seed)
     if not config.init_from:
         return state, f"random parameters (seed {config.seed})"
+    theirs = Tokenizer.load(Path(config.init_from) / TOKENIZER_NAME)
+    if theirs.fingerprint != corpora[0].tokenizer.fingerprint:
+        raise ValueError(
+            f"init_from={config.init_from} was trained with another tokenizer than "
+            f"{corpora[0].config.corpus} was prepared with: its token embeddings would mean other "
+            f"tokens. Prepare the corpus with --tokenizer {config.init_from}/{TOKENIZER_NAME}"
+        )
     shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
     source = Path(config.init_from) / CHECKPOINTS_NAME
     params = load_parameters(source, task.definition, shardings)
@@ -175,9 +194,9 @@ def _forget_provenance(work_dir: Path) -> None:
 def _write_provenance(work_dir: Path, config: PretrainConfig, corpora: list[PhaseCorpus]) -> None:
     """Puts config, tokenizer and manifests beside the checkpoints: a work directory is whole."""
     write_resolved(config, work_dir)
-    _copy(Path(corpora[0].tokenizer_directory), work_dir / TOKENIZER_NAME)
+    _copy(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
     for corpus in corpora:
-        source = Path(corpus.config.corpus) / "manifest.json"
+        source = corpus.train.directory / MANIFEST
         _copy(source, work_dir / f"manifest-{corpus.name}.json")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jax
 from jax.sharding import Mesh
 
 from bert_jax.cli.phases import PhaseCorpus, training_flops
@@ -15,10 +14,7 @@ from bert_jax.models.parameters import count
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reporting import CURVES_NAME, LOG_NAME
-from bert_jax.training.sharding import parameter_shardings, undivided
-
-# float32: the parameter and AdamW's two moments.
-STATE_BYTES_PER_PARAMETER = 12
+from bert_jax.training.sharding import undivided
 
 
 def describe(
@@ -27,22 +23,17 @@ def describe(
     compute: ComputeConfig,
     mesh: Mesh,
     corpora: list[PhaseCorpus],
-    origin: str,
+    state_bytes: int,
 ) -> list[str]:
-    """Lines: model, devices, phases with their corpora and epochs, where the state comes from."""
+    """Lines: model, devices with the bytes of state on each, phases with corpora and epochs."""
     definition = task.definition
-    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
-    local = {
-        name: jax.ShapeDtypeStruct(shardings[name].shard_shape(shape.shape), shape.dtype)
-        for name, shape in definition.shapes.items()
-    }
     axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items() if size > 1)
     lines = [
         f"model      {count(definition.shapes):,} parameters, {compute.dtype}, "
         f"{compute.attention} attention",
         f"devices    {mesh.size} x {mesh.devices.flat[0].device_kind}"
         + (f" ({axes})" if axes else "")
-        + f", {count(local) * STATE_BYTES_PER_PARAMETER / 2**20:,.0f} MiB of state on each",
+        + f", {state_bytes / 2**20:,.0f} MiB of state on each",
     ]
     lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
     for corpus in corpora:
@@ -54,8 +45,7 @@ def describe(
             f"{phase.sequence_length} tokens, {flops:.3g} FLOPs a step; {phase.corpus}: "
             f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
         )
-    end = " (finished: nothing to do)" if f"step {config.total_steps:,}" in origin else ""
-    return [*lines, f"start      {origin}{end}"]
+    return lines
 
 
 def conclude(work_dir: Path, last: PhaseCorpus) -> list[str]:

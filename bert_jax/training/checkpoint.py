@@ -22,7 +22,8 @@ class CheckpointConfig:
 
     every_steps: save interval; the last step and a terminated run are saved as well.
     keep_last: newest checkpoints kept. keep_every: also keep every multiple of this step (0: no).
-    keep_best: also keep this many best by `best_metric` of the held-out evaluation (0: no).
+    keep_best: also keep this many best by `best_metric` of the held-out evaluation, for which every
+      evaluated state is saved (0: no).
     lower_is_better: the direction of `best_metric`.
     """
 
@@ -38,6 +39,11 @@ class CheckpointConfig:
             raise ValueError("checkpoint.every_steps and checkpoint.keep_last must be at least 1")
         if self.keep_every < 0 or self.keep_best < 0:
             raise ValueError("checkpoint.keep_every and checkpoint.keep_best must be 0 or more")
+        if self.best_metric.endswith("accuracy") and self.lower_is_better:
+            raise ValueError(
+                f"checkpoint.best_metric={self.best_metric!r} with lower_is_better=True would keep "
+                "the worst: set checkpoint.lower_is_better=False"
+            )
 
 
 class Checkpointer:

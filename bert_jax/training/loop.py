@@ -74,11 +74,15 @@ class RunReporter(Protocol):
 
 @dataclass(frozen=True)
 class Intervals:
-    """Steps between reports, evaluations and checkpoints."""
+    """Steps between reports, evaluations and checkpoints.
+
+    save_evaluated: whether every evaluated state is saved too, as it may prove the best.
+    """
 
     report: int
     evaluate: int
     save: int
+    save_evaluated: bool = False
 
 
 @dataclass
@@ -142,6 +146,7 @@ class Trainer:
         last = step == total
         evaluating = (step % self.intervals.evaluate == 0 or last) and not stopping
         saving = step % self.intervals.save == 0 or last or stopping
+        saving = saving or (evaluating and self.intervals.save_evaluated)
         if not (evaluating or saving):
             return False
         # A state whose metrics are not finite must never be saved; and what was gathered is told

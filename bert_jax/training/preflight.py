@@ -16,6 +16,8 @@ class PhaseFacts:
     """What a phase asks for and what its corpus is.
 
     corpus: its path, for messages. num_records, held_out_records: examples in each split.
+    corpus_tokenizer_fingerprint: of the tokenizer that made the corpus. tokenizer_fingerprint: of
+    the one that the run would take along as its own.
     """
 
     name: str
@@ -29,6 +31,7 @@ class PhaseFacts:
     held_out_documents: int
     num_records: int
     held_out_records: int
+    corpus_tokenizer_fingerprint: str
     tokenizer_fingerprint: str
 
 
@@ -46,10 +49,10 @@ def check(
       ValueError: lists everything that is wrong, one line each, with what to change.
     """
     problems = []
-    if len({phase.tokenizer_fingerprint for phase in phases}) > 1:
+    if len({phase.corpus_tokenizer_fingerprint for phase in phases}) > 1:
         problems.append(
             "the phases' corpora were prepared with different tokenizers ("
-            + ", ".join(f"{p.corpus}: {p.tokenizer_fingerprint[:12]}" for p in phases)
+            + ", ".join(f"{p.corpus}: {p.corpus_tokenizer_fingerprint[:12]}" for p in phases)
             + "): prepare all of them with one"
         )
     if next_sentence and model.num_segments < 2:
@@ -72,6 +75,12 @@ def _phase_problems(
     next_sentence: bool,
 ) -> list[str]:
     problems = []
+    if phase.tokenizer_fingerprint != phase.corpus_tokenizer_fingerprint:
+        problems.append(
+            f"the tokenizer in {phase.corpus} ({phase.tokenizer_fingerprint[:12]}) is not the one "
+            f"it was prepared with ({phase.corpus_tokenizer_fingerprint[:12]}): put that one back, "
+            "or prepare the corpus again"
+        )
     if phase.corpus_vocab_size > model.vocab_size:
         problems.append(
             f"{phase.corpus} holds token ids up to {phase.corpus_vocab_size - 1}, "

@@ -266,3 +266,8 @@ def test_parameters_that_do_not_fit_are_refused(
 def test_impossible_settings_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"checkpoint.{next(iter(values))}|and checkpoint"):
         CheckpointConfig(**values)
+
+
+def test_the_worst_is_not_kept_for_the_best() -> None:
+    with pytest.raises(ValueError, match="would keep the worst: set checkpoint.lower_is_better"):
+        CheckpointConfig(best_metric="mlm_accuracy")

@@ -55,6 +55,13 @@ def test_the_order_of_operations(bench: Any) -> None:
     assert events == expected
 
 
+def test_every_evaluated_state_is_saved_where_the_best_are_kept(bench: Any) -> None:
+    events: list[tuple[str, int]] = []
+    intervals = Intervals(100, 3, 4, save_evaluated=True)
+    bench.trainer(RecordingCheckpointer(events), None, intervals).run(bench.fresh(), bench.phases())
+    assert events == [("save", step) for step in (3, 4, 6, 8, 9, 10)]
+
+
 def test_reports_add_up(bench: Any) -> None:
     recorder = bench.recorder()
     trainer = bench.trainer(RecordingCheckpointer([]), recorder, Intervals(4, 100, 100))

@@ -23,6 +23,7 @@ PHASE = PhaseFacts(
     held_out_documents=5,
     num_records=32,
     held_out_records=1,
+    corpus_tokenizer_fingerprint="0123456789abcdef",
     tokenizer_fingerprint="0123456789abcdef",
 )
 
@@ -63,6 +64,11 @@ def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"tokenizer_fingerprint": "fedcba9876543210"},
+            "the tokenizer in data/a (fedcba987654) is not the one it was prepared with "
+            "(0123456789ab): put that one back, or prepare the corpus again",
+        ),
         (
             {"corpus_vocab_size": 1001},
             "data/a holds token ids up to 1000, model.vocab_size is 1000: set it to at least 1001",
@@ -131,7 +137,11 @@ def test_pairs_need_two_segments(mesh: Mesh) -> None:
 
 def test_phases_share_a_tokenizer(mesh: Mesh) -> None:
     other = dataclasses.replace(
-        PHASE, name="phase2", corpus="data/b", tokenizer_fingerprint="fedcba9876543210"
+        PHASE,
+        name="phase2",
+        corpus="data/b",
+        corpus_tokenizer_fingerprint="fedcba9876543210",
+        tokenizer_fingerprint="fedcba9876543210",
     )
     assert problems(mesh, PHASE, other) == [
         "the phases' corpora were prepared with different tokenizers (data/a: 0123456789ab, "
