@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from bert_jax.data.masking import MaskingConfig
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.tasks.pretraining import metric_names
 from bert_jax.training.checkpoint import CheckpointConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
@@ -74,7 +75,7 @@ class ReportingConfig:
 class LoaderConfig:
     """num_workers: processes that make batches; 0 makes them in a thread of this process.
 
-    prefetch: batches made ahead of the step.
+    prefetch: batches made ahead of the step. Held-out batches are made in a thread in any case.
     """
 
     num_workers: int = 0
@@ -121,6 +122,12 @@ class PretrainConfig:
             raise ValueError("phases is empty: a run needs at least one, such as phases.phase1")
         if not self.work_dir:
             raise ValueError("work_dir is empty: name the directory the run writes to")
+        held_out = (*metric_names(self.next_sentence), "mlm_perplexity")
+        if self.checkpoint.keep_best and self.checkpoint.best_metric not in held_out:
+            raise ValueError(
+                f"checkpoint.best_metric={self.checkpoint.best_metric!r} is no held-out metric of "
+                f"this run: expected one of {', '.join(held_out)}; or set checkpoint.keep_best=0"
+            )
 
     @property
     def total_steps(self) -> int:

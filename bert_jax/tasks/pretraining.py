@@ -15,6 +15,12 @@ from bert_jax.tasks.losses import cross_entropy
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, weighted_mean
 
 
+def metric_names(next_sentence: bool) -> tuple[str, ...]:
+    """What `Pretraining.metrics` tells besides `tokens`."""
+    names = ("mlm_loss", "mlm_accuracy")
+    return (*names, "nsp_loss", "nsp_accuracy") if next_sentence else names
+
+
 class Pretraining:
     """The loss of Devlin et al. 2019, appendix A.2: mean MLM loss + mean NSP loss.
 
@@ -72,4 +78,5 @@ class Pretraining:
             nsp = cross_entropy(output.next_sentence_logits, batch["next_sentence_labels"])
             metrics["nsp_loss"] = weighted_mean(nsp.loss, weights)
             metrics["nsp_accuracy"] = weighted_mean(nsp.correct, weights)
+        assert metrics.keys() == {*metric_names(self.next_sentence), "tokens"}
         return metrics

@@ -7,6 +7,7 @@ import pytest
 from bert_jax.cli.config import load_config
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.models.config import EncoderConfig
+from bert_jax.training.checkpoint import CheckpointConfig
 
 RECIPES = sorted(Path(__file__).parents[2].glob("configs/pretrain/*.py"))
 
@@ -64,6 +65,10 @@ def test_phases_run_in_the_order_of_their_numbers() -> None:
         ({"work_dir": ""}, "work_dir is empty"),
         ({"seed": -1}, "seed=-1: expected 0 up to"),
         ({"seed": 1 << 32}, "expected 0 up to 2\\^32 - 1"),
+        (
+            {"next_sentence": False, "checkpoint": CheckpointConfig(best_metric="nsp_loss")},
+            "best_metric='nsp_loss' is no held-out metric.* mlm_loss, mlm_accuracy, mlm_perplexity",
+        ),
         ({"accumulation_steps": 0}, "accumulation_steps=0: must be at least 1"),
     ],
 )
