@@ -6,8 +6,9 @@ import os
 
 import jax
 
-# What launchers set when they start more than one process: variable -> what it holds.
-_SIZE_VARIABLES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+# How many processes a launcher started together. Slurm sets SLURM_NTASKS in the shell of `salloc`
+# and in a batch script too, where a process is alone: only `srun` sets the tasks of a step.
+_SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 

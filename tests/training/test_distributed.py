@@ -1,0 +1,80 @@
+"""When a process looks for others, by what its launcher has told it."""
+
+from typing import Any
+
+import jax
+import pytest
+
+from bert_jax.training import distributed
+
+TOLD = (
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_SIZE",
+    "TPU_WORKER_HOSTNAMES",
+)
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The arguments of every call to `jax.distributed.initialize`."""
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *words: calls.append(words))
+    for name in TOLD:
+        monkeypatch.delenv(name, raising=False)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, []),
+        # The shell of an allocation for eight tasks, of which this is none.
+        ({"SLURM_NTASKS": "8"}, []),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, []),
+        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}, [()]),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, [()]),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, []),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, [()]),
+        (dict(zip(TOLD[:3], ("host:1", "2", "1"), strict=True)), [("host:1", 2, 1)]),
+    ],
+    ids=str,
+)
+def test_a_process_joins_those_it_was_started_with(
+    monkeypatch: pytest.MonkeyPatch,
+    joined: list[tuple[Any, ...]],
+    told: dict[str, str],
+    expected: list[tuple[Any, ...]],
+) -> None:
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    distributed.join()
+    assert joined == expected
+
+
+def test_a_pod_that_tells_nothing_is_joined_when_asked(joined: list[tuple[Any, ...]]) -> None:
+    distributed.join(force=True)
+    assert joined == [()]
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (("host:1", "2", ""), "JAX_NUM_PROCESSES set without JAX_PROCESS_ID: set all or none"),
+        (("host:1", "two", "0"), "JAX_NUM_PROCESSES='two' and JAX_PROCESS_ID='0' must be whole"),
+    ],
+)
+def test_half_an_introduction_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    joined: list[tuple[Any, ...]],
+    told: tuple[str, ...],
+    message: str,
+) -> None:
+    for name, value in zip(TOLD[:3], told, strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        distributed.join()
+    assert joined == []
