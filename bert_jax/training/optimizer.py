@@ -46,6 +46,12 @@ class OptimizerConfig:
             raise ValueError(f"optimizer.warmup_steps={self.warmup_steps}: must be 0 or more")
         if self.schedule == "inverse_sqrt" and self.warmup_steps == 0:
             raise ValueError("optimizer.schedule='inverse_sqrt' needs warmup_steps >= 1")
+        if self.end_learning_rate and self.schedule not in ("linear", "cosine"):
+            raise ValueError(
+                f"optimizer.end_learning_rate={self.end_learning_rate} means nothing to "
+                f"schedule={self.schedule!r}, which has no such end: set it to 0, or the schedule "
+                "to 'linear' or 'cosine'"
+            )
         for field in ("peak_learning_rate", "end_learning_rate", "weight_decay", "clip_norm"):
             if getattr(self, field) < 0:
                 raise ValueError(f"optimizer.{field}={getattr(self, field)}: must be 0 or more")

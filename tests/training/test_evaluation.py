@@ -40,6 +40,24 @@ def test_ragged_batches_weigh_by_what_they_hold(size: int) -> None:
     }
 
 
+def test_a_batch_is_read_when_the_next_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    add = MetricTotals.add
+
+    def reading(totals: MetricTotals, metrics: Metrics) -> None:
+        events.append("read")
+        add(totals, metrics)
+
+    def stepping(params: dict, batch: dict) -> Metrics:
+        events.append("step")
+        return step(params, batch)
+
+    monkeypatch.setattr(MetricTotals, "add", reading)
+    batch = {"losses": np.ones(1, np.float32), "weights": np.ones(1, np.float32)}
+    evaluate(stepping, {}, 3 * [batch])
+    assert events == ["step", "step", "read", "step", "read", "read"]
+
+
 def test_nothing_to_evaluate_on_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to evaluate on: the held-out split is empty"):
         evaluate(step, {}, [])

@@ -71,6 +71,10 @@ def test_no_warmup_starts_at_the_peak() -> None:
         ({"warmup_steps": -1}, "optimizer.warmup_steps=-1: must be 0 or more"),
         ({"schedule": "inverse_sqrt", "warmup_steps": 0}, "needs warmup_steps >= 1"),
         ({"peak_learning_rate": -1.0}, "optimizer.peak_learning_rate=-1.0: must be 0 or more"),
+        (
+            {"schedule": "constant", "end_learning_rate": 1e-5},
+            "optimizer.end_learning_rate=1e-05 means nothing to schedule='constant'",
+        ),
         ({"end_learning_rate": -1.0}, "optimizer.end_learning_rate=-1.0: must be 0 or more"),
         ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: must be 0 or more"),
         ({"clip_norm": -1.0}, "optimizer.clip_norm=-1.0: must be 0 or more"),
