@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,9 @@ def load_trained(work_dir: str) -> TrainedModel:
             f"{work_dir}: no {RESOLVED_NAME} in it; expected the work_dir of a `bert-jax pretrain`"
         )
     config = to_dataclass(PretrainConfig, json.loads(resolved.read_text(encoding="utf-8")))
-    compute = config.compute.resolve(jax.default_backend(), config.model)
+    # The backend that trained it need not be here: any attention gives the same.
+    compute = dataclasses.replace(config.compute, attention="auto")
+    compute = compute.resolve(jax.default_backend(), config.model)
     task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
     definition = task.definition
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
