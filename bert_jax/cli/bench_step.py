@@ -3,7 +3,7 @@
     bert-jax bench step --config configs/pretrain/bert_base.py --phase phase2
 
 Prints one JSON line: compile time, ms, tokens/s, model FLOP/s (forward and backward of the layers
-and of the MLM head at the masked positions) and memory.
+and of the MLM head at the masked positions) and the MiB a device needs, as the compiler counts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.peaks import peak_flops
+from bert_jax.training.planning import read_compiled
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
 from bert_jax.training.state import TrainState, init_state
 from bert_jax.training.step import make_train_step
@@ -94,7 +95,7 @@ def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int)
         "tok_s": round(phase.batch_size * phase.sequence_length / seconds),
         "model_tflops": round(model_flops / seconds / 1e12, 3),
         "utilisation": round(model_flops / seconds / (peak * mesh.size), 3) if peak else None,
-        "memory_mib": _memory(compiled),
+        "memory_mib": round(read_compiled(compiled).memory / 2**20, 2),
     }
 
 
@@ -108,13 +109,13 @@ def random_batch(
     starts = np.searchsorted(piece, np.arange(pieces))
     position = np.arange(length) - starts[piece]
     token_ids = rng.integers(0, config.model.vocab_size, (rows, length))
-    places = rng.random((rows, length)).argsort(axis=1)[:, :predictions]
+    places = np.sort(rng.random((rows, length)).argsort(axis=1)[:, :predictions], axis=1)
     batch = {
         "token_ids": token_ids,
         "segment_ids": np.tile(position > length // pieces // 2, (rows, 1)),
         "position_ids": np.tile(position, (rows, 1)),
         "document_ids": np.tile(piece + 1, (rows, 1)),
-        "masked_positions": np.sort(places, axis=1),
+        "masked_positions": places,
         "masked_labels": np.take_along_axis(token_ids, places, axis=1),
         "cls_positions": np.tile(starts, (rows, 1)),
         "next_sentence_labels": rng.integers(0, 2, (rows, pieces)),
@@ -138,17 +139,3 @@ def _time(compiled: Any, state: TrainState, batch: Any, steps: int) -> float:
         jax.block_until_ready((state, metrics))
         seconds.append((time.perf_counter() - began) / steps)
     return statistics.median(seconds)
-
-
-def _memory(compiled: Any) -> float | None:
-    """MiB a device needs for the step: arguments and temporaries, as the compiler counts them."""
-    analysis = compiled.memory_analysis()
-    if analysis is None:
-        return None
-    needed = (
-        analysis.argument_size_in_bytes
-        + analysis.output_size_in_bytes
-        - analysis.alias_size_in_bytes
-        + analysis.temp_size_in_bytes
-    )
-    return round(needed / 2**20, 2)

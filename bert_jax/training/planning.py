@@ -84,7 +84,7 @@ def compile_step(
         if refused is None:
             raise
         raise refused from error
-    return _read(compiled)
+    return read_compiled(compiled)
 
 
 def state_bytes(
@@ -97,7 +97,8 @@ def state_bytes(
     )
 
 
-def _read(compiled: Any) -> CompiledStep:
+def read_compiled(compiled: Any) -> CompiledStep:
+    """What the compiler says of a compiled step."""
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     return CompiledStep(
         arguments=memory.argument_size_in_bytes,
