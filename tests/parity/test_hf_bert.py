@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -76,23 +76,19 @@ SMALL = EncoderConfig(
 GRID = {
     "erf-gelu": (SMALL, "gelu", 16),
     "tanh-gelu-large-epsilon": (
-        EncoderConfig(**(vars(SMALL) | {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-3})),
+        replace(SMALL, activation="gelu_tanh", layer_norm_epsilon=1e-3),
         "gelu_pytorch_tanh",
         16,
     ),
     "google-tanh-gelu-three-layers-three-segments": (
-        EncoderConfig(
-            **(
-                vars(SMALL)
-                | {
-                    "activation": "gelu_tanh",
-                    "num_layers": 3,
-                    "num_heads": 1,
-                    "vocab_size": 128,
-                    "max_positions": 14,
-                    "num_segments": 3,
-                }
-            )
+        replace(
+            SMALL,
+            activation="gelu_tanh",
+            num_layers=3,
+            num_heads=1,
+            vocab_size=128,
+            max_positions=14,
+            num_segments=3,
         ),
         "gelu_new",
         14,
