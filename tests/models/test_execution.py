@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ import torch
 from numpy.testing import assert_allclose
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.embeddings import sinusoidal_positions
+from bert_jax.models.embeddings import Embeddings, sinusoidal_positions
+from bert_jax.models.parameters import define
 from bert_jax.tasks.losses import cross_entropy
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.protocol import Metrics, total_loss
@@ -166,6 +168,27 @@ def test_bfloat16_is_near_float32(params: Parameters, batch: Batch, plain: Any) 
         like = expected_grads[name.replace(".key.bias", ".query.bias")]
         error = np.linalg.norm(gradient - expected_grads[name])
         assert error < 0.1 * np.linalg.norm(like), name
+
+
+def test_a_frequent_token_has_its_gradient_added_up_in_float32() -> None:
+    # 4,096 rows for one token, as `[MASK]` has in 256 sequences of 128.
+    config = dataclasses.replace(CONFIG, max_positions=128, hidden_dropout=0.0)
+    rng = np.random.default_rng(5)
+    token_ids = np.full((32, 128), 7, np.int32)
+    cotangent = rng.standard_normal((32, 128, 16)) + rng.standard_normal(16)
+    grads = {}
+    for dtype in ("bfloat16", "float32"):
+        compute = ComputeConfig(dtype=dtype, attention="xla")
+        definition = define(partial(Embeddings, config, compute))
+        params = jax.jit(definition.init)(jax.random.key(0))
+
+        def loss(params: Parameters, module: Any = definition.module) -> jax.Array:
+            embedded = module(params)(token_ids, None, None, None)
+            return jnp.sum(embedded.astype(jnp.float32) * cotangent)
+
+        grads[dtype] = jax.jit(jax.grad(loss))(params)["token"][7]
+    error = np.linalg.norm(grads["bfloat16"] - grads["float32"])
+    assert error < 0.01 * np.linalg.norm(grads["float32"])
 
 
 def test_the_loss_stays_exact_for_large_logits() -> None:
