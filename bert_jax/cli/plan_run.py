@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import jax
 
-from bert_jax.cli.bench_step import random_batch
 from bert_jax.cli.config import load_config
 from bert_jax.cli.phases import training_flops
 from bert_jax.cli.plan_remedies import flags, remedies, with_changes
 from bert_jax.cli.plan_report import PhasePlan, gib, header, phase_lines, total_lines
+from bert_jax.cli.random_batch import random_batch
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.chips import GIB, chip

@@ -1,0 +1,28 @@
+"""Random batches are batches: what they say of a row holds together."""
+
+import numpy as np
+import pytest
+
+from bert_jax.cli.random_batch import random_batch
+from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.models.config import EncoderConfig
+
+PHASE = PhaseConfig("none", num_steps=1, sequence_length=40, batch_size=8)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_row_holds_together(pieces: int) -> None:
+    config = PretrainConfig("run", {"phase1": PHASE}, EncoderConfig(vocab_size=1000))
+    batch = random_batch(config, PHASE, pieces, rows=4)
+    places, labels = batch["masked_positions"], batch["masked_labels"]
+    assert places.shape == labels.shape == (4, 6)  # 15 % of 40
+    assert (np.diff(places, axis=1) > 0).all()
+    np.testing.assert_array_equal(labels, np.take_along_axis(batch["token_ids"], places, axis=1))
+    for row in range(4):
+        documents, positions = batch["document_ids"][row], batch["position_ids"][row]
+        assert documents.min() == 1 and documents.max() == pieces
+        np.testing.assert_array_equal(np.flatnonzero(positions == 0), batch["cls_positions"][row])
+        same = documents[1:] == documents[:-1]
+        np.testing.assert_array_equal(np.diff(positions)[same], 1)
+        for document in range(1, pieces + 1):
+            assert set(batch["segment_ids"][row, documents == document]) == {0, 1}
