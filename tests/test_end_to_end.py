@@ -1,4 +1,4 @@
-"""From raw text to guesses, and a run killed, stopped and moved: all through the real command."""
+"""A run killed, stopped, moved and refused, all through the real command."""
 
 from __future__ import annotations
 
@@ -257,65 +257,3 @@ def test_divergence_is_named_and_the_last_good_checkpoint_stays(
     assert re.search("error: step 22: .*mlm_loss is nan, .*not a finite", finished.errors)
     assert list(history(work_dir, "train")) == list(range(1, 22))
     assert_equal(parameters(work_dir), good)
-
-
-# MLM and pairs are both learned in 350 steps: weights begin ten times larger than in BERT, whose
-# 0.02 suits a width of 768.
-LEARNING_CONFIG = """
-from ml_collections import ConfigDict
-
-
-def get_config():
-    return ConfigDict(
-        dict(
-            work_dir="",
-            model=dict(
-                vocab_size=300, hidden_dim=32, num_layers=1, num_heads=2, ffn_dim=64,
-                max_positions=64, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2,
-            ),
-            phases=dict(
-                only=dict(corpus="{0}", sequence_length=64, batch_size=32, num_steps=350)
-            ),
-            optimizer=dict(peak_learning_rate=2e-2, warmup_steps=20),
-            evaluation=dict(every_steps=100),
-            checkpoint=dict(every_steps=100),
-        )
-    )
-"""
-
-
-def test_from_raw_text_to_guesses(bert_jax, tiny_text, tmp_path):
-    tokenizer, corpus, work_dir = tmp_path / "tokenizer", tmp_path / "corpus", tmp_path / "run"
-    sizes = ["--vocab-size", 300, "--num-unused", 0]
-    bert_jax("train-tokenizer", "--input", tiny_text, "--output", tokenizer, *sizes)
-    source = ["--input", tiny_text, "--tokenizer", tokenizer]
-    options = ["--max-length", 64, "--held-out", 0.1, "--workers", 2]
-    bert_jax("prepare", *source, "--output", corpus, *options)
-    # What a start with another vocabulary leaves when it is killed before its first checkpoint.
-    (work_dir / "tokenizer").mkdir(parents=True)
-    (work_dir / "tokenizer/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    (work_dir / "manifest-only.json").write_text("{}")
-    config = tmp_path / "config.py"
-    config.write_text(LEARNING_CONFIG.format(corpus))
-    finished = bert_jax("pretrain", "--config", config, f"--config.work_dir={work_dir}")
-    evaluations = history(work_dir, "evaluation")
-    assert list(evaluations) == [100, 200, 300, 350]
-    first, *_, last = evaluations.values()
-    unigram = float(re.search(r"unigram cross-entropy.* (\S+) nats", finished.output).group(1))
-    assert last["mlm_loss"] < first["mlm_loss"] - 0.5
-    assert last["mlm_loss"] < unigram - 1  # which a model that ignores context cannot reach
-    assert last["nsp_accuracy"] > 0.7
-    assert list((work_dir / "tensorboard").glob("events.out.tfevents.*"))
-    for name in ("vocab.txt", "tokenizer.json"):
-        assert (work_dir / "tokenizer" / name).read_bytes() == (tokenizer / name).read_bytes()
-    assert (work_dir / "manifest-only.json").read_bytes() == (corpus / "manifest.json").read_bytes()
-    guesses = bert_jax(
-        *("fill-mask", "--work-dir", work_dir, "--top", 3),
-        "The ripe [MASK] fell. The muddy wasp buzzed.",
-        "The salty [MASK] drifted. The wooden boat rocked.",
-    ).output
-    told = [re.findall(r"(\S+) \d+\.\d%", line) for line in guesses.splitlines()]
-    orchard, harbour = (set(words) for words in told if words)
-    assert len(orchard) == len(harbour) == 3
-    assert len(orchard & set("farmer apple ladder basket wasp fence".split())) >= 2, guesses
-    assert len(harbour & set("boat sailor anchor wave gull rope".split())) >= 2, guesses

@@ -1,0 +1,159 @@
+"""From raw text to guesses, and what else a finished run serves for: through the real command."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.cli.work_dir import load_trained
+from bert_jax.training.metrics_log import read_metrics
+
+# MLM and pairs are both learned in 350 steps: weights begin ten times larger than in BERT, whose
+# 0.02 suits a width of 768.
+LEARNING_CONFIG = """
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict(
+        dict(
+            work_dir="",
+            model=dict(
+                vocab_size=300, hidden_dim=32, num_layers=1, num_heads=2, ffn_dim=64,
+                max_positions=64, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2,
+            ),
+            phases=dict(
+                only=dict(corpus="{0}", sequence_length=64, batch_size=32, num_steps=350)
+            ),
+            optimizer=dict(peak_learning_rate=2e-2, warmup_steps=20),
+            evaluation=dict(every_steps=100),
+            checkpoint=dict(every_steps=100),
+        )
+    )
+"""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Where everything of a finished run lies, and what it said."""
+
+    tokenizer: Path
+    corpus: Path
+    config: Path
+    work_dir: Path
+    output: str
+
+
+@pytest.fixture(scope="module")
+def trained(bert_jax, tiny_text, tmp_path_factory) -> Trained:
+    directory = tmp_path_factory.mktemp("trained")
+    tokenizer, corpus, work_dir = directory / "tokenizer", directory / "corpus", directory / "run"
+    sizes = ["--vocab-size", 300, "--num-unused", 0]
+    bert_jax("train-tokenizer", "--input", tiny_text, "--output", tokenizer, *sizes)
+    source = ["--input", tiny_text, "--tokenizer", tokenizer]
+    options = ["--max-length", 64, "--held-out", 0.1, "--workers", 2]
+    bert_jax("prepare", *source, "--output", corpus, *options)
+    # What a start with another vocabulary leaves when it is killed before its first checkpoint.
+    (work_dir / "tokenizer").mkdir(parents=True)
+    (work_dir / "tokenizer/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    (work_dir / "manifest-only.json").write_text("{}")
+    config = directory / "config.py"
+    config.write_text(LEARNING_CONFIG.format(corpus))
+    finished = bert_jax("pretrain", "--config", config, f"--config.work_dir={work_dir}")
+    return Trained(tokenizer, corpus, config, work_dir, finished.output)
+
+
+def test_context_and_pairs_are_learned(trained):
+    entries = read_metrics(trained.work_dir / "metrics.jsonl")
+    evaluations = {entry["step"]: entry for entry in entries if entry["kind"] == "evaluation"}
+    assert list(evaluations) == [100, 200, 300, 350]
+    first, *_, last = evaluations.values()
+    unigram = float(re.search(r"unigram cross-entropy.* (\S+) nats", trained.output).group(1))
+    assert last["mlm_loss"] < first["mlm_loss"] - 0.5
+    assert last["mlm_loss"] < unigram - 1  # which a model that ignores context cannot reach
+    assert last["nsp_accuracy"] > 0.7
+    assert list((trained.work_dir / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_a_run_takes_its_own_tokenizer_and_manifest_along(trained):
+    for name in ("vocab.txt", "tokenizer.json"):
+        ours = (trained.work_dir / "tokenizer" / name).read_bytes()
+        assert ours == (trained.tokenizer / name).read_bytes()
+    manifest = (trained.work_dir / "manifest-only.json").read_bytes()
+    assert manifest == (trained.corpus / "manifest.json").read_bytes()
+
+
+def test_masks_are_filled_from_context(bert_jax, trained):
+    guesses = bert_jax(
+        *("fill-mask", "--work-dir", trained.work_dir, "--top", 3),
+        "The ripe [MASK] fell. The muddy wasp buzzed.",
+        "The salty [MASK] drifted. The wooden boat rocked.",
+    ).output
+    told = [re.findall(r"(\S+) \d+\.\d%", line) for line in guesses.splitlines()]
+    orchard, harbour = (set(words) for words in told if words)
+    assert len(orchard) == len(harbour) == 3
+    assert len(orchard & set("farmer apple ladder basket wasp fence".split())) >= 2, guesses
+    assert len(harbour & set("boat sailor anchor wave gull rope".split())) >= 2, guesses
+
+
+def test_a_model_trained_on_a_gpu_is_used_without_one(trained, tmp_path):
+    shutil.copytree(trained.work_dir, tmp_path / "run")
+    resolved = json.loads((tmp_path / "run/config.json").read_text())
+    resolved["compute"]["attention"] = "cudnn"
+    (tmp_path / "run/config.json").write_text(json.dumps(resolved))
+    model = load_trained(str(tmp_path / "run")).model
+    assert model.encoder.layers[0].attention.backend == "xla"
+
+
+def test_a_run_starts_from_the_parameters_of_another(bert_jax_here, trained, tmp_path):
+    # Two steps at a learning rate of 0 leave what they began with.
+    still = ["phases.only.num_steps=2", "optimizer.peak_learning_rate=0.0"]
+    still += ["optimizer.warmup_steps=0", "reporting.tensorboard=False"]
+    settings = [*still, f"work_dir={tmp_path / 'run'}", f"init_from={trained.work_dir}"]
+    words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
+    finished = bert_jax_here(*words)
+    assert finished.code == 0, finished.errors
+    assert f"start      the parameters of {trained.work_dir}\n" in finished.output
+    before, after = (
+        jax.tree.leaves(load_trained(str(directory)).model)
+        for directory in (trained.work_dir, tmp_path / "run")
+    )
+    for theirs, ours in zip(before, after, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def exchange_tokenizer(directory: Path) -> None:
+    """Swaps two words of the vocabulary that lies in a directory."""
+    words = (directory / "vocab.txt").read_text().splitlines()
+    words[-1], words[-2] = words[-2], words[-1]
+    shutil.rmtree(directory)
+    directory.mkdir()
+    (directory / "vocab.txt").write_text("\n".join(words) + "\n")
+
+
+def test_parameters_of_another_vocabulary_are_refused(bert_jax_here, trained, tmp_path):
+    shutil.copytree(trained.work_dir, tmp_path / "theirs")
+    exchange_tokenizer(tmp_path / "theirs/tokenizer")
+    settings = [f"work_dir={tmp_path / 'run'}", f"init_from={tmp_path / 'theirs'}"]
+    words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
+    finished = bert_jax_here(*words)
+    assert finished.code == 2
+    assert "was trained with another tokenizer than" in finished.errors
+
+
+def test_a_corpus_with_another_tokenizer_than_its_own_is_refused(bert_jax_here, trained, tmp_path):
+    shutil.copytree(trained.corpus, tmp_path / "corpus")
+    exchange_tokenizer(tmp_path / "corpus/tokenizer")
+    settings = [f"work_dir={tmp_path / 'run'}", f"phases.only.corpus={tmp_path / 'corpus'}"]
+    words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
+    finished = bert_jax_here(*words)
+    assert finished.code == 2
+    assert "is not the one it was prepared with" in finished.errors
+    assert not (tmp_path / "run").exists()
