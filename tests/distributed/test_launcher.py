@@ -29,8 +29,11 @@ def launch(tmp_path):
     actor.chmod(0o755)
 
     def start(count: int | str, *words: str) -> subprocess.Popen[str]:
+        # A suite run in the background ignores SIGINT; a shell that inherits this cannot trap it.
+        heed = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
+        heed += "os.execv(sys.argv[1], sys.argv[1:])"
         return subprocess.Popen(
-            [str(LAUNCHER), str(count), *words],
+            [sys.executable, "-c", heed, str(LAUNCHER), str(count), *words],
             env={**os.environ, "PYTHON": str(actor), "GRACE": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
