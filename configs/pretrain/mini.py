@@ -2,7 +2,7 @@
 
 Command:
     bert-jax pretrain --config configs/pretrain/mini.py --config.phases.phase1.corpus=DIR
-Hardware: one GPU, or a patient CPU.
+Hardware: one GPU, or a patient CPU. Time and score are not measured yet.
 """
 
 from ml_collections import ConfigDict
