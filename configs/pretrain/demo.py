@@ -20,8 +20,8 @@ def get_config() -> ConfigDict:
                 num_heads=2,
                 ffn_dim=512,
                 max_positions=128,
-                # A model this small sees too little text to overfit in minutes: dropout would only
-                # slow it down. BERT's 0.02 suits 768 features; 128 learn sooner from larger weights
+                # Without dropout: in these few minutes the held-out loss falls to the last step.
+                # BERT's initial 0.02 suits 768 features; 128 learn sooner from larger weights
                 # (held-out loss after 600 steps 5.58 instead of 5.62).
                 hidden_dropout=0.0,
                 attention_dropout=0.0,

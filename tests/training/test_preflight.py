@@ -55,10 +55,10 @@ def problems(
 def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
     # Batches as large as the corpus and as small as mesh and accumulation allow, two phases.
     second = dataclasses.replace(PHASE, name="phase2", corpus="data/b", batch_size=8)
-    check(MODEL, [PHASE, second], mesh, accumulation_steps=2, next_sentence=True)
+    assert check(MODEL, [PHASE, second], mesh, accumulation_steps=2, next_sentence=True) is None
     alone = dataclasses.replace(PHASE, corpus_documents=1, held_out_documents=1)
     model = dataclasses.replace(MODEL, num_segments=0)
-    check(model, [alone], mesh, accumulation_steps=1, next_sentence=False)
+    assert check(model, [alone], mesh, accumulation_steps=1, next_sentence=False) is None
 
 
 @pytest.mark.parametrize(
