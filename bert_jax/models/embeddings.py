@@ -13,7 +13,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import compute_dtype, embedding_table, layer_norm
 from bert_jax.models.layout import gather
-from bert_jax.models.products import einsum_float32
+from bert_jax.models.products import affine_float32
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
@@ -72,9 +72,14 @@ class Embeddings(nnx.Module):
             x = x + self._segments(segment_ids, token_ids.shape)
         return dropout(self.norm(x), self.config.hidden_dropout, dropout_key)
 
-    def attend(self, x: jax.Array) -> jax.Array:
-        """Inner products of `x` [..., hidden_dim] with every token embedding, in float32."""
-        return einsum_float32("...d,vd->...v", x, self._token_table())
+    def attend(self, x: jax.Array, bias: jax.Array) -> jax.Array:
+        """Inner products of `x` [..., hidden_dim] with every token embedding, plus `bias` [vocab].
+
+        In float32: [..., vocab_size].
+        """
+        rows = x.reshape(-1, x.shape[-1])
+        logits = affine_float32(rows, self._token_table(), bias)
+        return logits.reshape(*x.shape[:-1], -1)
 
     def _token_table(self) -> jax.Array:
         # Whole rows on every device: a lookup in a table split by feature would move the

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from bert_jax.models.activations import activation_function
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.encoder import Encoder, Pooler
-from bert_jax.models.layers import activation_function, dense, layer_norm, select_rows
+from bert_jax.models.layers import dense, layer_norm, select_rows
 from bert_jax.models.layout import constrain
 
 
@@ -31,7 +32,7 @@ class MaskedLMHead(nnx.Module):
     def __call__(self, x: jax.Array, embeddings: Embeddings) -> jax.Array:
         """[batch, count, hidden_dim] to float32 logits [batch, count, vocab_size]."""
         x = activation_function(self.activation)(self.transform(x))
-        logits = embeddings.attend(self.norm(x)) + self.bias[...]
+        logits = embeddings.attend(self.norm(x), self.bias[...])
         return constrain(logits, "batch", None, "vocab")
 
 

@@ -5,13 +5,12 @@ A parameter carries its logical axes as metadata; training/sharding.py maps them
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.config import Activation, ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.products import matrix_product
 
 # Plain pytrees: no shared references between modules, ordinary jax.jit / grad / scan on top.
 nnx.set_graph_mode(False)
@@ -49,6 +48,7 @@ def dense(
         out_dim,
         dtype=compute_dtype(compute),
         kernel_init=initializer(config),
+        dot_general=matrix_product,
         kernel_metadata={"logical_axes": axes},
         bias_metadata={"logical_axes": (axes[1],)},
         rngs=rngs,
@@ -81,11 +81,6 @@ def embedding_table(
     """A float32 table [num_embeddings, dim] with logical `axes`."""
     value = initializer(config)(rngs.params(), (num_embeddings, dim), jnp.float32)
     return nnx.Param(value, logical_axes=axes)
-
-
-def activation_function(name: Activation) -> Callable[[jax.Array], jax.Array]:
-    """GELU exactly (erf) or by its tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
-    return lambda x: jax.nn.gelu(x, approximate=name == "gelu_tanh")
 
 
 def select_rows(x: jax.Array, positions: jax.Array) -> jax.Array:

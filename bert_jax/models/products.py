@@ -1,11 +1,27 @@
-"""Matrix products that accumulate and return float32 yet stay in the compute dtype backward."""
+"""The model's matrix products: laid out for their backward passes, accumulated in float32."""
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+
+def matrix_product(
+    x: jax.Array, kernel: jax.Array, dimension_numbers: jax.lax.DotDimensionNumbers, **options: Any
+) -> jax.Array:
+    """`jax.lax.dot_general` of `x` [..., in] and `kernel` [in, out] as of two matrices.
+
+    The kernel's gradient contracts all leading dims of `x`. Where they are one, XLA's CPU compiler
+    reads both operands as they lie; where they are two, it first transposes a copy of the larger:
+    30 ms against 9 for 32 x 128 tokens of 256 features on a [256, 1024] kernel.
+    """
+    assert dimension_numbers == (((x.ndim - 1,), (0,)), ((), ())), dimension_numbers
+    rows = x.reshape(-1, x.shape[-1])
+    product = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())), **options)
+    return product.reshape(*x.shape[:-1], kernel.shape[1])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -37,3 +53,34 @@ def _backward(
 
 
 einsum_float32.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def affine_float32(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
+    """`x` [rows, dim] on the rows of `table` [classes, dim] plus `bias` [classes], in float32.
+
+    Differentiated like `einsum_float32`. The bias gradient is a product with ones, of the same
+    rounded cotangent that the other two products read: as a sum over the rows of 640 x 30,522
+    logits it took XLA's CPU code longer (48 ms) than either of them (20 and 27).
+    """
+    return einsum_float32("nd,vd->nv", x, table) + bias
+
+
+def _affine_forward(
+    x: jax.Array, table: jax.Array, bias: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    return affine_float32(x, table, bias), (x, table, bias)
+
+
+def _affine_backward(
+    operands: tuple[jax.Array, jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, table, bias = operands
+    to_x, to_table = _backward("nd,vd->nv", (x, table), cotangent)
+    rounded = cotangent.astype(x.dtype)
+    ones = jnp.ones(len(rounded), rounded.dtype)
+    to_bias = jnp.einsum("n,nv->v", ones, rounded, preferred_element_type=jnp.float32)
+    return to_x, to_table, to_bias.astype(bias.dtype)
+
+
+affine_float32.defvjp(_affine_forward, _affine_backward)

@@ -22,10 +22,43 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> CrossEntropy:
       logits: [..., classes].
       labels: [...] integers in [0, classes).
     """
-    logits = logits.astype(jnp.float32)
-    # Selected by comparison: one pass that fuses with its neighbours, and no scatter backward.
+    loss, correct = _cross_entropy(logits.astype(jnp.float32), labels)
+    return CrossEntropy(loss, correct)
+
+
+@jax.custom_vjp
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    loss, correct, _ = _loss_and_normaliser(logits, labels)
+    return loss, correct
+
+
+def _loss_and_normaliser(
+    logits: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="clip")[..., 0]
+    highest = jnp.max(logits, axis=-1)
+    normaliser = highest + jnp.log(jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1))
+    correct = (label_logit >= highest).astype(jnp.float32)
+    return normaliser - label_logit, correct, normaliser
+
+
+def _forward(
+    logits: jax.Array, labels: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+    loss, correct, normaliser = _loss_and_normaliser(logits, labels)
+    return (loss, correct), (logits, labels, normaliser)
+
+
+def _backward(
+    residuals: tuple[jax.Array, jax.Array, jax.Array], cotangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, None]:
+    # Softmax less one-hot in one pass over the logits: the gather of the forward pass,
+    # differentiated as it stands, would scatter into an array as large as them.
+    logits, labels, normaliser = residuals
     classes = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    label_logit = jnp.sum(jnp.where(classes == labels[..., None], logits, 0.0), axis=-1)
-    highest = jnp.max(jax.lax.stop_gradient(logits), axis=-1)
-    log_normaliser = highest + jnp.log(jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1))
-    return CrossEntropy(log_normaliser - label_logit, (label_logit >= highest).astype(jnp.float32))
+    probabilities = jnp.exp(logits - normaliser[..., None])
+    gradient = probabilities - (classes == labels[..., None])
+    return gradient * cotangents[0][..., None], None
+
+
+_cross_entropy.defvjp(_forward, _backward)
