@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax import __version__
+from bert_jax.cli.huge_pages import start_again_on_huge_pages
 from bert_jax.cli.suggestions import nearest
 
 USER_MISTAKE = 2
@@ -19,11 +20,15 @@ INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT
 
 @dataclass(frozen=True)
 class Verb:
-    """A word of the command line: a module with `add_arguments` and `run`, or a group of verbs."""
+    """A word of the command line: a module with `add_arguments` and `run`, or a group of verbs.
+
+    trains: runs train steps, and wants its buffers on huge pages.
+    """
 
     help: str
     module: str = ""
     verbs: Mapping[str, Verb] = field(default_factory=dict)
+    trains: bool = False
 
 
 VERBS = {
@@ -34,7 +39,9 @@ VERBS = {
     "demo-corpus": Verb(
         "write the English that comes with Python as a corpus", "bert_jax.cli.demo_corpus"
     ),
-    "pretrain": Verb("pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain"),
+    "pretrain": Verb(
+        "pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain", trains=True
+    ),
     "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),
     "plan": Verb(
         "compile a run for hardware that is not here: memory, collectives, ETA", "bert_jax.cli.plan"
@@ -44,7 +51,7 @@ VERBS = {
         verbs={
             "data": Verb("records to ready batches", "bert_jax.cli.bench_data"),
             "prepare": Verb("text to records", "bert_jax.cli.bench_prepare"),
-            "step": Verb("the train step", "bert_jax.cli.bench_step"),
+            "step": Verb("the train step", "bert_jax.cli.bench_step", trains=True),
         },
     ),
     "fill-mask": Verb("guess the masked words of a sentence", "bert_jax.cli.fill_mask"),
@@ -59,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _log_to_stderr()
     try:
-        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv), own_process=argv is None)
         sys.stdout.flush()  # here, where a reader that has gone is still ours to handle
         return code
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
@@ -77,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(words: list[str], own_process: bool) -> int:
     program, verbs = ["bert-jax"], VERBS
     while True:
         if not words or words[0] in ("-h", "--help"):
@@ -94,6 +101,8 @@ def _dispatch(words: list[str]) -> int:
             )
         program.append(name)
         verb = verbs[name]
+        if verb.trains and own_process:
+            start_again_on_huge_pages()
         if verb.module:
             return _run(verb, " ".join(program), words)
         verbs = dict(verb.verbs)

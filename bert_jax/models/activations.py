@@ -1,4 +1,4 @@
-"""The activations of the feed-forward layers, which keep their input alone for the backward pass."""
+"""The feed-forward activations, which keep nothing but their input for the backward pass."""
 
 from __future__ import annotations
 
@@ -47,7 +47,11 @@ gelu.defvjp(_gelu_forward, _gelu_backward)
 @jax.custom_vjp
 def gelu_tanh(x: jax.Array) -> jax.Array:
     """The tanh approximation of `gelu`, likewise computed in float32."""
-    return jax.nn.gelu(x.astype(jnp.float32), approximate=True).astype(x.dtype)
+    return _gelu_tanh_float32(x.astype(jnp.float32)).astype(x.dtype)
+
+
+def _gelu_tanh_float32(x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x, approximate=True)
 
 
 def _gelu_tanh_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -55,9 +59,8 @@ def _gelu_tanh_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _gelu_tanh_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
-    return jax.vjp(lambda y: jax.nn.gelu(y, approximate=True), x.astype(jnp.float32))[1](
-        cotangent.astype(jnp.float32)
-    )
+    _, pull = jax.vjp(_gelu_tanh_float32, x.astype(jnp.float32))
+    return (pull(cotangent.astype(jnp.float32))[0].astype(x.dtype),)
 
 
 gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_tanh_backward)

@@ -22,8 +22,9 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> CrossEntropy:
       logits: [..., classes].
       labels: [...] integers in [0, classes).
     """
-    loss, correct = _cross_entropy(logits.astype(jnp.float32), labels)
-    return CrossEntropy(loss, correct)
+    rows = logits.astype(jnp.float32).reshape(-1, logits.shape[-1])
+    loss, correct = _cross_entropy(rows, labels.reshape(-1))
+    return CrossEntropy(loss.reshape(labels.shape), correct.reshape(labels.shape))
 
 
 @jax.custom_vjp
