@@ -1,11 +1,15 @@
-"""Train-step speed beside Hugging Face BERT in PyTorch, both in one run, in turn.
+r"""Train-step speed beside Hugging Face BERT in PyTorch, both in one run, in turn.
 
     python experiments/step_speed/run.py tiny mini
+    python experiments/step_speed/run.py base large --device cuda --batch 128 --length 512 \
+        --without-attention-dropout
 
 The peer is `yardsticks/peer_torch_bert.py` of the folder BERT_JAX_SHARED (default: `shared` beside
 the repository): `BertForPreTraining` with the masked-LM head on the masked positions only, AdamW
 and clipping, eager and compiled. Every side runs once a round in a process of its own; the ratio of
-a round is our tokens/s over those of the peer's faster mode in that round. Writes results.json.
+a round is our tokens/s over those of the peer's faster mode in that round. The peer drops attention
+probabilities as well; --without-attention-dropout measures us both ways. Writes results.json, or
+results_cuda.json.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+CONFIGS = {"tiny": "tiny", "mini": "mini", "base": "bert_base", "large": "bert_large"}
 SHARED = Path(os.environ.get("BERT_JAX_SHARED", ROOT.parent / "shared"))
 
 
@@ -33,12 +38,13 @@ def last_json(command: list[str]) -> dict:
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
-def ours(size: str, args: argparse.Namespace) -> dict:
+def ours(size: str, args: argparse.Namespace, *overrides: str) -> dict:
     """One measurement of `bert-jax bench step`."""
     return last_json(
         [sys.executable, "-m", "bert_jax.cli.main", "bench", "step"]
-        + ["--config", f"configs/pretrain/{size}.py", "--steps", str(args.steps)]
+        + ["--config", f"configs/pretrain/{CONFIGS[size]}.py", "--steps", str(args.steps)]
         + [f"--config.phases.phase1.batch_size={args.batch}"]
+        + [f"--config.phases.phase1.sequence_length={args.length}", *overrides]
     )
 
 
@@ -46,7 +52,16 @@ def peer(size: str, compiled: int, args: argparse.Namespace) -> dict:
     """One measurement of the peer, same shapes and dropout."""
     return last_json(
         [sys.executable, str(SHARED / "yardsticks/peer_torch_bert.py"), "--device", args.device]
-        + ["--size", size, "--seq", "128", "--batch", str(args.batch), "--steps", str(args.steps)]
+        + [
+            "--size",
+            size,
+            "--seq",
+            str(args.length),
+            "--batch",
+            str(args.batch),
+            "--steps",
+            str(args.steps),
+        ]
         + ["--compile", str(compiled), "--head", "sparse", "--dropout", "0.1"]
     )
 
@@ -59,42 +74,60 @@ def processor() -> str:
     return platform.processor()
 
 
+def measure(size: str, args: argparse.Namespace) -> dict:
+    """One round: every side once, and the ratios."""
+    row = {"size": size, "ours": ours(size, args)}
+    if (" cpu" in row["ours"]["device"]) != (args.device == "cpu"):
+        raise SystemExit(f"--device {args.device}, but JAX runs on {row['ours']['device']}")
+    if args.without_attention_dropout:
+        row["ours_without"] = ours(size, args, "--config.model.attention_dropout=0.0")
+    row |= {"eager": peer(size, 0, args), "compiled": peer(size, 1, args)}
+    best = max(row["eager"]["tok_s"], row["compiled"]["tok_s"])
+    for side in ("ours", "ours_without"):
+        if side in row:
+            row[side.replace("ours", "ratio")] = round(row[side]["tok_s"] / best, 3)
+    return row
+
+
+def table_line(name: str, side: str, rows: list[dict]) -> str:
+    """Medians of all rounds of one size, and the spread of the ratio."""
+    speeds = [
+        f"{statistics.median(row[column]['tok_s'] for row in rows):,.0f}"
+        for column in (side, "eager", "compiled")
+    ]
+    ratios = [row[side.replace("ours", "ratio")] for row in rows]
+    ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return f"| {name} | {' | '.join(speeds)} | {ratio} |"
+
+
 def main() -> None:
-    """Measure every size and print a Markdown table."""
+    """Measure every size, write the results and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sizes", nargs="+", choices=["tiny", "mini"])
+    parser.add_argument("sizes", nargs="+", choices=list(CONFIGS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--without-attention-dropout", action="store_true")
     args = parser.parse_args()
     rows = []
     for size in args.sizes:
         for number in range(args.rounds):
-            row = {
-                "size": size,
-                "ours": ours(size, args),
-                "eager": peer(size, 0, args),
-                "compiled": peer(size, 1, args),
-            }
-            best = max(row["eager"]["tok_s"], row["compiled"]["tok_s"])
-            row["ratio"] = round(row["ours"]["tok_s"] / best, 3)
-            rows.append(row)
-            print(f"{size} round {number + 1}: ratio {row['ratio']}", file=sys.stderr, flush=True)
+            rows.append(measure(size, args))
+            print(f"{size} round {number + 1}: {rows[-1]['ratio']}", file=sys.stderr, flush=True)
     host = {"date": str(datetime.date.today()), "processor": processor(), "cores": os.cpu_count()}
-    (HERE / "results.json").write_text(json.dumps({**host, "rows": rows}, indent=1) + "\n")
-    print(f"{host['date']}, {host['cores']} cores of {host['processor']}\n")
+    results = HERE / ("results.json" if args.device == "cpu" else "results_cuda.json")
+    results.write_text(json.dumps({**host, "rows": rows}, indent=1) + "\n")
+    device = rows[0]["ours"]["device"]
+    print(f"{host['date']}, {device}, {host['cores']} cores of {host['processor']}\n")
     print("| model | bert_jax tok/s | PyTorch eager | PyTorch compiled | ratio to the faster |")
     print("|---|---|---|---|---|")
     for size in args.sizes:
         mine = [row for row in rows if row["size"] == size]
-        speeds = [
-            f"{statistics.median(row[side]['tok_s'] for row in mine):,.0f}"
-            for side in ("ours", "eager", "compiled")
-        ]
-        ratio = statistics.median(row["ratio"] for row in mine)
-        spread = f"{min(r['ratio'] for r in mine):.2f} to {max(r['ratio'] for r in mine):.2f}"
-        print(f"| {size} | {' | '.join(speeds)} | {ratio:.2f} ({spread}) |")
+        print(table_line(size, "ours", mine))
+        if args.without_attention_dropout:
+            print(table_line(f"{size}, attention kept whole", "ours_without", mine))
 
 
 if __name__ == "__main__":
