@@ -13,8 +13,8 @@ Command:
     bert-jax pretrain --config configs/pretrain/bert_base.py
 Hardware: any whose data axes divide 256. Published: 4 days on 16 TPU chips (appendix A.2).
 Planned for v5e:4x4 (`bert-jax plan`, compiled there, never run; libtpu 0.0.42, JAX 0.10.2):
-    phase1  2.1 GiB of a chip's 16, 477 MiB sent by each a step, at least 5.8 ms a step
-    phase2  5.8 GiB of a chip's 16, 478 MiB sent by each a step, at least 25.0 ms a step
+    phase1  2.0 GiB of a chip's 16, 477 MiB sent by each a step, at least 5.8 ms a step
+    phase2  5.5 GiB of a chip's 16, 478 MiB sent by each a step, at least 24.9 ms a step
     both    at least 2 h 8 min, every product at the chip's peak: a bound, not a prediction
 """
 

@@ -13,9 +13,9 @@ Command:
     bert-jax pretrain --config configs/pretrain/bert_large.py
 Hardware: any whose data axes divide 256. Published: 4 days on 64 TPU chips (appendix A.2).
 Planned for v5e:4x4 (`bert-jax plan`, compiled there, never run; libtpu 0.0.42, JAX 0.10.2):
-    phase1  5.7 GiB of a chip's 16, 1,313 MiB sent by each a step, at least 19.8 ms a step
-    phase2  14.5 GiB of a chip's 16, 1,314 MiB sent by each a step, at least 88.2 ms a step
-    both    at least 7 h 24 min, every product at the chip's peak: a bound, not a prediction
+    phase1  5.5 GiB of a chip's 16, 1,313 MiB sent by each a step, at least 19.7 ms a step
+    phase2  14.7 GiB of a chip's 16, 1,314 MiB sent by each a step, at least 83.9 ms a step
+    both    at least 7 h 16 min, every product at the chip's peak: a bound, not a prediction
 """
 
 from ml_collections import ConfigDict
