@@ -60,8 +60,17 @@ def test_a_process_goes_on_where_it_would_not_help(
     assert f" {tunables} " in lines[0]
 
 
-def test_no_setting_is_no_error(tmp_path: Path) -> None:
+def test_a_process_goes_on_where_there_is_no_such_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr(os, "execve", lambda *arguments: started.append(arguments))
     start_again_on_huge_pages(tmp_path / "absent")
+    assert not started
+    (tmp_path / "present").write_text("always [madvise] never\n")
+    start_again_on_huge_pages(tmp_path / "present")
+    assert len(started) == 1
 
 
 def test_only_verbs_that_train_ask_for_it_and_only_as_a_command(
