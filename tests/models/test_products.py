@@ -32,6 +32,21 @@ def test_a_matrix_product_is_the_dot_general_it_stands_for() -> None:
     assert matrix_product(x[0, 0], kernel, (((0,), (0,)), ((), ()))).shape == (7,)
 
 
+def test_no_gradient_of_a_matrix_product_contracts_two_dims() -> None:
+    x, kernel = arrays((2, 3, 5), (5, 7))
+
+    def contracted(function: Any) -> list[int]:
+        def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.sin(function(x, kernel, (((2,), (0,)), ((), ())))))
+
+        jaxpr = jax.make_jaxpr(jax.grad(loss, (0, 1)))(x, kernel).jaxpr
+        dots = [one for one in jaxpr.eqns if one.primitive.name == "dot_general"]
+        return [len(one.params["dimension_numbers"][0][0]) for one in dots]
+
+    assert contracted(matrix_product) == [1, 1, 1]
+    assert 2 in contracted(jax.lax.dot_general)  # what the function is there to avoid
+
+
 def test_logits_and_their_gradients_are_those_of_the_formula() -> None:
     x, table, bias = arrays((6, 5), (11, 5), (11,))
     assert_allclose(affine_float32(x, table, bias), x @ table.T + bias, rtol=0, atol=1e-5)
