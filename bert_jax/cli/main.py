@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax import __version__
-from bert_jax.cli.huge_pages import start_again_on_huge_pages
+from bert_jax.cli.freed_memory import keep_freed_memory
 from bert_jax.cli.suggestions import nearest
 
 USER_MISTAKE = 2
@@ -22,7 +22,7 @@ INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT
 class Verb:
     """A word of the command line: a module with `add_arguments` and `run`, or a group of verbs.
 
-    trains: runs train steps, and wants its buffers on huge pages.
+    trains: runs train steps, whose buffers are worth keeping from one to the next.
     """
 
     help: str
@@ -102,7 +102,7 @@ def _dispatch(words: list[str], own_process: bool) -> int:
         program.append(name)
         verb = verbs[name]
         if verb.trains and own_process:
-            start_again_on_huge_pages()
+            keep_freed_memory()
         if verb.module:
             return _run(verb, " ".join(program), words)
         verbs = dict(verb.verbs)

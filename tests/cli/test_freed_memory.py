@@ -1,0 +1,109 @@
+"""Freed buffers kept by malloc: those of every thread, up to a size, and only for CPUs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli import freed_memory
+from bert_jax.cli import main as command
+
+MIB = 2**20
+on_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc")
+
+# A thread's block of 100 MiB touched and freed, and the MiB this process holds before and after.
+SCRIPT = """
+import ctypes, threading
+from bert_jax.cli import freed_memory
+{call}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096 // 2**20
+def use():
+    block = libc.malloc(100 * 2**20)
+    ctypes.memset(block, 1, 100 * 2**20)
+    libc.free(block)
+before = resident()
+thread = threading.Thread(target=use)
+thread.start()
+thread.join()
+print(resident() - before)
+"""
+
+
+def kept(call: str, **variables: str) -> int:
+    """MiB that a new process keeps of a block of 100 MiB."""
+    environment = {name: text for name, text in os.environ.items() if name != "GLIBC_TUNABLES"}
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(call=call)],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(result.stdout)
+
+
+@on_glibc
+def test_a_freed_block_of_a_thread_is_kept_up_to_the_size_given() -> None:
+    assert kept("pass") < 10
+    assert kept(f"freed_memory.keep_blocks({200 * MIB})") > 90
+    assert kept(f"freed_memory.keep_blocks({50 * MIB})") < 10
+
+
+@on_glibc
+def test_it_is_kept_for_cpus_alone_and_where_nothing_else_was_decided() -> None:
+    call = "freed_memory.memory_bytes = lambda: 2**34; freed_memory.keep_freed_memory()"
+    assert kept(call, JAX_PLATFORMS="cpu") > 90
+    assert kept(call, JAX_PLATFORMS="cuda,cpu") < 10
+    assert kept(call, JAX_PLATFORMS="cpu", GLIBC_TUNABLES="") < 10
+
+
+def test_an_accelerator_is_possible_where_a_plugin_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not freed_memory.accelerators_possible()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "libtpu" or None)
+    assert freed_memory.accelerators_possible()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ["xla_cuda13"])
+    assert freed_memory.accelerators_possible()
+
+
+def test_a_container_may_have_less_memory_than_its_machine(tmp_path: Path) -> None:
+    machine = freed_memory.memory_bytes(())
+    assert machine > 2**28
+    limit = tmp_path / "memory.max"
+    assert freed_memory.memory_bytes((limit,)) == machine
+    limit.write_text("max\n")
+    assert freed_memory.memory_bytes((limit,)) == machine
+    limit.write_text("1000000\n")
+    assert freed_memory.memory_bytes((limit,)) == 1_000_000
+
+
+def test_only_verbs_that_train_ask_for_it_and_only_as_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+    monkeypatch.setattr(command, "keep_freed_memory", lambda: asked.append(True))
+    words = {"pretrain": ["pretrain"], "step": ["bench", "step"], "data": ["bench", "data"]}
+    for name, verb in words.items():
+        monkeypatch.setattr(sys, "argv", ["bert-jax", *verb, "--hepl"])
+        assert command.main() == command.USER_MISTAKE
+        assert bool(asked) == (name != "data")
+        asked.clear()
+        assert command.main([*verb, "--hepl"]) == command.USER_MISTAKE
+        assert not asked
+    capsys.readouterr()
