@@ -2,9 +2,10 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,6 +215,14 @@ class Command:
         finished = self.finish(self.start(*words, devices=devices, launcher=launcher))
         assert finished.code == code, finished.output + finished.errors
         return finished
+
+
+@pytest.fixture
+def heeding_interrupts() -> Iterator[None]:
+    """A suite run in the background ignores SIGINT; here, and in what is started, it is heard."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture

@@ -165,6 +165,18 @@ def test_every_start_goes_on_from_the_newest_whole_checkpoint(interrupted):
     assert not unfinished_saves(interrupted.work_dir)
 
 
+def test_ctrl_c_saves_and_leaves(bert_jax, pretrain, heeding_interrupts, tmp_path):
+    process = bert_jax.start(*pretrain(tmp_path, "checkpoint.every_steps=1000"))
+    wait_for(process, lambda: logged_step(tmp_path) >= 1)
+    process.send_signal(signal.SIGINT)
+    finished = bert_jax.finish(process)
+    assert finished.code == 130, finished.errors
+    assert "stopping after this step and saving" in finished.errors
+    step = int(re.search(r"saved after step (\d+);", finished.output).group(1))
+    assert (tmp_path / "checkpoints" / str(step)).is_dir()
+    assert not unfinished_saves(tmp_path)
+
+
 def test_another_device_count_sees_the_same_examples(
     bert_jax, pretrain, uninterrupted, interrupted
 ):

@@ -124,4 +124,8 @@ def _unknown_key(key: str, keys: Sequence[str]) -> str:
     inside = [other for other in keys if other.startswith(f"{key}.")]
     if inside:
         return f"--config.{key} is a section; its keys are {', '.join(inside)}"
+    name = key.rpartition(".")[2]
+    elsewhere = [other for other in keys if other.rpartition(".")[2] == name]
+    if elsewhere:
+        return f"--config.{key}: no such key, but there is {', '.join(elsewhere)}"
     return f"--config.{key}: no such key; {nearest(key, keys)}"

@@ -3,7 +3,8 @@
     bert-jax pretrain --config configs/pretrain/tiny.py --config.work_dir=runs/mine
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished.
-SIGTERM saves a checkpoint at the next step and leaves with exit code 143.
+SIGTERM saves a checkpoint at the next step and leaves with exit code 143; so does Ctrl-C, with 130,
+and a second Ctrl-C leaves without.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer, load_parameters
-from bert_jax.training.interruption import TERMINATED, StopRequest
+from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import Intervals, Trainer
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.peaks import peak_flops
@@ -65,14 +66,20 @@ def run(args: argparse.Namespace) -> int:
         next_sentence=config.next_sentence,
     )
     with ExitStack() as closing:
-        finished = _train(config, corpora, mesh, closing)
+        # Left last: the save under way is finished before a signal may kill again.
+        stop = closing.enter_context(StopRequest())
+        finished = _train(config, corpora, mesh, stop, closing)
     if finished and jax.process_index() == 0:
         print("\n".join(conclude(Path(config.work_dir), corpora[-1])))
-    return 0 if finished else TERMINATED
+    return 0 if finished else stop.exit_code
 
 
 def _train(
-    config: PretrainConfig, corpora: list[PhaseCorpus], mesh: Mesh, closing: ExitStack
+    config: PretrainConfig,
+    corpora: list[PhaseCorpus],
+    mesh: Mesh,
+    stop: StopRequest,
+    closing: ExitStack,
 ) -> bool:
     """Runs the phases; False when told to stop before their end."""
     work_dir = Path(config.work_dir)
@@ -118,7 +125,7 @@ def _train(
             config.checkpoint.every_steps,
             save_evaluated=config.checkpoint.keep_best > 0,
         ),
-        stop=closing.enter_context(StopRequest()),
+        stop=stop,
     )
     state, finished = trainer.run(state, phases)
     if first and not finished:

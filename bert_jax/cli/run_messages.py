@@ -16,6 +16,9 @@ from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reporting import CURVES_NAME, LOG_NAME
 from bert_jax.training.sharding import undivided
 
+# Surplus rows of a token table that someone may have wanted, for a round or divisible number.
+_MOST_PADDING = 1_024
+
 
 def describe(
     config: PretrainConfig,
@@ -36,6 +39,7 @@ def describe(
         + f", {state_bytes / 2**20:,.0f} MiB of state on each",
     ]
     lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
+    lines += surplus_rows(corpora[0].tokenizer.vocab_size, config.model.vocab_size)
     for corpus in corpora:
         phase, info = corpus.config, corpus.train.info
         epochs = phase.num_steps * phase.batch_size / len(corpus.train)
@@ -46,6 +50,17 @@ def describe(
             f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
         )
     return lines
+
+
+def surplus_rows(words: int, vocab_size: int) -> list[str]:
+    """A line where a token table has more rows than its tokenizer has words, beyond padding."""
+    if vocab_size - words < _MOST_PADDING:
+        return []
+    return [
+        f"NOTE       the tokenizer has {words:,} entries, model.vocab_size is {vocab_size:,}: all "
+        "the model can learn of the rest is that they never occur, which costs steps, memory and "
+        f"time; --config.model.vocab_size={words} fits"
+    ]
 
 
 def conclude(work_dir: Path, last: PhaseCorpus) -> list[str]:

@@ -16,7 +16,8 @@ def matrix_product(
 
     The kernel's gradient contracts all leading dims of `x`. Where they are one, XLA's CPU compiler
     reads both operands as they lie; where they are two, it first transposes a copy of the larger:
-    30 ms against 9 for 32 x 128 tokens of 256 features on a [256, 1024] kernel.
+    30 ms against 9 for 32 x 128 tokens of 256 features on a [256, 1024] kernel (2 cores of a
+    Xeon, 2026-11, as all times in this file).
     """
     assert dimension_numbers == (((x.ndim - 1,), (0,)), ((), ())), dimension_numbers
     rows = x.reshape(-1, x.shape[-1])

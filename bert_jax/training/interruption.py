@@ -1,27 +1,41 @@
-"""SIGTERM as a request to stop at the next step, which all processes agree upon."""
+"""SIGTERM and Ctrl-C as requests to stop at the next step, which all processes agree upon."""
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType, TracebackType
 
 import jax
 from jax.experimental import multihost_utils
 
-TERMINATED = 143  # what a shell reports for a command ended by SIGTERM
+# What a shell reports for a command ended by the signal.
+TERMINATED = 128 + signal.SIGTERM
+INTERRUPTED = 128 + signal.SIGINT
+
+_INTERRUPTED_TEXT = b"\nstopping after this step and saving; Ctrl-C again leaves without\n"
 
 
 class StopRequest:
-    """Inside the `with` block SIGTERM no longer kills; ask `stop_now` between steps."""
+    """Inside the `with` block SIGTERM and a first Ctrl-C no longer kill; ask `stop_now` each step.
+
+    A second Ctrl-C raises KeyboardInterrupt. Where SIGINT is ignored, as in a shell's background
+    jobs, it stays so.
+
+    exit_code: 143, or 130 after a Ctrl-C.
+    """
 
     def __init__(self) -> None:
+        self.exit_code = TERMINATED
         self._signalled = False
-        self._previous: signal._HANDLER = signal.SIG_DFL
+        self._previous: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> StopRequest:
         # With several processes jax.distributed has its own handler, which tells all of them.
         if jax.process_count() == 1:
-            self._previous = signal.signal(signal.SIGTERM, self._handle)
+            self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
         return self
 
     def __exit__(
@@ -30,8 +44,8 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if jax.process_count() == 1:
-            signal.signal(signal.SIGTERM, self._previous)
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
 
     def stop_now(self, step: int) -> bool:
         """Whether to save and leave before `step`; the same answer on every process."""
@@ -39,5 +53,12 @@ class StopRequest:
             return self._signalled
         return multihost_utils.reached_preemption_sync_point(step)
 
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
+    def _terminate(self, signum: int, frame: FrameType | None) -> None:
         self._signalled = True
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.exit_code = INTERRUPTED
+        # Not by print: the signal may have come in the middle of another one.
+        os.write(2, _INTERRUPTED_TEXT)
+        os.kill(os.getpid(), signal.SIGTERM)

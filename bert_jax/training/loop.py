@@ -114,7 +114,7 @@ class Trainer:
         total = phases[-1].end
         if self._evaluation_missed(step, total):
             self._evaluate(state, step, next(phase for phase in phases if step <= phase.end))
-        self._window = _Window(step)
+        self._window = _Window(step, began=time.perf_counter())
         for phase in phases:
             if step >= phase.end:
                 continue
@@ -188,20 +188,22 @@ class Trainer:
                 learning_rate=float(self.schedule(step - 1)),
                 real_tokens=real_tokens,
                 flops=window.flops,
-                seconds=time.perf_counter() - window.began - window.excluded_seconds,
+                seconds=window.collected - window.began - window.excluded_seconds,
                 stall_seconds=window.stall_seconds,
                 steps=step - window.first_step,
             )
-        self._window = _Window(step)
+        # From when the step was done, not from now: the next one ran while this was reported.
+        self._window = _Window(step, began=window.collected)
 
 
 class _Window:
     """What has gathered since the last report; the newest step may still be running."""
 
-    def __init__(self, first_step: int) -> None:
+    def __init__(self, first_step: int, *, began: float) -> None:
         self.first_step = first_step
         self.last_step = first_step
-        self.began = time.perf_counter()
+        self.began = began
+        self.collected = began
         self.totals = MetricTotals()
         self.flops = 0.0
         self.stall_seconds = 0.0
@@ -218,6 +220,7 @@ class _Window:
         step, metrics, flops = self.pending
         self.pending = None
         host = jax.device_get(metrics)
+        self.collected = time.perf_counter()
         _require_finite(step, {name: float(metric.sum) for name, metric in host.items()})
         self.totals.add(host)
         self.flops += flops

@@ -1,6 +1,6 @@
 r"""Train-step speed beside Hugging Face BERT in PyTorch, both in one run, in turn.
 
-    python experiments/step_speed/run.py tiny mini
+    python experiments/step_speed/run.py tiny mini --same-malloc
     python experiments/step_speed/run.py base large --device cuda --batch 128 --length 512 \
         --without-attention-dropout
 
@@ -8,8 +8,9 @@ The peer is `yardsticks/peer_torch_bert.py` of the folder BERT_JAX_SHARED (defau
 the repository): `BertForPreTraining` with the masked-LM head on the masked positions only, AdamW
 and clipping, eager and compiled. Every side runs once a round in a process of its own; the ratio of
 a round is our tokens/s over those of the peer's faster mode in that round. The peer drops attention
-probabilities as well; --without-attention-dropout measures us both ways. Writes results.json, or
-results_cuda.json.
+probabilities as well; --without-attention-dropout measures us both ways. On a CPU our command tells
+malloc to keep freed buffers; --same-malloc measures the peer with that setting too. Writes
+results.json, or results_cuda.json.
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONFIGS = {"tiny": "tiny", "mini": "mini", "base": "bert_base", "large": "bert_large"}
+# What bert_jax.cli.freed_memory does, as words for a program that does not do it itself.
+KEEPING = (
+    "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000000000"
+)
 SHARED = Path(os.environ.get("BERT_JAX_SHARED", ROOT.parent / "shared"))
 
 
-def last_json(command: list[str]) -> dict:
-    """Run a command and parse the last line it prints."""
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def last_json(command: list[str], **variables: str) -> dict:
+    """Run a command, with environment variables, and parse the last line it prints."""
+    environment = {**os.environ, **variables}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if result.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
     return json.loads(result.stdout.strip().splitlines()[-1])
@@ -48,7 +54,7 @@ def ours(size: str, args: argparse.Namespace, *overrides: str) -> dict:
     )
 
 
-def peer(size: str, compiled: int, args: argparse.Namespace) -> dict:
+def peer(size: str, compiled: int, args: argparse.Namespace, **variables: str) -> dict:
     """One measurement of the peer, same shapes and dropout."""
     return last_json(
         [sys.executable, str(SHARED / "yardsticks/peer_torch_bert.py"), "--device", args.device]
@@ -62,7 +68,8 @@ def peer(size: str, compiled: int, args: argparse.Namespace) -> dict:
             "--steps",
             str(args.steps),
         ]
-        + ["--compile", str(compiled), "--head", "sparse", "--dropout", "0.1"]
+        + ["--compile", str(compiled), "--head", "sparse", "--dropout", "0.1"],
+        **variables,
     )
 
 
@@ -86,16 +93,19 @@ def measure(size: str, args: argparse.Namespace) -> dict:
     for side in ("ours", "ours_without"):
         if side in row:
             row[side.replace("ours", "ratio")] = round(row[side]["tok_s"] / best, 3)
+    if args.same_malloc:
+        for mode in (0, 1):
+            name = f"{('eager', 'compiled')[mode]}_same_malloc"
+            row[name] = peer(size, mode, args, GLIBC_TUNABLES=KEEPING)
+        best = max(row["eager_same_malloc"]["tok_s"], row["compiled_same_malloc"]["tok_s"])
+        row["ratio_same_malloc"] = round(row["ours"]["tok_s"] / best, 3)
     return row
 
 
-def table_line(name: str, side: str, rows: list[dict]) -> str:
+def table_line(name: str, sides: tuple[str, ...], ratio_name: str, rows: list[dict]) -> str:
     """Medians of all rounds of one size, and the spread of the ratio."""
-    speeds = [
-        f"{statistics.median(row[column]['tok_s'] for row in rows):,.0f}"
-        for column in (side, "eager", "compiled")
-    ]
-    ratios = [row[side.replace("ours", "ratio")] for row in rows]
+    speeds = [f"{statistics.median(row[column]['tok_s'] for row in rows):,.0f}" for column in sides]
+    ratios = [row[ratio_name] for row in rows]
     ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
     return f"| {name} | {' | '.join(speeds)} | {ratio} |"
 
@@ -110,6 +120,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--without-attention-dropout", action="store_true")
+    parser.add_argument("--same-malloc", action="store_true")
     args = parser.parse_args()
     rows = []
     for size in args.sizes:
@@ -125,9 +136,13 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for size in args.sizes:
         mine = [row for row in rows if row["size"] == size]
-        print(table_line(size, "ours", mine))
+        print(table_line(size, ("ours", "eager", "compiled"), "ratio", mine))
         if args.without_attention_dropout:
-            print(table_line(f"{size}, attention kept whole", "ours_without", mine))
+            sides = ("ours_without", "eager", "compiled")
+            print(table_line(f"{size}, attention kept whole", sides, "ratio_without", mine))
+        if args.same_malloc:
+            sides = ("ours", "eager_same_malloc", "compiled_same_malloc")
+            print(table_line(f"{size}, same malloc", sides, "ratio_same_malloc", mine))
 
 
 if __name__ == "__main__":

@@ -108,6 +108,11 @@ def test_last_override_wins(config_file: str) -> None:
     [
         ("optimizer.peak_learning_rat=1", "nearest: optimizer.peak_learning_rate"),
         ("phases.phase1.num_step=1", "nearest: phases.phase1.num_steps"),
+        (
+            "num_steps=1",
+            "num_steps: no such key, but there is phases.phase1.num_steps, phases.phase2.num_steps$",
+        ),
+        ("adamw.betas=1", "no such key, but there is optimizer.betas$"),
         ("optimizer=3", "--config.optimizer is a section; its keys are optimizer.betas"),
         ("seed", "write the value as --config.seed=VALUE"),
         ("seed=many", "config.seed.*many"),

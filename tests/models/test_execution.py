@@ -222,6 +222,20 @@ def test_the_loss_and_its_gradient_do_not_depend_on_an_offset(offset: float) -> 
     assert_allclose(jax.grad(loss)(logits + offset), jax.grad(loss)(logits), rtol=1e-6)
 
 
+def test_the_gradient_of_the_loss_scatters_nothing() -> None:
+    labels = jnp.asarray([0, 2])
+
+    def program(loss: Callable) -> str:
+        return str(jax.make_jaxpr(jax.grad(lambda x: jnp.sum(loss(x))))(jnp.ones((2, 3))))
+
+    def plain(logits: jax.Array) -> jax.Array:
+        at_label = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+        return jax.nn.logsumexp(logits, axis=1) - at_label
+
+    assert "scatter" not in program(lambda x: cross_entropy(x, labels).loss)
+    assert "scatter" in program(plain)  # what the loss has a gradient of its own for
+
+
 def test_sinusoidal_positions_follow_the_formula() -> None:
     table = sinusoidal_positions(50, 12)
     assert table.shape == (50, 12)

@@ -1,5 +1,6 @@
 """The loop: the order of its operations, what it tells, and what stops it."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -60,6 +61,24 @@ def test_every_evaluated_state_is_saved_where_the_best_are_kept(bench: Any) -> N
     intervals = Intervals(100, 3, 4, save_evaluated=True)
     bench.trainer(RecordingCheckpointer(events), None, intervals).run(bench.fresh(), bench.phases())
     assert events == [("save", step) for step in (3, 4, 6, 8, 9, 10)]
+
+
+def test_the_time_of_a_report_belongs_to_the_step_under_way(bench: Any) -> None:
+    pause = 0.05
+
+    class Slow(bench.recorder):
+        def train(self, step: int, metrics: Any, **details: Any) -> None:
+            super().train(step, metrics, **details)
+            time.sleep(pause)
+
+    recorder = Slow()
+    trainer = bench.trainer(RecordingCheckpointer([]), recorder, Intervals(1, 5, 4))
+    trainer.run(bench.fresh(), bench.phases())
+    seconds = {line["step"]: line["seconds"] for line in recorder.details}
+    # The first two hold compilations, of the two batch sizes so does step 6; a step that is
+    # evaluated or saved is waited for, and reported like any other.
+    assert len(seconds) == bench.num_steps
+    assert all(seconds[step] >= pause for step in range(2, bench.num_steps + 1))
 
 
 def test_reports_add_up(bench: Any) -> None:

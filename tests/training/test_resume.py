@@ -95,24 +95,54 @@ def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_pa
     assert_same_state(state, expected_state)
 
 
-def test_sigterm_is_a_request(bench: Any, whole: Any, tmp_path: Path) -> None:
-    previous = signal.getsignal(signal.SIGTERM)
+def signalling(bench: Any, signum: int, *steps: int) -> Any:
+    """A reporter that sends this process a signal when it is told of one of the steps."""
 
-    class Terminating(bench.recorder):
+    class Signalling(bench.recorder):
         def train(self, step: int, metrics: Any, **details: Any) -> None:
             super().train(step, metrics, **details)
-            if step == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
+            if step in steps:
+                os.kill(os.getpid(), signum)
 
-    recorder = Terminating()
+    return Signalling()
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_is_a_request(
+    bench: Any, whole: Any, tmp_path: Path, signum: int, code: int, heeding_interrupts: None
+) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with StopRequest() as stop:
-        state, finished = bench.run(tmp_path, recorder, stop=stop)
-    assert signal.getsignal(signal.SIGTERM) is previous
+        state, finished = bench.run(tmp_path, signalling(bench, signum, 3), stop=stop)
+    assert stop.exit_code == code
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     # Reported while step 4 was under way; its update is kept.
     assert not finished and int(state.step) == 4
     state, finished = bench.run(tmp_path, bench.recorder())
     assert finished
     assert_same_state(state, whole[0])
+
+
+def test_a_second_interrupt_is_an_order(
+    bench: Any, tmp_path: Path, heeding_interrupts: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Twice(StopRequest):
+        def stop_now(self, step: int) -> bool:  # a step too long to wait for
+            return False
+
+    with pytest.raises(KeyboardInterrupt), Twice() as stop:
+        bench.run(tmp_path, signalling(bench, signal.SIGINT, 2, 3), stop=stop)
+    assert capfd.readouterr().err.count("Ctrl-C again leaves without") == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_ignored_interrupt_stays_ignored(heeding_interrupts: None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not stop.stop_now(1)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 class Forgetful:
