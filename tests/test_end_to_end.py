@@ -165,16 +165,38 @@ def test_every_start_goes_on_from_the_newest_whole_checkpoint(interrupted):
     assert not unfinished_saves(interrupted.work_dir)
 
 
+LONG = ("phases.phase1.num_steps=5000", "checkpoint.every_steps=5000", "loader.num_workers=1")
+
+
 def test_ctrl_c_saves_and_leaves(bert_jax, pretrain, heeding_interrupts, tmp_path):
-    process = bert_jax.start(*pretrain(tmp_path, "checkpoint.every_steps=1000"))
+    words = pretrain(tmp_path, *LONG, "model.vocab_size=1500")
+    process = bert_jax.start(*words)
     wait_for(process, lambda: logged_step(tmp_path) >= 1)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
     finished = bert_jax.finish(process)
+    output = finished.output
     assert finished.code == 130, finished.errors
-    assert "stopping after this step and saving" in finished.errors
-    step = int(re.search(r"saved after step (\d+);", finished.output).group(1))
-    assert (tmp_path / "checkpoints" / str(step)).is_dir()
+    assert "stopping soon, saving first" in finished.errors
+    assert "Traceback" not in finished.errors
+    assert re.search(r"model.vocab_size is 1,500: .*--config.model.vocab_size=\d{3} fits", output)
+    step = re.search(r"saved after step ([\d,]+);", output).group(1).replace(",", "")
+    assert (tmp_path / "checkpoints" / step).is_dir()
     assert not unfinished_saves(tmp_path)
+
+
+def test_ctrl_c_saves_where_what_reads_the_output_is_gone(
+    bert_jax, pretrain, heeding_interrupts, tmp_path
+):
+    process = bert_jax.start(*pretrain(tmp_path, *LONG))
+    wait_for(process, lambda: logged_step(tmp_path) >= 1)
+    process.stderr.close()
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "told to stop" in output
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [
+        str(logged_step(tmp_path))
+    ]
 
 
 def test_another_device_count_sees_the_same_examples(

@@ -8,6 +8,7 @@ import json
 import os
 import traceback
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,5 +128,6 @@ def _unknown_key(key: str, keys: Sequence[str]) -> str:
     name = key.rpartition(".")[2]
     elsewhere = [other for other in keys if other.rpartition(".")[2] == name]
     if elsewhere:
+        elsewhere.sort(key=lambda other: -SequenceMatcher(None, key, other).ratio())
         return f"--config.{key}: no such key, but there is {', '.join(elsewhere)}"
     return f"--config.{key}: no such key; {nearest(key, keys)}"

@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import os
 import platform
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 # malloc.h of glibc
 _M_TRIM_THRESHOLD = -1
@@ -16,28 +16,32 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 _LARGEST_INT = 2**31 - 1
-_CGROUP_LIMITS = (  # of a container, in its versions 2 and 1
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def keep_freed_memory() -> None:
-    """Tells malloc to keep freed blocks of up to 1/16 of the memory; to be called before threads.
+    """Tells malloc to keep freed blocks up to `largest_block`; to be called before threads start.
 
     XLA's CPU client allocates all temporary buffers of a step as one block, from a thread of its
     own, and frees it after the step. glibc gets such a block from the kernel and gives it back,
     so that every step touches all its pages anew: BERT-mini at 32 x 128 tokens took 640 ms with
     its 716 MB kept and 690 to 860 ms without (2 cores of a virtual machine, 2026-11).
-    Kept are up to three such blocks, as the next step may begin before the last one's is freed.
+    Up to three such blocks were seen kept, as the next step may begin before the last one's is
+    freed; smaller ones stay as well.
 
     Nothing is changed where it would not help or is decided already: without glibc, where JAX may
-    find an accelerator, and where GLIBC_TUNABLES is set, if only to nothing.
+    find an accelerator, and where GLIBC_TUNABLES is set, if only to nothing, or a variable of
+    malloc's own (MALLOC_ARENA_MAX, ...).
     """
     on_glibc = platform.libc_ver()[0] == "glibc"
-    if not on_glibc or "GLIBC_TUNABLES" in os.environ or accelerators_possible():
-        return
-    keep_blocks(min(memory_bytes() // 16, _LARGEST_INT))
+    decided = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    if on_glibc and not decided and not accelerators_possible():
+        keep_blocks(largest_block(memory_bytes()))
+
+
+def largest_block(memory: int) -> int:
+    """Bytes: 1/16 of the memory, so that what is kept cannot fill it, and less than 2 GiB."""
+    return min(memory // 16, _LARGEST_INT)  # mallopt takes an int
 
 
 def keep_blocks(largest: int) -> None:
@@ -63,10 +67,28 @@ def accelerators_possible() -> bool:
     return bool(installed) or any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
 
 
-def memory_bytes(limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
-    """What this process may use: the machine's memory, or less if its container says so."""
+def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _CGROUPS) -> int:
+    """What this process may use: the machine's memory, or less if a control group says so.
+
+    Args:
+      membership: lines "number:controllers:path", no controllers in version 2 (Linux, cgroups(7)).
+      cgroups: where their directories are; a group's limit is also that of all below it.
+    """
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for limit in limits:
-        if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-            found.append(int(text))
+    for line in _text(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = cgroups / "memory" if controllers else cgroups
+        name = "memory.limit_in_bytes" if controllers else "memory.max"
+        group = PurePosixPath(path.lstrip("/"))
+        limits = [_text(root / part / name).strip() for part in (group, *group.parents)]
+        found += [int(limit) for limit in limits if limit.isdigit()]
     return min(found)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # not Linux, no limit on this level, or none of our business
+        return ""

@@ -15,7 +15,7 @@ from bert_jax.cli.freed_memory import keep_freed_memory
 from bert_jax.cli.suggestions import nearest
 
 USER_MISTAKE = 2
-INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT
+INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run that saved, too)
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,12 @@ def _dispatch(words: list[str], own_process: bool) -> int:
             )
         program.append(name)
         verb = verbs[name]
-        if verb.trains and own_process:
-            keep_freed_memory()
         if verb.module:
-            return _run(verb, " ".join(program), words)
+            return _run(verb, " ".join(program), words, own_process)
         verbs = dict(verb.verbs)
 
 
-def _run(verb: Verb, program: str, words: list[str]) -> int:
+def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     module = importlib.import_module(verb.module)
     parser = argparse.ArgumentParser(
         prog=program,
@@ -130,6 +128,8 @@ def _run(verb: Verb, program: str, words: list[str]) -> int:
         raise ValueError(f"{program} takes no configuration, so {overrides[0]} means nothing to it")
     args = parser.parse_args(words)
     args.config_overrides = overrides
+    if verb.trains and own_process:
+        keep_freed_memory()  # JAX is imported by now, but starts its threads when first used
     return module.run(args)
 
 

@@ -4,7 +4,7 @@
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished.
 SIGTERM saves a checkpoint at the next step and leaves with exit code 143; so does Ctrl-C, with 130,
-and a second Ctrl-C leaves without.
+and a second Ctrl-C leaves without saving.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from bert_jax.cli.config import add_config_argument, load_config, write_resolved
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
 from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.cli.run_messages import conclude, describe
+from bert_jax.cli.run_messages import conclude, describe, surplus_rows
 from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME
 from bert_jax.data.manifest import MANIFEST, TOKENIZER
 from bert_jax.data.tokenizer import Tokenizer
@@ -99,6 +99,9 @@ def _train(
         held = state_bytes(task.definition, optimizer, mesh)
         end = " (finished: nothing to do)" if finished else ""
         print("\n".join(describe(config, task, compute, mesh, corpora, held)))
+        if start == 0 and not config.init_from:  # else the size is not to be chosen any more
+            for line in surplus_rows(corpora[0].tokenizer.vocab_size, config.model.vocab_size):
+                print(line)
         print(f"start      {origin}{end}", flush=True)
         if start == 0:
             _forget_provenance(work_dir)

@@ -17,7 +17,7 @@ from bert_jax.training.reporting import CURVES_NAME, LOG_NAME
 from bert_jax.training.sharding import undivided
 
 # Surplus rows of a token table that someone may have wanted, for a round or divisible number.
-_MOST_PADDING = 1_024
+_MOST_PADDING = 1_023
 
 
 def describe(
@@ -39,7 +39,6 @@ def describe(
         + f", {state_bytes / 2**20:,.0f} MiB of state on each",
     ]
     lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
-    lines += surplus_rows(corpora[0].tokenizer.vocab_size, config.model.vocab_size)
     for corpus in corpora:
         phase, info = corpus.config, corpus.train.info
         epochs = phase.num_steps * phase.batch_size / len(corpus.train)
@@ -54,7 +53,7 @@ def describe(
 
 def surplus_rows(words: int, vocab_size: int) -> list[str]:
     """A line where a token table has more rows than its tokenizer has words, beyond padding."""
-    if vocab_size - words < _MOST_PADDING:
+    if vocab_size - words <= _MOST_PADDING:
         return []
     return [
         f"NOTE       the tokenizer has {words:,} entries, model.vocab_size is {vocab_size:,}: all "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import grain
@@ -154,10 +156,12 @@ class Loader:
         self._end = len(source)
         self._shared = num_workers > 0  # batches come in shared memory, to be given back at once
         batches = grain.MapDataset.source(source).slice(slice(start_step, None))
-        self._running = [_iterate(batches, num_workers, prefetch)]
-        self._close = weakref.finalize(self, _shut_down, self._running)  # also at the program's end
-        if prefetch and start_step < self._end:
-            self._running[0].start_prefetch()
+        with _signals_held():
+            self._running = [_iterate(batches, num_workers, prefetch)]
+            # Also at the program's end.
+            self._close = weakref.finalize(self, _shut_down, self._running)
+            if prefetch and start_step < self._end:
+                self._running[0].start_prefetch()
 
     def __iter__(self) -> Loader:
         return self
@@ -201,6 +205,19 @@ def _iterate(
         num_workers=num_workers, per_worker_buffer_size=prefetch
     )
     return iter(batches.to_iter_dataset(inline).mp_prefetch(processes, _begin_worker))
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Holds SIGINT and SIGTERM back, for good in the threads and processes begun inside.
+
+    A worker takes a second to import what it needs before it can say that it ignores them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_worker(index: int, count: int) -> None:

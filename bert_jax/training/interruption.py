@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from types import FrameType, TracebackType
@@ -13,7 +14,7 @@ from jax.experimental import multihost_utils
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
 
-_INTERRUPTED_TEXT = b"\nstopping after this step and saving; Ctrl-C again leaves without\n"
+_INTERRUPTED_TEXT = b"\nstopping soon, saving first; press Ctrl-C again to leave without saving\n"
 
 
 class StopRequest:
@@ -44,7 +45,8 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for signum, handler in self._previous.items():
+        # SIGINT first: its handler counts on that of SIGTERM.
+        for signum, handler in reversed(self._previous.items()):
             signal.signal(signum, handler)
 
     def stop_now(self, step: int) -> bool:
@@ -59,6 +61,8 @@ class StopRequest:
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.exit_code = INTERRUPTED
-        # Not by print: the signal may have come in the middle of another one.
-        os.write(2, _INTERRUPTED_TEXT)
         os.kill(os.getpid(), signal.SIGTERM)
+        # Not by print, as the signal may have come in the middle of another one; and the reader of
+        # a pipe, such as `tee`, got the same Ctrl-C and may be gone.
+        with contextlib.suppress(OSError):
+            os.write(2, _INTERRUPTED_TEXT)

@@ -192,7 +192,7 @@ class Trainer:
                 stall_seconds=window.stall_seconds,
                 steps=step - window.first_step,
             )
-        # From when the step was done, not from now: the next one ran while this was reported.
+        # From when the step was seen to be done: the next one ran while this was reported.
         self._window = _Window(step, began=window.collected)
 
 

@@ -122,7 +122,12 @@ class Reporter:
             self._draw()
 
     def _say(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        try:
+            print(line, file=self._stream, flush=True)
+        except BrokenPipeError:
+            # The reader has gone, such as a `tee` that heard the same Ctrl-C. That must not cost
+            # the checkpoint; the log keeps what is told from here on.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def _write_board(self, prefix: str, step: int, values: Mapping[str, float]) -> None:
         if self._board is not None:

@@ -25,12 +25,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bert_jax.cli.freed_memory import largest_block, memory_bytes
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONFIGS = {"tiny": "tiny", "mini": "mini", "base": "bert_base", "large": "bert_large"}
 # What bert_jax.cli.freed_memory does, as words for a program that does not do it itself.
 KEEPING = (
-    "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000000000"
+    f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
+    "glibc.malloc.trim_threshold=1000000000000"
 )
 SHARED = Path(os.environ.get("BERT_JAX_SHARED", ROOT.parent / "shared"))
 
@@ -94,9 +97,8 @@ def measure(size: str, args: argparse.Namespace) -> dict:
         if side in row:
             row[side.replace("ours", "ratio")] = round(row[side]["tok_s"] / best, 3)
     if args.same_malloc:
-        for mode in (0, 1):
-            name = f"{('eager', 'compiled')[mode]}_same_malloc"
-            row[name] = peer(size, mode, args, GLIBC_TUNABLES=KEEPING)
+        for compiled, mode in enumerate(("eager", "compiled")):
+            row[f"{mode}_same_malloc"] = peer(size, compiled, args, GLIBC_TUNABLES=KEEPING)
         best = max(row["eager_same_malloc"]["tok_s"], row["compiled_same_malloc"]["tok_s"])
         row["ratio_same_malloc"] = round(row["ours"]["tok_s"] / best, 3)
     return row
@@ -122,6 +124,10 @@ def main() -> None:
     parser.add_argument("--without-attention-dropout", action="store_true")
     parser.add_argument("--same-malloc", action="store_true")
     args = parser.parse_args()
+    if args.same_malloc and args.device != "cpu":
+        parser.error("--same-malloc: our command changes malloc on a CPU alone")
+    if settings := [name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "MALLOC_"))]:
+        parser.error(f"{', '.join(settings)} would change malloc for every side: unset it")
     rows = []
     for size in args.sizes:
         for number in range(args.rounds):

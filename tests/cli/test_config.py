@@ -110,7 +110,7 @@ def test_last_override_wins(config_file: str) -> None:
         ("phases.phase1.num_step=1", "nearest: phases.phase1.num_steps"),
         (
             "num_steps=1",
-            "num_steps: no such key, but there is phases.phase1.num_steps, phases.phase2.num_steps$",
+            "no such key, but there is phases.phase1.num_steps, phases.phase2.num_steps$",
         ),
         ("adamw.betas=1", "no such key, but there is optimizer.betas$"),
         ("optimizer=3", "--config.optimizer is a section; its keys are optimizer.betas"),

@@ -14,11 +14,13 @@ from bert_jax.cli import freed_memory
 from bert_jax.cli import main as command
 
 MIB = 2**20
-on_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc")
+library, version = platform.libc_ver()
+GLIBC = tuple(map(int, version.split(".")[:2])) if library == "glibc" else (0, 0)
+on_glibc = pytest.mark.skipif(GLIBC < (2, 35), reason="malloc of glibc 2.35")
 
 # A thread's block of 100 MiB touched and freed, and the MiB this process holds before and after.
 SCRIPT = """
-import ctypes, threading
+import ctypes, os, threading
 from bert_jax.cli import freed_memory
 {call}
 libc = ctypes.CDLL(None)
@@ -27,7 +29,7 @@ libc.malloc.argtypes = [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
 def resident():
     with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * 4096 // 2**20
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
 def use():
     block = libc.malloc(100 * 2**20)
     ctypes.memset(block, 1, 100 * 2**20)
@@ -42,7 +44,8 @@ print(resident() - before)
 
 def kept(call: str, **variables: str) -> int:
     """MiB that a new process keeps of a block of 100 MiB."""
-    environment = {name: text for name, text in os.environ.items() if name != "GLIBC_TUNABLES"}
+    decided = ("GLIBC_TUNABLES", "MALLOC_")
+    environment = {k: text for k, text in os.environ.items() if not k.startswith(decided)}
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(call=call)],
         env={**environment, **variables},
@@ -66,6 +69,29 @@ def test_it_is_kept_for_cpus_alone_and_where_nothing_else_was_decided() -> None:
     assert kept(call, JAX_PLATFORMS="cpu") > 90
     assert kept(call, JAX_PLATFORMS="cuda,cpu") < 10
     assert kept(call, JAX_PLATFORMS="cpu", GLIBC_TUNABLES="") < 10
+    assert kept(call, JAX_PLATFORMS="cpu", MALLOC_TRIM_THRESHOLD_="131072") < 10
+
+
+def test_a_refusal_is_told_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    class Old:
+        def mallopt(self, what: int, value: int) -> int:
+            asked.append((what, value))
+            return 0
+
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Old())
+    caplog.set_level("INFO")
+    freed_memory.keep_blocks(100 * MIB)
+    assert asked == [(-3, 100 * MIB)]
+    assert "keeps no large buffers" in caplog.text
+
+
+def test_a_block_is_kept_up_to_a_sixteenth_of_the_memory() -> None:
+    assert freed_memory.largest_block(16 * MIB) == MIB
+    assert freed_memory.largest_block(2**40) == 2**31 - 1  # what mallopt can be told
 
 
 def test_an_accelerator_is_possible_where_a_plugin_is_installed(
@@ -83,14 +109,22 @@ def test_an_accelerator_is_possible_where_a_plugin_is_installed(
 
 
 def test_a_container_may_have_less_memory_than_its_machine(tmp_path: Path) -> None:
-    machine = freed_memory.memory_bytes(())
+    membership = tmp_path / "cgroup"
+    machine = freed_memory.memory_bytes(membership, tmp_path)
     assert machine > 2**28
-    limit = tmp_path / "memory.max"
-    assert freed_memory.memory_bytes((limit,)) == machine
-    limit.write_text("max\n")
-    assert freed_memory.memory_bytes((limit,)) == machine
-    limit.write_text("1000000\n")
-    assert freed_memory.memory_bytes((limit,)) == 1_000_000
+    membership.write_text("5:cpu:/a/job\n4:hugetlb,memory:/a/job\n0::/b/job\n")
+    assert freed_memory.memory_bytes(membership, tmp_path) == machine
+
+    def limit(name: str, text: str) -> int:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        return freed_memory.memory_bytes(membership, tmp_path)
+
+    assert limit("cpu/a/job/memory.limit_in_bytes", "1\n") == machine
+    assert limit("memory.max", "max\n") == machine
+    assert limit("b/memory.max", "1000000\n") == 1_000_000
+    assert limit("b/job/memory.max", "2000000\n") == 1_000_000
+    assert limit("memory/a/job/memory.limit_in_bytes", "900000\n") == 900_000
 
 
 def test_only_verbs_that_train_ask_for_it_and_only_as_a_command(
@@ -98,12 +132,16 @@ def test_only_verbs_that_train_ask_for_it_and_only_as_a_command(
 ) -> None:
     asked = []
     monkeypatch.setattr(command, "keep_freed_memory", lambda: asked.append(True))
-    words = {"pretrain": ["pretrain"], "step": ["bench", "step"], "data": ["bench", "data"]}
+    words = {
+        "pretrain": ["pretrain", "--config", "absent.py"],
+        "step": ["bench", "step", "--config", "absent.py"],
+        "data": ["bench", "data", "--max-length", "0"],
+    }
     for name, verb in words.items():
-        monkeypatch.setattr(sys, "argv", ["bert-jax", *verb, "--hepl"])
+        monkeypatch.setattr(sys, "argv", ["bert-jax", *verb])
         assert command.main() == command.USER_MISTAKE
         assert bool(asked) == (name != "data")
         asked.clear()
-        assert command.main([*verb, "--hepl"]) == command.USER_MISTAKE
+        assert command.main(verb) == command.USER_MISTAKE
         assert not asked
     capsys.readouterr()

@@ -84,6 +84,23 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
     assert not re.search(r"^\[1\] (model|start|step|held out|told)", stopped.errors, re.M)
 
 
+def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, heeding_interrupts, tmp_path):
+    words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", "checkpoint.every_steps=1000")
+    launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
+    log = tmp_path / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and '"step": 1,' in log.read_text()):
+        assert launcher.poll() is None, "".join(launcher.communicate())
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    launcher.send_signal(signal.SIGINT)
+    finished = bert_jax.finish(launcher)
+    assert finished.code == 130, finished.errors
+    step = re.search(r"told to stop: saved after step ([\d,]+);", finished.output).group(1)
+    saved = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert saved == [step.replace(",", "")]
+
+
 def test_two_processes_go_on_where_one_was_and_one_where_two_were(
     bert_jax, bert_jax_here, short_run, one_device, assert_same_history, tmp_path
 ):

@@ -75,8 +75,7 @@ def test_the_time_of_a_report_belongs_to_the_step_under_way(bench: Any) -> None:
     trainer = bench.trainer(RecordingCheckpointer([]), recorder, Intervals(1, 5, 4))
     trainer.run(bench.fresh(), bench.phases())
     seconds = {line["step"]: line["seconds"] for line in recorder.details}
-    # The first two hold compilations, of the two batch sizes so does step 6; a step that is
-    # evaluated or saved is waited for, and reported like any other.
+    # Before the first step there was no report.
     assert len(seconds) == bench.num_steps
     assert all(seconds[step] >= pause for step in range(2, bench.num_steps + 1))
 
