@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
 import grain
@@ -156,12 +155,14 @@ class Loader:
         self._end = len(source)
         self._shared = num_workers > 0  # batches come in shared memory, to be given back at once
         batches = grain.MapDataset.source(source).slice(slice(start_step, None))
-        with _signals_held():
-            self._running = [_iterate(batches, num_workers, prefetch)]
-            # Also at the program's end.
-            self._close = weakref.finalize(self, _shut_down, self._running)
-            if prefetch and start_step < self._end:
-                self._running[0].start_prefetch()
+        self._running = [_iterate(batches, num_workers, prefetch)]
+        self._first: list[Future[Batch]] = []
+        # Also at the program's end.
+        self._close = weakref.finalize(self, _shut_down, self._running, self._first)
+        if num_workers and start_step < self._end:
+            self._first.append(_begin(self._running[0]))
+        elif prefetch and start_step < self._end:
+            self._running[0].start_prefetch()
 
     def __iter__(self) -> Loader:
         return self
@@ -171,7 +172,8 @@ class Loader:
             raise ValueError("this loader is closed")
         if self.step >= self._end:
             raise StopIteration
-        batch = next(self._running[0])
+        batch = self._first[0].result() if self._first else next(self._running[0])
+        self._first.clear()
         self.step += 1
         return {name: np.array(array) for name, array in batch.items()} if self._shared else batch
 
@@ -207,17 +209,18 @@ def _iterate(
     return iter(batches.to_iter_dataset(inline).mp_prefetch(processes, _begin_worker))
 
 
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Holds SIGINT and SIGTERM back, for good in the threads and processes begun inside.
+def _begin(batches: grain.DatasetIterator[Batch]) -> Future[Batch]:
+    """Asks for the first batch, which starts the workers, in a thread that holds signals back.
 
-    A worker takes a second to import what it needs before it can say that it ignores them.
+    Its workers inherit that: each imports for a second before it can say what it ignores.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    held = {signal.SIGINT, signal.SIGTERM}
+    starter = ThreadPoolExecutor(
+        1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, held)
+    )
+    first = starter.submit(next, batches)
+    starter.shutdown(wait=False)
+    return first
 
 
 def _begin_worker(index: int, count: int) -> None:
@@ -232,5 +235,6 @@ def _begin_worker(index: int, count: int) -> None:
     end_with_parent()
 
 
-def _shut_down(running: list[grain.DatasetIterator[Batch]]) -> None:
+def _shut_down(running: list[grain.DatasetIterator[Batch]], first: list[Future[Batch]]) -> None:
+    wait(first)
     running.pop().close()

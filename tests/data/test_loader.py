@@ -135,6 +135,16 @@ def test_starting_late_reads_nothing_before(examples, monkeypatch):
     assert asked == [900_000_000]
 
 
+def test_workers_that_are_only_starting_outlive_signals(source, expected, heeding_interrupts):
+    with Loader(source, start_step=38, num_workers=2) as loader:
+        wait_until(lambda: len(multiprocessing.active_children()) == 2)
+        for worker in multiprocessing.active_children():  # still importing
+            os.kill(worker.pid, signal.SIGINT)
+            os.kill(worker.pid, signal.SIGTERM)
+        for step in (38, 39):
+            assert_equal(next(loader), expected[step])
+
+
 def test_a_loader_at_the_end_is_empty(source):
     with Loader(source, start_step=40) as loader:
         assert list(loader) == []
