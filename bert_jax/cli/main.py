@@ -67,10 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _log_to_stderr()
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv), own_process=argv is None)
-        sys.stdout.flush()  # here, where a reader that has gone is still ours to handle
-        return code
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         return 1
     except (ValueError, OSError) as error:
         if os.environ.get("BERT_JAX_TRACEBACK") == "1":
@@ -82,6 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nbert-jax: interrupted", file=sys.stderr)
         return INTERRUPTED
+    try:
+        sys.stdout.flush()  # here, where a reader that has gone is still ours to handle
+    except BrokenPipeError:
+        _silence()
+        return code or 1
+    return code
+
+
+def _silence() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str], own_process: bool) -> int:

@@ -4,14 +4,14 @@
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished.
 SIGTERM saves a checkpoint at the next step and leaves with exit code 143; so does Ctrl-C, with 130,
-and a second Ctrl-C leaves without saving.
+and a second Ctrl-C leaves earlier, after a save that has already begun.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import jax
@@ -23,6 +23,7 @@ from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_c
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.run_messages import conclude, describe, surplus_rows
 from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME
+from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.data.manifest import MANIFEST, TOKENIZER
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.models.config import ComputeConfig
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as closing:
         # Left last: the save under way is finished before a signal may kill again.
         stop = closing.enter_context(StopRequest())
+        if jax.process_index() == 0:
+            closing.enter_context(only_writer(Path(config.work_dir)))
         finished = _train(config, corpora, mesh, stop, closing)
     if finished and jax.process_index() == 0:
         print("\n".join(conclude(Path(config.work_dir), corpora[-1])))
@@ -132,7 +135,8 @@ def _train(
     )
     state, finished = trainer.run(state, phases)
     if first and not finished:
-        print(f"told to stop: saved after step {int(state.step):,}; the same command goes on")
+        with suppress(BrokenPipeError):  # a `tee` that heard the same Ctrl-C; the exit code tells
+            print(f"told to stop: saved after step {int(state.step):,}; the same command goes on")
     return finished
 
 

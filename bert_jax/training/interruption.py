@@ -14,7 +14,10 @@ from jax.experimental import multihost_utils
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
 
-_INTERRUPTED_TEXT = b"\nstopping soon, saving first; press Ctrl-C again to leave without saving\n"
+_INTERRUPTED_TEXT = (
+    b"\nstopping after the step under way (while starting: after the first), then saving; "
+    b"press Ctrl-C again to leave earlier, after a save that has already begun\n"
+)
 
 
 class StopRequest:

@@ -114,6 +114,7 @@ class Trainer:
         total = phases[-1].end
         if self._evaluation_missed(step, total):
             self._evaluate(state, step, next(phase for phase in phases if step <= phase.end))
+        float(self.schedule(step))  # compiled here, not within the time of the first reports
         self._window = _Window(step, began=time.perf_counter())
         for phase in phases:
             if step >= phase.end:
