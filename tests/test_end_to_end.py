@@ -165,6 +165,9 @@ def test_every_start_goes_on_from_the_newest_whole_checkpoint(interrupted):
     assert not unfinished_saves(interrupted.work_dir)
 
 
+LONG = ("phases.phase1.num_steps=5000", "checkpoint.every_steps=5000", "loader.num_workers=1")
+
+
 def test_a_second_run_in_one_work_directory_is_refused(bert_jax, pretrain, tmp_path):
     first = bert_jax.start(*pretrain(tmp_path, *LONG))
     wait_for(first, lambda: logged_step(tmp_path) >= 1)
@@ -173,9 +176,6 @@ def test_a_second_run_in_one_work_directory_is_refused(bert_jax, pretrain, tmp_p
     assert first.poll() is None
     first.kill()
     bert_jax.finish(first)
-
-
-LONG = ("phases.phase1.num_steps=5000", "checkpoint.every_steps=5000", "loader.num_workers=1")
 
 
 def test_ctrl_c_saves_and_leaves(bert_jax, pretrain, heeding_interrupts, tmp_path):

@@ -59,7 +59,7 @@ def keep_blocks(largest: int) -> None:
 
 
 def accelerators_possible() -> bool:
-    """Whether JAX, not imported yet, might run on something else than the CPU."""
+    """Whether JAX might run on something else than the CPU, told without starting it."""
     wanted = os.environ.get("JAX_PLATFORMS", "")
     if wanted:
         return wanted != "cpu"

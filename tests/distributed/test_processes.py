@@ -31,6 +31,16 @@ def process_of(launcher: subprocess.Popen[str], index: int) -> int:
     raise AssertionError(f"process {index} is not running")
 
 
+def wait_for_step(step: int, work_dir: Path, launcher: subprocess.Popen[str]) -> None:
+    """Returns once the run that `launcher` began has reported `step`."""
+    log = work_dir / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and f'"step": {step},' in log.read_text()):
+        assert launcher.poll() is None, "".join(launcher.communicate())
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @dataclass(frozen=True)
 class Stopped:
     """Two processes that began a run, and what they left when one of them got SIGTERM."""
@@ -48,12 +58,7 @@ def stopped(bert_jax, short_run, tmp_path_factory) -> Stopped:
     work_dir = tmp_path_factory.mktemp("runs") / "two"
     words = short_run(work_dir, f"phases.only.num_steps={BEYOND}")
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
-    log = work_dir / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and '"step": 12,' in log.read_text()):
-        assert launcher.poll() is None, "".join(launcher.communicate())
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for_step(12, work_dir, launcher)
     os.kill(process_of(launcher, 1), signal.SIGTERM)
     finished = bert_jax.finish(launcher)
     return Stopped(work_dir, finished.code, finished.output, finished.errors)
@@ -87,12 +92,7 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, heeding_interrupts, tmp_path):
     words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", "checkpoint.every_steps=1000")
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
-    log = tmp_path / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and '"step": 1,' in log.read_text()):
-        assert launcher.poll() is None, "".join(launcher.communicate())
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for_step(1, tmp_path, launcher)
     launcher.send_signal(signal.SIGINT)
     finished = bert_jax.finish(launcher)
     assert finished.code == 130, finished.errors
