@@ -246,7 +246,10 @@ def test_a_finished_run_does_nothing(bert_jax_here, pretrain, uninterrupted):
     assert not re.search("^step ", finished.errors, re.M)
     after = files(uninterrupted)
     assert before.keys() == after.keys()
-    assert {path.name for path in after if after[path] != before[path]} <= {"config.json"}
+    assert {path.name for path in after if after[path] != before[path]} <= {
+        "config.json",
+        "model.json",
+    }
 
 
 REFUSALS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import dataclass
@@ -103,13 +102,18 @@ def test_masks_are_filled_from_context(bert_jax, trained):
     assert len(harbour & set("boat sailor anchor wave gull rope".split())) >= 2, guesses
 
 
-def test_a_model_trained_on_a_gpu_is_used_without_one(trained, tmp_path):
-    shutil.copytree(trained.work_dir, tmp_path / "run")
-    resolved = json.loads((tmp_path / "run/config.json").read_text())
-    resolved["compute"]["attention"] = "cudnn"
-    (tmp_path / "run/config.json").write_text(json.dumps(resolved))
-    model = load_trained(str(tmp_path / "run")).model
-    assert model.encoder.layers[0].attention.backend == "xla"
+def test_a_start_from_a_model_of_another_kind_is_refused(bert_jax_here, trained, tmp_path):
+    settings = [
+        f"work_dir={tmp_path}",
+        f"init_from={trained.work_dir}",
+        "model.activation=gelu_tanh",
+    ]
+    finished = bert_jax_here(
+        "pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)
+    )
+    assert finished.code == 2
+    assert "activation: 'gelu' -> 'gelu_tanh'" in finished.errors
+    assert {path.name for path in tmp_path.iterdir()} <= {"checkpoints"}
 
 
 def test_a_run_starts_from_the_parameters_of_another(bert_jax_here, trained, tmp_path):

@@ -22,6 +22,7 @@ PARTS: tuple[tuple[str, str], ...] = (
     ("pooler", "pooler"),
     ("masked_lm", "masked-LM head (output tied to the token embedding)"),
     ("next_sentence", "next-sentence head"),
+    ("classifier", "classifier"),
 )
 
 

@@ -11,21 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.cli.work_dir import TrainedModel, load_trained
+from bert_jax.cli.work_dir import TrainedModel, load_masked_lm
+from bert_jax.models.heads import PretrainingModel
 
 MASK = "[MASK]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `fill-mask`."""
-    parser.add_argument("--work-dir", required=True, metavar="DIR", help="of a `pretrain` run")
+    parser.add_argument(
+        "--work-dir", required=True, metavar="DIR", help="of `pretrain` or `import`"
+    )
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses (default: 5)")
     parser.add_argument("sentence", nargs="+", help=f"a sentence with one or more {MASK}")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the most probable words for every mask of every sentence."""
-    trained = load_trained(args.work_dir)
+    trained = load_masked_lm(args.work_dir)
     if not 1 <= args.top <= trained.tokenizer.vocab_size:
         raise ValueError(
             f"--top is {args.top}; expected 1 up to the vocabulary's {trained.tokenizer.vocab_size}"
@@ -38,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def guess(trained: TrainedModel, sentence: str, top: int) -> list[list[tuple[str, float]]]:
+def guess(
+    trained: TrainedModel[PretrainingModel], sentence: str, top: int
+) -> list[list[tuple[str, float]]]:
     """For every mask of `sentence`, in order, its `top` words with their probabilities.
 
     Raises:
@@ -62,7 +67,7 @@ def guess(trained: TrainedModel, sentence: str, top: int) -> list[list[tuple[str
     ]
 
 
-def mask_token_ids(trained: TrainedModel, sentence: str) -> list[int]:
+def mask_token_ids(trained: TrainedModel[PretrainingModel], sentence: str) -> list[int]:
     """`[CLS]`, the sentence's ids with `[MASK]` in its places, `[SEP]`."""
     tokenizer = trained.tokenizer
     parts = sentence.split(MASK)
@@ -72,7 +77,7 @@ def mask_token_ids(trained: TrainedModel, sentence: str) -> list[int]:
     for number, part in enumerate(tokenizer.encode_batch(parts)):
         token_ids += [tokenizer.mask_id] * (number > 0) + part
     token_ids.append(tokenizer.sep_id)
-    limit = trained.config.model.max_positions
+    limit = trained.config.encoder.max_positions
     if len(token_ids) > limit:
         raise ValueError(
             f"{sentence[:40]!r}... takes {len(token_ids)} positions, the model has {limit}: "

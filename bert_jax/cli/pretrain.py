@@ -22,7 +22,13 @@ from bert_jax.cli.config import add_config_argument, load_config, write_resolved
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.run_messages import conclude, describe, surplus_rows
-from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME
+from bert_jax.cli.work_dir import (
+    CHECKPOINTS_NAME,
+    TOKENIZER_NAME,
+    computed_otherwise,
+    read_model,
+    write_model,
+)
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.data.manifest import MANIFEST, TOKENIZER
 from bert_jax.data.tokenizer import Tokenizer
@@ -153,7 +159,7 @@ def _first_state(
     This run's newest checkpoint; else random, with the parameters of `init_from` if it is set.
 
     Raises:
-      ValueError: a checkpoint does not fit the run, or `init_from` has another vocabulary.
+      ValueError: a checkpoint does not fit the run, or `init_from` has another vocabulary or model.
     """
     step = checkpointer.latest_step()
     if step is not None:
@@ -168,6 +174,13 @@ def _first_state(
             f"init_from={config.init_from} was trained with another tokenizer than "
             f"{corpora[0].config.corpus} was prepared with: its token embeddings would mean other "
             f"tokens. Prepare the corpus with --tokenizer {config.init_from}/{TOKENIZER_NAME}"
+        )
+    lines = computed_otherwise(read_model(Path(config.init_from))[0].encoder, config.model)
+    if lines:
+        raise ValueError(
+            f"init_from={config.init_from} computes other things with its parameters than this "
+            "config's model (there -> here):\n  " + "\n  ".join(lines) + "\n"
+            "Set model.* as there"
         )
     shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
     source = Path(config.init_from) / CHECKPOINTS_NAME
@@ -208,6 +221,7 @@ def _forget_provenance(work_dir: Path) -> None:
 def _write_provenance(work_dir: Path, config: PretrainConfig, corpora: list[PhaseCorpus]) -> None:
     """Puts config, tokenizer and manifests beside the checkpoints: a work directory is whole."""
     write_resolved(config, work_dir)
+    write_model(config.model_config(), {"command": "bert-jax pretrain"}, work_dir)
     _copy(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
     for corpus in corpora:
         source = corpus.train.directory / MANIFEST

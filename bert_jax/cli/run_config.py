@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from bert_jax.data.masking import MaskingConfig
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.pretraining import metric_names
 from bert_jax.training.checkpoint import CheckpointConfig
 from bert_jax.training.optimizer import OptimizerConfig
@@ -149,6 +150,10 @@ class PretrainConfig:
     def max_predictions(self, phase: PhaseConfig) -> int:
         """Positions a sequence of `phase` is predicted at, at most."""
         return self.masking.max_predictions(phase.sequence_length)
+
+    def model_config(self) -> ModelConfig:
+        """The encoder with the heads that the run trains."""
+        return ModelConfig(self.model, "pretraining" if self.next_sentence else "masked_lm")
 
     def model_identity(self) -> dict[str, object]:
         """What a checkpoint's parameters depend on, as plain values."""

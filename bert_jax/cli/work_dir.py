@@ -1,56 +1,117 @@
-"""Reading a run's work directory: its config, its tokenizer and its newest parameters."""
+"""A work directory: a model's description, its tokenizer and its newest parameters."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import jax
 
-from bert_jax.cli.config import RESOLVED_NAME
-from bert_jax.cli.conversion import to_dataclass
-from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.cli.conversion import to_dataclass, to_plain
+from bert_jax.data.files import write_file
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.heads import PretrainingModel
-from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.checkpoint import load_parameters
+from bert_jax.models.model import Model, ModelConfig, define_model
+from bert_jax.models.parameters import Parameters
+from bert_jax.training.checkpoint import differences, load_parameters
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
+MODEL_NAME = "model.json"
+ModelT = TypeVar("ModelT", bound=Model)
 
 
 @dataclass(frozen=True)
-class TrainedModel:
-    """A pretrained model on this process's first device, ready to be called."""
+class TrainedModel(Generic[ModelT]):
+    """A model on this process's first device, ready to be called."""
 
-    config: PretrainConfig
+    config: ModelConfig
     tokenizer: Tokenizer
-    model: PretrainingModel
+    model: ModelT
 
 
-def load_trained(work_dir: str) -> TrainedModel:
-    """Loads what `bert-jax pretrain` left in `work_dir`.
+def write_model(config: ModelConfig, origin: Mapping[str, str], work_dir: Path) -> None:
+    """Writes `model.json`: what the checkpoints beside it are parameters of.
+
+    origin: where they come from, for people and for model cards.
+    """
+    content = {"model": to_plain(config), "origin": dict(origin)}
+    work_dir.mkdir(parents=True, exist_ok=True)
+    write_file(work_dir / MODEL_NAME, json.dumps(content, indent=2) + "\n")
+
+
+def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
+    """What `write_model` wrote.
+
+    Raises:
+      ValueError: there is no such file, or it does not describe a model.
+    """
+    file = work_dir / MODEL_NAME
+    if not file.is_file():
+        raise ValueError(
+            f"{work_dir}: no {MODEL_NAME} in it; expected the work directory of a `bert-jax "
+            "pretrain` or `bert-jax import`"
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        values, origin = content["model"], dict(content["origin"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: damaged: {type(error).__name__}: {error}") from error
+    return to_dataclass(ModelConfig, values, f"{file}: model"), origin
+
+
+def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
+    """One line for every value by which one set of parameters would give other numbers.
+
+    Dropout and initialisation are the training's own.
+    """
+    free = ("hidden_dropout", "attention_dropout", "initializer_range")
+    return [line for line in differences(asdict(theirs), asdict(ours)) if not line.startswith(free)]
+
+
+def load_model_parameters(
+    work_dir: Path, config: ModelConfig, compute: ComputeConfig
+) -> Parameters:
+    """The newest parameters in `work_dir`, on this process's first device.
+
+    Raises:
+      ValueError: there is no finished checkpoint, or it holds another model.
+    """
+    definition = define_model(config, compute)
+    mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+    return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings)
+
+
+def load_trained(work_dir: str) -> TrainedModel[Model]:
+    """Loads what `bert-jax pretrain` or `import` left in `work_dir`.
 
     Raises:
       ValueError: it is no work directory, or holds no finished checkpoint.
     """
     directory = Path(work_dir)
-    resolved = directory / RESOLVED_NAME
-    if not resolved.is_file():
-        raise ValueError(
-            f"{work_dir}: no {RESOLVED_NAME} in it; expected the work_dir of a `bert-jax pretrain`"
-        )
-    config = to_dataclass(PretrainConfig, json.loads(resolved.read_text(encoding="utf-8")))
-    # The backend that trained it need not be here: any attention gives the same.
-    compute = dataclasses.replace(config.compute, attention="auto")
-    compute = compute.resolve(jax.default_backend(), config.model)
-    task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
-    definition = task.definition
-    mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
-    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
-    params = load_parameters(directory / CHECKPOINTS_NAME, definition, shardings)
+    config, _ = read_model(directory)
+    compute = ComputeConfig().resolve(jax.default_backend(), config.encoder)
+    params = load_model_parameters(directory, config, compute)
     tokenizer = Tokenizer.load(directory / TOKENIZER_NAME)
-    return TrainedModel(config, tokenizer, definition.module(params))
+    return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
+
+
+def load_masked_lm(work_dir: str) -> TrainedModel[PretrainingModel]:
+    """`load_trained` of a model that guesses masked tokens.
+
+    Raises:
+      ValueError: as `load_trained`, or it has no masked-LM head.
+    """
+    trained = load_trained(work_dir)
+    if not isinstance(trained.model, PretrainingModel):
+        raise ValueError(
+            f"{work_dir}: its model has the head {trained.config.head!r}, which guesses no masked "
+            "words; expected 'pretraining' or 'masked_lm'"
+        )
+    return TrainedModel(trained.config, trained.tokenizer, trained.model)

@@ -100,3 +100,43 @@ class PretrainingModel(nnx.Module):
             return PretrainingOutput(token_logits, None)
         logits = self.next_sentence(self.pooler(hidden, cls_positions))
         return PretrainingOutput(token_logits, logits.astype(jnp.float32))
+
+    def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
+        """`token_logits` at every position, `pooled` and `next_sentence_logits` [batch, 2]."""
+        outputs = {"token_logits": self.masked_lm(hidden, self.encoder.embeddings)}
+        if self.has_next_sentence:
+            outputs["pooled"] = self.pooler(hidden)
+            logits = self.next_sentence(outputs["pooled"])
+            outputs["next_sentence_logits"] = logits.astype(jnp.float32)
+        return outputs
+
+
+class NextSentenceModel(nnx.Module):
+    """The encoder with pooler and next-sentence head alone."""
+
+    def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, compute, rngs)
+        self.pooler = Pooler(config, compute, rngs)
+        self.next_sentence = dense(config.hidden_dim, 2, ("embed", None), config, compute, rngs)
+
+    def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
+        """`pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2]."""
+        pooled = self.pooler(hidden)
+        logits = self.next_sentence(pooled)
+        return {"pooled": pooled, "next_sentence_logits": logits.astype(jnp.float32)}
+
+
+class EncoderModel(nnx.Module):
+    """The encoder, with or without a pooler on it."""
+
+    def __init__(
+        self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs, *, pooler: bool
+    ):
+        self.encoder = Encoder(config, compute, rngs)
+        self.has_pooler = pooler
+        if pooler:
+            self.pooler = Pooler(config, compute, rngs)
+
+    def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
+        """`pooled` [batch, hidden_dim], where there is a pooler."""
+        return {"pooled": self.pooler(hidden)} if self.has_pooler else {}

@@ -1,0 +1,109 @@
+"""A model as one value: an encoder and the head on it, and how to build the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from flax import nnx
+
+from bert_jax.models.classifiers import SentenceClassifier, TokenClassifier
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.heads import EncoderModel, NextSentenceModel, PretrainingModel
+from bert_jax.models.parameters import ModelDefinition, define
+
+Head = Literal[
+    "encoder",
+    "pretraining",
+    "masked_lm",
+    "next_sentence",
+    "classification",
+    "multiple_choice",
+    "tagging",
+    "span",
+]
+HEADS: tuple[Head, ...] = get_args(Head)
+# What the heads with a fixed number of scores call them.
+FIXED_LABELS: Mapping[str, tuple[str, ...]] = {
+    "multiple_choice": ("score",),
+    "span": ("start", "end"),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """An encoder and its head: everything that decides a model's parameters.
+
+    head: "encoder" is the encoder alone; "pretraining" has masked-LM and next-sentence heads,
+      "masked_lm" and "next_sentence" one of them; "classification" scores `labels` for a sequence,
+      "tagging" for every token, "multiple_choice" a sequence by one number, "span" every token as
+      start and end of an answer (Devlin et al. 2019, figure 4).
+    labels: names of the scores, in their order, of "classification" and "tagging".
+    pooler: whether "encoder" has one; the other heads know whether they need it.
+    head_dropout: on what a head of `labels` reads, in training.
+
+    Raises:
+      ValueError: an unknown head, or labels where it has none of its own (or none where it needs
+        them).
+    """
+
+    encoder: EncoderConfig
+    head: Head = "pretraining"
+    labels: tuple[str, ...] = ()
+    pooler: bool = True
+    head_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.head not in HEADS:
+            raise ValueError(f"head={self.head!r}: expected one of {', '.join(HEADS)}")
+        own = self.head in ("classification", "tagging")
+        if own != bool(self.labels):
+            raise ValueError(
+                f"head={self.head!r} needs labels, the names of its scores"
+                if own
+                else f"head={self.head!r} has no labels of its own, got {self.labels}"
+            )
+        if len(set(self.labels)) != len(self.labels):
+            raise ValueError(f"labels={self.labels}: every label has a name of its own")
+        if not self.pooler and self.head != "encoder":
+            raise ValueError(f"pooler=False is for head='encoder', not for {self.head!r}")
+        if not 0.0 <= self.head_dropout < 1.0:
+            raise ValueError(f"head_dropout={self.head_dropout}: a dropout rate lies in [0, 1)")
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of what a head of the classifier kind gives, in order; () for the others."""
+        return self.labels or FIXED_LABELS.get(self.head, ())
+
+
+Model = EncoderModel | PretrainingModel | NextSentenceModel | SentenceClassifier | TokenClassifier
+
+
+def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> Model:
+    """A model with fresh parameters."""
+    encoder = config.encoder
+    match config.head:
+        case "encoder":
+            return EncoderModel(encoder, compute, rngs, pooler=config.pooler)
+        case "pretraining" | "masked_lm":
+            next_sentence = config.head == "pretraining"
+            return PretrainingModel(encoder, compute, rngs, next_sentence=next_sentence)
+        case "next_sentence":
+            return NextSentenceModel(encoder, compute, rngs)
+        case "classification" | "multiple_choice":
+            dropout = config.head_dropout
+            return SentenceClassifier(
+                encoder, compute, rngs, scores=len(config.scores), dropout=dropout
+            )
+        case "tagging" | "span":
+            # The released SQuAD head reads the last layer as it is.
+            dropout = 0.0 if config.head == "span" else config.head_dropout
+            return TokenClassifier(
+                encoder, compute, rngs, scores=len(config.scores), dropout=dropout
+            )
+
+
+def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition[Model]:
+    """The definition of the model that `build_model` makes."""
+    return define(lambda rngs: build_model(config, compute, rngs))
