@@ -22,6 +22,8 @@ REQUIRES = [
     "importlib_resources>=7.1,<8",  # tensorflow-datasets imports it without declaring it
     "pyarrow>=25,<27",
     "zstandard>=0.25,<1",
+    "safetensors>=0.8,<0.9",
+    "huggingface_hub>=2.4,<3",
     "tokenizers>=0.23.3,<0.24",
     "sentencex>=1.0.32,<2",
     # configuring and reporting

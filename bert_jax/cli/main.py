@@ -42,6 +42,7 @@ VERBS = {
     "pretrain": Verb(
         "pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain", trains=True
     ),
+    "import": Verb("bring a BERT of another framework in", "bert_jax.cli.import_model"),
     "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),
     "plan": Verb(
         "compile a run for hardware that is not here: memory, collectives, ETA", "bert_jax.cli.plan"

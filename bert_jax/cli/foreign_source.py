@@ -1,0 +1,48 @@
+"""From what a user calls a foreign model to a directory on this machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# What `import` reads; a repository on the hub often holds the same weights in other formats too.
+FILES = [
+    "config.json",
+    "vocab.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+]
+PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+
+
+def local_directory(source: str) -> Path:
+    """The directory that `source` is or, for a model's name on the hub, was downloaded to.
+
+    Raises:
+      ValueError: it is no directory and no name, or the hub does not give it.
+    """
+    if Path(source).is_dir():
+        return Path(source)
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith("."):
+        raise ValueError(f"{source}: no such directory, nor a model's name on the hub (owner/name)")
+    return _download(source)
+
+
+def _download(name: str) -> Path:
+    # Only now: it imports an HTTP client.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        directory = Path(snapshot_download(name, allow_patterns=FILES))
+        if not list(directory.glob("model*.safetensors")):
+            directory = Path(snapshot_download(name, allow_patterns=FILES + PICKLES))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{name}: no such directory here, and the hub does not give a model of that name: "
+            f"{reason}"
+        ) from error
+    return directory

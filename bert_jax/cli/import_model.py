@@ -1,0 +1,69 @@
+"""Bring a BERT of another framework in: a work directory to start from, evaluate and export.
+
+    bert-jax import bert-base-uncased/ --output models/base
+    bert-jax import google-bert/bert-base-uncased --output models/base     # from the hub
+    bert-jax import models/theirs --head classification --labels no yes --output models/mine
+
+Every tensor of the source is accounted for: one that is missing, left over or of a wrong shape is
+listed and the import refused. A head that `--head` asks for and the source does not have is drawn
+anew, and what it has besides is left out; both are listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bert_jax.cli.foreign_source import local_directory
+from bert_jax.cli.new_directory import new_directory
+from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, write_model
+from bert_jax.interop.huggingface_import import open_directory
+from bert_jax.models.model import HEADS
+from bert_jax.training.checkpoint import save_parameters
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `import`."""
+    parser.add_argument(
+        "source", metavar="SOURCE", help="a Hugging Face directory, or a model's name on the hub"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="the work directory to make")
+    parser.add_argument(
+        "--head", choices=HEADS, help="which head to take (default: all that the source has)"
+    )
+    parser.add_argument(
+        "--labels", nargs="+", default=[], metavar="NAME", help="of a classifier that is drawn anew"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="FILE_OR_DIR", help="of the model, where SOURCE does not hold it"
+    )
+    parser.add_argument(
+        "--max-positions",
+        type=int,
+        metavar="N",
+        help="keep the first N positions (default: all the source has)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of a head that is drawn anew (default: 0)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the work directory and print what became of every tensor."""
+    directory = local_directory(args.source)
+    found = open_directory(
+        directory,
+        tokenizer=Path(args.tokenizer) if args.tokenizer else None,
+        head=args.head,
+        labels=tuple(args.labels),
+        max_positions=args.max_positions,
+    )
+    with new_directory(Path(args.output)) as target:
+        origin = {"command": "bert-jax import", "source": args.source}
+        save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)
+        found.tokenizer.save(target / TOKENIZER_NAME)
+        write_model(found.config, origin, target)
+    for line in (*found.notes, *found.account.lines()):
+        print(line)
+    print(f"{args.output}: a BERT with the head {found.config.head!r}")
+    return 0

@@ -1,0 +1,126 @@
+"""Hugging Face's config.json of a BERT, and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.interop.huggingface_names import ARCHITECTURES
+from bert_jax.models.config import Activation, EncoderConfig
+from bert_jax.models.model import FIXED_LABELS, Head, ModelConfig
+
+# Ours to theirs, where the values are the same.
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_dim": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "ffn_dim": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+# Theirs to ours. The tanh forms differ from each other in the rounding of a constant.
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+}
+# What their class takes when the file does not say; old files leave some of these out.
+DEFAULTS = {
+    "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "layer_norm_eps": 1e-12,
+    "initializer_range": 0.02,
+    "max_position_embeddings": 512,
+    "hidden_act": "gelu",
+}
+# What their class can do and ours cannot: the one value that is understood.
+ONLY = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+}
+
+
+def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
+    """The encoder that a config.json describes.
+
+    Args:
+      content: the file, parsed.
+      where: the file's name, for messages.
+
+    Raises:
+      ValueError: it describes no BERT, or one that `EncoderConfig` cannot be.
+    """
+    kind = content.get("model_type", "bert")
+    if kind != "bert":
+        raise ValueError(
+            f"{where}: model_type is {kind!r}; expected 'bert', the one architecture that is "
+            "understood"
+        )
+    content = {**DEFAULTS, **content}
+    for key, understood in ONLY.items():
+        if content.get(key, understood) != understood:
+            raise ValueError(
+                f"{where}: {key} is {content[key]!r}; only {understood!r} is understood"
+            )
+    missing = [theirs for theirs in FIELDS.values() if theirs not in content]
+    if missing:
+        raise ValueError(f"{where}: not a BERT's config: it lacks {', '.join(missing)}")
+    if content["hidden_act"] not in ACTIVATIONS:
+        raise ValueError(
+            f"{where}: hidden_act is {content['hidden_act']!r}; understood are "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    values = {ours: content[theirs] for ours, theirs in FIELDS.items()}
+    try:
+        return EncoderConfig(**values, activation=ACTIVATIONS[content["hidden_act"]])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[str, ...]:
+    """The names of a classifier's `scores`, as `id2label` has them, else LABEL_0, LABEL_1, ..."""
+    if head in FIXED_LABELS:
+        return ()
+    names = {int(number): str(name) for number, name in (content.get("id2label") or {}).items()}
+    labels = tuple(names.get(number, f"LABEL_{number}") for number in range(scores))
+    return labels if len(set(labels)) == scores else tuple(f"LABEL_{n}" for n in range(scores))
+
+
+def head_dropout(content: Mapping[str, Any]) -> float:
+    """Dropout before a classifier: `classifier_dropout` if it is set, else that of the layers."""
+    own = content.get("classifier_dropout")
+    return float({**DEFAULTS, **content}["hidden_dropout_prob"] if own is None else own)
+
+
+def write_config(config: ModelConfig, pad_id: int) -> dict[str, Any]:
+    """The content of a config.json that `transformers` builds the same model from.
+
+    pad_id: the tokenizer's id of `[PAD]`.
+    """
+    encoder = config.encoder
+    content: dict[str, Any] = {
+        "architectures": [ARCHITECTURES[config.head]],
+        "model_type": "bert",
+        **{theirs: getattr(encoder, ours) for ours, theirs in FIELDS.items()},
+        "hidden_act": "gelu" if encoder.activation == "gelu" else "gelu_pytorch_tanh",
+        "pad_token_id": pad_id,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+    if config.labels:
+        content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
+        content["label2id"] = {name: number for number, name in enumerate(config.labels)}
+    if config.scores:
+        content["classifier_dropout"] = config.head_dropout
+    return content

@@ -1,0 +1,259 @@
+"""A BERT of Hugging Face's as a model of ours, every tensor of it accounted for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.foreign import Account, ForeignTensors, Origin, read, settle
+from bert_jax.interop.huggingface_config import head_dropout, read_encoder, read_labels
+from bert_jax.interop.huggingface_names import ARCHITECTURES, ENCODER, origins
+from bert_jax.interop.huggingface_weights import open_weights
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.models.parameters import ModelDefinition
+
+TOKEN_TABLE = f"{ENCODER}embeddings.word_embeddings.weight"
+POSITION_TABLE = f"{ENCODER}embeddings.position_embeddings.weight"
+# The output layer's own copies of what it shares.
+TIED = {
+    "cls.predictions.decoder.weight": TOKEN_TABLE,
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+HEAD_PREFIXES = (f"{ENCODER}pooler.", "cls.", "classifier.", "qa_outputs.")
+BUFFERS = (".position_ids", ".token_type_ids")
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """A foreign model, settled and not yet read.
+
+    notes: what a person should know of it, a line each.
+    """
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    account: Account
+    tensors: ForeignTensors
+    notes: list[str] = field(default_factory=list)
+
+    def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
+        """Reads the parameters; `seed` is of those drawn anew.
+
+        Raises:
+          ValueError: the account has something unexplained, or a tensor's values are unusable.
+        """
+        if not self.account.explained:
+            raise ValueError(
+                "the weights do not fit the model (- missing, + unexpected, != wrong shape):\n"
+                + "\n".join(self.account.lines())
+            )
+        parameters = dict(read(self.account, self.tensors))
+        if self.account.fresh:
+            definition = _definition(self.config)
+
+            def draw(key: jax.Array) -> dict[str, jax.Array]:
+                drawn = definition.init(key)
+                return {name: drawn[name] for name in self.account.fresh}
+
+            fresh = jax.device_get(jax.jit(draw)(jax.random.key(seed)))
+            parameters |= fresh
+        return parameters
+
+
+class NewestNames:
+    """Foreign tensors under the names that today's BertFor... classes give them."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def __init__(self, tensors: ForeignTensors):
+        self._tensors = tensors
+        self._there = {_newest(name): name for name in tensors.shapes}
+        bias, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
+        if copy in self._there and bias not in self._there:
+            self._there[bias] = self._there.pop(copy)
+        self.shapes = {name: tensors.shapes[there] for name, there in self._there.items()}
+
+    def read(self, name: str) -> NDArray[np.generic]:
+        """See `ForeignTensors.read`."""
+        return self._tensors.read(self._there[name])
+
+
+def _newest(name: str) -> str:
+    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's words, up to 2019
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+    bare = name.startswith(("embeddings.", "encoder.", "pooler."))
+    return ENCODER + name if bare else name
+
+
+def open_directory(
+    directory: Path,
+    *,
+    tokenizer: Path | None = None,
+    head: Head | None = None,
+    labels: tuple[str, ...] = (),
+    max_positions: int | None = None,
+) -> ForeignModel:
+    """Opens a Hugging Face directory of a BERT; reads its config and its tensors' names.
+
+    Args:
+      directory: holds config.json, weights, and vocab.txt or tokenizer.json.
+      tokenizer: of the model, where `directory` does not hold it.
+      head: which one to take; None takes all that the tensors are. A classifier the source does
+        not have is drawn anew; what it has besides is left out.
+      labels: of a classifier that is drawn anew.
+      max_positions: keep the first ones of the position table only.
+
+    Raises:
+      ValueError: a file is missing or damaged, the architecture is another one, or the vocabulary
+        or the position table does not fit.
+    """
+    file = directory / "config.json"
+    if not file.is_file():
+        raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: expected a JSON object")
+    encoder = read_encoder(content, str(file))
+    tensors = NewestNames(open_weights(directory))
+    notes: list[str] = []
+    encoder = _with_table_sizes(encoder, tensors.shapes, max_positions, notes)
+    words = Tokenizer.load(tokenizer or directory)
+    check_vocabulary(words, encoder)
+    config = _model_config(content, encoder, tensors.shapes, head, labels, directory)
+    account = settle_bert(config, tensors, asked=head is not None, positions=max_positions)
+    _check_tied(tensors)
+    return ForeignModel(config, words, account, tensors, notes)
+
+
+def settle_bert(
+    config: ModelConfig, tensors: ForeignTensors, *, asked: bool, positions: int | None
+) -> Account:
+    """The account of a BERT whose tensors have Hugging Face's names.
+
+    asked: the head was asked for, and need not be the source's own. positions: take the first
+    ones of a longer table; None takes a table of the config's size and no other.
+    """
+    places = origins(config)
+    places["encoder.embeddings.position"] = Origin(POSITION_TABLE, rows=positions)
+    shapes = {name: shape.shape for name, shape in _definition(config).shapes.items()}
+
+    def why_left_out(name: str) -> str | None:
+        if name.endswith(BUFFERS):
+            return "a buffer, the numbers 0, 1, 2, ..."
+        if name in TIED:
+            return f"the same as {TIED[name]}"
+        if name.startswith(HEAD_PREFIXES) and (asked or name.startswith(HEAD_PREFIXES[0])):
+            return f"not part of a model with the head {config.head!r}"
+        return None
+
+    def may_be_fresh(name: str) -> bool:
+        return asked and not name.startswith("encoder.")
+
+    return settle(shapes, places, tensors, may_be_fresh=may_be_fresh, why_left_out=why_left_out)
+
+
+def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
+    """Raises ValueError if the tokenizer has ids beyond the token table."""
+    if tokenizer.vocab_size > encoder.vocab_size:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
+            f"{encoder.vocab_size:,} rows: they belong to different models"
+        )
+
+
+def _with_table_sizes(
+    encoder: EncoderConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    max_positions: int | None,
+    notes: list[str],
+) -> EncoderConfig:
+    """The encoder with the sizes that its tables have, where those may differ from the config."""
+    rows = shapes.get(TOKEN_TABLE, (encoder.vocab_size,))[0]
+    if rows > encoder.vocab_size:
+        notes.append(
+            f"the token table has {rows:,} rows for a vocabulary of {encoder.vocab_size:,}: padded"
+        )
+        encoder = dataclasses.replace(encoder, vocab_size=rows)
+    positions = shapes.get(POSITION_TABLE, (encoder.max_positions,))[0]
+    if max_positions is None:
+        return encoder
+    if not 1 <= max_positions <= positions:
+        raise ValueError(
+            f"--max-positions is {max_positions}, the source has learned {positions}: expected 1 "
+            "up to that number"
+        )
+    notes.append(f"the first {max_positions:,} of {positions:,} positions are kept")
+    return dataclasses.replace(encoder, max_positions=max_positions)
+
+
+def _model_config(
+    content: Mapping[str, Any],
+    encoder: EncoderConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    head: Head | None,
+    labels: tuple[str, ...],
+    directory: Path,
+) -> ModelConfig:
+    found = _head_of(shapes, content.get("architectures") or [], directory) if not head else head
+    pooler = found != "encoder" or f"{ENCODER}pooler.dense.weight" in shapes
+    if found in ("classification", "tagging") and not labels:
+        weight = shapes.get("classifier.weight")
+        if weight is None:
+            raise ValueError(
+                f"--head {found}: {directory} has no classifier, so one is drawn anew and needs "
+                "the names of its scores: --labels NAME NAME ..."
+            )
+        labels = read_labels(content, found, weight[0])
+    return ModelConfig(encoder, found, labels, pooler, head_dropout(content))
+
+
+def _head_of(names: Collection[str], architectures: list[str], directory: Path) -> Head:
+    """The head that takes in most of what is there."""
+    masked_lm = any(name.startswith("cls.predictions.transform.") for name in names)
+    next_sentence = any(name.startswith("cls.seq_relationship.") for name in names)
+    if masked_lm or next_sentence:
+        if masked_lm and next_sentence:
+            return "pretraining"
+        return "masked_lm" if masked_lm else "next_sentence"
+    if any(name.startswith("qa_outputs.") for name in names):
+        return "span"
+    if not any(name.startswith("classifier.") for name in names):
+        return "encoder"
+    heads: dict[str, Head] = {theirs: ours for ours, theirs in ARCHITECTURES.items()}  # type: ignore[misc]
+    kinds: tuple[Head, ...] = ("classification", "tagging", "multiple_choice")
+    for architecture in architectures:
+        if heads.get(architecture) in kinds:
+            return heads[architecture]
+    raise ValueError(
+        f"{directory}: it has a classifier, and its config.json does not say of what "
+        f"(architectures: {architectures}); add --head with one of {', '.join(kinds)}"
+    )
+
+
+def _check_tied(tensors: ForeignTensors) -> None:
+    for copy, original in TIED.items():
+        if copy in tensors.shapes and original in tensors.shapes:
+            if not np.array_equal(tensors.read(copy), tensors.read(original)):
+                raise ValueError(
+                    f"{copy} is not the same as {original}: the model was trained with an output "
+                    "layer of its own, and here the two are one"
+                )
+
+
+def _definition(config: ModelConfig) -> ModelDefinition[Any]:
+    # Names and shapes do not depend on how a model is computed.
+    return define_model(config, ComputeConfig(dtype="float32", attention="xla"))

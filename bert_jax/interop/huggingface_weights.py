@@ -1,0 +1,121 @@
+"""The tensors of a Hugging Face directory: safetensors or PyTorch pickles, in one file or many."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+SAFETENSORS = "model.safetensors"
+PICKLE = "pytorch_model.bin"
+INDEX = ".index.json"
+
+
+class SafetensorsFiles:
+    """Tensors in .safetensors files; a file is open only while one of them is read.
+
+    Kept open, the pages of a memory-mapped file that were read would count as this process's
+    memory: all the weights a second time.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def __init__(self, files: list[Path]):
+        self._place: dict[str, Path] = {}
+        shapes = {}
+        for file in files:
+            try:
+                with safe_open(file, framework="np") as opened:
+                    for name in opened.keys():
+                        shapes[name] = tuple(opened.get_slice(name).get_shape())
+                        self._place[name] = file
+            except SafetensorError as error:
+                raise ValueError(
+                    f"{file}: damaged or cut short: {error}; fetch it again"
+                ) from error
+        self.shapes = shapes
+
+    def read(self, name: str) -> NDArray[np.generic]:
+        """See `ForeignTensors.read`."""
+        with safe_open(self._place[name], framework="np") as opened:
+            return opened.get_tensor(name)
+
+
+class PickleFiles:
+    """Tensors in PyTorch's .bin files, loaded by PyTorch as data alone, memory-mapped."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def __init__(self, files: list[Path]):
+        self._tensors: dict[str, Any] = {}
+        for file in files:
+            self._tensors |= _unpickled(file)
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def read(self, name: str) -> NDArray[np.generic]:
+        """See `ForeignTensors.read`."""
+        import torch
+
+        tensor = self._tensors[name].detach()
+        # NumPy has no bfloat16 of its own; float32 holds every value of it.
+        return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
+    """The tensors of a directory, safetensors where there are both.
+
+    Raises:
+      ValueError: there are none, a part of them is absent or damaged, or PyTorch is needed and
+        not installed.
+    """
+    for name, kind in ((SAFETENSORS, SafetensorsFiles), (PICKLE, PickleFiles)):
+        files = _files(directory, name)
+        if files:
+            return kind(files)
+    raise ValueError(
+        f"{directory}: no weights in it; expected {SAFETENSORS} or {PICKLE}, or their {INDEX}"
+    )
+
+
+def _files(directory: Path, name: str) -> list[Path]:
+    whole, index = directory / name, directory / (name + INDEX)
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return []
+    try:
+        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"{index}: damaged: expected a weight_map of file names") from error
+    absent = [part for part in parts if not (directory / part).is_file()]
+    if absent:
+        raise ValueError(f"{index} names {', '.join(absent)}, which {directory} does not hold")
+    return [directory / part for part in parts]
+
+
+def _unpickled(file: Path) -> dict[str, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError(
+            f"{file}: a PyTorch pickle takes PyTorch to read: pip install 'bert_jax[torch]', or "
+            f"use the model's {SAFETENSORS} if it has one"
+        ) from error
+    try:
+        # Only the zip format (PyTorch >= 1.6, 2020) can be mapped; older files are read whole.
+        loaded = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+        )
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{file}: PyTorch cannot read it: {reason}; fetch it again") from error
+    if not isinstance(loaded, dict) or not all(map(torch.is_tensor, loaded.values())):
+        raise ValueError(f"{file}: expected a dict of tensors, as a state_dict is saved")
+    return loaded
