@@ -1,4 +1,4 @@
-"""Freed buffers kept for the next train step, where steps run on a CPU."""
+"""What malloc does with freed buffers: keeps those of train steps, returns those of weights."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 _LARGEST_INT = 2**31 - 1
+_SMALLEST_RETURNED = 1 << 16  # bytes
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -33,10 +34,24 @@ def keep_freed_memory() -> None:
     find an accelerator, and where GLIBC_TUNABLES is set, if only to nothing, or a variable of
     malloc's own (MALLOC_ARENA_MAX, ...).
     """
-    on_glibc = platform.libc_ver()[0] == "glibc"
-    decided = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
-    if on_glibc and not decided and not accelerators_possible():
+    if _is_open() and not accelerators_possible():
         keep_blocks(largest_block(memory_bytes()))
+
+
+def return_freed_memory() -> None:
+    """Tells malloc to give freed arrays back to the system at once; nothing where it is decided.
+
+    glibc comes to keep freed blocks of up to 32 MiB, which weights that are turned and passed on
+    one by one leave as holes: exporting BERT-large held 2.6 GB without this and 1.7 GB with it.
+    """
+    if _is_open():
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _SMALLEST_RETURNED)
+
+
+def _is_open() -> bool:
+    """Whether malloc is glibc's and nobody has told it what to do."""
+    decided = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    return platform.libc_ver()[0] == "glibc" and not decided
 
 
 def largest_block(memory: int) -> int:

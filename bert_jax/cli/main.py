@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax import __version__
-from bert_jax.cli.freed_memory import keep_freed_memory
+from bert_jax.cli.freed_memory import keep_freed_memory, return_freed_memory
 from bert_jax.cli.suggestions import nearest
 
 USER_MISTAKE = 2
@@ -23,12 +23,14 @@ class Verb:
     """A word of the command line: a module with `add_arguments` and `run`, or a group of verbs.
 
     trains: runs train steps, whose buffers are worth keeping from one to the next.
+    converts: passes on a model's weights, whose buffers are not.
     """
 
     help: str
     module: str = ""
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     trains: bool = False
+    converts: bool = False
 
 
 VERBS = {
@@ -42,7 +44,10 @@ VERBS = {
     "pretrain": Verb(
         "pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain", trains=True
     ),
-    "import": Verb("bring a BERT of another framework in", "bert_jax.cli.import_model"),
+    "import": Verb(
+        "bring a BERT of another framework in", "bert_jax.cli.import_model", converts=True
+    ),
+    "export": Verb("take a model out, for other frameworks", "bert_jax.cli.export", converts=True),
     "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),
     "plan": Verb(
         "compile a run for hardware that is not here: memory, collectives, ETA", "bert_jax.cli.plan"
@@ -137,8 +142,11 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
         raise ValueError(f"{program} takes no configuration, so {overrides[0]} means nothing to it")
     args = parser.parse_args(words)
     args.config_overrides = overrides
+    # JAX is imported by now, but starts its threads when first used.
     if verb.trains and own_process:
-        keep_freed_memory()  # JAX is imported by now, but starts its threads when first used
+        keep_freed_memory()
+    if verb.converts and own_process:
+        return_freed_memory()
     return module.run(args)
 
 

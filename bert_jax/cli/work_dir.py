@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -15,9 +15,9 @@ from bert_jax.data.files import write_file
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.heads import PretrainingModel
-from bert_jax.models.model import Model, ModelConfig, define_model
+from bert_jax.models.model import Head, Model, ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
-from bert_jax.training.checkpoint import differences, load_parameters
+from bert_jax.training.checkpoint import differences, load_parameters, newest_step
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 
 CHECKPOINTS_NAME = "checkpoints"
@@ -86,6 +86,42 @@ def load_model_parameters(
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings)
+
+
+def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
+    """The model with fewer of its heads; None keeps them.
+
+    Raises:
+      ValueError: `head` wants parameters that the model does not have.
+    """
+    if head is None or head == config.head:
+        return config
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    whole = define_model(config, compute).shapes
+    encoder = replace(config, head="encoder", labels=())
+    part = replace(encoder, pooler="pooler.dense.kernel" in whole) if head == "encoder" else None
+    if head in ("masked_lm", "next_sentence"):
+        part = replace(config, head=head, labels=())
+    if part is None or not define_model(part, compute).shapes.keys() <= whole.keys():
+        raise ValueError(f"a model with the head {config.head!r} has no part that is a {head!r}")
+    return part
+
+
+def load_for_export(
+    work_dir: Path, head: Head | None
+) -> tuple[ModelConfig, int, dict[str, jax.Array]]:
+    """What is to be exported: the model, the step of its checkpoint, its float32 parameters.
+
+    Raises:
+      ValueError: it is no work directory, holds no finished checkpoint, or lacks `head`.
+    """
+    whole, _ = read_model(work_dir)
+    config = part_of(whole, head)
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    parameters = load_model_parameters(work_dir, whole, compute)
+    wanted = define_model(config, compute).shapes
+    step = newest_step(work_dir / CHECKPOINTS_NAME)
+    return config, step, {name: parameters[name] for name in wanted}
 
 
 def load_trained(work_dir: str) -> TrainedModel[Model]:

@@ -184,6 +184,18 @@ def load_parameters(
         return checkpointer.load_checkpointables(latest.step, {"params": abstract})["params"]
 
 
+def newest_step(directory: Path) -> int:
+    """The step of the newest whole checkpoint in `directory`.
+
+    Raises:
+      ValueError: there is none.
+    """
+    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+        if checkpointer.latest is None:
+            raise ValueError(f"{directory}: holds no finished checkpoint")
+        return checkpointer.latest.step
+
+
 def save_parameters(
     directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any]
 ) -> None:

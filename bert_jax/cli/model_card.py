@@ -1,0 +1,103 @@
+"""The README.md of an exported model: what it is, what it learned from, and what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax import __version__
+from bert_jax.cli.config import RESOLVED_NAME
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.parameters import count
+from bert_jax.training.metrics_log import read_metrics
+from bert_jax.training.reporting import LOG_NAME
+
+# Hugging Face's words for what a head is for.
+PIPELINES = {
+    "encoder": "feature-extraction",
+    "pretraining": "fill-mask",
+    "masked_lm": "fill-mask",
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "span": "question-answering",
+    "multiple_choice": "multiple-choice",
+}
+
+
+def model_card(work_dir: Path, config: ModelConfig, origin: Mapping[str, str], step: int) -> str:
+    """The text, with the front matter that Hugging Face's hub reads.
+
+    Args:
+      work_dir: of the model: its run's config, corpora and metrics, where it has them.
+      config: what was exported.
+      origin: as model.json has it.
+      step: of the checkpoint.
+    """
+    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+    lines = ["---", "library_name: transformers"]
+    if config.head in PIPELINES:
+        lines.append(f"pipeline_tag: {PIPELINES[config.head]}")
+    lines += ["tags:", "- bert", "---", "", f"# {work_dir.resolve().name}", ""]
+    lines.append(
+        f"A BERT with the head `{config.head}` and {count(definition.shapes):,} parameters, "
+        f"exported by bert_jax {__version__}."
+    )
+    lines += ["", "## Model", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in vars(config.encoder).items()]
+    if config.labels:
+        lines.append(f"| labels | {', '.join(config.labels)} |")
+    lines += ["", "## Origin", ""]
+    lines += [f"- {name}: {value}" for name, value in origin.items()]
+    lines += _training(work_dir, step)
+    return "\n".join(lines) + "\n"
+
+
+def _training(work_dir: Path, step: int) -> list[str]:
+    """What the run's own files say; nothing for a model that was imported."""
+    resolved = work_dir / RESOLVED_NAME
+    if not resolved.is_file():
+        return []
+    run = json.loads(resolved.read_text(encoding="utf-8"))
+    lines = ["", "## Training", "", f"- steps: {step:,}", f"- seed: {run['seed']}"]
+    if run["init_from"]:
+        lines.append(f"- started from: {run['init_from']}")
+    optimizer = run["optimizer"]
+    lines.append(
+        f"- optimizer: {optimizer['name']}, peak learning rate {optimizer['peak_learning_rate']}"
+    )
+    for name, phase in run["phases"].items():
+        lines.append(
+            f"- {name}: {phase['num_steps']:,} steps of {phase['batch_size']} sequences of "
+            f"{phase['sequence_length']} tokens"
+        )
+        manifest = work_dir / f"manifest-{name}.json"
+        if manifest.is_file():
+            lines.append(_corpus(json.loads(manifest.read_text(encoding="utf-8"))))
+    return lines + _measured(work_dir / LOG_NAME, step)
+
+
+def _measured(log: Path, step: int) -> list[str]:
+    """The last evaluation on held-out text up to the exported step."""
+    entries = read_metrics(log) if log.is_file() else []
+    evaluations = [e for e in entries if e["kind"] == "evaluation" and e["step"] <= step]
+    if not evaluations:
+        return []
+    last = evaluations[-1]
+    lines = ["", f"Held out, after step {last['step']:,} (losses in nats a token):", ""]
+    lines += ["| metric | value |", "|---|---|"]
+    return lines + [
+        f"| {name} | {value:.4f} |"
+        for name, value in last.items()
+        if name not in ("kind", "step") and value is not None
+    ]
+
+
+def _corpus(manifest: Mapping[str, Any]) -> str:
+    train = manifest["train"]
+    return (
+        f"  - corpus {manifest['fingerprint']}: {train['num_tokens']:,} tokens of "
+        f"{train['num_documents']:,} documents; tokenizer {manifest['tokenizer_fingerprint']}"
+    )

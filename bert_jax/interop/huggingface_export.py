@@ -1,0 +1,50 @@
+"""A model of ours as a directory that Hugging Face's `from_pretrained` loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.huggingface_config import write_config
+from bert_jax.interop.huggingface_names import ENCODER, origins
+from bert_jax.interop.huggingface_weights import SAFETENSORS
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.parameters import Parameters
+
+
+def write_directory(
+    config: ModelConfig, parameters: Parameters, tokenizer: Tokenizer, target: Path
+) -> None:
+    """Writes config.json, model.safetensors and the tokenizer's files into `target`.
+
+    parameters: emptied as they are converted, so that they are never in memory twice.
+
+    Raises:
+      ValueError: the model is none that Hugging Face's BERT can be.
+    """
+    places = origins(config)
+    content = json.dumps(write_config(config, tokenizer.pad_id), indent=2) + "\n"
+    tensors = {}
+    for name, origin in places.items():
+        values = np.asarray(parameters.pop(name))
+        theirs = origin.name
+        if config.head == "encoder":
+            theirs = theirs.removeprefix(ENCODER)
+        tensors[theirs] = np.ascontiguousarray(values.T if origin.transposed else values)
+        del values
+    assert not parameters, f"exported no {sorted(parameters)}"
+    save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
+    tokenizer.save(target)
+    write_tokenizer_limit(target, config.encoder.max_positions)
+    (target / "config.json").write_text(content, encoding="utf-8")
+
+
+def write_tokenizer_limit(directory: Path, max_positions: int) -> None:
+    """Adds to tokenizer_config.json how many tokens the model takes, which a tokenizer cuts to."""
+    file = directory / "tokenizer_config.json"
+    content = json.loads(file.read_text(encoding="utf-8")) | {"model_max_length": max_positions}
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
