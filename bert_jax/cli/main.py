@@ -48,6 +48,7 @@ VERBS = {
         "bring a BERT of another framework in", "bert_jax.cli.import_model", converts=True
     ),
     "export": Verb("take a model out, for other frameworks", "bert_jax.cli.export", converts=True),
+    "verify": Verb("compare two models, output by output", "bert_jax.cli.verify"),
     "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),
     "plan": Verb(
         "compile a run for hardware that is not here: memory, collectives, ETA", "bert_jax.cli.plan"

@@ -1,0 +1,72 @@
+"""From a path to a model that `verify` can run, whatever framework it is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.cli.work_dir import MODEL_NAME, TOKENIZER_NAME, load_for_export
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer_files import holds_tokenizer
+from bert_jax.interop.comparison import Outputs, Side, Sizes
+from bert_jax.interop.huggingface_side import HuggingFaceSide
+from bert_jax.interop.probes import Probe
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.inference import infer
+from bert_jax.models.model import define_model
+
+
+class WorkDirSide:
+    """The newest parameters of a work directory, in float32."""
+
+    title: str
+    sizes: Sizes | None
+
+    def __init__(self, work_dir: Path):
+        config, step, self._parameters = load_for_export(work_dir, None)
+        self._definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+        self._choices = config.head == "multiple_choice"
+        encoder = config.encoder
+        self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
+        self.title = f"{work_dir} (work directory, {config.head}, step {step:,})"
+        self._run = jax.jit(self._infer)
+
+    def _infer(self, parameters: Any, *inputs: jax.Array) -> dict[str, jax.Array]:
+        # Float32 products in float32, also where an accelerator would round their operands.
+        with jax.default_matmul_precision("highest"):
+            return infer(self._definition.module(parameters), *inputs, hidden_states=True)
+
+    def outputs(self, probe: Probe) -> Outputs:
+        """See `Side.outputs`."""
+        inputs = (probe.token_ids, probe.segment_ids, probe.attention_mask)
+        if self._choices:
+            inputs = tuple(ids[:, None] for ids in inputs)  # type: ignore[assignment]
+        found = jax.device_get(self._run(self._parameters, *inputs))
+        return {name: np.asarray(values, np.float32) for name, values in found.items()}
+
+
+def open_side(path: Path) -> Side:
+    """The model at `path`.
+
+    Raises:
+      ValueError: there is none of a known kind.
+    """
+    if (path / MODEL_NAME).is_file():
+        return WorkDirSide(path)
+    if (path / "config.json").is_file():
+        return HuggingFaceSide(path)
+    raise ValueError(
+        f"{path}: no model that is known: expected a work directory ({MODEL_NAME}) or a Hugging "
+        "Face directory (config.json)"
+    )
+
+
+def open_tokenizer(path: Path) -> Tokenizer | None:
+    """The tokenizer of the model at `path`, None if it has none."""
+    for directory in (path / TOKENIZER_NAME, path):
+        if holds_tokenizer(directory):
+            return Tokenizer.load(directory)
+    return None

@@ -1,0 +1,110 @@
+"""Run two models on the same input and say how far apart they are, output by output.
+
+    bert-jax verify runs/mine exported/mine
+    bert-jax verify bert-base-uncased/ models/base
+
+Each is a work directory, a Hugging Face directory (run by transformers itself), an ONNX file or a
+StableHLO artefact. The input is random tokens over all positions and segments, and sentences of
+different lengths in pairs with padding; all is computed in float32. A difference is the largest
+absolute one; relative is that over the root mean square of the second model's values. The exit
+code is 0 if no relative difference exceeds the tolerance, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_jax.cli.sides import open_side, open_tokenizer
+from bert_jax.interop.comparison import Difference, Side, Sizes, differences, only_one_gives
+from bert_jax.interop.probes import random_probe, sentence_probe
+
+TITLES = {
+    "hidden_0": "embeddings",
+    "hidden": "last layer",
+    "pooled": "pooled output",
+    "token_logits": "masked-LM logits",
+    "next_sentence_logits": "next-sentence logits",
+    "logits": "logits",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `verify`."""
+    parser.add_argument("first", metavar="A", help="a model")
+    parser.add_argument("second", metavar="B", help="the model to compare it with")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-4,
+        metavar="X",
+        help="largest relative difference that passes (default: 1e-4)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the random input (default: 0)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table; 0 if the two agree, 1 if not."""
+    if not args.tolerance > 0:
+        raise ValueError(f"--tolerance is {args.tolerance}; expected a positive number")
+    sides = [open_side(Path(path)) for path in (args.first, args.second)]
+    sizes = smallest(sides)
+    probes = [random_probe(sizes.vocab_size, sizes.num_segments, sizes.max_positions, args.seed)]
+    tokenizer = open_tokenizer(Path(args.first)) or open_tokenizer(Path(args.second))
+    if tokenizer is not None:
+        probes.append(sentence_probe(tokenizer, sizes.num_segments, sizes.max_positions))
+    for letter, side in zip("AB", sides, strict=True):
+        print(f"{letter}  {side.title}")
+    found = {}
+    for probe in probes:
+        rows, length = probe.token_ids.shape
+        print(f"{probe.name}: {rows} x {length} positions, {probe.tokens:,} of them tokens")
+        first, second = (side.outputs(probe) for side in sides)
+        found[probe.name] = differences(first, second, probe)
+        if not found[probe.name]:
+            raise ValueError("A and B have no output in common: nothing can be compared")
+        unpaired = only_one_gives(first, second)
+    print("\n" + "\n".join(table(found)))
+    if unpaired:
+        print(f"not compared, since only one of them gives it: {', '.join(map(title, unpaired))}")
+    largest = max(d.relative for rows in found.values() for d in rows.values())
+    passed = largest <= args.tolerance
+    comparison = "within" if passed else "NOT within"
+    print(f"{'PASS' if passed else 'FAIL'}: {largest:.2g} is {comparison} {args.tolerance:.2g}")
+    return 0 if passed else 1
+
+
+def smallest(sides: Sequence[Side]) -> Sizes:
+    """The sizes that every side takes.
+
+    Raises:
+      ValueError: none of them tells its own.
+    """
+    known = [side.sizes for side in sides if side.sizes is not None]
+    if not known:
+        raise ValueError("neither A nor B tells its vocabulary's size: compare with another model")
+    return Sizes(
+        min(sizes.vocab_size for sizes in known),
+        min(sizes.num_segments for sizes in known),
+        min(sizes.max_positions for sizes in known),
+    )
+
+
+def table(found: dict[str, dict[str, Difference]]) -> list[str]:
+    """A line an output, a pair of columns a probe."""
+    lines = [f"{'':22}" + "".join(f"{name:>26}" for name in found)]
+    lines.append(f"{'':22}" + f"{'largest':>14}{'relative':>12}" * len(found))
+    for name in next(iter(found.values())):
+        cells = [
+            f"{rows[name].largest:14.2e}{rows[name].relative:12.2e}" for rows in found.values()
+        ]
+        lines.append(f"{title(name):22}" + "".join(cells))
+    return lines
+
+
+def title(name: str) -> str:
+    """What a person calls an output."""
+    return TITLES.get(name) or f"layer {name.removeprefix('hidden_')}"

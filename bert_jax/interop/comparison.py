@@ -1,0 +1,89 @@
+"""Two models' outputs for the same input, set side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.interop.probes import Probe
+
+Outputs = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What inputs a model takes: ids below `vocab_size` and `num_segments`, and how many."""
+
+    vocab_size: int
+    num_segments: int
+    max_positions: int
+
+
+class Side(Protocol):
+    """A model to compare, of whatever framework.
+
+    title: what it is, for people. sizes: None where the file does not tell.
+    """
+
+    title: str
+    sizes: Sizes | None
+
+    def outputs(self, probe: Probe) -> Outputs:
+        """Float32 outputs by the names of `bert_jax.models.inference.infer`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far apart one output of two models is.
+
+    largest: the largest absolute difference. relative: that over the root mean square of the
+      second model's values; infinite where the shapes differ or a value is not finite.
+    """
+
+    largest: float
+    relative: float
+
+
+def differences(first: Outputs, second: Outputs, probe: Probe) -> dict[str, Difference]:
+    """The outputs that both give, in a model's order; padding is not looked at."""
+    return {
+        name: _difference(first[name], second[name], probe)
+        for name in sorted(first.keys() & second.keys(), key=_order)
+    }
+
+
+def only_one_gives(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    """The outputs that cannot be compared, since one of the two does not give them."""
+    return sorted(first.keys() ^ second.keys(), key=_order)
+
+
+def _difference(
+    first: NDArray[np.float32], second: NDArray[np.float32], probe: Probe
+) -> Difference:
+    if first.shape != second.shape:
+        return Difference(np.inf, np.inf)
+    if first.shape[:2] == probe.attention_mask.shape:
+        real = probe.attention_mask.astype(bool)
+        first, second = first[real], second[real]
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    largest = float(np.max(np.abs(first - second)))
+    size = float(np.sqrt(np.mean(np.square(second))))
+    if not (np.isfinite(largest) and np.isfinite(size)):
+        return Difference(np.inf, np.inf)
+    if largest == 0.0:
+        return Difference(0.0, 0.0)
+    return Difference(largest, largest / size if size else np.inf)
+
+
+def _order(name: str) -> tuple[int, int]:
+    """Embeddings, layers by number, then what the heads give."""
+    number = re.fullmatch(r"hidden_(\d+)", name)
+    if number:
+        return 0, int(number.group(1))
+    return 1, ("hidden", "pooled", "token_logits", "next_sentence_logits", "logits").index(name)

@@ -1,0 +1,105 @@
+"""A Hugging Face directory, computed by Hugging Face's own code, as a side of a comparison."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.interop.comparison import Outputs, Sizes
+from bert_jax.interop.huggingface_config import read_encoder
+from bert_jax.interop.huggingface_names import ARCHITECTURES
+from bert_jax.interop.probes import Probe
+from bert_jax.models.model import Head
+
+# Ours for what an architecture's output calls its scores.
+LOGITS: dict[Head, dict[str, str]] = {
+    "pretraining": {
+        "prediction_logits": "token_logits",
+        "seq_relationship_logits": "next_sentence_logits",
+    },
+    "masked_lm": {"logits": "token_logits"},
+    "next_sentence": {"logits": "next_sentence_logits"},
+    "classification": {"logits": "logits"},
+    "multiple_choice": {"logits": "logits"},
+    "tagging": {"logits": "logits"},
+}
+
+
+class HuggingFaceSide:
+    """The model of a directory, in float32 on the CPU, without dropout."""
+
+    title: str
+    sizes: Sizes | None
+
+    def __init__(self, directory: Path):
+        """Loads it.
+
+        Raises:
+          ValueError: PyTorch or transformers is not installed, or its weights do not fill it.
+        """
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise ValueError(
+                f"{directory}: a Hugging Face directory takes PyTorch and transformers to run: "
+                "pip install 'bert_jax[torch]'"
+            ) from error
+        transformers.logging.disable_progress_bar()
+        file = directory / "config.json"
+        content = json.loads(file.read_text(encoding="utf-8"))
+        encoder = read_encoder(content, str(file))
+        named = (content.get("architectures") or ["BertModel"])[0]
+        heads: dict[str, Head] = {theirs: ours for ours, theirs in ARCHITECTURES.items()}  # type: ignore[misc]
+        if named not in heads:
+            raise ValueError(
+                f"{file}: architectures is {named}; expected one of {', '.join(heads)}"
+            )
+        self._head = heads[named]
+        self._torch = torch
+        self._model, loading = getattr(transformers, named).from_pretrained(
+            directory,
+            output_loading_info=True,
+            local_files_only=True,
+            dtype=torch.float32,
+            attn_implementation="eager",
+        )
+        absent = sorted(loading["missing_keys"]) + sorted(map(str, loading["mismatched_keys"]))
+        if absent:
+            raise ValueError(
+                f"{directory}: {named} finds no usable weights for {', '.join(absent)}"
+            )
+        self._model.eval()
+        self.title = f"{directory} (Hugging Face, {named})"
+        self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
+
+    def outputs(self, probe: Probe) -> Outputs:
+        """See `Side.outputs`."""
+        tensors = [
+            self._torch.from_numpy(ids).long()
+            for ids in (probe.token_ids, probe.attention_mask, probe.segment_ids)
+        ]
+        if self._head == "multiple_choice":
+            tensors = [tensor[:, None] for tensor in tensors]
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        with self._torch.no_grad():
+            given = self._model(**dict(zip(names, tensors, strict=True)), output_hidden_states=True)
+            found = self._named(given)
+        return {name: tensor.numpy().astype(np.float32) for name, tensor in found.items()}
+
+    def _named(self, given: Any) -> dict[str, Any]:
+        """Their outputs under our names."""
+        found = {f"hidden_{n}": states for n, states in enumerate(given.hidden_states)}
+        found["hidden"] = given.hidden_states[-1]
+        bert = self._model if self._head == "encoder" else self._model.bert
+        if bert.pooler is not None:
+            found["pooled"] = bert.pooler(given.hidden_states[-1])
+        for theirs, ours in LOGITS.get(self._head, {}).items():
+            found[ours] = given[theirs]
+        if self._head == "span":
+            ends = (given["start_logits"], given["end_logits"])
+            found["logits"] = self._torch.stack(ends, dim=-1)
+        return found

@@ -1,0 +1,90 @@
+"""BERTs of Hugging Face's in directories, with random weights in which no term is zero."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import load_file, save_file
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?0123456789"]
+WORDS += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
+SIZES = dict(
+    vocab_size=len(WORDS),
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    initializer_range=0.1,
+)
+ARCHITECTURES = {
+    "encoder": "BertModel",
+    "pretraining": "BertForPreTraining",
+    "masked_lm": "BertForMaskedLM",
+    "next_sentence": "BertForNextSentencePrediction",
+    "classification": "BertForSequenceClassification",
+    "multiple_choice": "BertForMultipleChoice",
+    "tagging": "BertForTokenClassification",
+    "span": "BertForQuestionAnswering",
+}
+LABELS = {"classification": ["no", "maybe", "yes"], "tagging": ["O", "B-PER", "I-PER", "B-LOC"]}
+Maker = Callable[..., Path]
+
+
+def make(directory: Path, head: str, **changes: object) -> transformers.PreTrainedModel:
+    """Saves a model with perturbed weights, biases and LayerNorms among them, and a vocabulary."""
+    labels = LABELS.get(head)
+    names = dict(enumerate(labels)) if labels else None
+    more = {"id2label": names, "label2id": {v: k for k, v in names.items()}} if names else {}
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**{**SIZES, **more, **changes})
+    model = getattr(transformers, ARCHITECTURES[head])(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(directory)
+    (directory / "vocab.txt").write_text("".join(word + "\n" for word in WORDS), encoding="utf-8")
+    return model
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """No progress bars among the output."""
+    transformers.logging.disable_progress_bar()
+
+
+@pytest.fixture
+def make_bert(tmp_path: Path) -> Maker:
+    """A function that makes a directory: of a head, with other settings of its config."""
+
+    def made(head: str = "pretraining", name: str = "theirs", **changes: object) -> Path:
+        make(tmp_path / name, head, **changes)
+        return tmp_path / name
+
+    return made
+
+
+def tensors_of(directory: Path) -> dict[str, np.ndarray]:
+    """The tensors of a directory."""
+    return load_file(directory / "model.safetensors")
+
+
+def change_tensors(directory: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
+    """Rewrites the tensors of a directory."""
+    tensors = tensors_of(directory)
+    change(tensors)
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    save_file(arrays, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_config(directory: Path, **changes: object) -> None:
+    """Rewrites keys of a directory's config.json; None takes a key out."""
+    file = directory / "config.json"
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))

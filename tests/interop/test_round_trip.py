@@ -1,0 +1,130 @@
+"""Theirs to ours and back, with every head: the same numbers, and to the bit the same tensors."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import transformers
+
+from .conftest import ARCHITECTURES, LABELS, tensors_of
+
+
+@pytest.mark.parametrize("head", ARCHITECTURES)
+def test_a_model_comes_in_and_goes_out(head, make_bert, bert_jax_here, tmp_path):
+    theirs, ours, back = make_bert(head), tmp_path / "ours", tmp_path / "back"
+    imported = bert_jax_here("import", theirs, "--output", ours)
+    assert imported.code == 0, imported.errors
+    assert f"{len(tensors_of(theirs))} parameters taken" in imported.output
+    assert "  - " not in imported.output and "  + " not in imported.output
+
+    verified = bert_jax_here("verify", theirs, ours)
+    assert verified.code == 0, verified.output + verified.errors
+    assert "not compared" not in verified.output
+    for row in ("embeddings", "layer 1", "layer 2", "last layer"):
+        assert f"\n{row} " in verified.output
+
+    exported = bert_jax_here("export", ours, "--format", "huggingface", "--output", back)
+    assert exported.code == 0, exported.errors
+    expected, found = tensors_of(theirs), tensors_of(back)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert found[name].dtype == np.float32
+    model, loading = getattr(transformers, ARCHITECTURES[head]).from_pretrained(
+        back, output_loading_info=True
+    )
+    assert not any(loading[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert list(model.config.id2label.values()) == LABELS.get(head, ["LABEL_0", "LABEL_1"])
+    assert bert_jax_here("verify", ours, back).code == 0
+    again = bert_jax_here("import", back, "--output", tmp_path / "again")
+    assert again.code == 0, again.errors
+    assert bert_jax_here("verify", ours, tmp_path / "again", "--tolerance", "1e-30").code == 0
+
+
+def test_auto_classes_load_what_is_exported(make_bert, bert_jax_here, tmp_path):
+    ours, back = tmp_path / "ours", tmp_path / "back"
+    assert bert_jax_here("import", make_bert(), "--output", ours).code == 0
+    assert bert_jax_here("export", ours, "--format", "huggingface", "--output", back).code == 0
+    for auto, architecture in (
+        (transformers.AutoModelForPreTraining, "BertForPreTraining"),
+        (transformers.AutoModel, "BertModel"),
+        (transformers.AutoModelForMaskedLM, "BertForMaskedLM"),
+    ):
+        model, loading = auto.from_pretrained(back, output_loading_info=True)
+        assert type(model).__name__ == architecture
+        assert not loading["missing_keys"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(back)
+    assert tokenizer.model_max_length == 40
+    pair = tokenizer("ab. c", "d?", return_tensors="pt")
+    assert pair["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 0, 1, 1, 1]]
+    # The card's front matter is what the hub shows.
+    card = (back / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
+    assert "| hidden_dim | 32 |" in card
+
+
+@pytest.mark.parametrize(
+    ("part", "architecture"),
+    [
+        ("encoder", "BertModel"),
+        ("masked_lm", "BertForMaskedLM"),
+        ("next_sentence", "BertForNextSentencePrediction"),
+    ],
+)
+def test_a_part_is_exported(part, architecture, make_bert, bert_jax_here, tmp_path):
+    theirs, ours, back = make_bert(), tmp_path / "ours", tmp_path / "back"
+    assert bert_jax_here("import", theirs, "--output", ours).code == 0
+    words = ("export", ours, "--format", "huggingface", "--output", back, "--head", part)
+    assert bert_jax_here(*words).code == 0
+    model, loading = getattr(transformers, architecture).from_pretrained(
+        back, output_loading_info=True
+    )
+    assert not any(loading[key] for key in ("missing_keys", "unexpected_keys"))
+    compared = bert_jax_here("verify", back, theirs)
+    assert compared.code == 0, compared.output
+
+
+def test_a_part_that_is_not_there_is_refused(make_bert, bert_jax_here, tmp_path):
+    ours = tmp_path / "ours"
+    assert bert_jax_here("import", make_bert("masked_lm"), "--output", ours).code == 0
+    for part in ("pretraining", "span", "next_sentence"):
+        words = ("export", ours, "--format", "huggingface", "--output", tmp_path / "x")
+        refused = bert_jax_here(*words, "--head", part)
+        assert refused.code == 2
+        assert f"a model with the head 'masked_lm' has no part that is a '{part}'" in refused.errors
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_bare_model_without_a_pooler(make_bert, bert_jax_here, tmp_path):
+    theirs = make_bert("encoder", name="with")
+    model = transformers.BertModel.from_pretrained(theirs, add_pooling_layer=False)
+    model.save_pretrained(tmp_path / "without")
+    (tmp_path / "without/vocab.txt").write_bytes((theirs / "vocab.txt").read_bytes())
+    ours = tmp_path / "ours"
+    assert bert_jax_here("import", tmp_path / "without", "--output", ours).code == 0
+    assert json.loads((ours / "model.json").read_text())["model"]["pooler"] is False
+    compared = bert_jax_here("verify", ours, theirs)
+    assert compared.code == 0
+    assert "only one of them gives it: pooled output" in compared.output
+
+
+def test_what_bert_of_hugging_face_cannot_be_is_not_exported(make_bert, bert_jax_here, tmp_path):
+    ours = tmp_path / "ours"
+    assert bert_jax_here("import", make_bert(), "--output", ours).code == 0
+    file = ours / "model.json"
+    content = json.loads(file.read_text())
+    content["model"]["encoder"]["num_segments"] = 0
+    file.write_text(json.dumps(content))
+    words = ("export", ours, "--format", "huggingface", "--output", tmp_path / "back")
+    assert bert_jax_here(*words).code == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
+
+
+def test_an_output_that_exists_is_kept(make_bert, bert_jax_here, tmp_path):
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours/thesis.txt").write_text("mine")
+    refused = bert_jax_here("import", make_bert(), "--output", tmp_path / "ours")
+    assert refused.code == 2 and "exists already" in refused.errors
+    assert [path.name for path in (tmp_path / "ours").iterdir()] == ["thesis.txt"]
