@@ -1,0 +1,350 @@
+"""What comes in as it is, what comes in explained, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bert_jax.cli.work_dir import load_trained, read_model
+
+from .conftest import WORDS, change_config, change_tensors, tensors_of
+
+LAYER = "bert.encoder.layer.1.output.dense.weight"
+TABLE = "bert.embeddings.word_embeddings.weight"
+POSITIONS = "bert.embeddings.position_embeddings.weight"
+
+
+@pytest.fixture
+def refused(bert_jax_here, tmp_path):
+    """A function that imports, expects a refusal, and gives its words."""
+
+    def run(source, *words):
+        before = set(tmp_path.iterdir())
+        finished = bert_jax_here("import", source, "--output", tmp_path / "ours", *words)
+        assert finished.code == 2, finished.output
+        assert finished.errors.startswith("bert-jax: error: ")
+        assert "Traceback" not in finished.errors
+        assert set(tmp_path.iterdir()) == before
+        return finished.errors
+
+    return run
+
+
+@pytest.fixture
+def imported(bert_jax_here, tmp_path):
+    """A function that imports and gives what it printed and the parameters."""
+
+    def run(source, *words, name="ours"):
+        finished = bert_jax_here("import", source, "--output", tmp_path / name, *words)
+        assert finished.code == 0, finished.errors
+        return finished.output, tmp_path / name
+
+    return run
+
+
+def same(directory: Path, other: Path, bert_jax_here) -> None:
+    compared = bert_jax_here("verify", directory, other)
+    assert compared.code == 0, compared.output + compared.errors
+
+
+def test_names_of_2018_and_buffers(make_bert, imported, bert_jax_here, tmp_path):
+    theirs, old = make_bert(), make_bert(name="old")
+
+    def age(tensors):
+        for name in list(tensors):
+            if "LayerNorm" in name:
+                aged = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+                tensors[aged.replace("LayerNorm.bias", "LayerNorm.beta")] = tensors.pop(name)
+        tensors["bert.embeddings.position_ids"] = np.arange(40)[None]
+        tensors["cls.predictions.decoder.weight"] = tensors[TABLE].copy()
+        tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].copy()
+
+    change_tensors(old, age)
+    output, ours = imported(old)
+    assert "+ bert.embeddings.position_ids: left out, a buffer" in output
+    assert f"+ cls.predictions.decoder.weight: left out, the same as {TABLE}" in output
+    same(ours, theirs, bert_jax_here)
+
+
+def test_the_output_bias_under_its_other_name(make_bert, imported, bert_jax_here):
+    theirs, other = make_bert("masked_lm"), make_bert("masked_lm", name="other")
+
+    def rename(tensors):
+        tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+
+    change_tensors(other, rename)
+    same(imported(other)[1], theirs, bert_jax_here)
+
+
+def test_an_output_layer_of_its_own_is_refused(make_bert, refused):
+    theirs = make_bert()
+
+    def untie(tensors):
+        tensors["cls.predictions.decoder.weight"] = tensors[TABLE] + 1
+
+    change_tensors(theirs, untie)
+    assert "an output layer of its own" in refused(theirs)
+
+
+def test_every_unexplained_tensor_is_listed(make_bert, refused):
+    theirs = make_bert()
+
+    def spoil(tensors):
+        del tensors[LAYER]
+        tensors["bert.encoder.layer.2.output.dense.bias"] = np.zeros(32, np.float32)
+        tensors["cls.seq_relationship.weight"] = np.zeros((3, 32), np.float32)
+
+    change_tensors(theirs, spoil)
+    errors = refused(theirs)
+    assert f"  - encoder.layers.1.ffn.down.kernel (there {LAYER}) [48, 32]: MISSING" in errors
+    assert "  + bert.encoder.layer.2.output.dense.bias [32]: UNEXPECTED" in errors
+    assert " != cls.seq_relationship.weight: [3, 32] there, [2, 32] by its config" in errors
+    # A head may be drawn anew when it is asked for; a layer never.
+    assert "MISSING" in refused(theirs, "--head", "encoder")
+
+
+def test_a_head_is_drawn_anew_when_asked_for(make_bert, imported, refused):
+    theirs = make_bert()
+    output, ours = imported(theirs, "--head", "classification", "--labels", "bad", "good")
+    assert "  - classifier.kernel: drawn anew, a head the source does not have" in output
+    assert (
+        "  + cls.seq_relationship.bias: left out, not part of a model with the head "
+        "'classification'" in output
+    )
+    loaded = load_trained(str(ours))
+    assert loaded.config.labels == ("bad", "good")
+    model, tensors = loaded.model, tensors_of(theirs)
+    np.testing.assert_array_equal(model.encoder.embeddings.token[...], tensors[TABLE])
+    np.testing.assert_array_equal(
+        model.pooler.dense.kernel[...], tensors["bert.pooler.dense.weight"].T
+    )
+    kernel = np.asarray(model.classifier.kernel[...])
+    assert (
+        kernel.shape == (32, 2) and 0.05 < kernel.std() < 0.12 and not model.classifier.bias.any()
+    )
+    _, other = imported(
+        *(theirs, "--head", "classification", "--labels", "bad", "good", "--seed", "1"),
+        name="other",
+    )
+    assert not np.allclose(load_trained(str(other)).model.classifier.kernel[...], kernel)
+    assert "--labels NAME" in refused(theirs, "--head", "tagging")
+
+
+def test_a_head_is_left_out_when_asked_for(make_bert, imported, bert_jax_here):
+    theirs = make_bert("classification")
+    output, ours = imported(theirs, "--head", "encoder")
+    assert "+ classifier.weight: left out" in output
+    same(ours, theirs, bert_jax_here)
+
+
+def test_a_classifier_must_say_of_what(make_bert, refused, imported):
+    theirs = make_bert("classification")
+    change_config(theirs, architectures=None)
+    assert "add --head with one of classification, tagging, multiple_choice" in refused(theirs)
+    _, ours = imported(theirs, "--head", "classification")
+    assert read_model(ours)[0].labels == ("no", "maybe", "yes")
+
+
+@pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pickle"])
+@pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "whole"])
+def test_every_layout_of_files(safe, sharded, make_bert, imported, bert_jax_here, tmp_path):
+    theirs = make_bert()
+    model = transformers.BertForPreTraining.from_pretrained(theirs)
+    other = tmp_path / "other"
+    model.save_pretrained(other, max_shard_size="20KB" if sharded else "5GB")
+    (other / "vocab.txt").write_bytes((theirs / "vocab.txt").read_bytes())
+    if not safe:
+        to_pickles(other)
+    assert (len(list(other.glob("*.bin" if not safe else "*.safetensors"))) > 1) == sharded
+    same(imported(other)[1], theirs, bert_jax_here)
+
+
+def to_pickles(directory: Path) -> None:
+    """Turns .safetensors files into the .bin files that transformers wrote until 2024."""
+    from safetensors.torch import load_file
+
+    for file in list(directory.glob("*.safetensors")):
+        name = file.name.replace("model", "pytorch_model", 1).replace(".safetensors", ".bin")
+        torch.save(load_file(file), directory / name)
+        file.unlink()
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        text = index.read_text().replace("model-", "pytorch_model-").replace(".safetensors", ".bin")
+        (directory / "pytorch_model.bin.index.json").write_text(text)
+        index.unlink()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pickle"])
+def test_other_precisions_become_float32(dtype, safe, make_bert, imported):
+    theirs = make_bert()
+
+    def convert(tensors):
+        tensors |= {name: array.astype(dtype) for name, array in tensors.items()}
+
+    change_tensors(theirs, convert)
+    expected = tensors_of(theirs)[TABLE].astype(np.float32)
+    if not safe:
+        to_pickles(theirs)
+    table = load_trained(str(imported(theirs)[1])).model.encoder.embeddings.token[...]
+    assert table.dtype == np.float32
+    np.testing.assert_array_equal(table, expected)
+
+
+def test_integers_and_infinities_are_no_weights(make_bert, refused):
+    theirs = make_bert()
+    change_tensors(theirs, lambda tensors: tensors.update({LAYER: np.ones((32, 48), np.int8)}))
+    assert f"{LAYER} holds int8, expected floating-point numbers" in refused(theirs)
+    endless = np.full((32, 48), np.inf, np.float32)
+    change_tensors(theirs, lambda tensors: tensors.update({LAYER: endless}))
+    assert f"{LAYER} holds numbers that are not finite" in refused(theirs)
+
+
+def test_a_padded_vocabulary(make_bert, imported, bert_jax_here):
+    theirs = make_bert(vocab_size=128)
+    change_config(theirs, vocab_size=len(WORDS))
+    output, ours = imported(theirs)
+    assert f"the token table has 128 rows for a vocabulary of {len(WORDS)}: padded" in output
+    change_config(theirs, vocab_size=128)
+    same(ours, theirs, bert_jax_here)
+    guesses = bert_jax_here("fill-mask", "--work-dir", ours, "--top", len(WORDS), "ab [MASK].")
+    assert guesses.code == 0 and "None" not in guesses.output
+
+
+def test_a_vocabulary_that_does_not_fit(make_bert, refused):
+    theirs = make_bert()
+    with (theirs / "vocab.txt").open("a") as file:
+        file.write("more\nwords\n")
+    assert f"the tokenizer has {len(WORDS) + 2} entries, the token table {len(WORDS)} rows" in (
+        refused(theirs)
+    )
+    (theirs / "vocab.txt").unlink()
+    assert "holds no tokenizer" in refused(theirs)
+
+
+def test_a_tokenizer_from_elsewhere(make_bert, imported, tmp_path):
+    theirs = make_bert()
+    (tmp_path / "words").mkdir()
+    (theirs / "vocab.txt").rename(tmp_path / "words/vocab.txt")
+    _, ours = imported(theirs, "--tokenizer", tmp_path / "words/vocab.txt")
+    assert load_trained(str(ours)).tokenizer.vocab_size == len(WORDS)
+
+
+def test_fewer_positions(make_bert, imported, refused, bert_jax_here):
+    theirs = make_bert()
+    output, ours = imported(theirs, "--max-positions", "16")
+    assert "the first 16 of 40 positions are kept" in output
+    config = load_trained(str(ours)).config
+    assert config.encoder.max_positions == 16
+    same(ours, theirs, bert_jax_here)
+    errors = refused_elsewhere(bert_jax_here, theirs, "--max-positions", "41")
+    assert "--max-positions is 41, the source has learned 40" in errors
+
+
+def refused_elsewhere(bert_jax_here, source, *words):
+    finished = bert_jax_here("import", source, "--output", source.parent / "more", *words)
+    assert finished.code == 2 and not (source.parent / "more").exists()
+    return finished.errors
+
+
+@pytest.mark.parametrize("rows", [24, 64])
+def test_another_number_of_positions_than_its_config_says(rows, make_bert, refused):
+    theirs = make_bert()
+    table = np.zeros((rows, 32), np.float32)
+    change_tensors(theirs, lambda tensors: tensors.update({POSITIONS: table}))
+    assert f" != {POSITIONS}: [{rows}, 32] there, [40, 32] by its config" in refused(theirs)
+
+
+REFUSED_CONFIGS = {
+    "another architecture": (dict(model_type="roberta"), "model_type is 'roberta'"),
+    "another activation": (dict(hidden_act="relu"), "hidden_act is 'relu'; understood are gelu"),
+    "relative positions": (
+        dict(position_embedding_type="relative_key"),
+        "position_embedding_type is 'relative_key'; only 'absolute'",
+    ),
+    "a decoder": (dict(is_decoder=True), "is_decoder is True"),
+    "an incomplete file": (dict(hidden_size=None), "it lacks hidden_size"),
+    "odd sizes": (dict(num_attention_heads=5), "hidden_dim=32 is not divisible by num_heads=5"),
+    "text for a number": (dict(hidden_size="wide"), "config.json: "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_CONFIGS)
+def test_another_kind_of_model_is_refused(case, make_bert, refused):
+    changes, words = REFUSED_CONFIGS[case]
+    theirs = make_bert()
+    change_config(theirs, **changes)
+    assert words in refused(theirs)
+
+
+def test_settings_that_old_files_leave_out(make_bert, imported, bert_jax_here):
+    theirs = make_bert()
+    change_config(theirs, type_vocab_size=None, layer_norm_eps=None, model_type=None)
+    config = read_model(imported(theirs)[1])[0].encoder
+    assert (config.num_segments, config.layer_norm_epsilon) == (2, 1e-12)
+
+
+def test_damaged_files(make_bert, refused):
+    theirs = make_bert()
+    file = theirs / "model.safetensors"
+    whole = file.read_bytes()
+    for length in (4, 100, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        assert f"{file}: damaged or cut short" in refused(theirs), length
+    file.unlink()
+    assert "no weights in it" in refused(theirs)
+    (theirs / "pytorch_model.bin").write_bytes(b"PK\x03\x04 and no more")
+    assert "PyTorch cannot read it" in refused(theirs)
+    (theirs / "pytorch_model.bin").unlink()
+    index = theirs / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {LAYER: "model-00001-of-00002.safetensors"}}))
+    assert "names model-00001-of-00002.safetensors, which" in refused(theirs)
+    index.write_text("{")
+    assert "damaged: expected a weight_map" in refused(theirs)
+    (theirs / "config.json").write_text("{")
+    assert "config.json: not valid JSON" in refused(theirs)
+    (theirs / "config.json").unlink()
+    assert "no config.json in it" in refused(theirs)
+
+
+class Touch:
+    """What a pickle can do on its own: here, leave a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_runs_no_code(make_bert, refused, tmp_path):
+    theirs = make_bert()
+    (theirs / "model.safetensors").unlink()
+    torch.save({LAYER: Touch(theirs / "owned")}, theirs / "pytorch_model.bin")
+    assert "PyTorch cannot read it" in refused(theirs)
+    assert not (theirs / "owned").exists()
+
+
+def test_names_of_the_hub(make_bert, imported, refused, monkeypatch, tmp_path):
+    theirs, asked = make_bert(), []
+
+    def download(name, allow_patterns):
+        asked.append((name, allow_patterns))
+        return str(theirs)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    imported("google-bert/bert-base-uncased")
+    [(name, patterns)] = asked
+    assert name == "google-bert/bert-base-uncased"
+    assert "model*.safetensors" in patterns and not any(p.endswith(".bin") for p in patterns)
+    monkeypatch.undo()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (tmp_path / "ours").rename(tmp_path / "kept")
+    assert "the hub does not give a model of that name" in refused("someone/nothing-of-the-kind")
+    assert "no such directory, nor a model's name" in refused("models/of/mine")
