@@ -1,0 +1,147 @@
+"""The table that users will trust: it passes what agrees, and fails what does not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_jax.interop.comparison import Difference, differences, only_one_gives
+from bert_jax.interop.probes import Probe, random_probe
+
+from .conftest import change_config, change_tensors
+
+# A tensor of every part of the model, and one of its numbers.
+WEIGHTS = {
+    "bert.embeddings.word_embeddings.weight": (50, 3),
+    "bert.embeddings.position_embeddings.weight": (39, 0),  # the last position
+    "bert.embeddings.token_type_embeddings.weight": (1, 31),
+    "bert.embeddings.LayerNorm.bias": (0,),
+    "bert.encoder.layer.0.attention.self.query.weight": (5, 7),
+    "bert.encoder.layer.1.attention.self.value.bias": (9,),
+    "bert.encoder.layer.1.output.LayerNorm.weight": (2,),
+    "bert.encoder.layer.1.intermediate.dense.weight": (47, 31),
+    "bert.pooler.dense.weight": (0, 0),
+    "cls.predictions.bias": (70,),
+    "cls.predictions.transform.dense.weight": (3, 3),
+    "cls.seq_relationship.weight": (1, 30),
+}
+
+
+@pytest.fixture
+def ours(make_bert, bert_jax_here, tmp_path):
+    """A work directory made of `theirs` beside it."""
+    assert bert_jax_here("import", make_bert(), "--output", tmp_path / "ours").code == 0
+    return tmp_path / "ours"
+
+
+def failing_rows(output: str) -> list[str]:
+    """The outputs whose relative difference exceeds 1e-4 somewhere."""
+    rows = re.findall(r"^(\S.*?)  +(.*)$", output.split("relative\n")[1], re.M)
+    return [name for name, cells in rows if max(map(float, cells.split()[1::2])) > 1e-4]
+
+
+def test_one_changed_weight_is_seen_wherever_it_is(ours, bert_jax_here, tmp_path):
+    theirs, seen = ours.parent / "theirs", {}
+    for name, place in WEIGHTS.items():
+        changed = tmp_path / "changed"
+        shutil.copytree(theirs, changed)
+
+        def change(tensors, name=name, place=place):
+            tensors[name] = tensors[name].copy()
+            tensors[name][place] += 0.05
+
+        change_tensors(changed, change)
+        finished = bert_jax_here("verify", ours, changed)
+        assert finished.code == 1, name
+        assert "FAIL: " in finished.output and "NOT within 0.0001" in finished.output
+        seen[name] = failing_rows(finished.output)
+        shutil.rmtree(changed)
+    # And the first row that differs tells where to look.
+    assert seen["bert.embeddings.LayerNorm.bias"][0] == "embeddings"
+    assert seen["bert.encoder.layer.0.attention.self.query.weight"][0] == "layer 1"
+    assert seen["bert.encoder.layer.1.output.LayerNorm.weight"][0] == "layer 2"
+    assert seen["bert.pooler.dense.weight"] == ["pooled output", "next-sentence logits"]
+    assert seen["cls.predictions.bias"] == ["masked-LM logits"]
+    assert seen["cls.seq_relationship.weight"] == ["next-sentence logits"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(layer_norm_eps=1e-3),
+        dict(hidden_act="gelu_new"),
+        dict(num_attention_heads=2),
+    ],
+    ids=["epsilon", "activation", "heads"],
+)
+def test_a_changed_setting_is_seen(changes, ours, bert_jax_here):
+    theirs = ours.parent / "theirs"
+    assert bert_jax_here("verify", theirs, ours).code == 0
+    change_config(theirs, **changes)
+    for pair in ((theirs, ours), (ours, theirs)):
+        assert bert_jax_here("verify", *pair).code == 1
+
+
+def test_a_tolerance_is_kept(ours, bert_jax_here):
+    theirs = ours.parent / "theirs"
+    assert bert_jax_here("verify", ours, theirs, "--tolerance", "1e-9").code == 1
+    for wrong in ("0", "-1", "nan"):
+        refused = bert_jax_here("verify", ours, theirs, f"--tolerance={wrong}")
+        assert refused.code == 2 and "expected a positive number" in refused.errors
+
+
+def test_weights_that_do_not_fill_their_model_are_refused(ours, bert_jax_here):
+    theirs = ours.parent / "theirs"
+    change_tensors(theirs, lambda tensors: tensors.pop("bert.pooler.dense.bias"))
+    refused = bert_jax_here("verify", ours, theirs)
+    assert refused.code == 2
+    assert "finds no usable weights for bert.pooler.dense.bias" in refused.errors
+
+
+def test_no_model_at_all(ours, bert_jax_here, tmp_path):
+    refused = bert_jax_here("verify", ours, tmp_path / "nothing")
+    assert refused.code == 2 and "no model that is known" in refused.errors
+
+
+def probe_of(mask: list[list[int]]) -> Probe:
+    ids = np.zeros((len(mask), len(mask[0])), np.int32)
+    return Probe("by hand", ids, ids, np.array(mask, np.int32))
+
+
+def test_differences_by_hand():
+    probe = probe_of([[1, 1, 0]])
+    first = {"hidden": np.array([[[3.0], [4.0], [900.0]]], np.float32), "pooled": np.ones((1, 1))}
+    second = {"hidden": np.array([[[3.0], [4.5], [0.0]]], np.float32), "logits": np.ones((1, 1))}
+    [(name, found)] = differences(first, second, probe).items()
+    assert name == "hidden"
+    assert found.largest == 0.5  # padding is not looked at
+    assert found.relative == pytest.approx(0.5 / np.sqrt((9 + 20.25) / 2))
+    assert only_one_gives(first, second) == ["pooled", "logits"]
+
+
+@pytest.mark.parametrize(
+    "other", [np.full((1, 2), np.nan), np.full((1, 2), np.inf), np.zeros((1, 3)), np.zeros((2, 1))]
+)
+def test_what_is_not_comparable_is_infinitely_far(other):
+    probe = probe_of([[1, 1]])
+    for pair in ((np.ones((1, 2)), other), (other, np.ones((1, 2)))):
+        outputs = [{"pooled": array.astype(np.float32)} for array in pair]
+        assert differences(*outputs, probe)["pooled"] == Difference(np.inf, np.inf)
+
+
+def test_equal_zeros_are_equal():
+    zeros = {"pooled": np.zeros((1, 2), np.float32)}
+    assert differences(zeros, zeros, probe_of([[1]]))["pooled"] == Difference(0.0, 0.0)
+
+
+def test_random_input_reaches_every_position_and_segment():
+    probe = random_probe(1000, 3, 40, seed=0)
+    assert probe.token_ids.shape == (4, 40)
+    assert probe.attention_mask[0].all() and not probe.attention_mask[-1].all()
+    real = probe.attention_mask == 1
+    assert set(np.unique(probe.segment_ids[real])) == {0, 1, 2}
+    assert (np.diff(probe.attention_mask, axis=1) <= 0).all()  # padding comes last
+    assert len(np.unique(probe.token_ids[real])) > 60
