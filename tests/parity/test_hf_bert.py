@@ -1,6 +1,5 @@
 """The same numbers as Hugging Face's BERT and PyTorch's AdamW, given the same parameters."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,54 +12,17 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
+from bert_jax.interop.huggingface_names import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.encoder import EncoderOutput
 from bert_jax.models.heads import PretrainingModel, PretrainingOutput
+from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.protocol import total_loss
 from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import make_train_step
-
-# Hugging Face's name to ours, "*" being the number of the layer. Ours ends in `.kernel` where the
-# matrix stands the other way round (theirs is [out, in]).
-NAMES = {
-    "bert.embeddings.word_embeddings.weight": "encoder.embeddings.token",
-    "bert.embeddings.position_embeddings.weight": "encoder.embeddings.position",
-    "bert.embeddings.token_type_embeddings.weight": "encoder.embeddings.segment",
-    "bert.embeddings.LayerNorm.weight": "encoder.embeddings.norm.scale",
-    "bert.embeddings.LayerNorm.bias": "encoder.embeddings.norm.bias",
-    "bert.encoder.layer.*.attention.self.query.weight": "encoder.layers.*.attention.query.kernel",
-    "bert.encoder.layer.*.attention.self.query.bias": "encoder.layers.*.attention.query.bias",
-    "bert.encoder.layer.*.attention.self.key.weight": "encoder.layers.*.attention.key.kernel",
-    "bert.encoder.layer.*.attention.self.key.bias": "encoder.layers.*.attention.key.bias",
-    "bert.encoder.layer.*.attention.self.value.weight": "encoder.layers.*.attention.value.kernel",
-    "bert.encoder.layer.*.attention.self.value.bias": "encoder.layers.*.attention.value.bias",
-    "bert.encoder.layer.*.attention.output.dense.weight": (
-        "encoder.layers.*.attention.output.kernel"
-    ),
-    "bert.encoder.layer.*.attention.output.dense.bias": "encoder.layers.*.attention.output.bias",
-    "bert.encoder.layer.*.attention.output.LayerNorm.weight": (
-        "encoder.layers.*.attention_norm.scale"
-    ),
-    "bert.encoder.layer.*.attention.output.LayerNorm.bias": "encoder.layers.*.attention_norm.bias",
-    "bert.encoder.layer.*.intermediate.dense.weight": "encoder.layers.*.ffn.up.kernel",
-    "bert.encoder.layer.*.intermediate.dense.bias": "encoder.layers.*.ffn.up.bias",
-    "bert.encoder.layer.*.output.dense.weight": "encoder.layers.*.ffn.down.kernel",
-    "bert.encoder.layer.*.output.dense.bias": "encoder.layers.*.ffn.down.bias",
-    "bert.encoder.layer.*.output.LayerNorm.weight": "encoder.layers.*.ffn_norm.scale",
-    "bert.encoder.layer.*.output.LayerNorm.bias": "encoder.layers.*.ffn_norm.bias",
-    "bert.pooler.dense.weight": "pooler.dense.kernel",
-    "bert.pooler.dense.bias": "pooler.dense.bias",
-    "cls.predictions.bias": "masked_lm.bias",
-    "cls.predictions.transform.dense.weight": "masked_lm.transform.kernel",
-    "cls.predictions.transform.dense.bias": "masked_lm.transform.bias",
-    "cls.predictions.transform.LayerNorm.weight": "masked_lm.norm.scale",
-    "cls.predictions.transform.LayerNorm.bias": "masked_lm.norm.bias",
-    "cls.seq_relationship.weight": "next_sentence.kernel",
-    "cls.seq_relationship.bias": "next_sentence.bias",
-}
 
 SMALL = EncoderConfig(
     vocab_size=61,
@@ -93,22 +55,37 @@ GRID = {
         "gelu_new",
         14,
     ),
+    "wide-one-layer": (
+        replace(
+            SMALL,
+            num_layers=1,
+            hidden_dim=96,
+            num_heads=12,
+            ffn_dim=64,
+            vocab_size=203,
+            max_positions=31,
+            layer_norm_epsilon=1e-5,
+        ),
+        "gelu_python",
+        31,
+    ),
+    "narrow-six-layers": (
+        replace(SMALL, activation="gelu_tanh", num_layers=6, hidden_dim=8, num_heads=2, ffn_dim=80),
+        "gelu_fast",
+        13,
+    ),
 }
 
 Parameters = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
 
 
-def from_torch(tensors: dict[str, torch.Tensor]) -> Parameters:
-    """Named tensors of theirs as named arrays of ours."""
-    arrays = {}
-    for name, tensor in tensors.items():
-        number = re.search(r"\.(\d+)\.", name)
-        ours = NAMES[name.replace(number.group(), ".*.") if number else name]
-        array = tensor.detach().numpy()
-        array = array.T if ours.endswith(".kernel") else array
-        arrays[ours.replace("*", number.group(1)) if number else ours] = array.copy()
-    return arrays
+def from_torch(tensors: dict[str, torch.Tensor], config: EncoderConfig) -> Parameters:
+    """Named tensors of theirs as named arrays of ours, all of them."""
+    places = origins(ModelConfig(config))
+    assert {place.name for place in places.values()} == tensors.keys()
+    arrays = {ours: tensors[place.name].detach().numpy() for ours, place in places.items()}
+    return {ours: places[ours].values_here(array).copy() for ours, array in arrays.items()}
 
 
 def hugging_face(config: EncoderConfig, activation: str) -> transformers.BertForPreTraining:
@@ -162,13 +139,14 @@ def their_loss(model: transformers.BertForPreTraining, batch: Batch) -> torch.Te
 class Case:
     """A cell of the grid: both models with the same parameters, and batches for them."""
 
+    config: EncoderConfig
     theirs: transformers.BertForPreTraining
     task: Pretraining
     batches: list[Batch]
 
     @property
     def params(self) -> Parameters:
-        return from_torch(dict(self.theirs.named_parameters()))
+        return from_torch(dict(self.theirs.named_parameters()), self.config)
 
 
 def make_case(name: str, draw_document: Callable, lay_out: Callable) -> Case:
@@ -179,7 +157,7 @@ def make_case(name: str, draw_document: Callable, lay_out: Callable) -> Case:
         documents = [draw_document(rng, size, config.vocab_size) for size in (length, 9, 5, 12)]
         batches.append(lay_out([[d] for d in documents], length=length, predictions=3, pieces=1))
     task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
-    return Case(hugging_face(config, activation), task, batches)
+    return Case(config, hugging_face(config, activation), task, batches)
 
 
 @pytest.fixture(scope="module", params=GRID)
@@ -248,7 +226,8 @@ def test_loss_and_gradients_agree(case: Case) -> None:
     expected_loss = their_loss(case.theirs, batch)
     expected_loss.backward()
     assert_allclose(ours, expected_loss.item(), rtol=1e-6)
-    expected = from_torch({name: p.grad for name, p in case.theirs.named_parameters()})
+    gradients = {name: p.grad for name, p in case.theirs.named_parameters()}
+    expected = from_torch(gradients, case.config)
     assert grads.keys() == expected.keys()
     for name, gradient in grads.items():
         # A key's bias moves every score of a query alike, which a softmax does not see: its
