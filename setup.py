@@ -13,6 +13,7 @@ REQUIRES = [
     "jax>=0.10.2,<0.12",
     "flax>=0.12.8,<0.13",
     "optax>=0.2.8,<0.3",
+    "flatbuffers>=25.12",  # what jax.export writes with
     "orbax-checkpoint>=0.12.8,<0.13",
     "numpy>=2.4,<3",
     # reading
@@ -36,7 +37,12 @@ REQUIRES = [
 # What tensorflow-datasets builds tfds:wikipedia with, and does not install itself.
 WIKIPEDIA = ["apache-beam>=2.77,<3", "mwparserfromhell>=0.6,<1", "mwxml>=0.3,<1"]
 
+# What other frameworks' models are read, written and run with; installed for the formats in use.
+TORCH = ["torch>=2.6", "transformers>=5.23,<6"]
+ONNX = ["onnx>=1.23,<2", "onnx-ir>=1.1,<2", "onnxruntime>=1.31,<2"]
+
 DEV = [
+    *ONNX,
     "mypy>=2.4,<3",
     "pytest>=9.2,<10",
     "pytest-xdist>=3.8,<4",
@@ -61,6 +67,8 @@ setup(
         "cuda13": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
         "wikipedia": WIKIPEDIA,
+        "torch": TORCH,
+        "onnx": ONNX,
         "dev": DEV,
     },
     entry_points={"console_scripts": ["bert-jax = bert_jax.cli.main:main"]},

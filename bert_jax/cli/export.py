@@ -1,28 +1,26 @@
-"""Take a model out: a directory or file that other frameworks load.
+"""Take a model out: a directory that other frameworks load.
 
     bert-jax export runs/mine --format huggingface --output exported/mine
-    bert-jax export runs/mine --format huggingface --head encoder --output exported/encoder
+    bert-jax export runs/mine --format onnx --head encoder --output exported/encoder
 
-huggingface: config.json, model.safetensors, the tokenizer and a model card, for
-`AutoModelForPreTraining.from_pretrained` and its like.
+huggingface: for `from_pretrained`: config.json, model.safetensors.
+onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX Runtime and others.
+stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
+
+Each with the tokenizer's files and a model card, whose first lines of code load the model.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
+from bert_jax.cli.export_formats import FORMATS
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.cli.work_dir import TOKENIZER_NAME, load_for_export, read_model
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.huggingface_export import write_directory
-from bert_jax.models.model import HEADS, ModelConfig
-from bert_jax.models.parameters import Parameters
-
-Writer = Callable[[ModelConfig, Parameters, Tokenizer, Path], None]
-FORMATS: dict[str, Writer] = {"huggingface": write_directory}
+from bert_jax.models.model import HEADS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,17 +31,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head", choices=HEADS, help="export a part of the model only (default: all its heads)"
     )
+    parser.add_argument(
+        "--hidden-states",
+        action="store_true",
+        help="onnx, stablehlo: make the embeddings and every layer's output outputs too",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the directory, whole or not at all."""
-    work_dir, output = Path(args.work_dir), Path(args.output)
-    config, step, parameters = load_for_export(work_dir, args.head)
-    tokenizer = Tokenizer.load(work_dir / TOKENIZER_NAME)
+    work_dir, output, chosen = Path(args.work_dir), Path(args.output), FORMATS[args.format]
+    if args.hidden_states and not chosen.hidden_states:
+        raise ValueError(
+            f"--hidden-states means nothing to --format {args.format}, whose users ask the model "
+            "itself for them"
+        )
     origin = read_model(work_dir)[1]
     with new_directory(output) as target:
-        FORMATS[args.format](config, parameters, tokenizer, target)
-        card = model_card(work_dir, config, origin, step)
+        config, step, parameters = load_for_export(work_dir, args.head)
+        tokenizer = Tokenizer.load(work_dir / TOKENIZER_NAME)
+        chosen.write(config, parameters, tokenizer, target, args.hidden_states)
+        usage = chosen.usage(config)
+        card = model_card(work_dir, config, origin, step, chosen.library, usage)
         (target / "README.md").write_text(card, encoding="utf-8")
     size = sum(file.stat().st_size for file in output.iterdir())
     print(f"{output}: a BERT with the head {config.head!r}, {size / 2**20:,.1f} MiB")

@@ -27,7 +27,14 @@ PIPELINES = {
 }
 
 
-def model_card(work_dir: Path, config: ModelConfig, origin: Mapping[str, str], step: int) -> str:
+def model_card(
+    work_dir: Path,
+    config: ModelConfig,
+    origin: Mapping[str, str],
+    step: int,
+    library: str,
+    usage: str,
+) -> str:
     """The text, with the front matter that Hugging Face's hub reads.
 
     Args:
@@ -35,9 +42,11 @@ def model_card(work_dir: Path, config: ModelConfig, origin: Mapping[str, str], s
       config: what was exported.
       origin: as model.json has it.
       step: of the checkpoint.
+      library: what loads it, as the hub calls it.
+      usage: Python code that does.
     """
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
-    lines = ["---", "library_name: transformers"]
+    lines = ["---", f"library_name: {library}"]
     if config.head in PIPELINES:
         lines.append(f"pipeline_tag: {PIPELINES[config.head]}")
     lines += ["tags:", "- bert", "---", "", f"# {work_dir.resolve().name}", ""]
@@ -45,6 +54,7 @@ def model_card(work_dir: Path, config: ModelConfig, origin: Mapping[str, str], s
         f"A BERT with the head `{config.head}` and {count(definition.shapes):,} parameters, "
         f"exported by bert_jax {__version__}."
     )
+    lines += ["", "```python", usage.strip(), "```"]
     lines += ["", "## Model", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in vars(config.encoder).items()]
     if config.labels:

@@ -14,9 +14,12 @@ from bert_jax.data.tokenizer_files import holds_tokenizer
 from bert_jax.interop.comparison import Outputs, Side, Sizes
 from bert_jax.interop.huggingface_side import HuggingFaceSide
 from bert_jax.interop.probes import Probe
+from bert_jax.interop.stablehlo import SIGNATURE, StableHLOSide
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.inference import infer
 from bert_jax.models.model import define_model
+
+ONNX_NAME = "model.onnx"
 
 
 class WorkDirSide:
@@ -56,17 +59,30 @@ def open_side(path: Path) -> Side:
     """
     if (path / MODEL_NAME).is_file():
         return WorkDirSide(path)
+    if (path / SIGNATURE).is_file():
+        return StableHLOSide(path)
+    for file in (path, path / ONNX_NAME):
+        if file.suffix == ".onnx" and file.is_file():
+            return _onnx_side(file)
     if (path / "config.json").is_file():
         return HuggingFaceSide(path)
     raise ValueError(
-        f"{path}: no model that is known: expected a work directory ({MODEL_NAME}) or a Hugging "
-        "Face directory (config.json)"
+        f"{path}: no model that is known: expected a work directory ({MODEL_NAME}), a Hugging Face "
+        f"directory (config.json), an ONNX file (*.onnx) or a StableHLO artefact ({SIGNATURE})"
     )
+
+
+def _onnx_side(file: Path) -> Side:
+    try:
+        from bert_jax.interop.onnx import OnnxSide
+    except ImportError as error:
+        raise ValueError(f"{file}: {error}; pip install 'bert_jax[onnx]'") from error
+    return OnnxSide(file)
 
 
 def open_tokenizer(path: Path) -> Tokenizer | None:
     """The tokenizer of the model at `path`, None if it has none."""
-    for directory in (path / TOKENIZER_NAME, path):
+    for directory in (path / TOKENIZER_NAME, path, path.parent):
         if holds_tokenizer(directory):
             return Tokenizer.load(directory)
     return None

@@ -1,0 +1,128 @@
+"""The formats of `export`: who writes them, and the lines of Python that load them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.huggingface_names import ARCHITECTURES
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.parameters import Parameters
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    write: (model, parameters, tokenizer, directory, hidden states too).
+    library: what loads it, as Hugging Face's hub calls it.
+    usage: Python code that loads and runs it.
+    hidden_states: whether it fixes which outputs there are, and can have these.
+    """
+
+    write: Callable[[ModelConfig, Parameters, Tokenizer, Path, bool], None]
+    library: str
+    usage: Callable[[ModelConfig], str]
+    hidden_states: bool
+
+
+def _huggingface(
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    hidden_states: bool,
+) -> None:
+    from bert_jax.interop.huggingface_export import write_directory
+
+    assert not hidden_states
+    write_directory(config, parameters, tokenizer, target)
+
+
+def _onnx(
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    hidden_states: bool,
+) -> None:
+    try:
+        from bert_jax.interop.onnx import write_onnx
+    except ImportError as error:
+        raise ValueError(f"--format onnx: {error}; pip install 'bert_jax[onnx]'") from error
+    write_onnx(config, parameters, tokenizer, target, hidden_states=hidden_states)
+
+
+def _stablehlo(
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    hidden_states: bool,
+) -> None:
+    from bert_jax.interop.stablehlo import write_stablehlo
+
+    write_stablehlo(config, parameters, tokenizer, target, hidden_states=hidden_states)
+
+
+def _huggingface_usage(config: ModelConfig) -> str:
+    architecture = ARCHITECTURES[config.head]
+    return f"""
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = {architecture}.from_pretrained(".")
+outputs = model(**tokenizer("A sentence.", return_tensors="pt"))
+"""
+
+
+def _ids(config: ModelConfig, call: str, names: tuple[str, ...], dtype: str) -> str:
+    """Code that tokenizes a sentence and gives the model its ids."""
+    axis = "[None, None]" if config.head == "multiple_choice" else "[None]"
+    fields = dict(zip(names, ("ids", "type_ids", "attention_mask"), strict=True))
+    lines = ['encoding = tokenizers.Tokenizer.from_file("tokenizer.json").encode("A sentence.")']
+    lines += [
+        f"{name} = np.array(encoding.{field}, np.{dtype}){axis}" for name, field in fields.items()
+    ]
+    return "\n".join([*lines, call])
+
+
+def _onnx_usage(config: ModelConfig) -> str:
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    feed = "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+    code = _ids(config, f"outputs = session.run(None, {feed})", names, "int64")
+    return f"""
+import numpy as np
+import onnxruntime
+import tokenizers
+
+session = onnxruntime.InferenceSession("model.onnx")
+{code}
+"""
+
+
+def _stablehlo_usage(config: ModelConfig) -> str:
+    names = ("token_ids", "segment_ids", "attention_mask")
+    code = _ids(config, f"outputs = program.call(weights, {', '.join(names)})", names, "int32")
+    return f"""
+# pip install jax flatbuffers tokenizers. JAX loads this artefact for at least six months after the
+# version that wrote it, and from up to three weeks before it (jax.export's compatibility
+# guarantees); export again from the work directory after that.
+import jax
+import numpy as np
+import tokenizers
+
+with open("model.stablehlo", "rb") as file:
+    program = jax.export.deserialize(bytearray(file.read()))
+weights = {{name: jax.numpy.asarray(array) for name, array in np.load("weights.npz").items()}}
+{code}
+"""
+
+
+FORMATS = {
+    "huggingface": Format(_huggingface, "transformers", _huggingface_usage, hidden_states=False),
+    "onnx": Format(_onnx, "onnx", _onnx_usage, hidden_states=True),
+    "stablehlo": Format(_stablehlo, "jax", _stablehlo_usage, hidden_states=True),
+}

@@ -1,0 +1,185 @@
+"""A model as an ONNX file with dynamic batch and length, and an ONNX file as a side."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+
+from bert_jax import __version__
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop import onnx_graph
+from bert_jax.interop.comparison import Outputs, Sizes
+from bert_jax.interop.huggingface_config import write_config
+from bert_jax.interop.huggingface_names import has_pooler
+from bert_jax.interop.probes import Probe
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.parameters import Parameters
+
+MODEL = "model.onnx"
+WEIGHTS = "model.onnx.data"
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_IR_VERSION = 10  # of ONNX 1.16, which every runtime that knows opset 20 reads
+_METADATA = "bert_jax"
+
+
+def write_onnx(
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    *,
+    hidden_states: bool = False,
+) -> None:
+    """Writes model.onnx, its weights, config.json and the tokenizer's files into `target`.
+
+    Inputs, int64 [batch, sequence] ([batch, choices, sequence] for multiple choice), and outputs
+    are named as Hugging Face's exporters name them; with `hidden_states`, `hidden_states_0` (the
+    embeddings), `hidden_states_1`, ... and `pooler_output` are outputs too.
+    """
+    graph = onnx_graph.GraphBuilder(config, lambda name: np.asarray(parameters.pop(name)))
+    dims = ["batch", "choices", "sequence"] if config.head == "multiple_choice" else None
+    shape = ir.Shape(dims or ["batch", "sequence"])
+    inputs = [ir.Value(name=n, shape=shape, type=ir.TensorType(ir.DataType.INT64)) for n in INPUTS]
+    outputs = _outputs(graph, inputs, hidden_states)
+    assert not parameters, f"exported no {sorted(parameters)}"
+    model = ir.Model(
+        ir.Graph(
+            inputs,
+            outputs,
+            nodes=graph.nodes,
+            initializers=list(graph.initializers.values()),
+            opset_imports={"": onnx_graph.OPSET},
+            name="bert",
+        ),
+        ir_version=_IR_VERSION,
+        producer_name="bert_jax",
+        producer_version=__version__,
+    )
+    encoder = config.encoder
+    sizes = (encoder.vocab_size, encoder.num_segments, encoder.max_positions)
+    model.metadata_props[_METADATA] = json.dumps({"head": config.head, "sizes": sizes})
+    ir.save(model, target / MODEL, external_data=WEIGHTS)
+    tokenizer.save(target)
+    if encoder.norm == "post" and encoder.positions == "learned":  # what config.json can say
+        content = json.dumps(write_config(config, tokenizer.pad_id), indent=2) + "\n"
+        (target / "config.json").write_text(content, encoding="utf-8")
+
+
+def _outputs(
+    graph: onnx_graph.GraphBuilder, inputs: list[ir.Value], hidden_states: bool
+) -> list[ir.Value]:
+    """Adds the model to the graph; its outputs, named."""
+    config = graph.config
+    token_ids, attention_mask, segment_ids = inputs
+    if config.head == "multiple_choice":
+        flat = graph.constant([-1])
+        choices = graph.op("Shape", token_ids, start=0, end=2)
+        length = graph.op("Shape", token_ids, start=2, end=3)
+        rows = graph.op("Concat", flat, length, axis=0)
+        token_ids, attention_mask, segment_ids = (
+            graph.op("Reshape", value, rows) for value in (token_ids, attention_mask, segment_ids)
+        )
+    states = onnx_graph.hidden_states(graph, token_ids, segment_ids, attention_mask)
+    hidden, encoder = states[-1], config.encoder
+    rows_dim = "batch" if config.head != "multiple_choice" else "batch_times_choices"
+    every_token = [rows_dim, "sequence"]
+    found: dict[str, tuple[ir.Value, list[str | int]]] = {}
+    pooled = onnx_graph.pooled(graph, hidden) if has_pooler(config) else None
+    if config.head == "encoder":
+        # Under a name of its own, beside the last of `hidden_states`.
+        last = graph.op("Identity", hidden)
+        found["last_hidden_state"] = last, [*every_token, encoder.hidden_dim]
+        if pooled is not None:
+            found["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
+    if config.head in ("pretraining", "masked_lm"):
+        name = "prediction_logits" if config.head == "pretraining" else "logits"
+        scores = onnx_graph.token_logits(graph, hidden)
+        found[name] = scores, [*every_token, encoder.vocab_size]
+    if config.head in ("pretraining", "next_sentence"):
+        assert pooled is not None
+        name = "seq_relationship_logits" if config.head == "pretraining" else "logits"
+        found[name] = graph.dense(pooled, "next_sentence"), [rows_dim, 2]
+    if config.head == "classification":
+        assert pooled is not None
+        found["logits"] = graph.dense(pooled, "classifier"), [rows_dim, len(config.scores)]
+    if config.head == "multiple_choice":
+        assert pooled is not None
+        scores = graph.op("Reshape", graph.dense(pooled, "classifier"), choices)
+        found["logits"] = scores, ["batch", "choices"]
+    if config.head == "tagging":
+        found["logits"] = graph.dense(hidden, "classifier"), [*every_token, len(config.scores)]
+    if config.head == "span":
+        scores = graph.dense(hidden, "classifier")
+        for number, name in enumerate(("start_logits", "end_logits")):
+            score = graph.op("Gather", scores, graph.constant(number), axis=2)
+            found[name] = score, [*every_token]
+    if hidden_states:
+        if pooled is not None:
+            found["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
+        for number, value in enumerate(states):
+            found[f"hidden_states_{number}"] = value, [*every_token, encoder.hidden_dim]
+    for name, (value, dims) in found.items():
+        value.name, value.shape = name, ir.Shape(dims)
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+    return [value for value, _ in found.values()]
+
+
+class OnnxSide:
+    """An ONNX file, run by ONNX Runtime on the CPU."""
+
+    title: str
+    sizes: Sizes | None
+
+    def __init__(self, file: Path):
+        """Loads it; ValueError if it is no model, or not one of `write_onnx`."""
+        try:
+            self._session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the runtime's own classes derive from nothing narrower
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{file}: ONNX Runtime cannot load it: {reason}") from error
+        told = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
+        if told is None:
+            raise ValueError(f"{file}: not exported by bert_jax: what its outputs are is not told")
+        content = json.loads(told)
+        self._head = content["head"]
+        self.sizes = Sizes(*content["sizes"])
+        self.title = f"{file} (ONNX, {self._head})"
+
+    def outputs(self, probe: Probe) -> Outputs:
+        """See `Side.outputs`."""
+        arrays = [
+            ids.astype(np.int64)
+            for ids in (probe.token_ids, probe.attention_mask, probe.segment_ids)
+        ]
+        if self._head == "multiple_choice":
+            arrays = [array[:, None] for array in arrays]
+        # The segments of a model that has none are no input of it.
+        wanted = {value.name for value in self._session.get_inputs()}
+        feed = {n: a for n, a in zip(INPUTS, arrays, strict=True) if n in wanted}
+        names = [value.name for value in self._session.get_outputs()]
+        given = dict(zip(names, self._session.run(None, feed), strict=True))
+        return self._ours(given)
+
+    def _ours(self, given: Outputs) -> Outputs:
+        ends = [given.pop(name) for name in ("start_logits", "end_logits") if name in given]
+        logits = {"masked_lm": "token_logits", "next_sentence": "next_sentence_logits"}
+        names = {
+            "last_hidden_state": "hidden",
+            "pooler_output": "pooled",
+            "prediction_logits": "token_logits",
+            "seq_relationship_logits": "next_sentence_logits",
+            "logits": logits.get(self._head, "logits"),
+        }
+        found = {
+            names.get(name, name.replace("hidden_states_", "hidden_")): array
+            for name, array in given.items()
+        }
+        numbered = [name for name in found if re.fullmatch(r"hidden_\d+", name)]
+        if numbered:
+            found.setdefault("hidden", found[f"hidden_{len(numbered) - 1}"])
+        return found | ({"logits": np.stack(ends, axis=-1)} if ends else {})

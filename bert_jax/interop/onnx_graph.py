@@ -1,0 +1,168 @@
+"""The encoder and its heads written in ONNX operators.
+
+Written out rather than traced: each part becomes the operators that runtimes have kernels and
+fusions for (LayerNormalization, Gelu, the attention pattern of BERT), where a trace gives their
+arithmetic. Tests hold it to the model's own outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from bert_jax.models.embeddings import sinusoidal_positions
+from bert_jax.models.model import ModelConfig
+
+OPSET = 20  # the first with Gelu (ONNX 1.15, November 2023); LayerNormalization is of 17
+_MASKED = float(np.finfo(np.float32).min)
+
+Read = Callable[[str], NDArray[np.float32]]
+
+
+class GraphBuilder:
+    """Collects operators and the weights they use."""
+
+    def __init__(self, config: ModelConfig, read: Read):
+        """`read` gives a parameter's values by our name; each is asked for once."""
+        self.config = config
+        self.nodes: list[ir.Node] = []
+        self.initializers: dict[str, ir.Value] = {}
+        self._read = read
+
+    def op(self, kind: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+        """Adds an operator with one output."""
+        number = len(self.nodes)
+        output = ir.Value(name=f"{kind.lower()}_{number}")
+        converted = ir.convenience.convert_attributes(attributes)
+        node = ir.Node("", kind, inputs, converted, outputs=[output], name=f"{kind}_{number}")
+        self.nodes.append(node)
+        return output
+
+    def weight(self, name: str) -> ir.Value:
+        """A parameter under its own name."""
+        if name not in self.initializers:
+            self._add(name, self._read(name))
+        return self.initializers[name]
+
+    def constant(self, value: Any, dtype: Any = np.int64) -> ir.Value:
+        """A small constant; equal ones are one."""
+        array = np.asarray(value, dtype)
+        name = f"constant_{array.dtype}_{'_'.join(map(str, array.ravel()))}_{array.ndim}"
+        if name not in self.initializers:
+            self._add(name, array)
+        return self.initializers[name]
+
+    def table(self, name: str, values: NDArray[np.float32]) -> ir.Value:
+        """A table that is no parameter."""
+        self._add(name, values)
+        return self.initializers[name]
+
+    def _add(self, name: str, array: NDArray[Any]) -> None:
+        tensor = ir.Tensor(array, name=name)
+        shape, kind = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
+        self.initializers[name] = ir.Value(name=name, shape=shape, type=kind, const_value=tensor)
+
+    def dense(self, x: ir.Value, name: str) -> ir.Value:
+        """`x` times a kernel, plus a bias."""
+        product = self.op("MatMul", x, self.weight(f"{name}.kernel"))
+        return self.op("Add", product, self.weight(f"{name}.bias"))
+
+    def norm(self, x: ir.Value, name: str) -> ir.Value:
+        """Layer normalisation over the last dim."""
+        scale, bias = self.weight(f"{name}.scale"), self.weight(f"{name}.bias")
+        epsilon = self.config.encoder.layer_norm_epsilon
+        return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
+
+    def activation(self, x: ir.Value) -> ir.Value:
+        """The GELU of the config."""
+        tanh = self.config.encoder.activation == "gelu_tanh"
+        return self.op("Gelu", x, approximate="tanh" if tanh else "none")
+
+
+def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) -> ir.Value:
+    """[batch, length] ids to [batch, length, hidden_dim]."""
+    encoder, prefix = graph.config.encoder, "encoder.embeddings"
+    x = graph.op("Gather", graph.weight(f"{prefix}.token"), token_ids)
+    if encoder.positions == "learned":
+        table = graph.weight(f"{prefix}.position")
+    else:
+        values = sinusoidal_positions(encoder.max_positions, encoder.hidden_dim)
+        table = graph.table(f"{prefix}.position", values.astype(np.float32))
+    length = graph.op("Shape", token_ids, start=1, end=2)
+    rows = graph.op("Slice", table, graph.constant([0]), length, graph.constant([0]))
+    x = graph.op("Add", x, rows)
+    if encoder.num_segments:
+        x = graph.op("Add", x, graph.op("Gather", graph.weight(f"{prefix}.segment"), segment_ids))
+    return graph.norm(x, f"{prefix}.norm")
+
+
+def mask_bias(graph: GraphBuilder, attention_mask: ir.Value) -> ir.Value:
+    """[batch, length] of 1 and 0 to what is added to scores: [batch, 1, 1, length]."""
+    mask = graph.op("Cast", attention_mask, to=ir.DataType.FLOAT)
+    padding = graph.op("Sub", graph.constant(1.0, np.float32), mask)
+    bias = graph.op("Mul", padding, graph.constant(_MASKED, np.float32))
+    return graph.op("Unsqueeze", bias, graph.constant([1, 2]))
+
+
+def attention(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir.Value:
+    """Multi-head self-attention, as bert_jax/models/attention.py."""
+    encoder = graph.config.encoder
+    split = graph.constant([0, 0, encoder.num_heads, encoder.head_dim])
+
+    def heads(part: str, order: list[int]) -> ir.Value:
+        projected = graph.op("Reshape", graph.dense(x, f"{name}.{part}"), split)
+        return graph.op("Transpose", projected, perm=order)
+
+    query, key = heads("query", [0, 2, 1, 3]), heads("key", [0, 2, 3, 1])
+    scale = graph.constant(math.sqrt(encoder.head_dim), np.float32)
+    scores = graph.op("Div", graph.op("MatMul", query, key), scale)
+    probabilities = graph.op("Softmax", graph.op("Add", scores, bias), axis=-1)
+    attended = graph.op("MatMul", probabilities, heads("value", [0, 2, 1, 3]))
+    joined = graph.op("Transpose", attended, perm=[0, 2, 1, 3])
+    merged = graph.op("Reshape", joined, graph.constant([0, 0, encoder.hidden_dim]))
+    return graph.dense(merged, f"{name}.output")
+
+
+def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir.Value:
+    """One layer, with its LayerNorms after or before, as bert_jax/models/encoder.py."""
+
+    def ffn(y: ir.Value) -> ir.Value:
+        return graph.dense(graph.activation(graph.dense(y, f"{name}.ffn.up")), f"{name}.ffn.down")
+
+    attention_name, norms = f"{name}.attention", (f"{name}.attention_norm", f"{name}.ffn_norm")
+    if graph.config.encoder.norm == "post":
+        x = graph.norm(graph.op("Add", attention(graph, x, bias, attention_name), x), norms[0])
+        return graph.norm(graph.op("Add", ffn(x), x), norms[1])
+    x = graph.op("Add", x, attention(graph, graph.norm(x, norms[0]), bias, attention_name))
+    return graph.op("Add", x, ffn(graph.norm(x, norms[1])))
+
+
+def hidden_states(
+    graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value, attention_mask: ir.Value
+) -> list[ir.Value]:
+    """The embeddings and every layer's output."""
+    states = [embeddings(graph, token_ids, segment_ids)]
+    bias = mask_bias(graph, attention_mask)
+    for number in range(graph.config.encoder.num_layers):
+        states.append(layer(graph, states[-1], bias, f"encoder.layers.{number}"))
+    if graph.config.encoder.norm == "pre":
+        states[-1] = graph.norm(states[-1], "encoder.final_norm")
+    return states
+
+
+def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
+    """tanh of a dense layer on the first token's vector."""
+    first = graph.op("Gather", hidden, graph.constant(0), axis=1)
+    return graph.op("Tanh", graph.dense(first, "pooler.dense"))
+
+
+def token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
+    """The masked-LM head at every position."""
+    x = graph.norm(graph.activation(graph.dense(hidden, "masked_lm.transform")), "masked_lm.norm")
+    table = graph.op("Transpose", graph.weight("encoder.embeddings.token"), perm=[1, 0])
+    return graph.op("Add", graph.op("MatMul", x, table), graph.weight("masked_lm.bias"))

@@ -1,0 +1,102 @@
+"""A model as a StableHLO program with its weights beside it, which jax alone can load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.comparison import Outputs, Sizes
+from bert_jax.interop.probes import Probe
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.inference import infer
+from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.parameters import Parameters
+
+PROGRAM = "model.stablehlo"
+WEIGHTS = "weights.npz"
+SIGNATURE = "signature.json"
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def write_stablehlo(
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    *,
+    hidden_states: bool = False,
+) -> None:
+    """Writes the program, its weights, its signature and the tokenizer's files into `target`.
+
+    The program takes the weights by name and `token_ids`, `segment_ids` and `attention_mask`,
+    int32 [batch, length] of any size up to the model's positions ([batch, choices, length] for
+    multiple choice), and gives the outputs of `infer` by name.
+    """
+    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+
+    def run(weights: Parameters, *inputs: jax.Array) -> dict[str, jax.Array]:
+        return infer(definition.module(weights), *inputs, hidden_states=hidden_states)
+
+    dims = "batch, choices, length" if config.head == "multiple_choice" else "batch, length"
+    longest = config.encoder.max_positions
+    shape = export.symbolic_shape(dims, constraints=[f"length <= {longest}"])
+    ids = jax.ShapeDtypeStruct(shape, jnp.int32)
+    program = export.export(jax.jit(run), platforms=PLATFORMS)(definition.shapes, ids, ids, ids)
+    (target / PROGRAM).write_bytes(bytes(program.serialize()))
+    arrays = {name: np.asarray(parameters.pop(name)) for name in list(parameters)}
+    np.savez(target / WEIGHTS, **arrays)  # type: ignore[arg-type]  # no name is "allow_pickle"
+    signature = {
+        "inputs": ["token_ids", "segment_ids", "attention_mask"],
+        "shape": dims,
+        "outputs": sorted(_names(program)),
+        "platforms": list(PLATFORMS),
+        "calling_convention_version": program.calling_convention_version,
+        "vocab_size": config.encoder.vocab_size,
+        "num_segments": config.encoder.num_segments,
+        "max_positions": longest,
+    }
+    (target / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n", encoding="utf-8")
+    tokenizer.save(target)
+
+
+def _names(program: export.Exported) -> list[str]:
+    outputs = jax.tree.unflatten(program.out_tree, program.out_avals)
+    return list(outputs)
+
+
+class StableHLOSide:
+    """An artefact of `write_stablehlo` as a side of a comparison."""
+
+    title: str
+    sizes: Sizes | None
+
+    def __init__(self, directory: Path):
+        """Loads it; ValueError if a part of it is damaged."""
+        try:
+            signature = json.loads((directory / SIGNATURE).read_text(encoding="utf-8"))
+            self._program = export.deserialize(bytearray((directory / PROGRAM).read_bytes()))
+            with np.load(directory / WEIGHTS) as weights:
+                self._weights: dict[str, Any] = {
+                    name: jnp.asarray(weights[name]) for name in weights
+                }
+        except (ValueError, KeyError, OSError) as error:
+            raise ValueError(f"{directory}: damaged StableHLO artefact: {error}") from error
+        self._choices = "choices" in signature["shape"]
+        self.title = f"{directory} (StableHLO)"
+        self.sizes = Sizes(
+            signature["vocab_size"], signature["num_segments"], signature["max_positions"]
+        )
+
+    def outputs(self, probe: Probe) -> Outputs:
+        """See `Side.outputs`."""
+        inputs = [probe.token_ids, probe.segment_ids, probe.attention_mask]
+        if self._choices:
+            inputs = [ids[:, None] for ids in inputs]
+        return jax.device_get(self._program.call(self._weights, *inputs))
