@@ -137,8 +137,12 @@ class OnnxSide:
 
     def __init__(self, file: Path):
         """Loads it; ValueError if it is no model, or not one of `write_onnx`."""
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what is fatal is raised
         try:
-            self._session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                file, options, providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # the runtime's own classes derive from nothing narrower
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{file}: ONNX Runtime cannot load it: {reason}") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,8 @@ def write_stablehlo(
     shape = export.symbolic_shape(dims, constraints=[f"length <= {longest}"])
     ids = jax.ShapeDtypeStruct(shape, jnp.int32)
     program = export.export(jax.jit(run), platforms=PLATFORMS)(definition.shapes, ids, ids, ids)
-    (target / PROGRAM).write_bytes(bytes(program.serialize()))
+    serialized = bytes(program.serialize())
+    (target / PROGRAM).write_bytes(serialized)
     arrays = {name: np.asarray(parameters.pop(name)) for name in list(parameters)}
     np.savez(target / WEIGHTS, **arrays)  # type: ignore[arg-type]  # no name is "allow_pickle"
     signature = {
@@ -57,7 +60,9 @@ def write_stablehlo(
         "shape": dims,
         "outputs": sorted(_names(program)),
         "platforms": list(PLATFORMS),
+        "program_sha256": hashlib.sha256(serialized).hexdigest(),
         "calling_convention_version": program.calling_convention_version,
+        "jax_version": jax.__version__,
         "vocab_size": config.encoder.vocab_size,
         "num_segments": config.encoder.num_segments,
         "max_positions": longest,
@@ -81,12 +86,16 @@ class StableHLOSide:
         """Loads it; ValueError if a part of it is damaged."""
         try:
             signature = json.loads((directory / SIGNATURE).read_text(encoding="utf-8"))
-            self._program = export.deserialize(bytearray((directory / PROGRAM).read_bytes()))
+            serialized = (directory / PROGRAM).read_bytes()
+            # What reads it trusts it: it may do anything with a byte that was changed.
+            if hashlib.sha256(serialized).hexdigest() != signature["program_sha256"]:
+                raise ValueError(f"{PROGRAM} is not the one that {SIGNATURE} was written with")
+            self._program = export.deserialize(bytearray(serialized))
             with np.load(directory / WEIGHTS) as weights:
                 self._weights: dict[str, Any] = {
                     name: jnp.asarray(weights[name]) for name in weights
                 }
-        except (ValueError, KeyError, OSError) as error:
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{directory}: damaged StableHLO artefact: {error}") from error
         self._choices = "choices" in signature["shape"]
         self.title = f"{directory} (StableHLO)"

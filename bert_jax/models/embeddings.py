@@ -93,12 +93,11 @@ class Embeddings(nnx.Module):
                 ": shorten the sequences or raise max_positions"
             )
         if self.config.positions == "learned":
-            table = self.position[...][:length]
+            table = self.position[...]
         else:
-            table = jnp.asarray(
-                sinusoidal_positions(length, self.config.hidden_dim), dtype=jnp.float32
-            )
-        table = table.astype(self.dtype)
+            fixed = sinusoidal_positions(self.config.max_positions, self.config.hidden_dim)
+            table = jnp.asarray(fixed, dtype=jnp.float32)
+        table = table[:length].astype(self.dtype)
         if position_ids is None:
             return table[None]
         # A product, not a gather: its gradient would scatter a whole batch into `length` rows.
