@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import transformers
 
 from bert_jax.cli.work_dir import load_trained
 from bert_jax.training.metrics_log import read_metrics
@@ -161,3 +163,42 @@ def test_a_corpus_with_another_tokenizer_than_its_own_is_refused(bert_jax_here, 
     assert finished.code == 2
     assert "is not the one it was prepared with" in finished.errors
     assert not (tmp_path / "run").exists()
+
+
+def test_hugging_face_fills_the_same_masks(bert_jax_here, trained, tmp_path):
+    out = tmp_path / "out"
+    exported = bert_jax_here(
+        *("export", trained.work_dir, "--format", "huggingface", "--output", out)
+    )
+    assert exported.code == 0, exported.errors
+    compared = bert_jax_here("verify", out, trained.work_dir)
+    assert compared.code == 0, compared.output
+    sentences = [
+        "The ripe [MASK] fell. The muddy wasp buzzed.",
+        "The salty [MASK] drifted. The wooden boat rocked.",
+        "Was owl or [MASK] quiet?",
+    ]
+    ours = bert_jax_here("fill-mask", "--work-dir", trained.work_dir, *sentences).output
+    told = [re.findall(r"(\S+) (\d+\.\d)%", line) for line in ours.splitlines()]
+    transformers.logging.disable_progress_bar()
+    model = transformers.AutoModelForMaskedLM.from_pretrained(out)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    fill = transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=5)
+    for sentence, guesses in zip(sentences, filter(None, told), strict=True):
+        theirs = [(guess["token_str"], f"{guess['score']:.1%}"[:-1]) for guess in fill(sentence)]
+        assert theirs == guesses, sentence
+
+
+def test_the_card_of_an_export_says_how_it_was_trained(bert_jax_here, trained, tmp_path):
+    out = tmp_path / "out"
+    words = ("export", trained.work_dir, "--format", "huggingface", "--output", out)
+    assert bert_jax_here(*words).code == 0
+    card = (out / "README.md").read_text()
+    manifest = json.loads((trained.corpus / "manifest.json").read_text())
+    assert "- steps: 350\n" in card
+    assert "- only: 350 steps of 32 sequences of 64 tokens\n" in card
+    assert f"corpus {manifest['fingerprint']}: {manifest['train']['num_tokens']:,} tokens" in card
+    entries = read_metrics(trained.work_dir / "metrics.jsonl")
+    last = [entry for entry in entries if entry["kind"] == "evaluation"][-1]
+    assert f"| mlm_loss | {last['mlm_loss']:.4f} |" in card
+    assert f"| nsp_accuracy | {last['nsp_accuracy']:.4f} |" in card
