@@ -40,9 +40,14 @@ WIKIPEDIA = ["apache-beam>=2.77,<3", "mwparserfromhell>=0.6,<1", "mwxml>=0.3,<1"
 # What other frameworks' models are read, written and run with; installed for the formats in use.
 TORCH = ["torch>=2.6", "transformers>=5.23,<6"]
 ONNX = ["onnx>=1.23,<2", "onnx-ir>=1.1,<2", "onnxruntime>=1.31,<2"]
+TENSORFLOW = [
+    "tensorflow-cpu>=2.21,<3; sys_platform == 'linux'",
+    "tensorflow>=2.21,<3; sys_platform != 'linux'",
+]
 
 DEV = [
     *ONNX,
+    *TENSORFLOW,
     "mypy>=2.4,<3",
     "pytest>=9.2,<10",
     "pytest-xdist>=3.8,<4",
@@ -69,6 +74,7 @@ setup(
         "wikipedia": WIKIPEDIA,
         "torch": TORCH,
         "onnx": ONNX,
+        "tensorflow": TENSORFLOW,
         "dev": DEV,
     },
     entry_points={"console_scripts": ["bert-jax = bert_jax.cli.main:main"]},

@@ -2,6 +2,7 @@
 
     bert-jax import bert-base-uncased/ --output models/base
     bert-jax import google-bert/bert-base-uncased --output models/base     # from the hub
+    bert-jax import uncased_L-12_H-768_A-12/bert_model.ckpt --output models/base
     bert-jax import models/theirs --head classification --labels no yes --output models/mine
 
 Every tensor of the source is accounted for: one that is missing, left over or of a wrong shape is
@@ -18,6 +19,7 @@ from bert_jax.cli.foreign_source import local_directory
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, write_model
 from bert_jax.interop.huggingface_import import open_directory
+from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.models.model import HEADS
 from bert_jax.training.checkpoint import save_parameters
 
@@ -25,7 +27,10 @@ from bert_jax.training.checkpoint import save_parameters
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `import`."""
     parser.add_argument(
-        "source", metavar="SOURCE", help="a Hugging Face directory, or a model's name on the hub"
+        "source",
+        metavar="SOURCE",
+        help="a Hugging Face directory, a model's name on the hub, or a TensorFlow checkpoint of "
+        "Google's release (bert_model.ckpt, or the directory that holds one)",
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="the work directory to make")
     parser.add_argument(
@@ -50,9 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the work directory and print what became of every tensor."""
-    directory = local_directory(args.source)
-    found = open_directory(
-        directory,
+    is_huggingface = (Path(args.source) / "config.json").is_file()
+    prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))
+    source = prefix or local_directory(args.source)
+    found = (open_checkpoint if prefix else open_directory)(
+        source,
         tokenizer=Path(args.tokenizer) if args.tokenizer else None,
         head=args.head,
         labels=tuple(args.labels),

@@ -127,16 +127,44 @@ def open_directory(
         raise ValueError(f"{file}: not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{file}: expected a JSON object")
-    encoder = read_encoder(content, str(file))
-    tensors = NewestNames(open_weights(directory))
+    return settle_directory(
+        content,
+        read_encoder(content, str(file)),
+        NewestNames(open_weights(directory)),
+        Tokenizer.load(tokenizer or directory),
+        directory,
+        head=head,
+        labels=labels,
+        max_positions=max_positions,
+    )
+
+
+def settle_directory(
+    content: Mapping[str, Any],
+    encoder: EncoderConfig,
+    tensors: ForeignTensors,
+    tokenizer: Tokenizer,
+    source: Path,
+    *,
+    head: Head | None,
+    labels: tuple[str, ...],
+    max_positions: int | None,
+) -> ForeignModel:
+    """The model that a config, tensors with Hugging Face's names and a tokenizer make.
+
+    Args:
+      content: config.json, for what `encoder` does not hold.
+      source: for messages.
+      head, labels, max_positions: see `open_directory`.
+    """
     notes: list[str] = []
     encoder = _with_table_sizes(encoder, tensors.shapes, max_positions, notes)
-    words = Tokenizer.load(tokenizer or directory)
-    check_vocabulary(words, encoder)
-    config = _model_config(content, encoder, tensors.shapes, head, labels, directory)
-    account = settle_bert(config, tensors, asked=head is not None, positions=max_positions)
+    check_vocabulary(tokenizer, encoder)
+    config = _model_config(content, encoder, tensors.shapes, head, labels, source)
+    asked = head is not None
+    account = settle_bert(config, tensors, asked=asked, positions=max_positions)
     _check_tied(tensors)
-    return ForeignModel(config, words, account, tensors, notes)
+    return ForeignModel(config, tokenizer, account, tensors, notes)
 
 
 def settle_bert(

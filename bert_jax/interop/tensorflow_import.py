@@ -1,0 +1,145 @@
+"""Google's original BERT checkpoints: TensorFlow variables under Hugging Face's names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.huggingface_config import read_encoder
+from bert_jax.interop.huggingface_import import ForeignModel, NewestNames, settle_directory
+from bert_jax.models.model import Head
+
+CONFIG = "bert_config.json"
+INDEX = ".index"
+# What training keeps beside the parameters: Adam's and LAMB's moments, counters, loss scales.
+_SLOT = re.compile(r"/(adam|lamb)_[mv](_\d+)?$|^(global_step|save_counter|_CHECKPOINTABLE)")
+_LOSS_SCALE = re.compile(r"loss_scale|good_steps|beta[12]_power|signal_early_stopping")
+_PIECES = (
+    (r"layer_(\d+)", r"layer.\1"),
+    (r"cls/squad/output_weights$", "qa_outputs.weight"),
+    (r"cls/squad/output_bias$", "qa_outputs.bias"),
+    (r"^output_weights$", "classifier.weight"),
+    (r"^output_bias$", "classifier.bias"),
+    (r"predictions/output_bias$", "predictions.bias"),
+    (r"seq_relationship/output_weights$", "seq_relationship.weight"),
+    (r"seq_relationship/output_bias$", "seq_relationship.bias"),
+    (r"/kernel$", ".weight"),
+    (r"(_embeddings)$", r"\1.weight"),
+    (r"/", "."),
+)
+
+
+class CheckpointVariables:
+    """The variables of a TensorFlow checkpoint, named and laid out as Hugging Face would.
+
+    slots: how many variables were of the optimizer, and are none of these.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def __init__(self, prefix: Path):
+        """Opens `prefix`.index and its data files."""
+        # Before the first import: its start-up messages are no business of the user's.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        try:
+            import tensorflow
+        except ImportError as error:
+            raise ValueError(
+                f"{prefix}: a TensorFlow checkpoint takes TensorFlow to read: "
+                "pip install 'bert_jax[tensorflow]'"
+            ) from error
+        try:
+            self._reader: Any = tensorflow.train.load_checkpoint(str(prefix))
+        except (tensorflow.errors.OpError, ValueError, RuntimeError, LookupError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{prefix}: TensorFlow cannot read it: {reason}") from error
+        self._failure = tensorflow.errors.OpError
+        self._prefix = prefix
+        found = self._reader.get_variable_to_shape_map()
+        names = [n for n in found if not (_SLOT.search(n) or _LOSS_SCALE.search(n))]
+        self.slots = len(found) - len(names)
+        self._there = {foreign_name(name): name for name in names}
+        self.shapes = {
+            name: tuple(found[there])[:: -1 if there.endswith("/kernel") else 1]
+            for name, there in self._there.items()
+        }
+
+    def read(self, name: str) -> NDArray[np.generic]:
+        """See `ForeignTensors.read`."""
+        there = self._there[name]
+        try:
+            values = np.asarray(self._reader.get_tensor(there))
+        except (self._failure, ValueError, RuntimeError, LookupError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{self._prefix}: {there} cannot be read: {reason}") from error
+        return values.T if there.endswith("/kernel") else values
+
+
+def foreign_name(variable: str) -> str:
+    """Hugging Face's name of a variable, with TensorFlow's gamma and beta."""
+    for pattern, replacement in _PIECES:
+        variable = re.sub(pattern, replacement, variable)
+    return variable
+
+
+def checkpoint_prefix(source: Path) -> Path | None:
+    """The checkpoint that `source` is or holds: its path without `.index`; None if there is none.
+
+    Raises:
+      ValueError: a directory holds several.
+    """
+    if source.with_name(source.name + INDEX).is_file():
+        return source
+    if source.is_file() and source.name.endswith(INDEX):
+        return source.with_name(source.name.removesuffix(INDEX))
+    found = sorted(source.glob(f"*{INDEX}")) if source.is_dir() else []
+    if len(found) > 1:
+        names = ", ".join(file.name.removesuffix(INDEX) for file in found)
+        raise ValueError(f"{source} holds several checkpoints: give the path of one of {names}")
+    return found[0].with_name(found[0].name.removesuffix(INDEX)) if found else None
+
+
+def open_checkpoint(
+    prefix: Path,
+    *,
+    tokenizer: Path | None = None,
+    head: Head | None = None,
+    labels: tuple[str, ...] = (),
+    max_positions: int | None = None,
+) -> ForeignModel:
+    """Opens a checkpoint with bert_config.json and vocab.txt beside it.
+
+    Arguments and errors as `huggingface_import.open_directory`.
+    """
+    file = prefix.parent / CONFIG
+    if not file.is_file():
+        raise ValueError(f"{prefix}: no {CONFIG} beside it; expected Google's release of a BERT")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: expected a JSON object")
+    encoder = read_encoder(content, str(file))
+    variables = CheckpointVariables(prefix)
+    found = settle_directory(
+        content,
+        encoder,
+        NewestNames(variables),
+        Tokenizer.load(tokenizer or prefix.parent),
+        prefix,
+        head=head,
+        labels=labels,
+        max_positions=max_positions,
+    )
+    if variables.slots:
+        found.notes.append(f"{variables.slots} variables of the optimizer are left out")
+    return found
