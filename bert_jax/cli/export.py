@@ -6,6 +6,7 @@
 huggingface: for `from_pretrained`: config.json, model.safetensors.
 onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX Runtime and others.
 stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
+savedmodel: TensorFlow's, through jax2tf, any batch and length.
 
 Each with the tokenizer's files and a model card, whose first lines of code load the model.
 """
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hidden-states",
         action="store_true",
-        help="onnx, stablehlo: make the embeddings and every layer's output outputs too",
+        help="not huggingface: make the embeddings and every layer's output outputs too",
     )
 
 
@@ -54,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
         usage = chosen.usage(config)
         card = model_card(work_dir, config, origin, step, chosen.library, usage)
         (target / "README.md").write_text(card, encoding="utf-8")
-    size = sum(file.stat().st_size for file in output.iterdir())
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     print(f"{output}: a BERT with the head {config.head!r}, {size / 2**20:,.1f} MiB")
     return 0

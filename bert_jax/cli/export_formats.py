@@ -67,6 +67,22 @@ def _stablehlo(
     write_stablehlo(config, parameters, tokenizer, target, hidden_states=hidden_states)
 
 
+def _savedmodel(
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    hidden_states: bool,
+) -> None:
+    try:
+        from bert_jax.interop.savedmodel import write_savedmodel
+    except ImportError as error:
+        raise ValueError(
+            f"--format savedmodel: {error}; pip install 'bert_jax[tensorflow]'"
+        ) from error
+    write_savedmodel(config, parameters, tokenizer, target, hidden_states=hidden_states)
+
+
 def _huggingface_usage(config: ModelConfig) -> str:
     architecture = ARCHITECTURES[config.head]
     return f"""
@@ -121,8 +137,23 @@ weights = {{name: jax.numpy.asarray(array) for name, array in np.load("weights.n
 """
 
 
+def _savedmodel_usage(config: ModelConfig) -> str:
+    names = ("token_ids", "segment_ids", "attention_mask")
+    feed = ", ".join(f"{name}=tensorflow.constant({name})" for name in names)
+    code = _ids(config, f"outputs = serve({feed})", names, "int32")
+    return f"""
+import numpy as np
+import tensorflow
+import tokenizers
+
+serve = tensorflow.saved_model.load(".").signatures["serving_default"]
+{code}
+"""
+
+
 FORMATS = {
     "huggingface": Format(_huggingface, "transformers", _huggingface_usage, hidden_states=False),
     "onnx": Format(_onnx, "onnx", _onnx_usage, hidden_states=True),
     "stablehlo": Format(_stablehlo, "jax", _stablehlo_usage, hidden_states=True),
+    "savedmodel": Format(_savedmodel, "tensorflow", _savedmodel_usage, hidden_states=True),
 }

@@ -27,6 +27,24 @@ SIGNATURE = "signature.json"
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
+def export_model(config: ModelConfig, *, hidden_states: bool) -> export.Exported:
+    """The program: (weights by name, token_ids, segment_ids, attention_mask) to outputs by name."""
+    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+
+    def run(weights: Parameters, *inputs: jax.Array) -> dict[str, jax.Array]:
+        return infer(definition.module(weights), *inputs, hidden_states=hidden_states)
+
+    constraint = f"length <= {config.encoder.max_positions}"
+    shape = export.symbolic_shape(dims_of(config), constraints=[constraint])
+    ids = jax.ShapeDtypeStruct(shape, jnp.int32)
+    return export.export(jax.jit(run), platforms=PLATFORMS)(definition.shapes, ids, ids, ids)
+
+
+def dims_of(config: ModelConfig) -> str:
+    """The names of the inputs' dims, of any size each."""
+    return "batch, choices, length" if config.head == "multiple_choice" else "batch, length"
+
+
 def write_stablehlo(
     config: ModelConfig,
     parameters: Parameters,
@@ -41,23 +59,14 @@ def write_stablehlo(
     int32 [batch, length] of any size up to the model's positions ([batch, choices, length] for
     multiple choice), and gives the outputs of `infer` by name.
     """
-    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
-
-    def run(weights: Parameters, *inputs: jax.Array) -> dict[str, jax.Array]:
-        return infer(definition.module(weights), *inputs, hidden_states=hidden_states)
-
-    dims = "batch, choices, length" if config.head == "multiple_choice" else "batch, length"
-    longest = config.encoder.max_positions
-    shape = export.symbolic_shape(dims, constraints=[f"length <= {longest}"])
-    ids = jax.ShapeDtypeStruct(shape, jnp.int32)
-    program = export.export(jax.jit(run), platforms=PLATFORMS)(definition.shapes, ids, ids, ids)
+    program = export_model(config, hidden_states=hidden_states)
     serialized = bytes(program.serialize())
     (target / PROGRAM).write_bytes(serialized)
     arrays = {name: np.asarray(parameters.pop(name)) for name in list(parameters)}
     np.savez(target / WEIGHTS, **arrays)  # type: ignore[arg-type]  # no name is "allow_pickle"
     signature = {
         "inputs": ["token_ids", "segment_ids", "attention_mask"],
-        "shape": dims,
+        "shape": dims_of(config),
         "outputs": sorted(_names(program)),
         "platforms": list(PLATFORMS),
         "program_sha256": hashlib.sha256(serialized).hexdigest(),
@@ -65,7 +74,7 @@ def write_stablehlo(
         "jax_version": jax.__version__,
         "vocab_size": config.encoder.vocab_size,
         "num_segments": config.encoder.num_segments,
-        "max_positions": longest,
+        "max_positions": config.encoder.max_positions,
     }
     (target / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n", encoding="utf-8")
     tokenizer.save(target)

@@ -1,0 +1,103 @@
+"""A model as a TensorFlow SavedModel, through jax2tf."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+from jax.interpreters import mlir
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects import stablehlo
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.stablehlo import PLATFORMS, dims_of, export_model
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.parameters import Parameters
+
+# Before the first import: its start-up messages are no business of the user's.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf  # noqa: E402
+from jax.experimental import jax2tf  # noqa: E402
+
+INPUTS = ("token_ids", "segment_ids", "attention_mask")
+# JAX keeps erf whole, as an operator that TensorFlow 2.21 does not know yet; these write it out.
+_PASSES = (
+    "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call))"
+)
+
+
+def write_savedmodel(
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    *,
+    hidden_states: bool = False,
+) -> None:
+    """Writes a SavedModel with one signature, and the tokenizer's files, into `target`.
+
+    Its inputs are int32 `token_ids`, `segment_ids` and `attention_mask` of any batch and length
+    (as `stablehlo.write_stablehlo`), its outputs those of `infer`; its variables are the
+    parameters.
+
+    Raises:
+      ValueError: this TensorFlow cannot run what this JAX writes.
+    """
+    program = _written_out(export_model(config, hidden_states=hidden_states))
+    shape = f"({dims_of(config)})"
+    rank = shape.count(",") + 1
+    convert = jax2tf.convert(
+        program.call,
+        polymorphic_shapes=[None, shape, shape, shape],
+        polymorphic_constraints=[f"length <= {config.encoder.max_positions}"],
+        with_gradient=False,
+        native_serialization_platforms=PLATFORMS,
+    )
+    module: Any = tf.Module()
+    module.weights = {
+        name: tf.Variable(np.asarray(parameters.pop(name)), trainable=False)
+        for name in list(parameters)
+    }
+    ids = [tf.TensorSpec([None] * rank, tf.int32, name=name) for name in INPUTS]
+
+    @tf.function(input_signature=ids, autograph=False)
+    def serve(token_ids: Any, segment_ids: Any, attention_mask: Any) -> Any:
+        return convert(dict(module.weights), token_ids, segment_ids, attention_mask)
+
+    module.serve = serve
+    signature = serve.get_concrete_function()
+    _check_runs(signature, rank)
+    tf.saved_model.save(module, str(target), signatures=signature)
+    tokenizer.save(target)
+
+
+def _written_out(program: export.Exported) -> export.Exported:
+    """The same program in StableHLO's own operators alone."""
+    stablehlo.register_stablehlo_passes()
+    with mlir.make_ir_context():
+        module = ir.Module.parse(program.mlir_module())
+        passmanager.PassManager.parse(_PASSES).run(module.operation)
+        version = stablehlo.get_version_from_compatibility_requirement(
+            stablehlo.StablehloCompatibilityRequirement.WEEK_12
+        )
+        serialized = stablehlo.serialize_portable_artifact(module, version)
+    return dataclasses.replace(program, mlir_module_serialized=serialized)
+
+
+def _check_runs(signature: Any, rank: int) -> None:
+    """Runs a token through: a SavedModel of another StableHLO than TensorFlow's fails only then."""
+    ids = tf.constant(np.ones((1,) * rank, np.int32))
+    try:
+        signature(**dict.fromkeys(INPUTS, ids))
+    except tf.errors.OpError as error:
+        reason = next((line for line in str(error).splitlines() if "deserialize" in line), "")
+        raise ValueError(
+            f"TensorFlow {tf.__version__} cannot run a program of jax {jax.__version__}: "
+            f"{reason or error}; use one that was released a few weeks after TensorFlow at most"
+        ) from error

@@ -1,0 +1,70 @@
+"""SavedModels, run by TensorFlow, against the model's own outputs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow
+
+from bert_jax.cli.sides import open_side
+from bert_jax.interop.comparison import differences
+from bert_jax.interop.probes import random_probe
+from bert_jax.interop.savedmodel import INPUTS
+
+from .conftest import WORDS
+
+
+@pytest.fixture
+def exported(make_bert, bert_jax_here, tmp_path):
+    """A function that makes a work directory of a head and exports it, if TensorFlow can run it."""
+
+    def run(head, **changes):
+        ours, out = tmp_path / "ours", tmp_path / "saved"
+        assert bert_jax_here("import", make_bert(head, **changes), "--output", ours).code == 0
+        words = ("export", ours, "--format", "savedmodel", "--output", out, "--hidden-states")
+        finished = bert_jax_here(*words)
+        told = re.search("TensorFlow .* cannot run a program of jax .*", finished.errors)
+        if told and tensorflow.__version__ < "2.22":  # which came out before jax 0.11
+            assert not out.exists()
+            pytest.skip(told.group())
+        assert finished.code == 0, finished.errors
+        return ours, out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("head", "activation"),
+    [("pretraining", "gelu"), ("multiple_choice", "gelu"), ("tagging", "gelu_new")],
+)
+def test_every_batch_and_length(head, activation, exported):
+    ours, out = exported(head, hidden_act=activation)
+    serve = tensorflow.saved_model.load(str(out)).signatures["serving_default"]
+    side = open_side(ours)
+    for length in (40, 7):
+        probe = random_probe(len(WORDS), 2, length, seed=length)
+        arrays = (probe.token_ids, probe.segment_ids, probe.attention_mask)
+        if head == "multiple_choice":
+            arrays = tuple(array[:, None] for array in arrays)
+        feed = {n: tensorflow.constant(a) for n, a in zip(INPUTS, arrays, strict=True)}
+        outputs = {name: tensor.numpy() for name, tensor in serve(**feed).items()}
+        expected = side.outputs(probe)
+        assert outputs.keys() == expected.keys()
+        for name, difference in differences(outputs, expected, probe).items():
+            assert difference.largest < 1e-4, (name, length)
+        assert all(np.abs(array).max() > 0 for array in outputs.values())
+
+
+def test_the_code_of_the_card_runs(exported):
+    _, out = exported("pretraining")
+    card = (out / "README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", card, re.S).group(1) + "\nprint(sorted(outputs))"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "'token_logits'" in finished.stdout
