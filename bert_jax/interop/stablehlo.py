@@ -100,7 +100,7 @@ class StableHLOSide:
             if hashlib.sha256(serialized).hexdigest() != signature["program_sha256"]:
                 raise ValueError(f"{PROGRAM} is not the one that {SIGNATURE} was written with")
             self._program = export.deserialize(bytearray(serialized))
-            with np.load(directory / WEIGHTS) as weights:
+            with open(directory / WEIGHTS, "rb") as file, np.load(file) as weights:
                 self._weights: dict[str, Any] = {
                     name: jnp.asarray(weights[name]) for name in weights
                 }

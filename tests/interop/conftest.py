@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
+
+if importlib.util.find_spec("triton"):
+    # Comes with PyTorch's CUDA builds; loaded after TensorFlow, it crashes the process.
+    import triton  # noqa: F401
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?0123456789"]
 WORDS += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
