@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import transformers
+
+from bert_jax.cli.work_dir import read_model
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import define_model
+from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer, load_parameters
+from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
+from bert_jax.training.state import TrainState
 
 from .conftest import ARCHITECTURES, LABELS, tensors_of
 
@@ -128,3 +137,52 @@ def test_an_output_that_exists_is_kept(make_bert, bert_jax_here, tmp_path):
     refused = bert_jax_here("import", make_bert(), "--output", tmp_path / "ours")
     assert refused.code == 2 and "exists already" in refused.errors
     assert [path.name for path in (tmp_path / "ours").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("axes", [dict(), dict(data=2, fsdp=4), dict(data=2, fsdp=2, tensor=2)])
+def test_no_mesh_changes_a_bit(axes, make_bert, bert_jax_here, tmp_path):
+    theirs, ours, back = make_bert(), tmp_path / "ours", tmp_path / "back"
+    assert bert_jax_here("import", theirs, "--output", ours).code == 0
+    config, _ = read_model(ours)
+    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+    mesh = make_mesh(MeshConfig(**axes))
+    assert mesh.size == 8
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+    params = load_parameters(ours / "checkpoints", definition, shardings)
+    kernel = params["encoder.layers.0.ffn.up.kernel"]
+    parts = axes.get("fsdp", 1) * axes.get("tensor", 1)
+    assert kernel.addressable_shards[0].data.size == kernel.size / parts
+    # As a run under this mesh would save them, after a step that changed nothing.
+    shutil.rmtree(ours / "checkpoints")
+    state = TrainState(jnp.int32(1), params, (jnp.zeros(()),))
+    with Checkpointer(ours / "checkpoints", CheckpointConfig(), {}) as checkpointer:
+        checkpointer.save(state, None)
+    assert bert_jax_here("export", ours, "--format", "huggingface", "--output", back).code == 0
+    expected, found = tensors_of(theirs), tensors_of(back)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_pretraining_goes_on_from_what_was_imported(
+    make_bert, bert_jax_here, tiny_config, tmp_path
+):
+    theirs, ours = make_bert(name="theirs", vocab_size=300, hidden_size=16), tmp_path / "ours"
+    words = ("import", theirs, "--output", ours, "--tokenizer", tiny_config.parent / "tokenizer")
+    assert bert_jax_here(*words).code == 0
+    settings = [f"work_dir={tmp_path / 'run'}", f"init_from={ours}", "model.ffn_dim=48"]
+    settings += ["model.max_positions=40", "phases.phase1.num_steps=2", "optimizer.name=adamw"]
+    settings += ["optimizer.peak_learning_rate=0.0", "optimizer.warmup_steps=0"]
+    settings += ["model.num_heads=4", "mesh.fsdp=4"]
+    # One phase: the second of the file is longer than these positions.
+    config = tmp_path / "config.py"
+    lines = [line for line in tiny_config.read_text().splitlines() if "phase2=" not in line]
+    config.write_text("\n".join(lines))
+    finished = bert_jax_here("pretrain", "--config", config, *(f"--config.{s}" for s in settings))
+    assert finished.code == 0, finished.errors
+    assert f"start      the parameters of {ours}\n" in finished.output
+    out = tmp_path / "out"
+    words = ("export", tmp_path / "run", "--format", "huggingface", "--output", out)
+    assert bert_jax_here(*words).code == 0
+    for name, array in tensors_of(theirs).items():
+        np.testing.assert_array_equal(tensors_of(out)[name], array, err_msg=name)
