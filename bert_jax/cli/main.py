@@ -24,6 +24,7 @@ class Verb:
 
     trains: runs train steps, whose buffers are worth keeping from one to the next.
     converts: passes on a model's weights, whose buffers are not.
+    on_cpu: leaves accelerators alone, for exact float32 or for want of anything to compute.
     """
 
     help: str
@@ -31,6 +32,7 @@ class Verb:
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     trains: bool = False
     converts: bool = False
+    on_cpu: bool = False
 
 
 VERBS = {
@@ -45,10 +47,18 @@ VERBS = {
         "pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain", trains=True
     ),
     "import": Verb(
-        "bring a BERT of another framework in", "bert_jax.cli.import_model", converts=True
+        "bring a BERT of another framework in",
+        "bert_jax.cli.import_model",
+        converts=True,
+        on_cpu=True,
     ),
-    "export": Verb("take a model out, for other frameworks", "bert_jax.cli.export", converts=True),
-    "verify": Verb("compare two models, output by output", "bert_jax.cli.verify"),
+    "export": Verb(
+        "take a model out, for other frameworks",
+        "bert_jax.cli.export",
+        converts=True,
+        on_cpu=True,
+    ),
+    "verify": Verb("compare two models, output by output", "bert_jax.cli.verify", on_cpu=True),
     "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),
     "plan": Verb(
         "compile a run for hardware that is not here: memory, collectives, ETA", "bert_jax.cli.plan"
@@ -122,6 +132,8 @@ def _dispatch(words: list[str], own_process: bool) -> int:
 
 
 def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
+    if verb.on_cpu and own_process:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # read when JAX is imported
     module = importlib.import_module(verb.module)
     parser = argparse.ArgumentParser(
         prog=program,

@@ -88,12 +88,18 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
 
 
 def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[str, ...]:
-    """The names of a classifier's `scores`, as `id2label` has them, else LABEL_0, LABEL_1, ..."""
+    """The names of a classifier's `scores`, as `id2label` has them, else LABEL_0, LABEL_1, ...
+
+    Of equal names the later ones get their number: every score keeps a name of its own.
+    """
     if head in FIXED_LABELS:
         return ()
     names = {int(number): str(name) for number, name in (content.get("id2label") or {}).items()}
-    labels = tuple(names.get(number, f"LABEL_{number}") for number in range(scores))
-    return labels if len(set(labels)) == scores else tuple(f"LABEL_{n}" for n in range(scores))
+    labels: list[str] = []
+    for number in range(scores):
+        name = names.get(number, f"LABEL_{number}")
+        labels.append(f"{name}_{number}" if name in labels else name)
+    return tuple(labels)
 
 
 def head_dropout(content: Mapping[str, Any]) -> float:

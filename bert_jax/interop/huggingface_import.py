@@ -29,6 +29,7 @@ TIED = {
     "cls.predictions.decoder.weight": TOKEN_TABLE,
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+MASKED_LM_HEADS = ("pretraining", "masked_lm")
 HEAD_PREFIXES = (f"{ENCODER}pooler.", "cls.", "classifier.", "qa_outputs.")
 BUFFERS = (".position_ids", ".token_type_ids")
 
@@ -71,13 +72,25 @@ class ForeignModel:
 
 
 class NewestNames:
-    """Foreign tensors under the names that today's BertFor... classes give them."""
+    """Foreign tensors under the names that today's BertFor... classes give them.
+
+    Raises:
+      ValueError: two of them have one name then.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def __init__(self, tensors: ForeignTensors):
         self._tensors = tensors
-        self._there = {_newest(name): name for name in tensors.shapes}
+        self._there: dict[str, str] = {}
+        for name in tensors.shapes:
+            newest = _newest(name)
+            if newest in self._there:
+                raise ValueError(
+                    f"{self._there[newest]} and {name} are two names of one tensor, and both are "
+                    "there: which of them counts is not known"
+                )
+            self._there[newest] = name
         bias, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
         if copy in self._there and bias not in self._there:
             self._there[bias] = self._there.pop(copy)
@@ -161,9 +174,13 @@ def settle_directory(
     encoder = _with_table_sizes(encoder, tensors.shapes, max_positions, notes)
     check_vocabulary(tokenizer, encoder)
     config = _model_config(content, encoder, tensors.shapes, head, labels, source)
+    told = len(content.get("id2label") or {})
+    if config.labels and not labels and told not in (0, len(config.labels)):
+        notes.append(f"id2label names {told} labels, the classifier has {len(config.labels)}")
     asked = head is not None
     account = settle_bert(config, tensors, asked=asked, positions=max_positions)
-    _check_tied(tensors)
+    if config.head in MASKED_LM_HEADS:
+        _check_tied(tensors)
     return ForeignModel(config, tokenizer, account, tensors, notes)
 
 
@@ -182,7 +199,7 @@ def settle_bert(
     def why_left_out(name: str) -> str | None:
         if name.endswith(BUFFERS):
             return "a buffer, the numbers 0, 1, 2, ..."
-        if name in TIED:
+        if name in TIED and config.head in MASKED_LM_HEADS:
             return f"the same as {TIED[name]}"
         if name.startswith(HEAD_PREFIXES) and (asked or name.startswith(HEAD_PREFIXES[0])):
             return f"not part of a model with the head {config.head!r}"

@@ -92,6 +92,40 @@ def test_an_output_layer_of_its_own_is_refused(make_bert, refused):
     assert "an output layer of its own" in refused(theirs)
 
 
+def test_an_encoder_is_taken_from_under_an_output_layer_of_its_own(
+    make_bert, imported, bert_jax_here
+):
+    theirs, other = make_bert(), make_bert(name="other")
+
+    def untie(tensors):
+        tensors["cls.predictions.decoder.weight"] = tensors[TABLE] + 1
+
+    change_tensors(other, untie)
+    output, ours = imported(other, "--head", "encoder")
+    assert "+ cls.predictions.decoder.weight: left out, not part of a model" in output
+    same(ours, theirs, bert_jax_here)
+
+
+def test_two_names_of_one_tensor_are_refused(make_bert, refused):
+    theirs = make_bert()
+
+    def double(tensors):
+        tensors[TABLE.removeprefix("bert.")] = tensors[TABLE] * 2
+
+    change_tensors(theirs, double)
+    assert f"{TABLE} and {TABLE.removeprefix('bert.')} are two names" in refused(theirs) or (
+        f"{TABLE.removeprefix('bert.')} and {TABLE} are two names" in refused(theirs)
+    )
+
+
+def test_labels_keep_names_of_their_own(make_bert, imported):
+    theirs = make_bert("classification")
+    change_config(theirs, id2label={"0": "same", "1": "same"})
+    output, ours = imported(theirs)
+    assert read_model(ours)[0].labels == ("same", "same_1", "LABEL_2")
+    assert "id2label names 2 labels, the classifier has 3" in output
+
+
 def test_every_unexplained_tensor_is_listed(make_bert, refused):
     theirs = make_bert()
 
