@@ -49,23 +49,37 @@ class SafetensorsFiles:
 
 
 class PickleFiles:
-    """Tensors in PyTorch's .bin files, loaded by PyTorch as data alone, memory-mapped."""
+    """Tensors in PyTorch's .bin files, loaded by PyTorch as data alone.
+
+    A file of PyTorch 1.6 (2020) or later is mapped only while a tensor of it is read, as in
+    `SafetensorsFiles`; an older one cannot be mapped and stays loaded.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def __init__(self, files: list[Path]):
-        self._tensors: dict[str, Any] = {}
+        self._place: dict[str, Path] = {}
+        self._loaded: dict[Path, dict[str, Any]] = {}
+        shapes = {}
         for file in files:
-            self._tensors |= _unpickled(file)
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+            tensors = _unpickled(file)
+            for name, tensor in tensors.items():
+                shapes[name] = tuple(tensor.shape)
+                self._place[name] = file
+            if not zipfile.is_zipfile(file):
+                self._loaded[file] = tensors
+        self.shapes = shapes
 
     def read(self, name: str) -> NDArray[np.generic]:
         """See `ForeignTensors.read`."""
         import torch
 
-        tensor = self._tensors[name].detach()
+        file = self._place[name]
+        tensors = self._loaded.get(file) or _unpickled(file)
+        tensor = tensors[name].detach()
         # NumPy has no bfloat16 of its own; float32 holds every value of it.
-        return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        tensor = tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor
+        return tensor.numpy() if file in self._loaded else tensor.numpy().copy()
 
 
 def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:

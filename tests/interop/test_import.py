@@ -199,6 +199,17 @@ def test_every_layout_of_files(safe, sharded, make_bert, imported, bert_jax_here
     same(imported(other)[1], theirs, bert_jax_here)
 
 
+def test_a_pickle_of_before_2020(make_bert, imported, bert_jax_here):
+    theirs, old = make_bert(), make_bert(name="old")
+    to_pickles(old)
+    file = old / "pytorch_model.bin"
+    torch.save(torch.load(file), file, _use_new_zipfile_serialization=False)
+    same(imported(old)[1], theirs, bert_jax_here)
+    file.write_bytes(file.read_bytes()[:-100])
+    finished = bert_jax_here("import", old, "--output", old.parent / "more")
+    assert finished.code == 2 and "PyTorch cannot read it" in finished.errors
+
+
 def to_pickles(directory: Path) -> None:
     """Turns .safetensors files into the .bin files that transformers wrote until 2024."""
     from safetensors.torch import load_file
