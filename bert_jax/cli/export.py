@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bert_jax.cli.export_formats import FORMATS
+from bert_jax.cli.export_formats import FORMATS, LIBRARIES, usage, write
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.cli.work_dir import TOKENIZER_NAME, load_for_export, read_model
@@ -41,19 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the directory, whole or not at all."""
-    work_dir, output, chosen = Path(args.work_dir), Path(args.output), FORMATS[args.format]
-    if args.hidden_states and not chosen.hidden_states:
+    work_dir, output, form = Path(args.work_dir), Path(args.output), args.format
+    if args.hidden_states and form == "huggingface":
         raise ValueError(
-            f"--hidden-states means nothing to --format {args.format}, whose users ask the model "
+            "--hidden-states means nothing to --format huggingface, whose users ask the model "
             "itself for them"
         )
     origin = read_model(work_dir)[1]
     with new_directory(output) as target:
         config, step, parameters = load_for_export(work_dir, args.head)
         tokenizer = Tokenizer.load(work_dir / TOKENIZER_NAME)
-        chosen.write(config, parameters, tokenizer, target, args.hidden_states)
-        usage = chosen.usage(config)
-        card = model_card(work_dir, config, origin, step, chosen.library, usage)
+        hidden_states = args.hidden_states
+        write(form, config, parameters, tokenizer, target, hidden_states=hidden_states)
+        code = usage(form, config)
+        card = model_card(work_dir, config, origin, step, LIBRARIES[form], code)
         (target / "README.md").write_text(card, encoding="utf-8")
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     print(f"{output}: a BERT with the head {config.head!r}, {size / 2**20:,.1f} MiB")

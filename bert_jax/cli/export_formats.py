@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -11,76 +9,67 @@ from bert_jax.interop.huggingface_names import ARCHITECTURES
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 
+FORMATS = ("huggingface", "onnx", "stablehlo", "savedmodel")
+# What loads a format, as Hugging Face's hub calls it.
+LIBRARIES = {
+    "huggingface": "transformers",
+    "onnx": "onnx",
+    "stablehlo": "jax",
+    "savedmodel": "tensorflow",
+}
 
-@dataclass(frozen=True)
-class Format:
-    """A format.
 
-    write: (model, parameters, tokenizer, directory, hidden states too).
-    library: what loads it, as Hugging Face's hub calls it.
-    usage: Python code that loads and runs it.
-    hidden_states: whether it fixes which outputs there are, and can have these.
+def write(
+    form: str,
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    *,
+    hidden_states: bool,
+) -> None:
+    """Writes a model in a format into `target`; `parameters` is emptied meanwhile.
+
+    hidden_states: also give every layer's output, where the format fixes what the outputs are.
+
+    Raises:
+      ValueError: the format cannot hold the model or wants a library that is not installed.
     """
-
-    write: Callable[[ModelConfig, Parameters, Tokenizer, Path, bool], None]
-    library: str
-    usage: Callable[[ModelConfig], str]
-    hidden_states: bool
-
-
-def _huggingface(
-    config: ModelConfig,
-    parameters: Parameters,
-    tokenizer: Tokenizer,
-    target: Path,
-    hidden_states: bool,
-) -> None:
-    from bert_jax.interop.huggingface_export import write_directory
-
-    assert not hidden_states
-    write_directory(config, parameters, tokenizer, target)
-
-
-def _onnx(
-    config: ModelConfig,
-    parameters: Parameters,
-    tokenizer: Tokenizer,
-    target: Path,
-    hidden_states: bool,
-) -> None:
+    # Each format's libraries are imported when it is asked for.
     try:
-        from bert_jax.interop.onnx import write_onnx
+        match form:
+            case "huggingface":
+                from bert_jax.interop.huggingface_export import write_directory
+
+                assert not hidden_states
+                write_directory(config, parameters, tokenizer, target)
+                return
+            case "onnx":
+                from bert_jax.interop.onnx import write_onnx as write_format
+            case "stablehlo":
+                from bert_jax.interop.stablehlo import write_stablehlo as write_format
+            case "savedmodel":
+                from bert_jax.interop.savedmodel import write_savedmodel as write_format
+            case _:
+                raise AssertionError(form)
     except ImportError as error:
-        raise ValueError(f"--format onnx: {error}; pip install 'bert_jax[onnx]'") from error
-    write_onnx(config, parameters, tokenizer, target, hidden_states=hidden_states)
+        extra = {"savedmodel": "tensorflow"}.get(form, form)
+        raise ValueError(f"--format {form}: {error}; pip install 'bert_jax[{extra}]'") from error
+    write_format(config, parameters, tokenizer, target, hidden_states=hidden_states)
 
 
-def _stablehlo(
-    config: ModelConfig,
-    parameters: Parameters,
-    tokenizer: Tokenizer,
-    target: Path,
-    hidden_states: bool,
-) -> None:
-    from bert_jax.interop.stablehlo import write_stablehlo
-
-    write_stablehlo(config, parameters, tokenizer, target, hidden_states=hidden_states)
-
-
-def _savedmodel(
-    config: ModelConfig,
-    parameters: Parameters,
-    tokenizer: Tokenizer,
-    target: Path,
-    hidden_states: bool,
-) -> None:
-    try:
-        from bert_jax.interop.savedmodel import write_savedmodel
-    except ImportError as error:
-        raise ValueError(
-            f"--format savedmodel: {error}; pip install 'bert_jax[tensorflow]'"
-        ) from error
-    write_savedmodel(config, parameters, tokenizer, target, hidden_states=hidden_states)
+def usage(form: str, config: ModelConfig) -> str:
+    """Python code that loads and runs what `write` wrote."""
+    match form:
+        case "huggingface":
+            return _huggingface_usage(config)
+        case "onnx":
+            return _onnx_usage(config)
+        case "stablehlo":
+            return _stablehlo_usage(config)
+        case "savedmodel":
+            return _savedmodel_usage(config)
+    raise AssertionError(form)
 
 
 def _huggingface_usage(config: ModelConfig) -> str:
@@ -149,11 +138,3 @@ import tokenizers
 serve = tensorflow.saved_model.load(".").signatures["serving_default"]
 {code}
 """
-
-
-FORMATS = {
-    "huggingface": Format(_huggingface, "transformers", _huggingface_usage, hidden_states=False),
-    "onnx": Format(_onnx, "onnx", _onnx_usage, hidden_states=True),
-    "stablehlo": Format(_stablehlo, "jax", _stablehlo_usage, hidden_states=True),
-    "savedmodel": Format(_savedmodel, "tensorflow", _savedmodel_usage, hidden_states=True),
-}

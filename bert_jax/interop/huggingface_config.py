@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bert_jax.interop.huggingface_names import ARCHITECTURES
@@ -48,6 +50,17 @@ ONLY = {
     "add_cross_attention": False,
     "is_encoder_decoder": False,
 }
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """A file that holds a JSON object; ValueError if it does not."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: expected a JSON object")
+    return content
 
 
 def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,15 +13,15 @@ from numpy.typing import NDArray
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.foreign import Account, ForeignTensors, Origin, read, settle
-from bert_jax.interop.huggingface_config import head_dropout, read_encoder, read_labels
-from bert_jax.interop.huggingface_names import ARCHITECTURES, ENCODER, origins
+from bert_jax.interop.huggingface_config import read_encoder, read_object
+from bert_jax.interop.huggingface_model import model_config, with_table_sizes
+from bert_jax.interop.huggingface_names import ENCODER, POSITION_TABLE, TOKEN_TABLE, origins
+from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import Head, ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
 
-TOKEN_TABLE = f"{ENCODER}embeddings.word_embeddings.weight"
-POSITION_TABLE = f"{ENCODER}embeddings.position_embeddings.weight"
 # The output layer's own copies of what it shares.
 TIED = {
     "cls.predictions.decoder.weight": TOKEN_TABLE,
@@ -71,44 +69,6 @@ class ForeignModel:
         return parameters
 
 
-class NewestNames:
-    """Foreign tensors under the names that today's BertFor... classes give them.
-
-    Raises:
-      ValueError: two of them have one name then.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-
-    def __init__(self, tensors: ForeignTensors):
-        self._tensors = tensors
-        self._there: dict[str, str] = {}
-        for name in tensors.shapes:
-            newest = _newest(name)
-            if newest in self._there:
-                raise ValueError(
-                    f"{self._there[newest]} and {name} are two names of one tensor, and both are "
-                    "there: which of them counts is not known"
-                )
-            self._there[newest] = name
-        bias, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
-        if copy in self._there and bias not in self._there:
-            self._there[bias] = self._there.pop(copy)
-        self.shapes = {name: tensors.shapes[there] for name, there in self._there.items()}
-
-    def read(self, name: str) -> NDArray[np.generic]:
-        """See `ForeignTensors.read`."""
-        return self._tensors.read(self._there[name])
-
-
-def _newest(name: str) -> str:
-    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's words, up to 2019
-        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-    bare = name.startswith(("embeddings.", "encoder.", "pooler."))
-    return ENCODER + name if bare else name
-
-
 def open_directory(
     directory: Path,
     *,
@@ -134,12 +94,7 @@ def open_directory(
     file = directory / "config.json"
     if not file.is_file():
         raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: expected a JSON object")
+    content = read_object(file)
     return settle_directory(
         content,
         read_encoder(content, str(file)),
@@ -171,9 +126,9 @@ def settle_directory(
       head, labels, max_positions: see `open_directory`.
     """
     notes: list[str] = []
-    encoder = _with_table_sizes(encoder, tensors.shapes, max_positions, notes)
+    encoder = with_table_sizes(encoder, tensors.shapes, max_positions, notes)
     check_vocabulary(tokenizer, encoder)
-    config = _model_config(content, encoder, tensors.shapes, head, labels, source)
+    config = model_config(content, encoder, tensors.shapes, head, labels, source)
     told = len(content.get("id2label") or {})
     if config.labels and not labels and told not in (0, len(config.labels)):
         notes.append(f"id2label names {told} labels, the classifier has {len(config.labels)}")
@@ -218,75 +173,6 @@ def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
             f"{encoder.vocab_size:,} rows: they belong to different models"
         )
-
-
-def _with_table_sizes(
-    encoder: EncoderConfig,
-    shapes: Mapping[str, tuple[int, ...]],
-    max_positions: int | None,
-    notes: list[str],
-) -> EncoderConfig:
-    """The encoder with the sizes that its tables have, where those may differ from the config."""
-    rows = shapes.get(TOKEN_TABLE, (encoder.vocab_size,))[0]
-    if rows > encoder.vocab_size:
-        notes.append(
-            f"the token table has {rows:,} rows for a vocabulary of {encoder.vocab_size:,}: padded"
-        )
-        encoder = dataclasses.replace(encoder, vocab_size=rows)
-    positions = shapes.get(POSITION_TABLE, (encoder.max_positions,))[0]
-    if max_positions is None:
-        return encoder
-    if not 1 <= max_positions <= positions:
-        raise ValueError(
-            f"--max-positions is {max_positions}, the source has learned {positions}: expected 1 "
-            "up to that number"
-        )
-    notes.append(f"the first {max_positions:,} of {positions:,} positions are kept")
-    return dataclasses.replace(encoder, max_positions=max_positions)
-
-
-def _model_config(
-    content: Mapping[str, Any],
-    encoder: EncoderConfig,
-    shapes: Mapping[str, tuple[int, ...]],
-    head: Head | None,
-    labels: tuple[str, ...],
-    directory: Path,
-) -> ModelConfig:
-    found = _head_of(shapes, content.get("architectures") or [], directory) if not head else head
-    pooler = found != "encoder" or f"{ENCODER}pooler.dense.weight" in shapes
-    if found in ("classification", "tagging") and not labels:
-        weight = shapes.get("classifier.weight")
-        if weight is None:
-            raise ValueError(
-                f"--head {found}: {directory} has no classifier, so one is drawn anew and needs "
-                "the names of its scores: --labels NAME NAME ..."
-            )
-        labels = read_labels(content, found, weight[0])
-    return ModelConfig(encoder, found, labels, pooler, head_dropout(content))
-
-
-def _head_of(names: Collection[str], architectures: list[str], directory: Path) -> Head:
-    """The head that takes in most of what is there."""
-    masked_lm = any(name.startswith("cls.predictions.transform.") for name in names)
-    next_sentence = any(name.startswith("cls.seq_relationship.") for name in names)
-    if masked_lm or next_sentence:
-        if masked_lm and next_sentence:
-            return "pretraining"
-        return "masked_lm" if masked_lm else "next_sentence"
-    if any(name.startswith("qa_outputs.") for name in names):
-        return "span"
-    if not any(name.startswith("classifier.") for name in names):
-        return "encoder"
-    heads: dict[str, Head] = {theirs: ours for ours, theirs in ARCHITECTURES.items()}  # type: ignore[misc]
-    kinds: tuple[Head, ...] = ("classification", "tagging", "multiple_choice")
-    for architecture in architectures:
-        if heads.get(architecture) in kinds:
-            return heads[architecture]
-    raise ValueError(
-        f"{directory}: it has a classifier, and its config.json does not say of what "
-        f"(architectures: {architectures}); add --head with one of {', '.join(kinds)}"
-    )
 
 
 def _check_tied(tensors: ForeignTensors) -> None:

@@ -40,6 +40,8 @@ ARCHITECTURES = {
     "span": "BertForQuestionAnswering",
 }
 ENCODER = "bert."
+TOKEN_TABLE = f"{ENCODER}embeddings.word_embeddings.weight"
+POSITION_TABLE = f"{ENCODER}embeddings.position_embeddings.weight"
 
 
 def has_pooler(config: ModelConfig) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_jax.interop.comparison import Outputs, Sizes
-from bert_jax.interop.huggingface_config import read_encoder
+from bert_jax.interop.huggingface_config import read_encoder, read_object
 from bert_jax.interop.huggingface_names import ARCHITECTURES
 from bert_jax.interop.probes import Probe
 from bert_jax.models.model import Head
@@ -50,7 +49,7 @@ class HuggingFaceSide:
             ) from error
         transformers.logging.disable_progress_bar()
         file = directory / "config.json"
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_object(file)
         encoder = read_encoder(content, str(file))
         named = (content.get("architectures") or ["BertModel"])[0]
         heads: dict[str, Head] = {theirs: ours for ours, theirs in ARCHITECTURES.items()}  # type: ignore[misc]

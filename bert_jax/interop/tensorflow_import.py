@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.huggingface_config import read_encoder
-from bert_jax.interop.huggingface_import import ForeignModel, NewestNames, settle_directory
+from bert_jax.interop.huggingface_config import read_encoder, read_object
+from bert_jax.interop.huggingface_import import ForeignModel, settle_directory
+from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.models.model import Head
 
 CONFIG = "bert_config.json"
@@ -122,12 +122,7 @@ def open_checkpoint(
     file = prefix.parent / CONFIG
     if not file.is_file():
         raise ValueError(f"{prefix}: no {CONFIG} beside it; expected Google's release of a BERT")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: expected a JSON object")
+    content = read_object(file)
     encoder = read_encoder(content, str(file))
     variables = CheckpointVariables(prefix)
     found = settle_directory(

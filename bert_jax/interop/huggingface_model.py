@@ -1,0 +1,92 @@
+"""Which model of ours a Hugging Face config and the names and shapes of its tensors make."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.interop.huggingface_config import head_dropout, read_labels
+from bert_jax.interop.huggingface_names import (
+    ARCHITECTURES,
+    ENCODER,
+    POSITION_TABLE,
+    TOKEN_TABLE,
+)
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.model import Head, ModelConfig
+
+
+def with_table_sizes(
+    encoder: EncoderConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    max_positions: int | None,
+    notes: list[str],
+) -> EncoderConfig:
+    """The encoder with the sizes that its tables have, where those may differ from the config."""
+    rows = shapes.get(TOKEN_TABLE, (encoder.vocab_size,))[0]
+    if rows > encoder.vocab_size:
+        notes.append(
+            f"the token table has {rows:,} rows for a vocabulary of {encoder.vocab_size:,}: padded"
+        )
+        encoder = dataclasses.replace(encoder, vocab_size=rows)
+    positions = shapes.get(POSITION_TABLE, (encoder.max_positions,))[0]
+    if max_positions is None:
+        return encoder
+    if not 1 <= max_positions <= positions:
+        raise ValueError(
+            f"--max-positions is {max_positions}, the source has learned {positions}: expected 1 "
+            "up to that number"
+        )
+    notes.append(f"the first {max_positions:,} of {positions:,} positions are kept")
+    return dataclasses.replace(encoder, max_positions=max_positions)
+
+
+def model_config(
+    content: Mapping[str, Any],
+    encoder: EncoderConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    head: Head | None,
+    labels: tuple[str, ...],
+    directory: Path,
+) -> ModelConfig:
+    """The model with the head asked for, or with all that the tensors are.
+
+    Raises:
+      ValueError: it is not told what a classifier is of, or a new one's labels.
+    """
+    found = _head_of(shapes, content.get("architectures") or [], directory) if not head else head
+    pooler = found != "encoder" or f"{ENCODER}pooler.dense.weight" in shapes
+    if found in ("classification", "tagging") and not labels:
+        weight = shapes.get("classifier.weight")
+        if weight is None:
+            raise ValueError(
+                f"--head {found}: {directory} has no classifier, so one is drawn anew and needs "
+                "the names of its scores: --labels NAME NAME ..."
+            )
+        labels = read_labels(content, found, weight[0])
+    return ModelConfig(encoder, found, labels, pooler, head_dropout(content))
+
+
+def _head_of(names: Collection[str], architectures: list[str], directory: Path) -> Head:
+    """The head that takes in most of what is there."""
+    masked_lm = any(name.startswith("cls.predictions.transform.") for name in names)
+    next_sentence = any(name.startswith("cls.seq_relationship.") for name in names)
+    if masked_lm or next_sentence:
+        if masked_lm and next_sentence:
+            return "pretraining"
+        return "masked_lm" if masked_lm else "next_sentence"
+    if any(name.startswith("qa_outputs.") for name in names):
+        return "span"
+    if not any(name.startswith("classifier.") for name in names):
+        return "encoder"
+    heads: dict[str, Head] = {theirs: ours for ours, theirs in ARCHITECTURES.items()}  # type: ignore[misc]
+    kinds: tuple[Head, ...] = ("classification", "tagging", "multiple_choice")
+    for architecture in architectures:
+        if heads.get(architecture) in kinds:
+            return heads[architecture]
+    raise ValueError(
+        f"{directory}: it has a classifier, and its config.json does not say of what "
+        f"(architectures: {architectures}); add --head with one of {', '.join(kinds)}"
+    )
