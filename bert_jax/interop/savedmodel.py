@@ -15,7 +15,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.stablehlo import PLATFORMS, dims_of, export_model
+from bert_jax.interop.stablehlo import INPUTS, PLATFORMS, dims_of, export_model
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 
@@ -25,7 +25,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf  # noqa: E402
 from jax.experimental import jax2tf  # noqa: E402
 
-INPUTS = ("token_ids", "segment_ids", "attention_mask")
 # JAX keeps erf whole, as an operator that TensorFlow 2.21 does not know yet; these write it out.
 _PASSES = (
     "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call))"

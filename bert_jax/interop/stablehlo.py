@@ -24,6 +24,7 @@ from bert_jax.models.parameters import Parameters
 PROGRAM = "model.stablehlo"
 WEIGHTS = "weights.npz"
 SIGNATURE = "signature.json"
+INPUTS = ("token_ids", "segment_ids", "attention_mask")
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
@@ -65,7 +66,7 @@ def write_stablehlo(
     arrays = {name: np.asarray(parameters.pop(name)) for name in list(parameters)}
     np.savez(target / WEIGHTS, **arrays)  # type: ignore[arg-type]  # no name is "allow_pickle"
     signature = {
-        "inputs": ["token_ids", "segment_ids", "attention_mask"],
+        "inputs": list(INPUTS),
         "shape": dims_of(config),
         "outputs": sorted(_names(program)),
         "platforms": list(PLATFORMS),

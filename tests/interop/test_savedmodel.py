@@ -8,12 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow
 
 from bert_jax.cli.sides import open_side
 from bert_jax.interop.comparison import differences
 from bert_jax.interop.probes import random_probe
-from bert_jax.interop.savedmodel import INPUTS
+from bert_jax.interop.stablehlo import INPUTS
 
 from .conftest import WORDS
 
@@ -27,6 +26,8 @@ def exported(make_bert, bert_jax_here, tmp_path):
         assert bert_jax_here("import", make_bert(head, **changes), "--output", ours).code == 0
         words = ("export", ours, "--format", "savedmodel", "--output", out, "--hidden-states")
         finished = bert_jax_here(*words)
+        import tensorflow
+
         told = re.search("TensorFlow .* cannot run a program of jax .*", finished.errors)
         if told and tensorflow.__version__ < "2.22":  # which came out before jax 0.11
             assert not out.exists()
@@ -43,6 +44,8 @@ def exported(make_bert, bert_jax_here, tmp_path):
 )
 def test_every_batch_and_length(head, activation, exported):
     ours, out = exported(head, hidden_act=activation)
+    import tensorflow
+
     serve = tensorflow.saved_model.load(str(out)).signatures["serving_default"]
     side = open_side(ours)
     for length in (40, 7):

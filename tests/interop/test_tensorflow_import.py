@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow
 
 from bert_jax.cli.work_dir import read_model
 
@@ -98,6 +97,8 @@ def make_release(make_bert, tmp_path):
 
 
 def save(prefix, variables: dict[str, np.ndarray]) -> None:
+    import tensorflow  # here, so that tests elsewhere run in processes without it
+
     tensorflow.raw_ops.SaveV2(
         prefix=str(prefix),
         tensor_names=list(variables),
