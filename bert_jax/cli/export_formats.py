@@ -74,12 +74,16 @@ def usage(form: str, config: ModelConfig) -> str:
 
 def _huggingface_usage(config: ModelConfig) -> str:
     architecture = ARCHITECTURES[config.head]
+    choice = ""
+    if config.head == "multiple_choice":
+        choice = "inputs = {name: tensor[None] for name, tensor in inputs.items()}\n"
     return f"""
 from transformers import AutoTokenizer, {architecture}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
 model = {architecture}.from_pretrained(".")
-outputs = model(**tokenizer("A sentence.", return_tensors="pt"))
+inputs = tokenizer("A sentence.", return_tensors="pt")
+{choice}outputs = model(**inputs)
 """
 
 

@@ -11,6 +11,7 @@ FILES = [
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
+    "added_tokens.json",
     "model*.safetensors",
     "model.safetensors.index.json",
 ]
@@ -25,6 +26,8 @@ def local_directory(source: str) -> Path:
     """
     if Path(source).is_dir():
         return Path(source)
+    if Path(source).exists():
+        raise ValueError(f"{source} is a file: give the directory it is in")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith("."):
         raise ValueError(f"{source}: no such directory, nor a model's name on the hub (owner/name)")
     return _download(source)

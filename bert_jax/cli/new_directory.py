@@ -18,6 +18,9 @@ def new_directory(path: Path) -> Iterator[Path]:
     Raises:
       ValueError: there is something at `path` already.
     """
+    path = path.absolute()
+    if path.is_symlink() or path == Path.cwd():
+        raise ValueError(f"{path}: a link or the current directory cannot be replaced by an output")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists already: remove it, or choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)

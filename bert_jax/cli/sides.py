@@ -82,7 +82,7 @@ def _onnx_side(file: Path) -> Side:
 
 def open_tokenizer(path: Path) -> Tokenizer | None:
     """The tokenizer of the model at `path`, None if it has none."""
-    for directory in (path / TOKENIZER_NAME, path, path.parent):
+    for directory in (path / TOKENIZER_NAME, path if path.is_dir() else path.parent):
         if holds_tokenizer(directory):
             return Tokenizer.load(directory)
     return None

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.cli.sides import open_side, open_tokenizer
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.comparison import Difference, Side, Sizes, differences, only_one_gives
-from bert_jax.interop.probes import random_probe, sentence_probe
+from bert_jax.interop.probes import SENTENCES, random_probe, sentence_probe
 
 TITLES = {
     "hidden_0": "embeddings",
@@ -53,11 +54,23 @@ def run(args: argparse.Namespace) -> int:
     sides = [open_side(Path(path)) for path in (args.first, args.second)]
     sizes = smallest(sides)
     probes = [random_probe(sizes.vocab_size, sizes.num_segments, sizes.max_positions, args.seed)]
-    tokenizer = open_tokenizer(Path(args.first)) or open_tokenizer(Path(args.second))
-    if tokenizer is not None:
-        probes.append(sentence_probe(tokenizer, sizes.num_segments, sizes.max_positions))
     for letter, side in zip("AB", sides, strict=True):
         print(f"{letter}  {side.title}")
+    known = [side.sizes for side in sides if side.sizes is not None]
+    if len(set(known)) > 1:
+        print(
+            f"NOTE  compared is what both take: {sizes.vocab_size:,} tokens, {sizes.num_segments} "
+            f"segments, {sizes.max_positions:,} positions"
+        )
+    tokenizers = [open_tokenizer(Path(path)) for path in (args.first, args.second)]
+    words = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
+    if len(words) == 2 and not same_ids(*words):
+        print("FAIL: A and B have different tokenizers: the same text has other ids")
+        return 1
+    if words and words[0].vocab_size > sizes.vocab_size:
+        print("NOTE  no sentences: the tokenizer has more entries than a token table has rows")
+    elif words:
+        probes.append(sentence_probe(words[0], sizes.num_segments, sizes.max_positions))
     found = {}
     for probe in probes:
         rows, length = probe.token_ids.shape
@@ -75,6 +88,12 @@ def run(args: argparse.Namespace) -> int:
     comparison = "within" if passed else "NOT within"
     print(f"{'PASS' if passed else 'FAIL'}: {largest:.2g} is {comparison} {args.tolerance:.2g}")
     return 0 if passed else 1
+
+
+def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
+    """Whether two tokenizers read the sentences alike."""
+    texts = [text for pair in SENTENCES for text in pair]
+    return first.encode_batch(texts) == second.encode_batch(texts)
 
 
 def smallest(sides: Sequence[Side]) -> Sizes:

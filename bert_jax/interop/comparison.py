@@ -68,7 +68,7 @@ def _difference(
 ) -> Difference:
     if first.shape != second.shape:
         return Difference(np.inf, np.inf)
-    if first.shape[:2] == probe.attention_mask.shape:
+    if first.ndim == 3:  # [batch, length, ...]; what is of a sequence has two dims
         real = probe.attention_mask.astype(bool)
         first, second = first[real], second[real]
     first, second = first.astype(np.float64), second.astype(np.float64)

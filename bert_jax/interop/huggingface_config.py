@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_jax.interop.huggingface_names import ARCHITECTURES
 from bert_jax.models.config import Activation, EncoderConfig
-from bert_jax.models.model import FIXED_LABELS, Head, ModelConfig
+from bert_jax.models.model import FIXED_LABELS, Head, ModelConfig, Problem
 
 # Ours to theirs, where the values are the same.
 FIELDS = {
@@ -51,6 +51,13 @@ ONLY = {
     "is_encoder_decoder": False,
 }
 
+# Theirs to ours.
+PROBLEMS: dict[str, Problem] = {
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
+
 
 def read_object(file: Path) -> dict[str, Any]:
     """A file that holds a JSON object; ValueError if it does not."""
@@ -81,23 +88,32 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
         )
     content = {**DEFAULTS, **content}
     for key, understood in ONLY.items():
-        if content.get(key, understood) != understood:
+        if content.get(key) not in (None, understood):
             raise ValueError(
                 f"{where}: {key} is {content[key]!r}; only {understood!r} is understood"
             )
     missing = [theirs for theirs in FIELDS.values() if theirs not in content]
     if missing:
         raise ValueError(f"{where}: not a BERT's config: it lacks {', '.join(missing)}")
-    if content["hidden_act"] not in ACTIVATIONS:
+    if str(content["hidden_act"]) not in ACTIVATIONS:
         raise ValueError(
             f"{where}: hidden_act is {content['hidden_act']!r}; understood are "
             f"{', '.join(ACTIVATIONS)}"
         )
-    values = {ours: content[theirs] for ours, theirs in FIELDS.items()}
+    values = {ours: _number(content, theirs, ours, where) for ours, theirs in FIELDS.items()}
     try:
         return EncoderConfig(**values, activation=ACTIVATIONS[content["hidden_act"]])
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _number(content: Mapping[str, Any], theirs: str, ours: str, where: str) -> Any:
+    """A value of the type that our field has; JSON's 32.0 is no whole number here."""
+    value, whole = content[theirs], isinstance(getattr(EncoderConfig, ours), int)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        expected = "a whole number" if whole else "a number"
+        raise ValueError(f"{where}: {theirs} is {value!r}; expected {expected}")
+    return value if whole else float(value)
 
 
 def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[str, ...]:
@@ -107,18 +123,35 @@ def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[st
     """
     if head in FIXED_LABELS:
         return ()
-    names = {int(number): str(name) for number, name in (content.get("id2label") or {}).items()}
+    told = content.get("id2label") or {}
+    if not isinstance(told, dict) or not all(str(number).isdigit() for number in told):
+        raise ValueError(f"id2label is {told!r}; expected numbers and their names")
+    names = {int(number): str(name) for number, name in told.items()}
     labels: list[str] = []
     for number in range(scores):
         name = names.get(number, f"LABEL_{number}")
-        labels.append(f"{name}_{number}" if name in labels else name)
+        while name in labels:
+            name = f"{name}_{number}"
+        labels.append(name)
     return tuple(labels)
 
 
 def head_dropout(content: Mapping[str, Any]) -> float:
     """Dropout before a classifier: `classifier_dropout` if it is set, else that of the layers."""
     own = content.get("classifier_dropout")
+    if own is not None and (isinstance(own, bool) or not isinstance(own, (int, float))):
+        raise ValueError(f"classifier_dropout is {own!r}; expected a number")
     return float({**DEFAULTS, **content}["hidden_dropout_prob"] if own is None else own)
+
+
+def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
+    """What a classifier's scores mean; as their class guesses where the file does not say."""
+    told = content.get("problem_type")
+    if told is None:
+        return "regression" if scores == 1 else "single_label"
+    if told not in PROBLEMS:
+        raise ValueError(f"problem_type is {told!r}; expected one of {', '.join(PROBLEMS)}")
+    return PROBLEMS[told]
 
 
 def write_config(config: ModelConfig, pad_id: int) -> dict[str, Any]:
@@ -140,6 +173,9 @@ def write_config(config: ModelConfig, pad_id: int) -> dict[str, Any]:
     if config.labels:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}
-    if config.scores:
+    if config.scores and config.head != "span":
         content["classifier_dropout"] = config.head_dropout
+    if config.head == "classification":
+        names = {ours: theirs for theirs, ours in PROBLEMS.items()}
+        content["problem_type"] = names[config.problem]
     return content

@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.foreign import Account, ForeignTensors, Origin, read, settle
 from bert_jax.interop.huggingface_config import read_encoder, read_object
-from bert_jax.interop.huggingface_model import model_config, with_table_sizes
+from bert_jax.interop.huggingface_model import (
+    CLASSIFIER,
+    classifier_fits,
+    model_config,
+    with_table_sizes,
+)
 from bert_jax.interop.huggingface_names import ENCODER, POSITION_TABLE, TOKEN_TABLE, origins
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
@@ -28,7 +33,8 @@ TIED = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 MASKED_LM_HEADS = ("pretraining", "masked_lm")
-HEAD_PREFIXES = (f"{ENCODER}pooler.", "cls.", "classifier.", "qa_outputs.")
+POOLER = f"{ENCODER}pooler."
+PARTS = (POOLER, "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")
 BUFFERS = (".position_ids", ".token_type_ids")
 
 
@@ -99,12 +105,23 @@ def open_directory(
         content,
         read_encoder(content, str(file)),
         NewestNames(open_weights(directory)),
-        Tokenizer.load(tokenizer or directory),
+        _load_tokenizer(tokenizer or directory),
         directory,
         head=head,
         labels=labels,
         max_positions=max_positions,
     )
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    added = path / "added_tokens.json"
+    if added.is_file() and not (path / "tokenizer.json").is_file():
+        raise ValueError(
+            f"{added}: tokens added to a vocab.txt are not understood; save the tokenizer with "
+            "`transformers.AutoTokenizer`, which writes a tokenizer.json, and give its directory "
+            "as --tokenizer"
+        )
+    return Tokenizer.load(path)
 
 
 def settle_directory(
@@ -129,41 +146,68 @@ def settle_directory(
     encoder = with_table_sizes(encoder, tensors.shapes, max_positions, notes)
     check_vocabulary(tokenizer, encoder)
     config = model_config(content, encoder, tensors.shapes, head, labels, source)
+    fits = classifier_fits(content, tensors.shapes, config)
+    if labels and fits and CLASSIFIER in tensors.shapes:
+        notes.append(f"the scores of the source's classifier are now {', '.join(labels)}")
     told = len(content.get("id2label") or {})
     if config.labels and not labels and told not in (0, len(config.labels)):
         notes.append(f"id2label names {told} labels, the classifier has {len(config.labels)}")
     asked = head is not None
-    account = settle_bert(config, tensors, asked=asked, positions=max_positions)
+    account = settle_bert(
+        config, tensors, asked=asked, positions=max_positions, new_classifier=not fits
+    )
     if config.head in MASKED_LM_HEADS:
         _check_tied(tensors)
     return ForeignModel(config, tokenizer, account, tensors, notes)
 
 
 def settle_bert(
-    config: ModelConfig, tensors: ForeignTensors, *, asked: bool, positions: int | None
+    config: ModelConfig,
+    tensors: ForeignTensors,
+    *,
+    asked: bool,
+    positions: int | None,
+    new_classifier: bool,
 ) -> Account:
     """The account of a BERT whose tensors have Hugging Face's names.
 
     asked: the head was asked for, and need not be the source's own. positions: take the first
-    ones of a longer table; None takes a table of the config's size and no other.
+    ones of a longer table; None takes a table of the config's size and no other. new_classifier:
+    that of the source is of another task.
     """
     places = origins(config)
+    if new_classifier:
+        places |= {f"classifier.{name}": Origin(f"(new).{name}") for name in ("kernel", "bias")}
     places["encoder.embeddings.position"] = Origin(POSITION_TABLE, rows=positions)
     shapes = {name: shape.shape for name, shape in _definition(config).shapes.items()}
 
+    kept = {part_of(place.name) for place in places.values()}
+
     def why_left_out(name: str) -> str | None:
         if name.endswith(BUFFERS):
-            return "a buffer, the numbers 0, 1, 2, ..."
+            return "a buffer, no weights"
         if name in TIED and config.head in MASKED_LM_HEADS:
             return f"the same as {TIED[name]}"
-        if name.startswith(HEAD_PREFIXES) and (asked or name.startswith(HEAD_PREFIXES[0])):
+        part = part_of(name)
+        if part and part not in kept and (asked or part == POOLER):
             return f"not part of a model with the head {config.head!r}"
         return None
 
+    # A part of which there is anything is damaged if not all of it is there.
+    there = {part_of(name) for name in tensors.shapes}
+
     def may_be_fresh(name: str) -> bool:
-        return asked and not name.startswith("encoder.")
+        if new_classifier and name.startswith("classifier."):
+            return True
+        part = part_of(places[name].name)
+        return asked and not name.startswith("encoder.") and part not in there
 
     return settle(shapes, places, tensors, may_be_fresh=may_be_fresh, why_left_out=why_left_out)
+
+
+def part_of(name: str) -> str:
+    """Which part of `PARTS` a tensor belongs to; "" for the encoder and what is unknown."""
+    return next((part for part in PARTS if name.startswith(part)), "")
 
 
 def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.interop.huggingface_config import head_dropout, read_labels
+from bert_jax.interop.huggingface_config import head_dropout, read_labels, read_problem
 from bert_jax.interop.huggingface_names import (
     ARCHITECTURES,
     ENCODER,
@@ -15,7 +15,10 @@ from bert_jax.interop.huggingface_names import (
     TOKEN_TABLE,
 )
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.model import Head, ModelConfig, Problem
+
+CLASSIFIER = "classifier.weight"
+CLASSIFIERS: tuple[Head, ...] = ("classification", "tagging", "multiple_choice")
 
 
 def with_table_sizes(
@@ -56,17 +59,45 @@ def model_config(
     Raises:
       ValueError: it is not told what a classifier is of, or a new one's labels.
     """
-    found = _head_of(shapes, content.get("architectures") or [], directory) if not head else head
+    found = _head_of(shapes, _architectures(content), directory) if not head else head
     pooler = found != "encoder" or f"{ENCODER}pooler.dense.weight" in shapes
     if found in ("classification", "tagging") and not labels:
-        weight = shapes.get("classifier.weight")
-        if weight is None:
+        weight = shapes.get(CLASSIFIER)
+        if weight is None or _another_task(content, found):
             raise ValueError(
-                f"--head {found}: {directory} has no classifier, so one is drawn anew and needs "
-                "the names of its scores: --labels NAME NAME ..."
+                f"--head {found}: {directory} has no such classifier, so one is drawn anew and "
+                "needs the names of its scores: --labels NAME NAME ..."
             )
-        labels = read_labels(content, found, weight[0])
-    return ModelConfig(encoder, found, labels, pooler, head_dropout(content))
+    try:
+        if found in ("classification", "tagging") and not labels:
+            labels = read_labels(content, found, shapes[CLASSIFIER][0])
+        problem: Problem = "single_label"
+        if found == "classification":
+            problem = read_problem(content, len(labels))
+        return ModelConfig(encoder, found, labels, pooler, head_dropout(content), problem)
+    except ValueError as error:
+        raise ValueError(f"{directory}: {error}") from error
+
+
+def classifier_fits(
+    content: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], config: ModelConfig
+) -> bool:
+    """Whether the source's classifier, if it has one, is the one that `config` wants."""
+    weight = shapes.get(CLASSIFIER)
+    if weight is None or config.head not in CLASSIFIERS:
+        return True
+    return not _another_task(content, config.head) and weight[0] == len(config.scores)
+
+
+def _another_task(content: Mapping[str, Any], head: Head) -> bool:
+    """Whether config.json says that its classifier is of another kind than `head`."""
+    named = [a for a in _architectures(content) if a in map(ARCHITECTURES.get, CLASSIFIERS)]
+    return bool(named) and ARCHITECTURES[head] not in named
+
+
+def _architectures(content: Mapping[str, Any]) -> list[str]:
+    found = content.get("architectures") or []
+    return [found] if isinstance(found, str) else list(found)
 
 
 def _head_of(names: Collection[str], architectures: list[str], directory: Path) -> Head:
@@ -82,11 +113,10 @@ def _head_of(names: Collection[str], architectures: list[str], directory: Path) 
     if not any(name.startswith("classifier.") for name in names):
         return "encoder"
     heads: dict[str, Head] = {theirs: ours for ours, theirs in ARCHITECTURES.items()}  # type: ignore[misc]
-    kinds: tuple[Head, ...] = ("classification", "tagging", "multiple_choice")
     for architecture in architectures:
-        if heads.get(architecture) in kinds:
+        if heads.get(architecture) in CLASSIFIERS:
             return heads[architecture]
     raise ValueError(
         f"{directory}: it has a classifier, and its config.json does not say of what "
-        f"(architectures: {architectures}); add --head with one of {', '.join(kinds)}"
+        f"(architectures: {architectures}); add --head with one of {', '.join(CLASSIFIERS)}"
     )

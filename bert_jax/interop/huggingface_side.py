@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 
 from bert_jax.interop.comparison import Outputs, Sizes
 from bert_jax.interop.huggingface_config import read_encoder, read_object
@@ -59,14 +60,18 @@ class HuggingFaceSide:
             )
         self._head = heads[named]
         self._torch = torch
-        self._model, loading = getattr(transformers, named).from_pretrained(
-            directory,
-            output_loading_info=True,
-            local_files_only=True,
-            dtype=torch.float32,
-            attn_implementation="eager",
-        )
-        absent = sorted(loading["missing_keys"]) + sorted(map(str, loading["mismatched_keys"]))
+        try:
+            self._model, loading = getattr(transformers, named).from_pretrained(
+                directory,
+                output_loading_info=True,
+                local_files_only=True,
+                dtype=torch.float32,
+                attn_implementation="eager",
+            )
+        except (RuntimeError, OSError, SafetensorError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"{directory}: {named} cannot be loaded from it: {reason}") from error
+        absent = sorted(loading["missing_keys"])
         if absent:
             raise ValueError(
                 f"{directory}: {named} finds no usable weights for {', '.join(absent)}"

@@ -34,6 +34,7 @@ class SafetensorsFiles:
             try:
                 with safe_open(file, framework="np") as opened:
                     for name in opened.keys():
+                        _check_new(name, file, self._place)
                         shapes[name] = tuple(opened.get_slice(name).get_shape())
                         self._place[name] = file
             except SafetensorError as error:
@@ -64,6 +65,7 @@ class PickleFiles:
         for file in files:
             tensors = _unpickled(file)
             for name, tensor in tensors.items():
+                _check_new(name, file, self._place)
                 shapes[name] = tuple(tensor.shape)
                 self._place[name] = file
             if not zipfile.is_zipfile(file):
@@ -98,6 +100,11 @@ def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
     )
 
 
+def _check_new(name: str, file: Path, place: Mapping[str, Path]) -> None:
+    if name in place:
+        raise ValueError(f"{name} is in {place[name]} and in {file}: which counts is not known")
+
+
 def _files(directory: Path, name: str) -> list[Path]:
     whole, index = directory / name, directory / (name + INDEX)
     if whole.is_file():
@@ -106,8 +113,11 @@ def _files(directory: Path, name: str) -> list[Path]:
         return []
     try:
         parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ValueError(f"{index}: damaged: expected a weight_map of file names") from error
+        plain = all(isinstance(part, str) and Path(part).name == part for part in parts)
+    except (ValueError, KeyError, AttributeError, TypeError):
+        plain = False
+    if not plain or not parts:
+        raise ValueError(f"{index}: damaged: expected a weight_map of names of files beside it")
     absent = [part for part in parts if not (directory / part).is_file()]
     if absent:
         raise ValueError(f"{index} names {', '.join(absent)}, which {directory} does not hold")
@@ -128,8 +138,10 @@ def _unpickled(file: Path) -> dict[str, Any]:
             file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
         )
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{file}: PyTorch cannot read it: {reason}; fetch it again") from error
+        raise ValueError(
+            f"{file}: PyTorch cannot read it as data alone: it is damaged, cut short or no "
+            "state_dict; fetch it again"
+        ) from error
     if not isinstance(loaded, dict) or not all(map(torch.is_tensor, loaded.values())):
         raise ValueError(f"{file}: expected a dict of tensors, as a state_dict is saved")
     return loaded

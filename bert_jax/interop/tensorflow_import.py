@@ -66,7 +66,11 @@ class CheckpointVariables:
         found = self._reader.get_variable_to_shape_map()
         names = [n for n in found if not (_SLOT.search(n) or _LOSS_SCALE.search(n))]
         self.slots = len(found) - len(names)
-        self._there = {foreign_name(name): name for name in names}
+        self._there: dict[str, str] = {}
+        for name in names:
+            twin = self._there.setdefault(foreign_name(name), name)
+            if twin != name:
+                raise ValueError(f"{prefix}: {twin} and {name} are two names of one tensor")
         self.shapes = {
             name: tuple(found[there])[:: -1 if there.endswith("/kernel") else 1]
             for name, there in self._there.items()
@@ -96,6 +100,7 @@ def checkpoint_prefix(source: Path) -> Path | None:
     Raises:
       ValueError: a directory holds several.
     """
+    source = source.absolute()
     if source.with_name(source.name + INDEX).is_file():
         return source
     if source.is_file() and source.name.endswith(INDEX):

@@ -23,6 +23,7 @@ Head = Literal[
     "tagging",
     "span",
 ]
+Problem = Literal["single_label", "multi_label", "regression"]
 HEADS: tuple[Head, ...] = get_args(Head)
 # What the heads with a fixed number of scores call them.
 FIXED_LABELS: Mapping[str, tuple[str, ...]] = {
@@ -41,7 +42,10 @@ class ModelConfig:
       start and end of an answer (Devlin et al. 2019, figure 4).
     labels: names of the scores, in their order, of "classification" and "tagging".
     pooler: whether "encoder" has one; the other heads know whether they need it.
-    head_dropout: on what a head of `labels` reads, in training.
+    head_dropout: on what a classifier reads, in training; the span head reads without
+      (as released), and the heads of pretraining have none.
+    problem: what the scores of "classification" mean: one label is true, any of them may be, or
+      they are the numbers themselves.
 
     Raises:
       ValueError: an unknown head, or labels where it has none of its own (or none where it needs
@@ -53,6 +57,7 @@ class ModelConfig:
     labels: tuple[str, ...] = ()
     pooler: bool = True
     head_dropout: float = 0.1
+    problem: Problem = "single_label"
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -68,6 +73,12 @@ class ModelConfig:
             raise ValueError(f"labels={self.labels}: every label has a name of its own")
         if not self.pooler and self.head != "encoder":
             raise ValueError(f"pooler=False is for head='encoder', not for {self.head!r}")
+        if self.problem not in get_args(Problem):
+            raise ValueError(
+                f"problem={self.problem!r}: expected one of {', '.join(get_args(Problem))}"
+            )
+        if self.problem != "single_label" and self.head != "classification":
+            raise ValueError(f"problem={self.problem!r} is for head='classification'")
         if not 0.0 <= self.head_dropout < 1.0:
             raise ValueError(f"head_dropout={self.head_dropout}: a dropout rate lies in [0, 1)")
 

@@ -124,7 +124,7 @@ def test_an_onnx_file_as_others_see_it(exported):
     assert kinds.count("LayerNormalization") == 6 and kinds.count("Gelu") == 3
 
 
-@pytest.mark.parametrize("form", ["onnx", "stablehlo"])
+@pytest.mark.parametrize("form", ["huggingface", "onnx", "stablehlo"])
 def test_the_code_of_the_card_runs(form, exported):
     for head in ("pretraining", "multiple_choice"):
         ours, out = exported(form, head)

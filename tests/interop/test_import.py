@@ -177,6 +177,67 @@ def test_a_head_is_left_out_when_asked_for(make_bert, imported, bert_jax_here):
     same(ours, theirs, bert_jax_here)
 
 
+def test_a_classifier_of_another_task_is_drawn_anew(make_bert, imported, refused):
+    theirs = make_bert("tagging")
+    assert "no such classifier, so one is drawn anew" in refused(
+        *(theirs, "--head", "classification")
+    )
+    words = ("--head", "classification", "--labels", "a", "b", "c", "d")
+    output, ours = imported(theirs, *words)
+    assert "  - classifier.kernel: drawn anew" in output and "  - pooler.dense.bias" in output
+    assert "  + classifier.weight: left out, not part" in output
+    kernel = load_trained(str(ours)).model.classifier.kernel[...]
+    assert kernel.shape == (32, 4)
+    assert not np.array_equal(kernel, tensors_of(theirs)["classifier.weight"].T)
+
+
+def test_a_classifier_with_other_labels(make_bert, imported):
+    theirs = make_bert("classification")
+    words = (theirs, "--head", "classification", "--labels")
+    output, ours = imported(*words, "x", "y", "z")
+    assert "the scores of the source's classifier are now x, y, z" in output
+    kernel = load_trained(str(ours)).model.classifier.kernel[...]
+    np.testing.assert_array_equal(kernel, tensors_of(theirs)["classifier.weight"].T)
+    output, ours = imported(*words, "yes", "no", name="fewer")
+    assert "  - classifier.kernel: drawn anew" in output and "left out" in output
+    assert load_trained(str(ours)).model.classifier.kernel.shape == (32, 2)
+
+
+@pytest.mark.parametrize("gone", ["classifier.bias", "bert.pooler.dense.bias"])
+def test_half_a_head_is_not_completed(gone, make_bert, refused):
+    theirs = make_bert("classification")
+    change_tensors(theirs, lambda tensors: tensors.pop(gone))
+    assert "MISSING" in refused(theirs, "--head", "classification")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem", "dropout"),
+    [
+        (dict(problem_type="regression"), "regression", 0.1),
+        (dict(problem_type="multi_label_classification"), "multi_label", 0.1),
+        (dict(problem_type=None, classifier_dropout=0.3), "single_label", 0.3),
+        (dict(classifier_dropout=0.0, hidden_dropout_prob=0.2), "single_label", 0.0),
+    ],
+)
+def test_what_scores_mean_is_kept(settings, problem, dropout, make_bert, imported, bert_jax_here):
+    theirs = make_bert("classification")
+    change_config(theirs, **settings)
+    _, ours = imported(theirs)
+    config = read_model(ours)[0]
+    assert (config.problem, config.head_dropout) == (problem, dropout)
+    out = ours.parent / "out"
+    words = ("export", ours, "--format", "huggingface", "--output", out)
+    assert bert_jax_here(*words).code == 0
+    back = transformers.AutoConfig.from_pretrained(out)
+    assert back.problem_type.startswith(problem) and back.classifier_dropout == dropout
+
+
+def test_one_score_is_a_regression(make_bert, imported):
+    theirs = make_bert("classification", id2label={0: "score"}, label2id={"score": 0})
+    config = read_model(imported(theirs)[1])[0]
+    assert (config.problem, config.labels) == ("regression", ("score",))
+
+
 def test_a_classifier_must_say_of_what(make_bert, refused, imported):
     theirs = make_bert("classification")
     change_config(theirs, architectures=None)
@@ -335,6 +396,71 @@ def test_settings_that_old_files_leave_out(make_bert, imported, bert_jax_here):
     assert (config.num_segments, config.layer_norm_epsilon) == (2, 1e-12)
 
 
+ODD_CONFIGS = {
+    "a fraction": (dict(hidden_size=32.0), "hidden_size is 32.0; expected a whole number"),
+    "a truth": (dict(layer_norm_eps=True), "layer_norm_eps is True; expected a number"),
+    "a list": (dict(hidden_act=["gelu"]), "hidden_act is ['gelu']"),
+    "labels in a list": (dict(id2label=["a"]), "id2label is ['a']"),
+    "labels without numbers": (dict(id2label={"x": "a"}), "id2label is {'x': 'a'}"),
+    "dropout in words": (dict(classifier_dropout="much"), "classifier_dropout is 'much'"),
+    "another problem": (dict(problem_type="hard"), "problem_type is 'hard'"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_CONFIGS)
+def test_odd_settings_are_named(case, make_bert, refused):
+    changes, words = ODD_CONFIGS[case]
+    theirs = make_bert("classification")
+    change_config(theirs, **changes)
+    errors = refused(theirs)
+    assert words in errors and str(theirs) in errors
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "[]",
+        '{"weight_map": {"a": 1}}',
+        '{"weight_map": {}}',
+        '{"weight_map": null}',
+        '{"weight_map": {"a": "../model.safetensors"}}',
+    ],
+)
+def test_an_index_of_something_else(index, make_bert, refused):
+    theirs = make_bert()
+    (theirs / "model.safetensors").rename(theirs.parent / "model.safetensors")
+    (theirs / "model.safetensors.index.json").write_text(index)
+    assert "expected a weight_map of names of files beside it" in refused(theirs)
+
+
+def test_a_tensor_in_two_files(make_bert, refused):
+    theirs = make_bert()
+    whole = theirs / "model.safetensors"
+    for name in ("a.safetensors", "b.safetensors"):
+        (theirs / name).write_bytes(whole.read_bytes())
+    whole.unlink()
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
+    (theirs / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "which counts is not known" in refused(theirs)
+
+
+def test_added_tokens_are_not_forgotten(make_bert, refused):
+    theirs = make_bert()
+    (theirs / "added_tokens.json").write_text('{"<new>": 77}')
+    assert "tokens added to a vocab.txt are not understood" in refused(theirs)
+
+
+def test_here_as_source_and_as_output(make_bert, bert_jax_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(make_bert())
+    assert bert_jax_here("import", ".", "--output", "../ours").code == 0
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    refused = bert_jax_here("import", "../theirs", "--output", ".")
+    assert refused.code == 2 and "the current directory cannot be replaced" in refused.errors
+    refused = bert_jax_here("import", "../theirs/vocab.txt", "--output", "../more")
+    assert refused.code == 2 and "is a file: give the directory it is in" in refused.errors
+
+
 def test_damaged_files(make_bert, refused):
     theirs = make_bert()
     file = theirs / "model.safetensors"
@@ -351,7 +477,7 @@ def test_damaged_files(make_bert, refused):
     index.write_text(json.dumps({"weight_map": {LAYER: "model-00001-of-00002.safetensors"}}))
     assert "names model-00001-of-00002.safetensors, which" in refused(theirs)
     index.write_text("{")
-    assert "damaged: expected a weight_map" in refused(theirs)
+    assert "damaged: expected a weight_map of names" in refused(theirs)
     (theirs / "config.json").write_text("{")
     assert "config.json: not valid JSON" in refused(theirs)
     (theirs / "config.json").unlink()

@@ -101,6 +101,26 @@ def test_weights_that_do_not_fill_their_model_are_refused(ours, bert_jax_here):
     assert "finds no usable weights for bert.pooler.dense.bias" in refused.errors
 
 
+def test_damaged_weights_are_refused(ours, bert_jax_here):
+    theirs = ours.parent / "theirs"
+    wide = np.zeros((3, 32), np.float32)
+    change_tensors(theirs, lambda tensors: tensors.update({"cls.seq_relationship.weight": wide}))
+    refused = bert_jax_here("verify", ours, theirs)
+    assert refused.code == 2 and "BertForPreTraining cannot be loaded from it" in refused.errors
+    (theirs / "model.safetensors").write_bytes(b"no weights")
+    refused = bert_jax_here("verify", ours, theirs)
+    assert refused.code == 2 and "BertForPreTraining cannot be loaded from it" in refused.errors
+
+
+def test_another_tokenizer_is_seen(ours, bert_jax_here):
+    theirs = ours.parent / "theirs"
+    words = (theirs / "vocab.txt").read_text().split()
+    words[5], words[6] = words[6], words[5]
+    (theirs / "vocab.txt").write_text("\n".join(words) + "\n")
+    compared = bert_jax_here("verify", ours, theirs)
+    assert compared.code == 1 and "different tokenizers" in compared.output
+
+
 def test_no_model_at_all(ours, bert_jax_here, tmp_path):
     refused = bert_jax_here("verify", ours, tmp_path / "nothing")
     assert refused.code == 2 and "no model that is known" in refused.errors
@@ -120,6 +140,14 @@ def test_differences_by_hand():
     assert found.largest == 0.5  # padding is not looked at
     assert found.relative == pytest.approx(0.5 / np.sqrt((9 + 20.25) / 2))
     assert only_one_gives(first, second) == ["pooled", "logits"]
+
+
+def test_features_are_no_positions():
+    # As many features as positions: padding must not hide the last of them.
+    probe = probe_of([[1, 1, 0], [1, 0, 0]])
+    first = {"pooled": np.zeros((2, 3), np.float32)}
+    second = {"pooled": np.array([[0, 0, 0], [0, 0, 5]], np.float32)}
+    assert differences(first, second, probe)["pooled"].largest == 5
 
 
 @pytest.mark.parametrize(
