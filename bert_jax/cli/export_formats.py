@@ -118,7 +118,8 @@ def _stablehlo_usage(config: ModelConfig) -> str:
     return f"""
 # pip install jax flatbuffers tokenizers. JAX loads this artefact for at least six months after the
 # version that wrote it, and from up to three weeks before it (jax.export's compatibility
-# guarantees); export again from the work directory after that.
+# guarantees); export again from the work directory after that. Matrix products take JAX's default
+# precision: on a TPU or GPU that is less than float32's.
 import jax
 import numpy as np
 import tokenizers

@@ -28,6 +28,8 @@ def new_directory(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
+        for entry in (*temporary.rglob("*"), temporary):
+            sync_directory(entry)  # what a file holds, too, outlasts a power cut
         temporary.rename(path)
         sync_directory(path.parent)
     except BaseException:

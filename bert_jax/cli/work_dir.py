@@ -75,9 +75,9 @@ def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
 
 
 def load_model_parameters(
-    work_dir: Path, config: ModelConfig, compute: ComputeConfig
+    work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
 ) -> Parameters:
-    """The newest parameters in `work_dir`, on this process's first device.
+    """The parameters in `work_dir` of a step, or the newest, on this process's first device.
 
     Raises:
       ValueError: there is no finished checkpoint, or it holds another model.
@@ -85,7 +85,7 @@ def load_model_parameters(
     definition = define_model(config, compute)
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
-    return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings)
+    return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
 
 
 def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
@@ -118,9 +118,10 @@ def load_for_export(
     whole, _ = read_model(work_dir)
     config = part_of(whole, head)
     compute = ComputeConfig(dtype="float32", attention="xla")
-    parameters = load_model_parameters(work_dir, whole, compute)
-    wanted = define_model(config, compute).shapes
+    # A run may be at work and save another one meanwhile.
     step = newest_step(work_dir / CHECKPOINTS_NAME)
+    parameters = load_model_parameters(work_dir, whole, compute, step)
+    wanted = define_model(config, compute).shapes
     return config, step, {name: parameters[name] for name in wanted}
 
 

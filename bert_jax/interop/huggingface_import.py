@@ -145,6 +145,11 @@ def settle_directory(
     notes: list[str] = []
     encoder = with_table_sizes(encoder, tensors.shapes, max_positions, notes)
     check_vocabulary(tokenizer, encoder)
+    if tokenizer.vocab_size < encoder.vocab_size:
+        notes.append(
+            f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
+            f"{encoder.vocab_size:,} rows"
+        )
     config = model_config(content, encoder, tensors.shapes, head, labels, source)
     fits = classifier_fits(content, tensors.shapes, config)
     if labels and fits and CLASSIFIER in tensors.shapes:

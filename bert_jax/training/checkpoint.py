@@ -156,9 +156,14 @@ class Checkpointer:
 
 
 def load_parameters(
-    directory: Path, definition: ModelDefinition[Any], shardings: Mapping[str, Any]
+    directory: Path,
+    definition: ModelDefinition[Any],
+    shardings: Mapping[str, Any],
+    step: int | None = None,
 ) -> Parameters:
-    """The parameters alone of the newest checkpoint in `directory`: to start from or to use.
+    """The parameters alone of a checkpoint in `directory`: to start from or to use.
+
+    step: which one; None takes the newest.
 
     Raises:
       ValueError: there is no checkpoint, or its parameters do not fit the model (± names, shapes).
@@ -166,10 +171,11 @@ def load_parameters(
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such directory; expected a run's `checkpoints` folder")
     with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        latest = checkpointer.latest
-        if latest is None:
+        if step is None and checkpointer.latest is not None:
+            step = checkpointer.latest.step
+        if step is None:
             raise ValueError(f"{directory}: holds no finished checkpoint")
-        found = checkpointer.checkpointables_metadata(latest.step).metadata["params"]
+        found = checkpointer.checkpointables_metadata(step).metadata["params"]
         check_names(found, definition.shapes)
         for name, expected in definition.shapes.items():
             if tuple(found[name].shape) != tuple(expected.shape):
@@ -181,7 +187,7 @@ def load_parameters(
             name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
             for name, shape in definition.shapes.items()
         }
-        return checkpointer.load_checkpointables(latest.step, {"params": abstract})["params"]
+        return checkpointer.load_checkpointables(step, {"params": abstract})["params"]
 
 
 def newest_step(directory: Path) -> int:
