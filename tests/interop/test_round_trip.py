@@ -11,8 +11,9 @@ import pytest
 import transformers
 
 from bert_jax.cli.work_dir import read_model
-from bert_jax.models.config import ComputeConfig
-from bert_jax.models.model import define_model
+from bert_jax.interop.huggingface_names import origins
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer, load_parameters
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 from bert_jax.training.state import TrainState
@@ -129,6 +130,19 @@ def test_what_bert_of_hugging_face_cannot_be_is_not_exported(make_bert, bert_jax
     words = ("export", ours, "--format", "huggingface", "--output", tmp_path / "back")
     assert bert_jax_here(*words).code == 2
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(norm="pre"), "model.norm='pre' is none of Hugging Face's BERT"),
+        (dict(positions="sinusoidal"), "model.positions='sinusoidal' is none"),
+        (dict(num_segments=0), "has at least one segment"),
+    ],
+)
+def test_names_are_given_to_berts_alone(changes, words):
+    with pytest.raises(ValueError, match=words):
+        origins(ModelConfig(EncoderConfig(**changes)))
 
 
 def test_an_output_that_exists_is_kept(make_bert, bert_jax_here, tmp_path):
