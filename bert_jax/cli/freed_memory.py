@@ -42,7 +42,7 @@ def return_freed_memory() -> None:
     """Tells malloc to give freed arrays back to the system at once; nothing where it is decided.
 
     glibc comes to keep freed blocks of up to 32 MiB, which weights that are turned and passed on
-    one by one leave as holes: exporting BERT-large held 2.6 GB without this and 1.7 GB with it.
+    one by one leave as holes: exporting BERT-large held 2.6 GiB without this and 1.7 GiB with it.
     """
     if _is_open():
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _SMALLEST_RETURNED)

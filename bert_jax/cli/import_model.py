@@ -37,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--head", choices=HEADS, help="which head to take (default: all that the source has)"
     )
     parser.add_argument(
-        "--labels", nargs="+", default=[], metavar="NAME", help="of a classifier that is drawn anew"
+        "--labels",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="of a classifier that is drawn anew, or new names of the source's own",
     )
     parser.add_argument(
         "--tokenizer", metavar="FILE_OR_DIR", help="of the model, where SOURCE does not hold it"

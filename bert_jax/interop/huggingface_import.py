@@ -90,7 +90,7 @@ def open_directory(
       tokenizer: of the model, where `directory` does not hold it.
       head: which one to take; None takes all that the tensors are. A classifier the source does
         not have is drawn anew; what it has besides is left out.
-      labels: of a classifier that is drawn anew.
+      labels: of a classifier that is drawn anew, or new names for that of the source.
       max_positions: keep the first ones of the position table only.
 
     Raises:

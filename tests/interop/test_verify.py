@@ -119,6 +119,7 @@ def test_another_tokenizer_is_seen(ours, bert_jax_here):
     (theirs / "vocab.txt").write_text("\n".join(words) + "\n")
     compared = bert_jax_here("verify", ours, theirs)
     assert compared.code == 1 and "different tokenizers" in compared.output
+    assert failing_rows(compared.output) == []  # and what the weights do is told all the same
 
 
 def test_no_model_at_all(ours, bert_jax_here, tmp_path):
