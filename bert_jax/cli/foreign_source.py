@@ -18,30 +18,42 @@ FILES = [
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
-def local_directory(source: str) -> Path:
+def local_directory(source: str, revision: str | None) -> tuple[Path, str | None]:
     """The directory that `source` is or, for a model's name on the hub, was downloaded to.
+
+    Args:
+      source: a directory or a name.
+      revision: branch, tag or commit on the hub; None for its main branch.
+
+    Returns:
+      The directory, and the commit of what the hub gave.
 
     Raises:
       ValueError: it is no directory and no name, or the hub does not give it.
     """
     if Path(source).is_dir():
-        return Path(source)
+        if revision is not None:
+            raise ValueError(f"--revision {revision}: {source} is a directory, which has none")
+        return Path(source), None
     if Path(source).exists():
         raise ValueError(f"{source} is a file: give the directory it is in")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith("."):
         raise ValueError(f"{source}: no such directory, nor a model's name on the hub (owner/name)")
-    return _download(source)
+    directory = _download(source, revision)
+    return directory, directory.name  # the hub's cache names a snapshot after its commit
 
 
-def _download(name: str) -> Path:
+def _download(name: str, revision: str | None) -> Path:
     # Only now: it imports an HTTP client.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        directory = Path(snapshot_download(name, allow_patterns=FILES))
+        directory = Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
         if not list(directory.glob("model*.safetensors")):
-            directory = Path(snapshot_download(name, allow_patterns=FILES + PICKLES))
+            directory = Path(
+                snapshot_download(name, revision=revision, allow_patterns=FILES + PICKLES)
+            )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(

@@ -53,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the first N positions (default: all the source has)",
     )
     parser.add_argument(
+        "--revision", metavar="NAME", help="branch, tag or commit on the hub (default: main)"
+    )
+    parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of a head that is drawn anew (default: 0)"
     )
 
@@ -61,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the work directory and print what became of every tensor."""
     is_huggingface = (Path(args.source) / "config.json").is_file()
     prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))
-    source = prefix or local_directory(args.source)
+    directory, commit = (prefix, None) if prefix else local_directory(args.source, args.revision)
     found = (open_checkpoint if prefix else open_directory)(
-        source,
+        directory,
         tokenizer=Path(args.tokenizer) if args.tokenizer else None,
         head=args.head,
         labels=tuple(args.labels),
@@ -71,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
     )
     with new_directory(Path(args.output)) as target:
         origin = {"command": "bert-jax import", "source": args.source}
+        if commit:
+            origin["revision"] = commit
         save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)
         found.tokenizer.save(target / TOKENIZER_NAME)
         write_model(found.config, origin, target)

@@ -40,7 +40,8 @@ def model_card(
     Args:
       work_dir: of the model: its run's config, corpora and metrics, where it has them.
       config: what was exported.
-      origin: as model.json has it.
+      origin: as model.json has it. Where files lay on this machine is nobody else's business: of
+        a path the card has its last part alone.
       step: of the checkpoint.
       library: what loads it, as the hub calls it.
       usage: Python code that does.
@@ -58,8 +59,11 @@ def model_card(
     lines += ["", "## Model", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in vars(config.encoder).items()]
     if config.labels:
-        lines.append(f"| labels | {', '.join(config.labels)} |")
+        labels = ", ".join(config.labels).replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| labels | {labels} |")
     lines += ["", "## Origin", ""]
+    if "source" in origin and "revision" not in origin:
+        origin = {**origin, "source": Path(origin["source"]).name}
     lines += [f"- {name}: {value}" for name, value in origin.items()]
     lines += _training(work_dir, step)
     return "\n".join(lines) + "\n"
@@ -73,7 +77,7 @@ def _training(work_dir: Path, step: int) -> list[str]:
     run = json.loads(resolved.read_text(encoding="utf-8"))
     lines = ["", "## Training", "", f"- steps: {step:,}", f"- seed: {run['seed']}"]
     if run["init_from"]:
-        lines.append(f"- started from: {run['init_from']}")
+        lines.append(f"- started from: {Path(run['init_from']).name}")
     optimizer = run["optimizer"]
     lines.append(
         f"- optimizer: {optimizer['name']}, peak learning rate {optimizer['peak_learning_rate']}"

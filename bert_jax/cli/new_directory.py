@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bert_jax.data.files import sync_directory
@@ -23,6 +23,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         raise ValueError(f"{path}: a link or the current directory cannot be replaced by an output")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists already: remove it, or choose another --output")
+    made = [parent for parent in path.parents if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.mkdir()
@@ -34,4 +35,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         sync_directory(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):  # something else may stand in one of them by now
+            for parent in made:
+                parent.rmdir()
         raise

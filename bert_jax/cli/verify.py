@@ -5,10 +5,10 @@
 
 Each is a work directory, a Hugging Face directory (run by transformers itself), an ONNX file or a
 StableHLO artefact. The input is random tokens over all positions and segments, and sentences of
-different lengths in pairs with padding; all is computed in float32 on the CPU. A difference is the
-largest absolute one; relative is that over the root mean square of the second model's values. The
-exit code is 0 if no relative difference exceeds the tolerance and, where both have one, the
-tokenizers read the sentences alike; else 1.
+different lengths in pairs with padding; all is computed in float32, on the CPU unless JAX_PLATFORMS
+says otherwise. A difference is the largest absolute one; relative is that over the root mean square
+of the second model's values. The exit code is 0 if no relative difference exceeds the tolerance
+and, where both have one, the tokenizers read the sentences alike; else 1.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
         return config
     compute = ComputeConfig(dtype="float32", attention="xla")
     whole = define_model(config, compute).shapes
-    encoder = replace(config, head="encoder", labels=())
+    encoder = replace(config, head="encoder", labels=(), head_dropout=0.0, problem="single_label")
     part = replace(encoder, pooler="pooler.dense.kernel" in whole) if head == "encoder" else None
     if head in ("masked_lm", "next_sentence"):
         part = replace(config, head=head, labels=())

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_jax.interop.huggingface_names import ARCHITECTURES
 from bert_jax.models.config import Activation, EncoderConfig
-from bert_jax.models.model import FIXED_LABELS, Head, ModelConfig, Problem
+from bert_jax.models.model import CLASSIFIERS, FIXED_LABELS, Head, ModelConfig, Problem
 
 # Ours to theirs, where the values are the same.
 FIELDS = {
@@ -173,7 +173,7 @@ def write_config(config: ModelConfig, pad_id: int) -> dict[str, Any]:
     if config.labels:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}
-    if config.scores and config.head != "span":
+    if config.head in CLASSIFIERS:
         content["classifier_dropout"] = config.head_dropout
     if config.head == "classification":
         names = {ours: theirs for theirs, ours in PROBLEMS.items()}

@@ -20,18 +20,13 @@ from bert_jax.interop.huggingface_model import (
     model_config,
     with_table_sizes,
 )
-from bert_jax.interop.huggingface_names import ENCODER, POSITION_TABLE, TOKEN_TABLE, origins
+from bert_jax.interop.huggingface_names import ENCODER, POSITION_TABLE, TIED, origins
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import Head, ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
 
-# The output layer's own copies of what it shares.
-TIED = {
-    "cls.predictions.decoder.weight": TOKEN_TABLE,
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
 MASKED_LM_HEADS = ("pretraining", "masked_lm")
 POOLER = f"{ENCODER}pooler."
 PARTS = (POOLER, "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")

@@ -15,10 +15,9 @@ from bert_jax.interop.huggingface_names import (
     TOKEN_TABLE,
 )
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import Head, ModelConfig, Problem
+from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
 
 CLASSIFIER = "classifier.weight"
-CLASSIFIERS: tuple[Head, ...] = ("classification", "tagging", "multiple_choice")
 
 
 def with_table_sizes(
@@ -74,7 +73,8 @@ def model_config(
         problem: Problem = "single_label"
         if found == "classification":
             problem = read_problem(content, len(labels))
-        return ModelConfig(encoder, found, labels, pooler, head_dropout(content), problem)
+        dropout = head_dropout(content) if found in CLASSIFIERS else 0.0
+        return ModelConfig(encoder, found, labels, pooler, dropout, problem)
     except ValueError as error:
         raise ValueError(f"{directory}: {error}") from error
 

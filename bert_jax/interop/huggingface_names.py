@@ -41,6 +41,11 @@ ARCHITECTURES = {
 }
 ENCODER = "bert."
 TOKEN_TABLE = f"{ENCODER}embeddings.word_embeddings.weight"
+# The output layer's own copies of what it shares.
+TIED = {
+    "cls.predictions.decoder.weight": TOKEN_TABLE,
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 POSITION_TABLE = f"{ENCODER}embeddings.position_embeddings.weight"
 
 

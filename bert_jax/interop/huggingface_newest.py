@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.interop.foreign import ForeignTensors
-from bert_jax.interop.huggingface_names import ENCODER
+from bert_jax.interop.huggingface_names import ENCODER, TIED
 
 
 class NewestNames:
@@ -31,9 +31,9 @@ class NewestNames:
                     "there: which of them counts is not known"
                 )
             self._there[newest] = name
-        bias, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
-        if copy in self._there and bias not in self._there:
-            self._there[bias] = self._there.pop(copy)
+        for copy, original in TIED.items():  # either name may be the one that was kept
+            if copy in self._there and original not in self._there:
+                self._there[original] = self._there.pop(copy)
         self.shapes = {name: tensors.shapes[there] for name, there in self._there.items()}
 
     def read(self, name: str) -> NDArray[np.generic]:

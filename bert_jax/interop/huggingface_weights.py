@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+import tempfile
+import weakref
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,36 +55,40 @@ class SafetensorsFiles:
 class PickleFiles:
     """Tensors in PyTorch's .bin files, loaded by PyTorch as data alone.
 
-    A file of PyTorch 1.6 (2020) or later is mapped only while a tensor of it is read, as in
-    `SafetensorsFiles`; an older one cannot be mapped and stays loaded.
+    A file is mapped only while a tensor of it is read, as in `SafetensorsFiles`. One from before
+    PyTorch 1.6 (2020) cannot be mapped: a copy in today's format, on disk, stands in for it.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def __init__(self, files: list[Path]):
         self._place: dict[str, Path] = {}
-        self._loaded: dict[Path, dict[str, Any]] = {}
         shapes = {}
         for file in files:
             tensors = _unpickled(file)
+            place = file if zipfile.is_zipfile(file) else self._copy(tensors)
             for name, tensor in tensors.items():
                 _check_new(name, file, self._place)
                 shapes[name] = tuple(tensor.shape)
-                self._place[name] = file
-            if not zipfile.is_zipfile(file):
-                self._loaded[file] = tensors
+                self._place[name] = place
         self.shapes = shapes
+
+    def _copy(self, tensors: dict[str, Any]) -> Path:
+        import torch
+
+        directory = tempfile.mkdtemp(prefix="bert_jax-")
+        weakref.finalize(self, shutil.rmtree, directory)
+        torch.save(tensors, Path(directory) / PICKLE)
+        return Path(directory) / PICKLE
 
     def read(self, name: str) -> NDArray[np.generic]:
         """See `ForeignTensors.read`."""
         import torch
 
-        file = self._place[name]
-        tensors = self._loaded.get(file) or _unpickled(file)
-        tensor = tensors[name].detach()
+        tensor = _unpickled(self._place[name])[name].detach()
         # NumPy has no bfloat16 of its own; float32 holds every value of it.
         tensor = tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor
-        return tensor.numpy() if file in self._loaded else tensor.numpy().copy()
+        return tensor.numpy().copy()
 
 
 def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:

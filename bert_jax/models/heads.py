@@ -12,7 +12,7 @@ from bert_jax.models.activations import activation_function
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.encoder import Encoder, Pooler
-from bert_jax.models.layers import dense, layer_norm, select_rows
+from bert_jax.models.layers import dense, layer_norm, scores_of, select_rows
 from bert_jax.models.layout import constrain
 
 
@@ -98,16 +98,15 @@ class PretrainingModel(nnx.Module):
         )
         if not self.has_next_sentence:
             return PretrainingOutput(token_logits, None)
-        logits = self.next_sentence(self.pooler(hidden, cls_positions))
-        return PretrainingOutput(token_logits, logits.astype(jnp.float32))
+        pooled = self.pooler(hidden, cls_positions)
+        return PretrainingOutput(token_logits, scores_of(self.next_sentence, pooled))
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
         """`token_logits` at every position, `pooled` and `next_sentence_logits` [batch, 2]."""
         outputs = {"token_logits": self.masked_lm(hidden, self.encoder.embeddings)}
         if self.has_next_sentence:
             outputs["pooled"] = self.pooler(hidden)
-            logits = self.next_sentence(outputs["pooled"])
-            outputs["next_sentence_logits"] = logits.astype(jnp.float32)
+            outputs["next_sentence_logits"] = scores_of(self.next_sentence, outputs["pooled"])
         return outputs
 
 
@@ -122,8 +121,7 @@ class NextSentenceModel(nnx.Module):
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
         """`pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2]."""
         pooled = self.pooler(hidden)
-        logits = self.next_sentence(pooled)
-        return {"pooled": pooled, "next_sentence_logits": logits.astype(jnp.float32)}
+        return {"pooled": pooled, "next_sentence_logits": scores_of(self.next_sentence, pooled)}
 
 
 class EncoderModel(nnx.Module):

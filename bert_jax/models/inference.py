@@ -18,7 +18,8 @@ def infer(
     """Runs a model without dropout, its head at every position.
 
     Args:
-      token_ids, segment_ids: [batch, length]; for multiple choice [batch, choices, length].
+      token_ids, segment_ids: [batch, length]; for multiple choice [batch, choices, length], and
+        every choice is a row of a batch of batch * choices to all but `logits`.
       attention_mask: like `token_ids`, 1 for tokens and 0 for padding; None if there is none.
       hidden_states: also give `hidden_0` (the embeddings), `hidden_1`, ... of every layer.
 

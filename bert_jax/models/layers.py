@@ -5,12 +5,14 @@ A parameter carries its logical axes as metadata; training/sharding.py maps them
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.products import matrix_product
+from bert_jax.models.products import affine_float32, matrix_product
 
 # Plain pytrees: no shared references between modules, ordinary jax.jit / grad / scan on top.
 nnx.set_graph_mode(False)
@@ -53,6 +55,17 @@ def dense(
         bias_metadata={"logical_axes": (axes[1],)},
         rngs=rngs,
     )
+
+
+def scores_of(layer: nnx.Linear, x: jax.Array) -> jax.Array:
+    """The affine map of `dense`, from the compute dtype to float32 scores [..., out_dim].
+
+    What a loss or a ranking reads is not rounded to bfloat16.
+    """
+    assert layer.bias is not None
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    scores = affine_float32(rows, layer.kernel[...].astype(x.dtype).T, layer.bias[...])
+    return scores.reshape(*x.shape[:-1], scores.shape[-1])
 
 
 def layer_norm(

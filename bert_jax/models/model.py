@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from flax import nnx
 
-from bert_jax.models.classifiers import SentenceClassifier, TokenClassifier
+from bert_jax.models.classifiers import Classifier, SentenceClassifier, TokenClassifier
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.heads import EncoderModel, NextSentenceModel, PretrainingModel
 from bert_jax.models.parameters import ModelDefinition, define
@@ -25,6 +25,8 @@ Head = Literal[
 ]
 Problem = Literal["single_label", "multi_label", "regression"]
 HEADS: tuple[Head, ...] = get_args(Head)
+# The heads that read their vectors through dropout.
+CLASSIFIERS: tuple[Head, ...] = ("classification", "tagging", "multiple_choice")
 # What the heads with a fixed number of scores call them.
 FIXED_LABELS: Mapping[str, tuple[str, ...]] = {
     "multiple_choice": ("score",),
@@ -42,8 +44,8 @@ class ModelConfig:
       start and end of an answer (Devlin et al. 2019, figure 4).
     labels: names of the scores, in their order, of "classification" and "tagging".
     pooler: whether "encoder" has one; the other heads know whether they need it.
-    head_dropout: on what a classifier reads, in training; the span head reads without
-      (as released), and the heads of pretraining have none.
+    head_dropout: on what "classification", "tagging" and "multiple_choice" read, in training
+      (0.1 in the paper); no other head has any.
     problem: what the scores of "classification" mean: one label is true, any of them may be, or
       they are the numbers themselves.
 
@@ -56,7 +58,7 @@ class ModelConfig:
     head: Head = "pretraining"
     labels: tuple[str, ...] = ()
     pooler: bool = True
-    head_dropout: float = 0.1
+    head_dropout: float = 0.0
     problem: Problem = "single_label"
 
     def __post_init__(self) -> None:
@@ -81,6 +83,11 @@ class ModelConfig:
             raise ValueError(f"problem={self.problem!r} is for head='classification'")
         if not 0.0 <= self.head_dropout < 1.0:
             raise ValueError(f"head_dropout={self.head_dropout}: a dropout rate lies in [0, 1)")
+        if self.head_dropout and self.head not in CLASSIFIERS:
+            raise ValueError(
+                f"head_dropout={self.head_dropout}: head={self.head!r} has no dropout of its own; "
+                f"expected 0, or one of the heads {', '.join(CLASSIFIERS)}"
+            )
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -88,7 +95,7 @@ class ModelConfig:
         return self.labels or FIXED_LABELS.get(self.head, ())
 
 
-Model = EncoderModel | PretrainingModel | NextSentenceModel | SentenceClassifier | TokenClassifier
+Model = EncoderModel | PretrainingModel | NextSentenceModel | Classifier
 
 
 def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> Model:
@@ -103,16 +110,10 @@ def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> 
         case "next_sentence":
             return NextSentenceModel(encoder, compute, rngs)
         case "classification" | "multiple_choice":
-            dropout = config.head_dropout
-            return SentenceClassifier(
-                encoder, compute, rngs, scores=len(config.scores), dropout=dropout
-            )
+            kind: type[Classifier] = SentenceClassifier
         case "tagging" | "span":
-            # The released SQuAD head reads the last layer as it is.
-            dropout = 0.0 if config.head == "span" else config.head_dropout
-            return TokenClassifier(
-                encoder, compute, rngs, scores=len(config.scores), dropout=dropout
-            )
+            kind = TokenClassifier
+    return kind(encoder, compute, rngs, scores=len(config.scores), dropout=config.head_dropout)
 
 
 def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition[Model]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,3 +96,19 @@ def change_config(directory: Path, **changes: object) -> None:
     file = directory / "config.json"
     content = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+
+
+def run_card(exported: Path, more: str) -> str:
+    """Runs the code of an export's model card and then `more`; what they print."""
+    card = (exported / "README.md").read_text()
+    found = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert found
+    finished = subprocess.run(
+        [sys.executable, "-c", f"{found.group(1)}\n{more}"],
+        cwd=exported,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout

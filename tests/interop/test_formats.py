@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
@@ -17,7 +16,7 @@ from bert_jax.interop.comparison import differences
 from bert_jax.interop.onnx_graph import OPSET
 from bert_jax.interop.probes import random_probe
 
-from .conftest import ARCHITECTURES, WORDS
+from .conftest import ARCHITECTURES, WORDS, run_card
 
 VOCABULARY = len(WORDS)
 CLASSIFIERS = ("classification", "multiple_choice", "tagging", "span")
@@ -105,6 +104,8 @@ def test_models_that_hugging_face_has_not(form, encoder, tmp_path, make_bert, be
     words = ("export", ours, "--format", form, "--output", out, "--hidden-states")
     assert bert_jax_here(*words).code == 0
     assert "hidden_1" in agree(open_side(out), open_side(ours), 40, 9)
+    if not config.encoder.num_segments:  # segments are an input all the same
+        assert int(run_card(out, "print(len(outputs))")) > 3
 
 
 def test_an_onnx_file_as_others_see_it(exported):
@@ -128,14 +129,7 @@ def test_an_onnx_file_as_others_see_it(exported):
 def test_the_code_of_the_card_runs(form, exported):
     for head in ("pretraining", "multiple_choice"):
         ours, out = exported(form, head)
-        card = (out / "README.md").read_text()
-        code = re.search(r"```python\n(.*?)```", card, re.S).group(1)
-        code += "\nprint(len(outputs))"
-        finished = subprocess.run(
-            [sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=False
-        )
-        assert finished.returncode == 0, finished.stderr
-        assert int(finished.stdout) >= 1
+        assert int(run_card(out, "print(len(outputs))")) >= 1
         for directory in (ours, out, ours.parent / "theirs"):
             directory.rename(directory.with_name(f"{directory.name}-{head}"))
 
@@ -161,9 +155,9 @@ print(program.platforms)
 
 def test_more_tokens_than_positions_are_refused(exported):
     probe = random_probe(VOCABULARY, 2, 41, seed=0)
-    for form in ("onnx", "stablehlo"):
+    for form, words in (("onnx", "40 by 41"), ("stablehlo", "refining shapes")):
         _, out = exported(form)
-        with pytest.raises(Exception, match="40|refining shapes|broadcast|Add"):
+        with pytest.raises(Exception, match=words):
             open_side(out).outputs(probe)
 
 

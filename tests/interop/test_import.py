@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 import transformers
 
 from bert_jax.cli.work_dir import load_trained, read_model
+from bert_jax.interop.huggingface_weights import open_weights
 
 from .conftest import WORDS, change_config, change_tensors, tensors_of
 
@@ -26,7 +28,8 @@ def refused(bert_jax_here, tmp_path):
 
     def run(source, *words):
         before = set(tmp_path.iterdir())
-        finished = bert_jax_here("import", source, "--output", tmp_path / "ours", *words)
+        output = tmp_path / "new" / "ours"
+        finished = bert_jax_here("import", source, "--output", output, *words)
         assert finished.code == 2, finished.output
         assert finished.errors.startswith("bert-jax: error: ")
         assert "Traceback" not in finished.errors
@@ -72,11 +75,12 @@ def test_names_of_2018_and_buffers(make_bert, imported, bert_jax_here, tmp_path)
     same(ours, theirs, bert_jax_here)
 
 
-def test_the_output_bias_under_its_other_name(make_bert, imported, bert_jax_here):
+def test_the_output_layer_under_its_other_names(make_bert, imported, bert_jax_here):
     theirs, other = make_bert("masked_lm"), make_bert("masked_lm", name="other")
 
     def rename(tensors):
         tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+        tensors["cls.predictions.decoder.weight"] = tensors.pop(TABLE)
 
     change_tensors(other, rename)
     same(imported(other)[1], theirs, bert_jax_here)
@@ -265,10 +269,19 @@ def test_a_pickle_of_before_2020(make_bert, imported, bert_jax_here):
     to_pickles(old)
     file = old / "pytorch_model.bin"
     torch.save(torch.load(file), file, _use_new_zipfile_serialization=False)
+    before = num_tensors()
+    weights = open_weights(old)
+    assert weights.shapes[TABLE] and num_tensors() == before  # what was loaded is on disk alone
     same(imported(old)[1], theirs, bert_jax_here)
     file.write_bytes(file.read_bytes()[:-100])
     finished = bert_jax_here("import", old, "--output", old.parent / "more")
     assert finished.code == 2 and "PyTorch cannot read it" in finished.errors
+
+
+def num_tensors() -> int:
+    """Tensors in this process's memory."""
+    gc.collect()
+    return sum(issubclass(type(kept), torch.Tensor) for kept in gc.get_objects())
 
 
 def to_pickles(directory: Path) -> None:
@@ -377,7 +390,10 @@ REFUSED_CONFIGS = {
     "a decoder": (dict(is_decoder=True), "is_decoder is True"),
     "an incomplete file": (dict(hidden_size=None), "it lacks hidden_size"),
     "odd sizes": (dict(num_attention_heads=5), "hidden_dim=32 is not divisible by num_heads=5"),
-    "text for a number": (dict(hidden_size="wide"), "config.json: "),
+    "text for a number": (
+        dict(hidden_size="wide"),
+        "config.json: hidden_size is 'wide'; expected a whole number",
+    ),
 }
 
 
@@ -502,20 +518,21 @@ def test_a_pickle_runs_no_code(make_bert, refused, tmp_path):
     assert not (theirs / "owned").exists()
 
 
-def test_names_of_the_hub(make_bert, imported, refused, monkeypatch, tmp_path):
-    theirs, asked = make_bert(), []
+def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
+    snapshot, asked = make_bert(name="86b5e0934494bd15c9632b12f734a8a67f723594"), []
 
-    def download(name, allow_patterns):
-        asked.append((name, allow_patterns))
-        return str(theirs)
+    def download(name, revision, allow_patterns):
+        asked.append((name, revision, allow_patterns))
+        return str(snapshot)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    imported("google-bert/bert-base-uncased")
-    [(name, patterns)] = asked
-    assert name == "google-bert/bert-base-uncased"
+    _, ours = imported("google-bert/bert-base-uncased", "--revision", "v2")
+    [(name, revision, patterns)] = asked
+    assert (name, revision) == ("google-bert/bert-base-uncased", "v2")
     assert "model*.safetensors" in patterns and not any(p.endswith(".bin") for p in patterns)
+    assert read_model(ours)[1]["revision"] == snapshot.name
     monkeypatch.undo()
+    assert "is a directory, which has none" in refused(snapshot, "--revision", "v2")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    (tmp_path / "ours").rename(tmp_path / "kept")
     assert "the hub does not give a model of that name" in refused("someone/nothing-of-the-kind")
     assert "no such directory, nor a model's name" in refused("models/of/mine")

@@ -73,6 +73,16 @@ def test_auto_classes_load_what_is_exported(make_bert, bert_jax_here, tmp_path):
     card = (back / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
     assert "| hidden_dim | 32 |" in card
+    # Its reader needs no path of the machine it was written on.
+    assert "- source: theirs\n" in card and str(tmp_path) not in card
+
+
+def test_a_label_with_a_bar_keeps_the_table_of_the_card(make_bert, bert_jax_here, tmp_path):
+    ours, back = tmp_path / "ours", tmp_path / "back"
+    head = ("--head", "classification", "--labels", "either|or", "none")
+    assert bert_jax_here("import", make_bert(), "--output", ours, *head).code == 0
+    assert bert_jax_here("export", ours, "--format", "huggingface", "--output", back).code == 0
+    assert "| labels | either\\|or, none |\n" in (back / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from bert_jax.interop.comparison import differences
 from bert_jax.interop.probes import random_probe
 from bert_jax.interop.stablehlo import INPUTS
 
-from .conftest import WORDS
+from .conftest import WORDS, run_card
 
 
 @pytest.fixture
@@ -64,10 +62,4 @@ def test_every_batch_and_length(head, activation, exported):
 
 def test_the_code_of_the_card_runs(exported):
     _, out = exported("pretraining")
-    card = (out / "README.md").read_text()
-    code = re.search(r"```python\n(.*?)```", card, re.S).group(1) + "\nprint(sorted(outputs))"
-    finished = subprocess.run(
-        [sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=False
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert "'token_logits'" in finished.stdout
+    assert "'token_logits'" in run_card(out, "print(sorted(outputs))")
