@@ -90,7 +90,9 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
 
 
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, heeding_interrupts, tmp_path):
-    words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", "checkpoint.every_steps=1000")
+    # No save is due, however many steps go by before the signal comes.
+    rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
+    words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", *rare)
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
     wait_for_step(1, tmp_path, launcher)
     launcher.send_signal(signal.SIGINT)
