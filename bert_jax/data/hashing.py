@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     LABEL = 5
     MASK_CHOICE = 6
     MASK_REPLACEMENT = 7
+    BATCH_ORDER = 8
 
 
 def hash_of(*parts: ArrayLike) -> NDArray[np.uint64]:
