@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.cli.work_dir import load_trained
+from bert_jax.inference.work_dir import load_trained
 from bert_jax.training.metrics_log import read_metrics
 
 BOUNDARY, TOTAL = 20, 32  # of the phases of the tiny config

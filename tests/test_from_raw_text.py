@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.cli.work_dir import load_trained
+from bert_jax.inference.work_dir import load_trained
 from bert_jax.training.metrics_log import read_metrics
 
 # MLM and pairs are both learned in 350 steps: weights begin ten times larger than in BERT, whose

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from bert_jax.cli.conversion import to_dataclass, to_plain, with_every_key
-from bert_jax.cli.suggestions import nearest
+from bert_jax.cli.config_tree import with_every_key
+from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
+from bert_jax.suggestions import nearest
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ def load_config(cls: type[T], path: str, overrides: Sequence[str] = ()) -> T:
         as its key's type, or one the dataclass refuses; the message holds the key's dotted path.
     """
     tree = with_every_key(cls, _read_file(path))
-    return to_dataclass(cls, _apply_overrides(tree, overrides))
+    return to_dataclass(cls, _apply_overrides(tree, overrides).to_dict())
 
 
 def write_resolved(config: Any, work_dir: str | os.PathLike[str]) -> Path:

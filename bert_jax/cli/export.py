@@ -19,8 +19,8 @@ from pathlib import Path
 from bert_jax.cli.export_formats import FORMATS, LIBRARIES, usage, write
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
-from bert_jax.cli.work_dir import TOKENIZER_NAME, load_for_export, read_model
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.work_dir import TOKENIZER_NAME, load_for_export, read_model
 from bert_jax.models.model import HEADS
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.cli.work_dir import TrainedModel, load_masked_lm
+from bert_jax.inference.work_dir import TrainedModel, load_masked_lm
 from bert_jax.models.heads import PretrainingModel
 
 MASK = "[MASK]"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bert_jax.cli.foreign_source import local_directory
 from bert_jax.cli.new_directory import new_directory
-from bert_jax.cli.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, write_model
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, write_model
 from bert_jax.interop.huggingface_import import open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.models.model import HEADS

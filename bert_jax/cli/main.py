@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bert_jax import __version__
 from bert_jax.cli.freed_memory import keep_freed_memory, return_freed_memory
-from bert_jax.cli.suggestions import nearest
+from bert_jax.suggestions import nearest
 
 USER_MISTAKE = 2
 INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run that saved, too)

@@ -22,16 +22,16 @@ from bert_jax.cli.config import add_config_argument, load_config, write_resolved
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.run_messages import conclude, describe, surplus_rows
-from bert_jax.cli.work_dir import (
+from bert_jax.cli.work_dir_lock import only_writer
+from bert_jax.data.manifest import MANIFEST, TOKENIZER
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
     computed_otherwise,
     read_model,
     write_model,
 )
-from bert_jax.cli.work_dir_lock import only_writer
-from bert_jax.data.manifest import MANIFEST, TOKENIZER
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import distributed

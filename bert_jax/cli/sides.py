@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.cli.work_dir import MODEL_NAME, TOKENIZER_NAME, load_for_export
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import holds_tokenizer
+from bert_jax.inference.work_dir import MODEL_NAME, TOKENIZER_NAME, load_for_export
 from bert_jax.interop.comparison import Outputs, Side, Sizes
 from bert_jax.interop.huggingface_side import HuggingFaceSide
 from bert_jax.interop.probes import Probe

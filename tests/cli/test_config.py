@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from bert_jax.cli.config import load_config, write_resolved
-from bert_jax.cli.conversion import to_dataclass
+from bert_jax.conversion import to_dataclass
 
 
 @dataclass(frozen=True)

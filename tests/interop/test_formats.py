@@ -83,8 +83,8 @@ def test_every_head_at_every_length(form, head, exported):
 def test_models_that_hugging_face_has_not(form, encoder, tmp_path, make_bert, bert_jax_here):
     import jax
 
-    from bert_jax.cli.work_dir import TOKENIZER_NAME, write_model
     from bert_jax.data.tokenizer import Tokenizer
+    from bert_jax.inference.work_dir import TOKENIZER_NAME, write_model
     from bert_jax.models.config import ComputeConfig, EncoderConfig
     from bert_jax.models.model import ModelConfig, define_model
     from bert_jax.training.checkpoint import save_parameters

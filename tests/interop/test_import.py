@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.cli.work_dir import load_trained, read_model
+from bert_jax.inference.work_dir import load_trained, read_model
 from bert_jax.interop.huggingface_weights import open_weights
 
 from .conftest import WORDS, change_config, change_tensors, tensors_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.cli.work_dir import read_model
+from bert_jax.inference.work_dir import read_model
 from bert_jax.interop.huggingface_names import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import jax
 
-from bert_jax.cli.conversion import to_dataclass, to_plain
+from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.models.config import ComputeConfig, EncoderConfig

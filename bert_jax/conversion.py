@@ -12,17 +12,14 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from ml_collections import ConfigDict
-from ml_collections.config_dict import FieldReference
-
-from bert_jax.cli.suggestions import nearest
+from bert_jax.suggestions import nearest
 
 T = TypeVar("T")
 
 _SCALARS = (bool, int, float, str)
 
 
-def to_dataclass(cls: type[T], values: Mapping[str, Any] | ConfigDict, path: str = "config") -> T:
+def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
     """Build `cls` from a nested mapping, accepting nothing it does not declare.
 
     An int is widened to a float and a list becomes a tuple where the field asks for one; nothing
@@ -32,7 +29,7 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any] | ConfigDict, path: str
       ValueError: an unknown or missing key, a value of the wrong type, or one that the dataclass
         itself refuses; the message begins with the dotted path of the culprit.
     """
-    if not isinstance(values, (Mapping, ConfigDict)):
+    if not isinstance(values, Mapping):
         raise ValueError(f"{path}: expected a section of keys for {cls.__name__}, got {values!r}")
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
@@ -51,29 +48,6 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any] | ConfigDict, path: str
         raise ValueError(f"{path}: {error}") from error
 
 
-def with_every_key(cls: type, values: Any) -> ConfigDict:
-    """Copy a config with each key `cls` declares in it, defaults filled in and types fixed.
-
-    The copy knows the type of every key, also of those that hold None, so that any of them can be
-    overridden from the command line. What does not fit `cls` is kept for `to_dataclass` to refuse.
-    """
-    if dataclasses.is_dataclass(values):
-        values = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
-    hints = typing.get_type_hints(cls)
-    tree = ConfigDict({key: value for key, value in values.items() if key not in hints})
-    for field in dataclasses.fields(cls):
-        if not field.init:
-            continue
-        if field.name in values:
-            value = values[field.name]
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        else:
-            value = None if field.default is dataclasses.MISSING else field.default
-        tree[field.name] = _with_type(hints[field.name], value)
-    return tree
-
-
 def to_plain(value: Any) -> Any:
     """Turn a dataclass into what JSON holds: dicts, lists and scalars, keys in declared order."""
     if dataclasses.is_dataclass(value):
@@ -88,7 +62,7 @@ def to_plain(value: Any) -> Any:
 
 
 def _convert(hint: Any, value: Any, path: str) -> Any:
-    hint, optional = _without_none(hint)
+    hint, optional = without_none(hint)
     if value is None:
         if optional:
             return None
@@ -98,7 +72,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         section = cast(type, hint)
         return value if isinstance(value, section) else to_dataclass(section, value, path)
     if origin in (dict, Mapping):
-        if not isinstance(value, (Mapping, ConfigDict)):
+        if not isinstance(value, Mapping):
             raise ValueError(f"{path}: expected a section of named parts, got {value!r}")
         return {key: _convert(arguments[1], value[key], f"{path}.{key}") for key in value}
     if origin is tuple:
@@ -127,28 +101,7 @@ def _convert_tuple(arguments: tuple[Any, ...], value: Any, path: str) -> tuple[A
     return tuple(_convert(hint, item, f"{path}[{i}]") for i, (hint, item) in enumerate(pairs))
 
 
-def _with_type(hint: Any, value: Any) -> Any:
-    """Return `value` as a ConfigDict should hold it: a section, or a field that knows its type."""
-    hint, optional = _without_none(hint)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint) and value is None and not optional:
-        value = {}
-    is_section = isinstance(value, (Mapping, ConfigDict)) or dataclasses.is_dataclass(value)
-    if dataclasses.is_dataclass(hint):
-        return with_every_key(cast(type, hint), value) if is_section else value
-    if origin in (dict, Mapping):
-        if not is_section:
-            return value
-        return ConfigDict({key: _with_type(arguments[1], value[key]) for key in value})
-    kind = type(arguments[0]) if origin is Literal else origin or hint
-    if kind is float and type(value) is int:
-        value = float(value)
-    if kind is tuple and isinstance(value, list):
-        value = tuple(value)
-    return FieldReference(value, field_type=kind) if value is None or type(value) is kind else value
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
+def without_none(hint: Any) -> tuple[Any, bool]:
     """Split `X | None` into (X, True); any other type comes back as (hint, False)."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint, False

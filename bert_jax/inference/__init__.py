@@ -1,0 +1,1 @@
+"""Using what was trained: work directories, and models that take text."""
