@@ -16,9 +16,11 @@ from bert_jax.data.manifest import TOKENIZER
 from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import Vocabulary
+from bert_jax.training.evaluation import HeldOutMetrics
 from bert_jax.training.loop import Phase
 from bert_jax.training.preflight import PhaseFacts
 from bert_jax.training.sharding import local_rows
+from bert_jax.training.step import EvaluationStep
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,9 @@ def training_flops(config: PretrainConfig, phase: PhaseConfig, pieces: int) -> i
     )
 
 
-def make_phase(config: PretrainConfig, corpus: PhaseCorpus, mesh: Mesh) -> Phase:
+def make_phase(
+    config: PretrainConfig, corpus: PhaseCorpus, mesh: Mesh, evaluation_step: EvaluationStep
+) -> Phase:
     """The trainer's view of a phase; nothing is read before the phase begins."""
     vocabulary = Vocabulary.of(corpus.tokenizer)
     examples = ExampleConfig(config.seed, config.next_sentence, config.masking)
@@ -121,20 +125,25 @@ def make_phase(config: PretrainConfig, corpus: PhaseCorpus, mesh: Mesh) -> Phase
         batch_size=evaluation_size,
         local_rows=local_rows(mesh, evaluation_size),
     )
+    flops = training_flops(config, phase, corpus.train.manifest.max_pieces)
     return Phase(
         name=corpus.name,
         first_step=corpus.first_step,
         num_steps=phase.num_steps,
         batch_size=phase.batch_size,
-        evaluation_batch_size=evaluation_size,
         batches=lambda start_step: Loader(
             train,
             start_step=start_step,
             num_workers=config.loader.num_workers,
             prefetch=config.loader.prefetch,
         ),
-        held_out=lambda: _one_pass(held_out, config.loader.prefetch),
-        flops_per_step=training_flops(config, phase, corpus.train.manifest.max_pieces),
+        evaluate=HeldOutMetrics(
+            mesh,
+            evaluation_step,
+            evaluation_size,
+            lambda: _one_pass(held_out, config.loader.prefetch),
+        ),
+        flops=lambda batch: flops,
     )
 
 

@@ -96,7 +96,8 @@ def _train(
     task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
     schedule = make_schedule(config.optimizer, config.total_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    phases = [make_phase(config, corpus, mesh) for corpus in corpora]
+    evaluation_step = make_evaluation_step(task, mesh)
+    phases = [make_phase(config, corpus, mesh, evaluation_step) for corpus in corpora]
     checkpointer = closing.enter_context(
         Checkpointer(work_dir / CHECKPOINTS_NAME, config.checkpoint, identity(config, corpora))
     )
@@ -127,7 +128,6 @@ def _train(
             seed=config.seed,
             accumulation_steps=config.accumulation_steps,
         ),
-        evaluation_step=make_evaluation_step(task, mesh),
         schedule=schedule,
         checkpointer=checkpointer,
         reporter=reporter,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.protocol import Metrics
+from bert_jax.training.sharding import local_rows, to_global
+from bert_jax.training.step import EvaluationStep
 
 
 class MetricTotals:
@@ -61,3 +66,22 @@ def evaluate(
         # exp overflows a float above 709 nats; such a model predicts nothing either way.
         means["mlm_perplexity"] = math.exp(min(means["mlm_loss"], 700.0))
     return means
+
+
+@dataclass(frozen=True)
+class HeldOutMetrics:
+    """Parameters to `evaluate`'s means over a held-out split, for `Phase.evaluate`.
+
+    batches: this process's rows of each batch of one pass. batch_size: rows over all processes.
+    """
+
+    mesh: Mesh
+    step: EvaluationStep
+    batch_size: int
+    batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]
+
+    def __call__(self, params: Parameters) -> dict[str, float]:
+        """Runs over the split once."""
+        rows = local_rows(self.mesh, self.batch_size)
+        batches = (to_global(b, self.mesh, rows, self.batch_size) for b in self.batches())
+        return evaluate(self.step, params, batches)

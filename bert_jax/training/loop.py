@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,13 +14,14 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.protocol import Metrics
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.evaluation import MetricTotals, evaluate
+from bert_jax.training.evaluation import MetricTotals
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
-from bert_jax.training.step import EvaluationStep, TrainStep
+from bert_jax.training.step import TrainStep
 
 HostBatch = Mapping[str, np.ndarray]
 
@@ -31,21 +32,20 @@ class TrainingDiverged(ValueError):
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a run with one batch shape.
+    """A stretch of a run on one kind of batches.
 
     first_step: of the run. batches: from a step of the phase on, this process's rows of each
-    batch, in a context that ends with the phase. held_out: the same for one pass over the held-out
-    split. flops_per_step: model FLOPs.
+    batch, in a context that ends with the phase. evaluate: parameters to metrics on data that is
+    not trained on; the same on every process. flops: model FLOPs of a step on a batch.
     """
 
     name: str
     first_step: int
     num_steps: int
     batch_size: int
-    evaluation_batch_size: int
     batches: Callable[[int], AbstractContextManager[Iterator[HostBatch]]]
-    held_out: Callable[[], Iterable[HostBatch]]
-    flops_per_step: float
+    evaluate: Callable[[Parameters], Mapping[str, float]]
+    flops: Callable[[HostBatch], float]
 
     @property
     def end(self) -> int:
@@ -91,7 +91,6 @@ class Trainer:
 
     mesh: Mesh
     train_step: TrainStep
-    evaluation_step: EvaluationStep
     schedule: optax.Schedule
     checkpointer: Checkpointer
     reporter: RunReporter | None
@@ -125,12 +124,13 @@ class Trainer:
                     # Take the next batch, dispatch the step, and only then look at the step
                     # before: the device never waits for the host.
                     waiting = time.perf_counter()
-                    batch = to_global(next(batches), self.mesh, rows, phase.batch_size)
+                    local = next(batches)
+                    batch = to_global(local, self.mesh, rows, phase.batch_size)
                     self._window.stall_seconds += time.perf_counter() - waiting
                     state, metrics = self.train_step(state, batch)
                     self._report_pending()
                     step += 1
-                    self._window.dispatched(step, metrics, phase.flops_per_step)
+                    self._window.dispatched(step, metrics, phase.flops(local))
                     # Between two steps, in this order: evaluate, save, leave if told to. The state
                     # holds exactly the batches before `step`: none is skipped or seen twice.
                     if self._between_steps(state, step, phase, total):
@@ -161,10 +161,7 @@ class Trainer:
         return stopping
 
     def _evaluate(self, state: TrainState, step: int, phase: Phase) -> dict[str, float]:
-        size = phase.evaluation_batch_size
-        rows = local_rows(self.mesh, size)
-        batches = (to_global(batch, self.mesh, rows, size) for batch in phase.held_out())
-        metrics = evaluate(self.evaluation_step, state.params, batches)
+        metrics = dict(phase.evaluate(state.params))
         _require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from bert_jax.models.parameters import define
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, weighted_mean
 from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
+from bert_jax.training.evaluation import HeldOutMetrics
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
@@ -138,10 +139,9 @@ class Bench:
                 first_step=first,
                 num_steps=count,
                 batch_size=size,
-                evaluation_batch_size=4,
                 batches=lambda start: closing(batches(start)),
-                held_out=held_out,
-                flops_per_step=100.0 * size,
+                evaluate=HeldOutMetrics(self.mesh, self.evaluation_step, 4, held_out),
+                flops=lambda batch: 100.0 * len(batch["x"]),
             )
 
         return [phase("phase1", 0, 6, 4), phase("phase2", 6, 4, 8)]
@@ -160,7 +160,6 @@ class Bench:
         return Trainer(
             mesh=self.mesh,
             train_step=train_step or self.train_step,
-            evaluation_step=self.evaluation_step,
             schedule=SCHEDULE,
             checkpointer=checkpointer,
             reporter=recorder,

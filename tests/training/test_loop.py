@@ -167,7 +167,7 @@ def test_a_held_out_loss_that_is_no_number_stops_the_run_too(bench: Any, tmp_pat
     recorder = bench.recorder()
     with Checkpointer(tmp_path, KEEP_ALL, {}) as checkpointer:
         trainer = bench.trainer(checkpointer, recorder, Intervals(1, 5, 5))
-        trainer.evaluation_step = evaluation_step
+        phases = replace(bench, evaluation_step=evaluation_step).phases()
         with pytest.raises(TrainingDiverged, match="step 5: held-out mlm_loss is inf"):
-            trainer.run(bench.fresh(), bench.phases())
+            trainer.run(bench.fresh(), phases)
         assert checkpointer.latest_step() is None
