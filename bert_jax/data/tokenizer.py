@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,17 @@ from bert_jax.data.tokenizer_files import (
     read_backend,
     write_backend,
 )
+
+
+class LocatedTokens(NamedTuple):
+    """The tokens of a text and where they stand in it.
+
+    ids: int32 [tokens]. offsets: int32 [tokens, 2], the characters of the text as it was given,
+    from the first of a token to behind its last.
+    """
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int32]
 
 
 class Tokenizer:
@@ -52,13 +64,33 @@ class Tokenizer:
         `specials_as_text` it is read as brackets around a word, as in BERT's own preparation,
         which is what text of unknown origin needs. ValueError for a text with a lone surrogate.
         """
+        encodings = self._encode(self._backend.encode_batch_fast, texts, specials_as_text)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_with_offsets(
+        self, texts: Sequence[str], *, specials_as_text: bool = False
+    ) -> list[LocatedTokens]:
+        """As `encode_batch`, with the characters of each text that its tokens stand for.
+
+        Characters the tokenizer drops (white space, stripped accents) belong to no token; tokens
+        that one character was taken apart into (Hangul, where accents are stripped) share it.
+        """
+        encodings = self._encode(self._backend.encode_batch, texts, specials_as_text)
+        return [
+            LocatedTokens(
+                np.array(encoding.ids, np.int32),
+                np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2),
+            )
+            for encoding in encodings
+        ]
+
+    def _encode(self, encode: Any, texts: Sequence[str], specials_as_text: bool) -> list[Any]:
         self._backend.encode_special_tokens = specials_as_text
         try:
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            return encode(list(texts), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             self._name_unusable(texts)
             raise error
-        return [encoding.ids for encoding in encodings]
 
     @staticmethod
     def _name_unusable(texts: Sequence[str]) -> None:

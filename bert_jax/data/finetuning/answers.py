@@ -1,0 +1,197 @@
+"""From the scores of starts and ends in windows to answers in the passage's own characters."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.span_windows import SpanWindows
+from bert_jax.data.finetuning.spans import SpanExample
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A span that may be the answer: characters `start` to `end` of the passage are its text.
+
+    probability: softmax of start_logit + end_logit over the candidates of a question.
+    """
+
+    text: str
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The candidates for a question's answer, the best first; none where the passage is empty."""
+
+    id: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def text(self) -> str:
+        """The best candidate's text, "" if there is none."""
+        return self.candidates[0].text if self.candidates else ""
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """[tokens] of all windows; window_ends: where the window of the passage ends in its row."""
+
+    start_logits: NDArray[np.float64]
+    end_logits: NDArray[np.float64]
+    window_ends: NDArray[np.int64]
+    offsets: NDArray[np.int32]
+
+
+def best_answers(
+    windows: SpanWindows,
+    examples: Sequence[SpanExample],
+    start_logits: NDArray[np.float32],
+    end_logits: NDArray[np.float32],
+    *,
+    n_best: int = 20,
+    max_answer_length: int = 30,
+) -> list[Answer]:
+    """The best answer to every question over all its windows, with the next best ones.
+
+    A candidate begins and ends in one window, is at most `max_answer_length` word-pieces long, and
+    begins in the window of maximum context of its first token. The `n_best` of the highest
+    start_logit + end_logit are kept, of equal ones the earlier and shorter; of those that read the
+    same, the best. Every such span is looked at, not only those of the highest starts and ends.
+
+    Args:
+      windows: as `span_windows` made them of `examples`.
+      start_logits: [windows, length], length >= the longest row; only those of the passage count.
+      end_logits: as `start_logits`.
+
+    ValueError if n_best or max_answer_length is below 1, or a logit of the passage is not finite.
+    Source: Devlin et al. 2019, section 4.2, and its released code.
+    """
+    if n_best < 1 or max_answer_length < 1:
+        raise ValueError(
+            f"n_best is {n_best} and max_answer_length {max_answer_length}; expected 1 or more"
+        )
+    tokens = _tokens(windows, start_logits, end_logits)
+    firsts = np.flatnonzero(windows.has_maximum_context)
+    window_of_first = np.searchsorted(windows.features.sequences.starts, firsts, side="right") - 1
+    bounds = np.searchsorted(windows.examples[window_of_first], np.arange(len(examples) + 1))
+    _check_finite(tokens, windows, examples)
+    answers = []
+    for number, example in enumerate(examples):
+        mine = firsts[bounds[number] : bounds[number + 1]]
+        spans = _best_spans(tokens, mine, n_best, max_answer_length)
+        answers.append(Answer(example.id, _candidates(tokens, spans, example.context)))
+    return answers
+
+
+def _tokens(
+    windows: SpanWindows, start_logits: NDArray[np.float32], end_logits: NDArray[np.float32]
+) -> _Tokens:
+    sequences = windows.features.sequences
+    assert start_logits.shape == end_logits.shape and len(start_logits) == len(windows)
+    width = start_logits.shape[1]
+    assert width >= sequences.lengths.max(initial=0)
+    there = np.arange(width) < sequences.lengths[:, None]
+    return _Tokens(
+        start_logits[there].astype(np.float64),
+        end_logits[there].astype(np.float64),
+        np.repeat(sequences.starts[1:] - 1, sequences.lengths),  # where the last [SEP] is
+        windows.character_offsets,
+    )
+
+
+def _check_finite(tokens: _Tokens, windows: SpanWindows, examples: Sequence[SpanExample]) -> None:
+    in_passage = tokens.offsets[:, 1] > 0
+    finite = np.isfinite(tokens.start_logits) & np.isfinite(tokens.end_logits)
+    bad = np.flatnonzero(in_passage & ~finite)
+    if len(bad):
+        window = np.searchsorted(windows.features.sequences.starts, bad[0], side="right") - 1
+        raise ValueError(
+            f"a logit of question {examples[windows.examples[window]].id} is "
+            f"{tokens.start_logits[bad[0]]} (start) or {tokens.end_logits[bad[0]]} (end), "
+            f"as are those of {len(bad) - 1} other tokens; expected finite numbers. "
+            "Look whether the model's training diverged"
+        )
+
+
+def _best_spans(
+    tokens: _Tokens, firsts: NDArray[np.int64], n_best: int, max_answer_length: int
+) -> NDArray[np.int64]:
+    """[at most n_best, 2] first and last token of the highest spans that begin at `firsts`."""
+    lasts = firsts[:, None] + np.arange(max_answer_length)
+    within = lasts < tokens.window_ends[firsts][:, None]
+    lasts = lasts[within]
+    starts = np.repeat(firsts, within.sum(axis=1))
+    scores = tokens.start_logits[starts] + tokens.end_logits[lasts]
+    if len(scores) > n_best:
+        least = np.partition(scores, len(scores) - n_best)[len(scores) - n_best]
+        kept = np.flatnonzero(scores >= least)
+        order = kept[np.argsort(-scores[kept], kind="stable")[:n_best]]
+    else:
+        order = np.argsort(-scores, kind="stable")
+    return np.stack([starts[order], lasts[order]], axis=1)
+
+
+def _candidates(tokens: _Tokens, spans: NDArray[np.int64], context: str) -> tuple[Candidate, ...]:
+    start_logits = tokens.start_logits[spans[:, 0]]
+    end_logits = tokens.end_logits[spans[:, 1]]
+    begins = tokens.offsets[spans[:, 0], 0].tolist()
+    ends = [_behind_marks(context, end) for end in tokens.offsets[spans[:, 1], 1].tolist()]
+    kept: dict[str, int] = {}
+    for rank, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        kept.setdefault(context[begin:end], rank)
+    ranks = list(kept.values())
+    scores = start_logits[ranks] + end_logits[ranks]
+    weights = np.exp(scores - scores.max(initial=-np.inf))
+    probabilities = (weights / weights.sum()).tolist()
+    return tuple(
+        Candidate(
+            text, begins[rank], ends[rank], float(start_logits[rank]), float(end_logits[rank]), p
+        )
+        for (text, rank), p in zip(kept.items(), probabilities, strict=True)
+    )
+
+
+def _behind_marks(context: str, end: int) -> int:
+    """`end`, or behind the accents the tokenizer stripped from the letter before it."""
+    while end < len(context) and unicodedata.category(context[end]) == "Mn":
+        end += 1
+    return end
+
+
+def write_squad_predictions(answers: Sequence[Answer], path: Path) -> None:
+    """Writes {question id: text}, the JSON that SQuAD's evaluation takes."""
+    _write_json({answer.id: answer.text for answer in answers}, path)
+
+
+def write_squad_n_best(answers: Sequence[Answer], path: Path) -> None:
+    """Writes {question id: [{text, probability, start_logit, end_logit}, ..]}, the best first.
+
+    Source: `nbest_predictions.json` of Devlin et al.'s release.
+    """
+    names = ("text", "probability", "start_logit", "end_logit")
+    _write_json(
+        {
+            answer.id: [
+                {name: getattr(candidate, name) for name in names}
+                for candidate in answer.candidates
+            ]
+            for answer in answers
+        },
+        path,
+    )
+
+
+def _write_json(content: object, path: Path) -> None:
+    write_file(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
