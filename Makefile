@@ -54,8 +54,9 @@ lint: .venv/installed-dev
 
 # The tests compare against PyTorch on the CPU. Its CPU build comes first, from PyTorch's own index
 # (about 200 MB); where that index has none, PyPI's build of the same version does as well.
+# seqeval comes as source that builds under PEP 517 only, which pip before 25.3 wants to be told.
 .venv/installed-dev: setup.py | .venv/bin/python
 	.venv/bin/pip install --quiet torch==2.13.0 \
 	  --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
-	.venv/bin/pip install --quiet --editable '.[dev]'
+	.venv/bin/pip install --quiet --use-pep517 --editable '.[dev]'
 	touch $@

@@ -27,6 +27,9 @@ REQUIRES = [
     "huggingface_hub>=2.4,<3",
     "tokenizers>=0.23.3,<0.24",
     "sentencex>=1.0.32,<2",
+    # scoring
+    "scikit-learn>=1.9,<2",
+    "scipy>=1.17,<2",
     # configuring and reporting
     "absl-py>=2.5,<3",
     "ml_collections>=1.1,<2",
@@ -53,6 +56,7 @@ DEV = [
     "pytest-xdist>=3.8,<4",
     "ruff>=0.17.5,<0.18",
     # the yardsticks the tests compare against
+    "seqeval>=1.2.2,<2",
     "torch==2.13.*",
     "transformers>=5.23,<6",
 ]

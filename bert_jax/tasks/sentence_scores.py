@@ -1,0 +1,107 @@
+"""Scores of whole sets of predictions, one per example, as the GLUE scorer defines them.
+
+GLUE (Wang et al. 2019, section 3): Matthews correlation for CoLA; F1 and accuracy for MRPC and QQP;
+Pearson and Spearman correlation for STS-B; accuracy for the others. Higher is better for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from bert_jax.suggestions import nearest
+
+Needs = Literal["class", "number"]
+
+# What a metric is of: class indices, or numbers.
+METRICS: Mapping[str, Needs] = {
+    "accuracy": "class",
+    "f1": "class",
+    "macro_f1": "class",
+    "matthews": "class",
+    "pearson": "number",
+    "spearman": "number",
+}
+
+
+def sentence_scores(
+    metrics: Sequence[str], predictions: ArrayLike, labels: ArrayLike
+) -> dict[str, float]:
+    """Scores by name, as fractions.
+
+    `f1` is of class 1 against class 0; `macro_f1` the mean over the classes that occur among
+    predictions or labels. Where a score divides by zero it is 0: `f1` if class 1 occurs nowhere;
+    `matthews` if predictions or labels are all one class; `pearson` and `spearman` if either are
+    all one number, which tells nothing of the order of the others (SciPy says nan, which no
+    comparison of runs survives).
+
+    Args:
+      metrics: names in `METRICS`.
+      predictions, labels: [examples] class indices (integers) or numbers, as the metrics need.
+
+    Raises:
+      ValueError: an unknown metric; arrays that differ in shape or are empty; classes that are no
+        integers, or for `f1` others than 0 and 1; numbers that are not finite.
+    """
+    for name in metrics:
+        if name not in METRICS:
+            raise ValueError(f"metric {name!r} is unknown; {nearest(name, METRICS)}")
+    found, expected = np.asarray(predictions), np.asarray(labels)
+    if found.shape != expected.shape or found.ndim != 1 or not len(found):
+        raise ValueError(
+            f"predictions {list(found.shape)} and labels {list(expected.shape)}: expected one of "
+            "each for every example, and at least one example"
+        )
+    return {name: _score(name, found, expected) for name in metrics}
+
+
+def _score(name: str, predictions: NDArray[Any], labels: NDArray[Any]) -> float:
+    if METRICS[name] == "number":
+        return _correlation(name, predictions, labels)
+    for what, array in (("predictions", predictions), ("labels", labels)):
+        if not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"{name} is of classes: expected integer {what}, got {array.dtype}")
+    match name:
+        case "accuracy":
+            return float(sklearn_metrics.accuracy_score(labels, predictions))
+        case "f1":
+            return _binary_f1(predictions, labels)
+        case "macro_f1":
+            return float(
+                sklearn_metrics.f1_score(labels, predictions, average="macro", zero_division=0)
+            )
+    assert name == "matthews", name
+    if _all_equal(predictions) or _all_equal(labels):
+        return 0.0
+    return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
+
+
+def _binary_f1(predictions: NDArray[Any], labels: NDArray[Any]) -> float:
+    others = sorted(set(np.unique([predictions, labels]).tolist()) - {0, 1})
+    if others:
+        raise ValueError(
+            f"f1 is of class 1 against class 0, found class {others[0]}; expected two classes, or "
+            "the metric macro_f1"
+        )
+    return float(sklearn_metrics.f1_score(labels, predictions, zero_division=0))
+
+
+def _correlation(name: str, predictions: NDArray[Any], labels: NDArray[Any]) -> float:
+    found, expected = predictions.astype(np.float64), labels.astype(np.float64)
+    for what, array in (("prediction", found), ("label", expected)):
+        if not np.isfinite(array).all():
+            index = int(np.flatnonzero(~np.isfinite(array))[0])
+            raise ValueError(f"{name}: {what} {index} is {array[index]}, expected a finite number")
+    if _all_equal(found) or _all_equal(expected):
+        return 0.0
+    correlation = stats.pearsonr if name == "pearson" else stats.spearmanr
+    return float(correlation(found, expected).statistic)
+
+
+def _all_equal(values: NDArray[Any]) -> bool:
+    return bool((values == values[0]).all())

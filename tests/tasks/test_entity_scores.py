@@ -1,0 +1,104 @@
+"""Entities and their scores against seqeval, on well-formed tags and on any others."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from pathlib import Path
+
+import pytest
+from seqeval import metrics as seqeval
+from seqeval.metrics.sequence_labeling import get_entities
+
+from bert_jax.tasks.entity_scores import (
+    PREFIXES,
+    Scheme,
+    entities_of,
+    entity_counts,
+    entity_scores,
+    tag_accuracy,
+)
+
+SCHEMES: tuple[Scheme, ...] = ("IOB1", "IOB2", "BIOES")
+
+
+def tags_of(scheme: Scheme, types: tuple[str, ...]) -> list[str]:
+    return ["O", *(f"{prefix}-{kind}" for prefix in PREFIXES[scheme] for kind in types)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_short_sequence_has_the_entities_seqeval_finds(scheme: Scheme) -> None:
+    alphabet = [*tags_of(scheme, ("A", "B-C")), "I"]
+    for length in (1, 2, 3, 4):
+        for tags in itertools.product(alphabet, repeat=length):
+            assert entities_of(tags, scheme) == get_entities(list(tags)), tags
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_random_sets_score_as_by_seqeval(scheme: Scheme) -> None:
+    rng = random.Random(scheme)
+    alphabet = tags_of(scheme, ("PER", "LOC", "X-Y"))
+    for _ in range(1000):
+        gold, predicted = [], []
+        for _ in range(rng.randint(1, 5)):
+            tags = rng.choices(alphabet, [8, *[1] * (len(alphabet) - 1)], k=rng.randint(1, 9))
+            wrong = rng.choice([0.0, 0.2, 1.0])
+            gold.append(tags)
+            predicted.append([rng.choice(alphabet) if rng.random() < wrong else t for t in tags])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # theirs, where there are no entities
+            expected = {
+                name: getattr(seqeval, f"{name}_score")(gold, predicted)
+                for name in ("precision", "recall", "f1")
+            }
+            rows = seqeval.classification_report(gold, predicted, output_dict=True)
+        assert entity_scores(predicted, gold, scheme) == pytest.approx(expected)
+        assert tag_accuracy(predicted, gold) == seqeval.accuracy_score(gold, predicted)
+        ours = entity_counts(predicted, gold, scheme)
+        assert list(ours) == sorted(name for name in rows if not name.endswith(" avg"))
+        for kind, counts in ours.items():
+            expected = {name.replace("-score", ""): value for name, value in rows[kind].items()}
+            assert counts.scores() | {"support": counts.gold} == pytest.approx(expected)
+
+
+def test_the_example_of_conlleval() -> None:
+    """Entities that touch, in IOB1 parted by B; and I after O or another type begins one."""
+    tags = ["I-PER", "I-PER", "B-PER", "I-LOC", "O", "I-LOC"]
+    expected = [("PER", 0, 1), ("PER", 2, 2), ("LOC", 3, 3), ("LOC", 5, 5)]
+    assert entities_of(tags, "IOB1") == expected
+
+
+def test_real_tags(shared_data: Path) -> None:
+    file = next((shared_data / "ner_wnut17").glob("*dev*"))
+    sentences = [
+        [line.split("\t")[-1] for line in block.splitlines() if line]
+        for block in file.read_text(encoding="utf-8").split("\n\n")
+    ]
+    gold = [sentence for sentence in sentences if sentence]
+    rng = random.Random(0)
+    tags = sorted({tag for sentence in gold for tag in sentence})
+    predicted = [[rng.choice(tags) if rng.random() < 0.1 else t for t in s] for s in gold]
+    found = entity_scores(predicted, gold, "IOB2")
+    assert found["f1"] == pytest.approx(seqeval.f1_score(gold, predicted))
+    assert 0.2 < found["f1"] < 0.9
+
+
+def test_nothing_to_find_scores_nothing() -> None:
+    assert entity_scores([["O"]], [["O"]], "IOB2") == {"precision": 0, "recall": 0, "f1": 0}
+    assert entity_counts([["O"]], [["O"]], "IOB2") == {}
+
+
+@pytest.mark.parametrize("tag", ["E-PER", "PER", "B-", "-PER", "", "o", "BI-PER"])
+def test_a_tag_of_another_scheme_is_refused(tag: str) -> None:
+    with pytest.raises(ValueError, match="none of IOB2: expected O, B-TYPE, I-TYPE"):
+        entities_of(["O", tag], "IOB2")
+
+
+def test_sequences_of_other_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 predicted sequences for 2 gold ones"):
+        entity_scores([["O"]], [["O"], ["O"]], "IOB2")
+    with pytest.raises(ValueError, match="sequence 1: 2 predicted tags for 1 gold ones"):
+        tag_accuracy([["O"], ["O", "O"]], [["O"], ["O"]])
+    with pytest.raises(ValueError, match="at least one token"):
+        tag_accuracy([], [])
