@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,7 @@ class OptimizerConfig:
 
     name: "adamw" (Loshchilov and Hutter 2019) or "lamb" (You et al. 2020, algorithm 2).
     peak_learning_rate: reached after `warmup_steps` of linear warm-up from 0.
+    warmup_fraction: of the run's steps, in place of `warmup_steps`; one of the two is 0.
     schedule: what follows: "linear" or "cosine" decay to `end_learning_rate` at the last step of
       the run, "constant", or "inverse_sqrt" (peak x sqrt(warmup / step)).
     weight_decay: decoupled, on matrices and tables; never on biases and LayerNorm.
@@ -27,6 +29,7 @@ class OptimizerConfig:
     name: OptimizerName = "adamw"
     peak_learning_rate: float = 1e-4
     warmup_steps: int = 10_000
+    warmup_fraction: float = 0.0
     schedule: ScheduleName = "linear"
     end_learning_rate: float = 0.0
     beta1: float = 0.9
@@ -44,8 +47,19 @@ class OptimizerConfig:
                 )
         if self.warmup_steps < 0:
             raise ValueError(f"optimizer.warmup_steps={self.warmup_steps}: must be 0 or more")
-        if self.schedule == "inverse_sqrt" and self.warmup_steps == 0:
-            raise ValueError("optimizer.schedule='inverse_sqrt' needs warmup_steps >= 1")
+        if not 0.0 <= self.warmup_fraction <= 1.0:
+            raise ValueError(
+                f"optimizer.warmup_fraction={self.warmup_fraction}: expected 0 up to 1"
+            )
+        if self.warmup_steps and self.warmup_fraction:
+            raise ValueError(
+                f"optimizer.warmup_steps={self.warmup_steps} and warmup_fraction="
+                f"{self.warmup_fraction} both say how long the warm-up is: set one of them to 0"
+            )
+        if self.schedule == "inverse_sqrt" and not (self.warmup_steps or self.warmup_fraction):
+            raise ValueError(
+                "optimizer.schedule='inverse_sqrt' needs warmup_steps >= 1 or a warmup_fraction"
+            )
         if self.end_learning_rate and self.schedule not in ("linear", "cosine"):
             raise ValueError(
                 f"optimizer.end_learning_rate={self.end_learning_rate} means nothing to "
@@ -65,7 +79,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     Raises:
       ValueError: the warm-up is longer than the run.
     """
-    warmup, peak, end = config.warmup_steps, config.peak_learning_rate, config.end_learning_rate
+    peak, end = config.peak_learning_rate, config.end_learning_rate
+    warmup = config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
     if warmup > total_steps:
         raise ValueError(
             f"optimizer.warmup_steps={warmup} is more than the {total_steps} steps of the run: "
@@ -100,13 +115,28 @@ def _decay_mask(parameters: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def make_optimizer(
-    config: OptimizerConfig, schedule: optax.Schedule
+    config: OptimizerConfig,
+    schedule: optax.Schedule,
+    rate: Callable[[str], float] | None = None,
 ) -> optax.GradientTransformation:
-    """Clip, precondition, decay, scale: the gradient transformation of `config`."""
+    """Clip, precondition, decay, scale: the gradient transformation of `config`.
+
+    rate: what a parameter's learning rate is multiplied by, from its name; None for 1 throughout.
+    """
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     parts.append(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
     if config.weight_decay:
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=_decay_mask))
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), _decay_mask))
-    return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
+    parts.append(optax.scale_by_learning_rate(schedule))
+    if rate is not None:
+        parts.append(_scale_by_name(rate))
+    return optax.chain(*parts)
+
+
+def _scale_by_name(rate: Callable[[str], float]) -> optax.GradientTransformation:
+    def scaled(updates: Any, params: Any) -> dict[str, Any]:
+        return {name: rate(name) * update for name, update in updates.items()}
+
+    return optax.stateless(scaled)

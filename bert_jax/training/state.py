@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +14,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.models.parameters import ModelDefinition, Parameters
 from bert_jax.training.sharding import parameter_shardings
 
+T = TypeVar("T")
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
     """Everything a checkpoint must hold; randomness is a function of (seed, step) instead.
 
-    step: int32 scalar, updates made so far.
+    step: int32 scalar, updates made so far. opt_state: of the parameters that learn, alone.
     """
 
     step: jax.Array
@@ -37,8 +40,24 @@ def dropout_key(seed: int, step: jax.Array) -> jax.Array:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step)
 
 
+Learns = Callable[[str], bool]
+
+
+def everything(name: str) -> bool:
+    """Every parameter learns."""
+    return True
+
+
+def learned(params: Mapping[str, T], learns: Learns) -> dict[str, T]:
+    """The parameters that learn."""
+    return {name: value for name, value in params.items() if learns(name)}
+
+
 def abstract_state(
-    definition: ModelDefinition[Any], optimizer: optax.GradientTransformation, mesh: Mesh
+    definition: ModelDefinition[Any],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    learns: Learns = everything,
 ) -> TrainState:
     """The state as shapes, dtypes and shardings; computes nothing.
 
@@ -55,8 +74,8 @@ def abstract_state(
     opt_state = optax.tree.map_params(
         optimizer,
         place,
-        jax.eval_shape(optimizer.init, params),
-        shardings,
+        jax.eval_shape(optimizer.init, learned(params, learns)),
+        learned(shardings, learns),
         transform_non_params=lambda shape: place(shape, replicated),
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
@@ -73,12 +92,14 @@ def init_state(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     seed: int,
+    learns: Learns = everything,
 ) -> TrainState:
     """A fresh state, every array created where it stays; the same numbers under any mesh."""
 
     def init(key: jax.Array) -> TrainState:
         params = definition.init(key)
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        opt_state = optimizer.init(learned(params, learns))
+        return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
 
-    shardings = shardings_of(abstract_state(definition, optimizer, mesh))
+    shardings = shardings_of(abstract_state(definition, optimizer, mesh, learns))
     return jax.jit(init, out_shardings=shardings)(parameter_key(seed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, add_metrics, total_loss
 from bert_jax.training.sharding import batch_sharding, layout
-from bert_jax.training.state import TrainState, abstract_state, dropout_key, shardings_of
+from bert_jax.training.state import (
+    Learns,
+    TrainState,
+    abstract_state,
+    dropout_key,
+    everything,
+    learned,
+    shardings_of,
+)
 
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 EvaluationStep = Callable[[Parameters, Batch], Metrics]
@@ -26,6 +34,7 @@ def make_train_step(
     *,
     seed: int,
     accumulation_steps: int = 1,
+    learns: Learns = everything,
 ) -> jax.stages.Wrapped:
     """Compiles on first call: (state, batch) -> (next state, metrics of the batch).
 
@@ -36,29 +45,39 @@ def make_train_step(
     Args:
       accumulation_steps: the batch is processed in this many parts, one after the other, and
         updates once with the gradient of the whole.
+      learns: says of a parameter's name whether it is updated; the others are not differentiated.
     """
-    state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh))
+    state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, learns))
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def loss_and_metrics(
-        params: Parameters, batch: Batch, weights: dict[str, jax.Array], key: jax.Array
+        learning: Parameters,
+        frozen: Parameters,
+        batch: Batch,
+        weights: dict[str, jax.Array],
+        key: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
-        metrics = task.metrics(task.definition.module(params), batch, key)
+        metrics = task.metrics(task.definition.module({**frozen, **learning}), batch, key)
         return total_loss(task, metrics, weights), metrics
-
-    gradient = jax.grad(loss_and_metrics, has_aux=True)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         with layout(mesh):
             key = dropout_key(seed, state.step)
             weights = task.loss_weights(batch)
+            learning = learned(state.params, learns)
+            frozen = {name: x for name, x in state.params.items() if name not in learning}
+
+            def gradient(batch: Batch, key: jax.Array) -> tuple[Parameters, Metrics]:
+                differentiated = jax.grad(loss_and_metrics, has_aux=True)
+                return differentiated(learning, frozen, batch, weights, key)
+
             if accumulation_steps == 1:
-                grads, metrics = gradient(state.params, batch, weights, key)
+                grads, metrics = gradient(batch, key)
             else:
                 parts = _split(batch, accumulation_steps, mesh)
-                grads, metrics = _accumulate(gradient, state.params, parts, weights, key)
-            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-            params = optax.apply_updates(state.params, updates)
+                grads, metrics = _accumulate(gradient, parts, key)
+            updates, opt_state = optimizer.update(grads, state.opt_state, learning)
+            params = frozen | cast(Parameters, optax.apply_updates(learning, updates))
             one = jnp.ones(())
             metrics["loss"] = Metric(total_loss(task, metrics, weights), one)
             metrics["gradient_norm"] = Metric(optax.tree.norm(grads), one)
@@ -87,21 +106,17 @@ def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
 
 
 def _accumulate(
-    gradient: Callable[..., tuple[Any, Metrics]],
-    params: Parameters,
-    parts: Batch,
-    weights: dict[str, jax.Array],
-    key: jax.Array,
+    gradient: Callable[[Batch, jax.Array], tuple[Any, Metrics]], parts: Batch, key: jax.Array
 ) -> tuple[Any, Metrics]:
     """Gradient and metrics of all parts; the parts' losses already share one denominator."""
     keys = jax.random.split(key, next(iter(parts.values())).shape[0])
 
     def body(carry: tuple[Any, Metrics], part: tuple[Batch, jax.Array]) -> tuple[Any, None]:
-        grads, metrics = gradient(params, part[0], weights, part[1])
+        grads, metrics = gradient(*part)
         return (jax.tree.map(jnp.add, carry[0], grads), add_metrics(carry[1], metrics)), None
 
     first = jax.tree.map(lambda x: x[0], parts)
-    shapes = jax.eval_shape(gradient, params, first, weights, keys[0])
+    shapes = jax.eval_shape(gradient, first, keys[0])
     zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     return jax.lax.scan(body, zeros, (parts, keys))[0]
 

@@ -59,6 +59,11 @@ def test_cosine_constant_and_inverse_square_root() -> None:
     assert inverse(90) == pytest.approx(1e-3 / 3)
 
 
+def test_a_fraction_of_the_run_is_as_good_as_its_steps() -> None:
+    fraction, steps = rates(101, warmup_steps=0, warmup_fraction=0.1), rates(101, warmup_steps=11)
+    assert [fraction(step) for step in range(101)] == [steps(step) for step in range(101)]
+
+
 def test_no_warmup_starts_at_the_peak() -> None:
     assert rates(10, warmup_steps=0)(0) == pytest.approx(1e-3)
 
@@ -70,6 +75,8 @@ def test_no_warmup_starts_at_the_peak() -> None:
         ({"schedule": "step"}, "optimizer.schedule='step': expected one of 'linear', 'cosine'"),
         ({"warmup_steps": -1}, "optimizer.warmup_steps=-1: must be 0 or more"),
         ({"schedule": "inverse_sqrt", "warmup_steps": 0}, "needs warmup_steps >= 1"),
+        ({"warmup_fraction": 0.1}, "warmup_steps=10000 and warmup_fraction=0.1 both say how long"),
+        ({"warmup_fraction": 1.5, "warmup_steps": 0}, "optimizer.warmup_fraction=1.5: expected 0"),
         ({"peak_learning_rate": -1.0}, "optimizer.peak_learning_rate=-1.0: must be 0 or more"),
         (
             {"schedule": "constant", "end_learning_rate": 1e-5},

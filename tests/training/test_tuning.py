@@ -1,0 +1,136 @@
+"""What is frozen stays, costs nothing, and the rest learns as it would beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.step import make_train_step
+from bert_jax.training.tuning import Tuning, TuningConfig
+
+LAYERS = 4
+ENCODER = EncoderConfig(
+    vocab_size=64,
+    hidden_dim=16,
+    num_layers=LAYERS,
+    num_heads=2,
+    ffn_dim=32,
+    max_positions=16,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
+CONFIG = OptimizerConfig(peak_learning_rate=1e-2, warmup_steps=0, schedule="constant", clip_norm=0)
+
+
+@pytest.fixture(scope="module")
+def task() -> Pretraining:
+    return Pretraining(ENCODER, ComputeConfig(dtype="float32", attention="xla"))
+
+
+@pytest.fixture(scope="module")
+def batch() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "token_ids": rng.integers(0, 64, (8, 16), np.int32),
+        "segment_ids": rng.integers(0, 2, (8, 16), np.int32),
+        "position_ids": np.tile(np.arange(16, dtype=np.int32), (8, 1)),
+        "document_ids": np.ones((8, 16), np.int32),
+        "masked_positions": rng.integers(1, 16, (8, 3), np.int32),
+        "masked_labels": rng.integers(0, 64, (8, 3), np.int32),
+        "masked_weights": np.ones((8, 3), np.float32),
+        "cls_positions": np.zeros((8, 1), np.int32),
+        "next_sentence_labels": rng.integers(0, 2, (8, 1), np.int32),
+        "next_sentence_weights": np.ones((8, 1), np.float32),
+    }
+
+
+class Run:
+    """Some steps of a tuning; `flops` of one, by the compiler's count."""
+
+    def __init__(self, task: Pretraining, batch: Any, config: TuningConfig | None, steps: int = 1):
+        tuning = Tuning(config or TuningConfig(), LAYERS)
+        words: dict[str, Any] = {"learns": tuning.learns} if config else {}
+        rate = tuning.rate if config else None
+        optimizer = make_optimizer(CONFIG, make_schedule(CONFIG, 10), rate)
+        mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
+        self.learns = tuning.learns
+        state = init_state(task.definition, optimizer, mesh, 0, **words)
+        self.before = jax.device_get(state.params)
+        step = make_train_step(task, optimizer, mesh, seed=0, **words)
+        self.flops = step.lower(state, batch).compile().cost_analysis()["flops"]
+        self.state: TrainState = state
+        for _ in range(steps):
+            self.state, _ = step(self.state, batch)
+        self.after = jax.device_get(self.state.params)
+
+
+@pytest.fixture(scope="module")
+def whole(task: Any, batch: Any) -> Run:
+    return Run(task, batch, None)
+
+
+CASES = {
+    "head": (TuningConfig(top_layers=0), 0, False),
+    "two layers": (TuningConfig(top_layers=2), 2, False),
+    "no embeddings": (TuningConfig(embeddings=False), LAYERS, False),
+    "all": (TuningConfig(), LAYERS, True),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_frozen_stays_and_the_rest_learns_as_ever(
+    case: str, task: Any, batch: Any, whole: Run
+) -> None:
+    config, top, embeddings = CASES[case]
+    run = Run(task, batch, config)
+    moments = optax.tree.get(run.state.opt_state, "mu")
+    assert set(moments) == {name for name in run.after if run.learns(name)}
+    for name, after in run.after.items():
+        layers = [f"encoder.layers.{number}." for number in range(LAYERS - top, LAYERS)]
+        expected = not name.startswith("encoder.") or name.startswith(tuple(layers))
+        expected |= embeddings and name.startswith("encoder.embeddings.")
+        assert run.learns(name) == expected, name
+        if not expected:
+            np.testing.assert_array_equal(after, run.before[name], err_msg=name)
+        else:
+            # Attention keys have no gradient through their bias: softmax takes no offset.
+            assert not np.array_equal(after, run.before[name]) or name.endswith("key.bias")
+            np.testing.assert_allclose(after, whole.after[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_what_is_frozen_is_not_differentiated(task: Any, batch: Any, whole: Run) -> None:
+    flops = [Run(task, batch, TuningConfig(top_layers=top)).flops for top in range(LAYERS, -1, -1)]
+    assert flops == sorted(flops, reverse=True)
+    forward = 2 * flops[-1] - whole.flops  # no more than a forward pass is left of the encoder
+    assert flops[-1] < 0.6 * whole.flops and forward < flops[-1]
+
+
+def test_lower_layers_learn_at_lower_rates(task: Any, batch: Any, whole: Run) -> None:
+    run = Run(task, batch, TuningConfig(layer_decay=0.5))
+    # The first step of Adam moves every weight by its rate; weight decay scales with it.
+    for name, power in {
+        "masked_lm.transform.kernel": 0,
+        "pooler.dense.kernel": 0,
+        "encoder.layers.3.ffn.up.kernel": 1,
+        "encoder.layers.0.attention.query.kernel": 4,
+        "encoder.embeddings.position": 5,
+    }.items():
+        moved = run.after[name] - run.before[name]
+        expected = whole.after[name] - whole.before[name]
+        np.testing.assert_allclose(moved, expected * 0.5**power, rtol=1e-3, atol=1e-7, err_msg=name)
+
+
+def test_more_layers_than_there_are_are_refused() -> None:
+    with pytest.raises(ValueError, match="tuning.top_layers=5: the model has 4"):
+        Tuning(TuningConfig(top_layers=5), LAYERS)
+    with pytest.raises(ValueError, match="tuning.layer_decay=0.0"):
+        TuningConfig(layer_decay=0.0)
