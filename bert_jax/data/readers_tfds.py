@@ -6,9 +6,11 @@ import importlib
 import importlib.util
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from bert_jax.data.documents import Document, SourceCounts, SourceOptions, checked_documents
 from bert_jax.data.input_paths import TFDS_PREFIX
@@ -75,6 +77,49 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
                 counts.reject(options, place, f"not UTF-8 at byte {error.start} of the text")
                 continue
             yield from checked_documents(text, place, options, counts)
+
+
+def tfds_values(
+    name: str, data_dir: str | None, features: Sequence[str]
+) -> Iterator[list[str | int | float | bool]]:
+    """Yields the values of some features of every row, in the dataset's stored order.
+
+    Text is decoded, a class label becomes its name, "" where TFDS says -1 for none. ValueError if
+    the dataset cannot be had, has no such feature, or holds text that is not UTF-8 there.
+    """
+    source = _open(name, data_dir).source
+    known = source.dataset_info.features
+    if missing := [feature for feature in features if feature not in known]:
+        raise ValueError(
+            f"{name}: no feature {missing[0]!r}; its features are {', '.join(map(repr, known))}"
+        )
+    classes = {feature: getattr(known[feature], "names", None) for feature in features}
+    for start in range(0, len(source), _BATCH_ROWS):
+        stop = min(start + _BATCH_ROWS, len(source))
+        for index, row in enumerate(source.__getitems__(list(range(start, stop))), start):
+            place = f"{name}[{index}]"
+            yield [_plain_value(row[each], classes[each], each, place) for each in features]
+
+
+def _plain_value(
+    value: Any, classes: Sequence[str] | None, feature: str, place: str
+) -> str | int | float | bool:
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{place}: feature {feature!r} is not UTF-8 at byte {error.start}"
+            ) from None
+    if isinstance(value, np.generic):
+        value = value.item()
+    if classes is not None and isinstance(value, int):
+        return classes[value] if value >= 0 else ""
+    if not isinstance(value, (str, int, float, bool)):
+        raise ValueError(
+            f"{place}: feature {feature!r} is a {type(value).__name__}; expected text or a number"
+        )
+    return value
 
 
 def tfds_bytes(name: str, data_dir: str | None) -> int:

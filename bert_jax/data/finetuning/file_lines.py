@@ -1,0 +1,56 @@
+"""Lines of a file of examples, packed or not."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+
+from bert_jax.data.compression import BROKEN_ARCHIVE, COMPRESSIONS, open_stream
+from bert_jax.data.documents import SourceCounts
+
+
+def find_file(path: str | Path) -> Path:
+    """The file of this name, or the one packed beside it: "dev.tsv.xz" where there is no "dev.tsv".
+
+    Raises:
+        ValueError: there is neither.
+    """
+    plain = Path(path)
+    packed = [plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS]
+    for candidate in (plain, *packed):
+        if candidate.is_file():
+            return candidate
+    raise ValueError(
+        f"{path} does not exist, nor does it with {', '.join(COMPRESSIONS)} after its name"
+    )
+
+
+def file_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file with their line ends, without a byte-order mark.
+
+    Only a line feed ends a line. Raises ValueError naming file and line for what is not UTF-8 and
+    for a damaged archive.
+    """
+    with open_stream(path, SourceCounts()) as stream:
+        number = 0
+        while True:
+            try:
+                data = stream.readline()
+            except BROKEN_ARCHIVE as error:
+                raise ValueError(
+                    f"{path}:{number + 1}: the {path.suffix} archive is truncated or damaged: "
+                    f"{error}. Fetch or write the file again"
+                ) from error
+            if not data:
+                return
+            number += 1
+            if number == 1:
+                data = data.removeprefix(codecs.BOM_UTF8)
+            try:
+                yield data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path}:{number}: byte 0x{data[error.start]:02x} is not UTF-8 "
+                    f"({error.reason}). Convert the file to UTF-8"
+                ) from None

@@ -1,0 +1,213 @@
+"""The GLUE tasks BERT was evaluated on: their files, labels, metrics and submissions.
+
+Source: Wang et al. 2019, GLUE, table 1; Devlin et al. 2019, section 4.1, for the primary metrics.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.sentences import SentenceFiles
+from bert_jax.data.finetuning.tables import TableFormat
+from bert_jax.data.input_paths import TFDS_PREFIX, is_tfds
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_MNLI = ("entailment", "neutral", "contradiction")
+_LARGEST_SCORE = 5.0  # of STS-B; the least is 0
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One task. Columns are those of the official files; label_names and classes as in TFDS.
+
+    metrics: in the order of the GLUE paper. primary: the one the BERT paper reports. labels: in
+    the files and in submissions, () for regression. test_index: column of the test files.
+    train_columns: first, second and label by number where train and dev files have no header.
+    tfds_columns: first and second in TFDS. parts: of validation and test sets that come in two.
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    primary: str
+    first: str
+    second: str
+    label: str
+    tfds_config: str
+    tfds_columns: tuple[str, str]
+    labels: tuple[str, ...] = _BINARY
+    label_names: tuple[str, ...] = ()
+    test_index: str = "index"
+    train_columns: tuple[str, str, str] | None = None
+    short_rows: bool = False  # whether train.tsv has rows broken by line feeds
+    parts: tuple[str, ...] = ()
+
+
+class GlueFiles(NamedTuple):
+    """Files of a task: `train`; those of `validation` by name; those of `test` by submission."""
+
+    train: SentenceFiles
+    validation: dict[str, SentenceFiles]
+    test: dict[str, SentenceFiles]
+
+
+_PAIR = ("sentence1", "sentence2")
+_TASKS = (
+    GlueTask(
+        "CoLA", ("matthews",), "matthews", "sentence", "", "label", "cola", ("sentence", ""),
+        label_names=("unacceptable", "acceptable"), train_columns=("3", "", "1"),
+    ),
+    GlueTask(
+        "SST-2", ("accuracy",), "accuracy", "sentence", "", "label", "sst2", ("sentence", ""),
+        label_names=("negative", "positive"),
+    ),
+    GlueTask(
+        "MRPC", ("accuracy", "f1"), "f1", "#1 String", "#2 String", "Quality", "mrpc", _PAIR,
+        label_names=("not_equivalent", "equivalent"),
+    ),
+    GlueTask(
+        "QQP", ("accuracy", "f1"), "f1", "question1", "question2", "is_duplicate", "qqp",
+        ("question1", "question2"), label_names=("not_duplicate", "duplicate"), test_index="id",
+        short_rows=True,
+    ),
+    GlueTask(
+        "STS-B", ("pearson", "spearman"), "spearman", *_PAIR, "score", "stsb", _PAIR, labels=(),
+    ),
+    GlueTask(
+        "MNLI", ("accuracy",), "accuracy", *_PAIR, "gold_label", "mnli", ("premise", "hypothesis"),
+        labels=_MNLI, parts=("matched", "mismatched"),
+    ),
+    GlueTask(
+        "QNLI", ("accuracy",), "accuracy", "question", "sentence", "label", "qnli",
+        ("question", "sentence"), labels=_ENTAILMENT,
+    ),
+    GlueTask("RTE", ("accuracy",), "accuracy", *_PAIR, "label", "rte", _PAIR, labels=_ENTAILMENT),
+)  # fmt: skip
+GLUE_TASKS = {task.name: task for task in _TASKS}
+
+
+def glue_task(name: str) -> GlueTask:
+    """The task of an official name, such as "SST-2". ValueError for another."""
+    if name not in GLUE_TASKS:
+        raise ValueError(
+            f"no GLUE task is called {name!r}; expected one of {', '.join(GLUE_TASKS)}"
+        )
+    return GLUE_TASKS[name]
+
+
+def glue_files(task_name: str, where: str) -> GlueFiles:
+    """The files of a task in its official directory, or in TensorFlow Datasets.
+
+    where: the task's own directory, with train.tsv in it (files may be packed: train.tsv.xz), or
+    "tfds:glue/CONFIG[:VERSION]". Validation sets are called "validation", MNLI's
+    "validation_matched" and "validation_mismatched"; test sets as the submissions of their
+    predictions, "CoLA", "MNLI-m" and "MNLI-mm". ValueError for an unknown task or another
+    task's TFDS config.
+    """
+    task = glue_task(task_name)
+    return _tfds_files(task, where) if is_tfds(where) else _directory_files(task, where)
+
+
+def submission_names(task: GlueTask) -> tuple[str, ...]:
+    """What the files of a submission are called, without ".tsv"."""
+    return (f"{task.name}-m", f"{task.name}-mm") if task.parts else (task.name,)
+
+
+def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
+    columns: dict[str, Any] = {
+        "first": task.first,
+        "second": task.second,
+        "label": task.label,
+        "labels": task.labels,
+        "label_names": task.label_names,
+    }
+    learning, form = dict(columns), TableFormat()
+    if task.train_columns is not None:
+        form = TableFormat(header=False)
+        learning |= dict(zip(("first", "second", "label"), task.train_columns, strict=True))
+    train_form = replace(form, short_rows="skip") if task.short_rows else form
+    suffixes = _suffixes(task)
+    return GlueFiles(
+        train=SentenceFiles(train=f"{directory}/train.tsv", form=train_form, **learning),
+        validation={
+            f"validation{suffix}": SentenceFiles(
+                validation=f"{directory}/dev{suffix}.tsv", form=form, **learning
+            )
+            for suffix in suffixes
+        },
+        test={
+            name: SentenceFiles(
+                test=f"{directory}/test{suffix}.tsv", index=task.test_index, **columns
+            )
+            for name, suffix in zip(submission_names(task), suffixes, strict=True)
+        },
+    )
+
+
+def _suffixes(task: GlueTask) -> list[str]:
+    return [f"_{part}" for part in task.parts] or [""]
+
+
+def _tfds_files(task: GlueTask, where: str) -> GlueFiles:
+    expected = f"{TFDS_PREFIX}glue/{task.tfds_config}"
+    if not re.fullmatch(rf"{re.escape(expected)}(:\d+\.\d+\.\d+)?", where):
+        raise ValueError(f"{task.name} is {expected}, got {where!r}; give it without a split")
+    columns: dict[str, Any] = {
+        "first": task.tfds_columns[0],
+        "second": task.tfds_columns[1],
+        "index": "idx",
+        "labels": task.label_names or task.labels,
+    }
+    suffixes = _suffixes(task)
+    return GlueFiles(
+        train=SentenceFiles(train=f"{where}:train", **columns),
+        validation={
+            f"validation{suffix}": SentenceFiles(
+                validation=f"{where}:validation{suffix}", **columns
+            )
+            for suffix in suffixes
+        },
+        test={
+            name: SentenceFiles(test=f"{where}:test{suffix}", **columns)
+            for name, suffix in zip(submission_names(task), suffixes, strict=True)
+        },
+    )
+
+
+def write_glue_submission(task: GlueTask, predictions: Sequence[float], file: Path) -> None:
+    """Writes the predictions of a test set, in its order, as gluebenchmark.com takes them.
+
+    predictions: places in `task.labels`; of STS-B numbers, written within 0 to 5. The file's name
+    must be that of a submission ("CoLA.tsv", "MNLI-m.tsv").
+
+    Raises:
+        ValueError: another file name, no predictions, one that is no place of a label or not
+            finite.
+    """
+    names = [f"{name}.tsv" for name in submission_names(task)]
+    if file.name not in names:
+        raise ValueError(f"{file}: a submission of {task.name} is called {' or '.join(names)}")
+    if not len(predictions):
+        raise ValueError(f"{file}: no predictions to write")
+    lines = [
+        f"{index}\t{_submitted(task, value, index)}\n" for index, value in enumerate(predictions)
+    ]
+    write_file(file, "index\tprediction\n" + "".join(lines))
+
+
+def _submitted(task: GlueTask, value: float, index: int) -> str:
+    if not task.labels:
+        if not math.isfinite(value):
+            raise ValueError(f"prediction {index} is {value}; expected a finite number")
+        return f"{min(max(float(value), 0.0), _LARGEST_SCORE):.6f}"
+    if value != int(value) or not 0 <= value < len(task.labels):
+        raise ValueError(
+            f"prediction {index} is {value}; expected a whole number of 0 to {len(task.labels) - 1}"
+        )
+    return task.labels[int(value)]

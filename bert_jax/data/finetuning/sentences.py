@@ -1,0 +1,106 @@
+"""Sentences and pairs of sentences with a class or a number: files, examples, features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bert_jax.data.finetuning.features import Features, sequences_of
+from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
+from bert_jax.data.finetuning.splits import Split, check_paths, split_path
+from bert_jax.data.finetuning.tables import TableFormat, read_table
+from bert_jax.data.finetuning.truncation import check_max_length, cut_pair
+from bert_jax.data.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class SentenceFiles:
+    """Where the examples of a task are: a file (or "tfds:NAME:SPLIT") a split, "" for none.
+
+    form: of all files. first, second, label, index: columns, by name or number; second "" for
+    single sentences, index "" for the number of the row from 0. labels: as they stand in the files,
+    () for regression. label_names: how people call them, () for the same.
+    """
+
+    train: str = ""
+    validation: str = ""
+    test: str = ""
+    form: TableFormat = TableFormat()
+    first: str = "sentence"
+    second: str = ""
+    label: str = "label"
+    index: str = ""
+    labels: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_paths(self.train, self.validation, self.test)
+        check_label_set(self.labels, self.label_names)
+        if not self.first:
+            raise ValueError("first is empty; name the column of the (first) sentence")
+
+
+@dataclass(frozen=True)
+class SentenceExamples:
+    """Sentences as they stand in a file, the second ones None without pairs.
+
+    labels: as in the file, None where they were not read. places: "file:line" of each.
+    """
+
+    firsts: list[str]
+    seconds: list[str] | None
+    labels: list[str] | None
+    ids: list[str]
+    places: list[str]
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+
+def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> SentenceExamples:
+    """Reads the examples of a split; `labelled`, their labels too, and checks them.
+
+    Raises:
+        ValueError: as `read_table`, and for a label outside `files.labels` (without them, one that
+            is no finite number); names file, line and value.
+    """
+    path = split_path(files, split)
+    texts = [files.first, *([files.second] if files.second else [])]
+    scalars = [*([files.label] if labelled else []), *([files.index] if files.index else [])]
+    columns, places = read_table(path, files.form, texts, scalars)
+    labels = columns[files.label] if labelled else None
+    if labels is not None:
+        check_labels(labels, places, files.labels, header=files.form.header)
+    return SentenceExamples(
+        firsts=columns[files.first],
+        seconds=columns[files.second] if files.second else None,
+        labels=labels,
+        ids=columns[files.index] if files.index else list(map(str, range(len(places)))),
+        places=places,
+    )
+
+
+def sentence_features(
+    examples: SentenceExamples, tokenizer: Tokenizer, max_length: int, labels: Sequence[str]
+) -> Features:
+    """Features of at most `max_length` tokens; pairs are cut longest first, single ones at the end.
+
+    Token and segment ids are those of Hugging Face's `BertTokenizerFast(first, second,
+    truncation=True, max_length=max_length)`. Target "labels" if the examples have theirs: int32
+    places in `labels`, float32 numbers where that is ().
+    """
+    if examples.labels is not None:
+        check_labels(examples.labels, examples.places, labels)
+    firsts: list[Sequence[int]] = list(tokenizer.encode_batch(examples.firsts))
+    seconds: list[Sequence[int] | None] = [None] * len(firsts)
+    if examples.seconds is None:
+        check_max_length(max_length, 2)
+        firsts = [first[: max_length - 2] for first in firsts]
+    else:
+        check_max_length(max_length, 3)
+        for i, second in enumerate(tokenizer.encode_batch(examples.seconds)):
+            firsts[i], seconds[i] = cut_pair(firsts[i], second, max_length - 3)
+    return Features(
+        sequences_of(tokenizer, firsts, seconds),
+        {} if examples.labels is None else {"labels": label_numbers(examples.labels, labels)},
+    )

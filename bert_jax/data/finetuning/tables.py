@@ -1,0 +1,226 @@
+"""Tables of examples: TSV, CSV and JSON Lines files, and TensorFlow Datasets, by named column."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from bert_jax.data.finetuning.file_lines import file_lines, find_file
+from bert_jax.data.input_paths import is_tfds
+from bert_jax.data.readers_tfds import tfds_values
+
+logger = logging.getLogger(__name__)
+
+_JSON_KINDS = {"NoneType": "null", "dict": "object", "list": "array", "bool": "boolean"}
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How rows stand in a file.
+
+    kind: "tsv", a row a line, columns between tabs, no quoting at all; "csv", RFC 4180; "jsonl",
+    one object a line. header: whether the first line of a TSV or CSV file names its columns; if
+    not, they go by number, "0" the first. short_rows: whether a row that ends before a wanted
+    column is an error, or left out and counted in the log. tfds_data_dir: where TensorFlow Datasets
+    keeps what `tfds:...` names; "" for its own default.
+    """
+
+    kind: Literal["tsv", "csv", "jsonl"] = "tsv"
+    header: bool = True
+    short_rows: Literal["error", "skip"] = "error"
+    tfds_data_dir: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("tsv", "csv", "jsonl"):
+            raise ValueError(f"kind is {self.kind!r}; expected 'tsv', 'csv' or 'jsonl'")
+        if self.short_rows not in ("error", "skip"):
+            raise ValueError(f"short_rows is {self.short_rows!r}; expected 'error' or 'skip'")
+        if self.kind == "jsonl" and not self.header:
+            raise ValueError("header is False; the fields of JSON Lines always have names")
+
+
+class Table(NamedTuple):
+    """Columns by name, each [rows], and where each row stands: "file:line", "tfds:name[row]"."""
+
+    columns: dict[str, list[str]]
+    places: list[str]
+
+
+class _Row(NamedTuple):
+    place: str
+    values: list[Any]  # as the columns asked for; shorter in a row that ends before
+
+
+def read_table(
+    path: str, form: TableFormat, texts: Sequence[str], scalars: Sequence[str] = ()
+) -> Table:
+    """Reads columns of a file, packed or not, or of "tfds:NAME[:SPLIT]" (its train split if none).
+
+    texts: columns of strings. scalars: columns that may also hold JSON or TFDS numbers and
+    booleans, which become their JSON text. A class label of TFDS becomes its name, "" where there
+    is none. A JSON field of which "a.0" or "a.b" names a part is taken apart where no field has
+    that very name.
+
+    Raises:
+        ValueError: no such file or column, a row without a column, a value of another type, a file
+            without rows; names file, line and value.
+    """
+    names = list(dict.fromkeys([*texts, *scalars]))
+    if is_tfds(path):
+        rows: Iterator[_Row] = _tfds_rows(path, form, names)
+    elif form.kind == "jsonl":
+        rows = _json_rows(find_file(path), names)
+    else:
+        rows = _delimited_rows(find_file(path), form, names)
+    columns: list[list[str]] = [[] for _ in names]
+    places: list[str] = []
+    skipped = 0
+    for place, values in rows:
+        if len(values) < len(names):
+            _check_short(place, names[len(values)], form)
+            skipped += 1
+            continue
+        for name, column, value in zip(names, columns, values, strict=True):
+            column.append(_as_text(value, name, place, scalar=name in scalars))
+        places.append(place)
+    if skipped:
+        logger.warning("%s: left out %d rows that end before their last column", path, skipped)
+    if not places:
+        raise ValueError(f"{path} holds no row; expected at least one example")
+    return Table(dict(zip(names, columns, strict=True)), places)
+
+
+def _check_short(place: str, name: str, form: TableFormat) -> None:
+    if form.short_rows == "error":
+        raise ValueError(
+            f"{place}: the row has too few columns: it ends before column {name!r}. Mend it, or "
+            "leave such rows out with short_rows='skip'"
+        )
+
+
+def _as_text(value: Any, name: str, place: str, *, scalar: bool) -> str:
+    if scalar and isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        kind = _JSON_KINDS.get(type(value).__name__, "number")
+        raise ValueError(
+            f"{place}: column {name!r} is {json.dumps(value)[:80]}, a JSON {kind}; expected a "
+            f"string{' or a number' if scalar else ''}"
+        )
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{place}: column {name!r} holds a lone surrogate at character {error.start}, "
+                "which is not a character of Unicode text"
+            ) from None
+    return value
+
+
+def _delimited_rows(path: Path, form: TableFormat, names: Sequence[str]) -> Iterator[_Row]:
+    cells = _tsv_cells(path) if form.kind == "tsv" else _csv_cells(path)
+    if form.header:
+        _, header = next(cells, ("", []))
+        indices = [_index_by_name(name, header, path) for name in names]
+    else:
+        indices = [_index_by_number(name, path) for name in names]
+    for place, row in cells:
+        values: list[str] = []
+        for index in indices:
+            if index >= len(row):
+                break
+            values.append(row[index])
+        yield _Row(place, values)
+
+
+def _index_by_name(name: str, header: Sequence[str], path: Path) -> int:
+    if header.count(name) == 1:
+        return header.index(name)
+    found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
+    problem = f"{header.count(name)} columns are" if name in header else "no column is"
+    raise ValueError(
+        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Name one of them; "
+        "or, if this line is an example, say header=False and give the columns by number"
+    )
+
+
+def _index_by_number(name: str, path: Path) -> int:
+    if not (name.isascii() and name.isdigit()):
+        raise ValueError(
+            f"{path}: column {name!r} is asked for by name, but header is False; give its number, "
+            "'0' for the first, or say header=True if the first line names the columns"
+        )
+    return int(name)
+
+
+def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
+    empty = 0  # lines that wait for another: at the end of a file they are no rows
+    for number, line in enumerate(file_lines(path), 1):
+        text = line.rstrip("\n").removesuffix("\r")
+        if not text:
+            empty += 1
+            continue
+        for before in range(number - empty, number):
+            yield f"{path}:{before}", [""]
+        empty = 0
+        yield f"{path}:{number}", text.split("\t")
+
+
+def _csv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
+    reader = csv.reader(file_lines(path), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise ValueError(f"{path}:{number}: not CSV as of RFC 4180: {error}") from error
+        if row:
+            yield f"{path}:{number}", row
+
+
+def _json_rows(path: Path, names: Sequence[str]) -> Iterator[_Row]:
+    for number, line in enumerate(file_lines(path), 1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:  # ValueError: also numbers of 4300 digits
+            raise ValueError(
+                f"{place}: not valid JSON: {error or type(error).__name__}; expected one object on "
+                "each line"
+            ) from error
+        if not isinstance(record, dict):
+            raise ValueError(
+                f"{place}: a JSON {type(record).__name__}; expected one object on each line"
+            )
+        yield _Row(place, [_field(record, name, place) for name in names])
+
+
+def _field(record: dict[str, Any], name: str, place: str) -> Any:
+    if name in record:
+        return record[name]
+    value: Any = record
+    for part in name.split("."):
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            fields = ", ".join(map(repr, list(record)[:20])) or "none"
+            raise ValueError(f"{place}: no field {name!r}; its fields are {fields}")
+    return value
+
+
+def _tfds_rows(name: str, form: TableFormat, names: Sequence[str]) -> Iterator[_Row]:
+    rows = tfds_values(name, form.tfds_data_dir or None, names)
+    for index, values in enumerate(rows):
+        yield _Row(f"{name}[{index}]", values)

@@ -1,0 +1,31 @@
+"""Pairs of segments cut to a length, the longer one first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def cut_pair(
+    first: Sequence[int], second: Sequence[int], budget: int
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The beginnings of two segments that together have at most `budget` tokens.
+
+    The longer one is cut until both are equally long, then both; of an odd budget the one that was
+    longer (of two equal ones the second) keeps one more. The same tokens as the `longest_first`
+    strategy of the tokenizers library keeps.
+    """
+    if len(first) + len(second) <= budget:
+        return first, second
+    kept = min(len(first), len(second), budget // 2)
+    if len(first) > len(second):
+        return first[: budget - kept], second[:kept]
+    return first[:kept], second[: budget - kept]
+
+
+def check_max_length(max_length: int, special_tokens: int) -> None:
+    """ValueError if `max_length` leaves no room for a token of text beside the special tokens."""
+    if max_length <= special_tokens:
+        raise ValueError(
+            f"max_length is {max_length}; expected at least {special_tokens + 1}: "
+            f"{special_tokens} tokens are [CLS] and [SEP]"
+        )

@@ -1,0 +1,143 @@
+"""Tables: what a column holds and where it came from, whatever the file is and is packed in."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import logging
+import lzma
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.finetuning.tables import TableFormat, read_table
+
+ROWS = [
+    ["plain", "0"],
+    ['a lone " quote', "1"],
+    ['"quoted" at once', "0"],
+    ["comma, semicolon; é\u2028ü", "1"],
+    [" spaces \u00a0", "0"],
+    ["", "1"],
+]
+TSV = TableFormat()
+CSV = TableFormat(kind="csv")
+JSONL = TableFormat(kind="jsonl")
+
+
+def tsv_bytes(rows: list[list[str]], end: str = "\n") -> bytes:
+    return "".join("\t".join(row) + end for row in rows).encode()
+
+
+def write(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+def columns_of(rows: list[list[str]]) -> dict[str, list[str]]:
+    return {"text": [row[0] for row in rows], "label": [row[1] for row in rows]}
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("rest", [b"", b"\n", b"\r\n"])
+def test_tsv_has_no_quoting(tmp_path: Path, mark: bytes, end: str, rest: bytes) -> None:
+    data = mark + tsv_bytes([["text", "label"], *ROWS], end) + rest
+    path = write(tmp_path / "a.tsv", data)
+    table = read_table(path, TSV, ["text", "label"])
+    assert table.columns == columns_of(ROWS)
+    assert table.places == [f"{path}:{number}" for number in range(2, len(ROWS) + 2)]
+
+
+def test_columns_go_by_number_without_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", tsv_bytes(ROWS).removesuffix(b"\n"))
+    table = read_table(path, TableFormat(header=False), ["1", "0"])
+    assert table.columns == {"1": columns_of(ROWS)["label"], "0": columns_of(ROWS)["text"]}
+    assert table.places[0] == f"{path}:1"
+
+
+@pytest.mark.parametrize("suffix, pack", [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_packed_files_are_found_by_the_plain_name(tmp_path: Path, suffix, pack) -> None:
+    data = tsv_bytes([["text", "label"], *ROWS])
+    packed = write(tmp_path / f"a.tsv{suffix}", pack(data))
+    plain = read_table(str(tmp_path / "a.tsv"), TSV, ["text", "label"])
+    assert plain == read_table(packed, TSV, ["text", "label"])
+    assert plain.columns == columns_of(ROWS) and plain.places[0] == f"{packed}:2"
+    write(tmp_path / f"b.tsv{suffix}", pack(data * 1000)[:-20])
+    with pytest.raises(ValueError, match=r"b\.tsv\.\wz:\d+: the .* archive is truncated"):
+        read_table(str(tmp_path / "b.tsv"), TSV, ["text"])
+
+
+def test_csv_is_that_of_python(tmp_path: Path) -> None:
+    rows = [*ROWS, ["two\nlines", "1"], ["after", "0"]]
+    path = tmp_path / "a.csv"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["text", "label"], *rows])
+    table = read_table(str(path), CSV, ["label", "text"])
+    assert table.columns == columns_of(rows)
+    first = 2 + len(ROWS)  # a row is where it begins
+    assert table.places[-2:] == [f"{path}:{first}", f"{path}:{first + 2}"]
+
+
+def test_json_lines_give_numbers_as_text_where_they_may(tmp_path: Path) -> None:
+    records = [
+        {"text": "a", "label": 1, "more": {"choices": ["x", "y"]}},
+        {"text": "é", "label": 2.5, "more": {"choices": ["z", "w"]}},
+        {"text": "b", "label": True, "more": {"choices": ["u", "v"]}},
+        {"text": "c", "label": "neutral", "more": {"choices": ["s", "t"]}},
+    ]
+    data = "\n\n".join(json.dumps(record) for record in records) + "\n"
+    path = write(tmp_path / "a.jsonl", data.encode())
+    table = read_table(path, JSONL, ["text", "more.choices.1"], ["label"])
+    assert table.columns["label"] == ["1", "2.5", "true", "neutral"]
+    assert table.columns["more.choices.1"] == ["y", "w", "v", "t"]
+    assert table.places[1] == f"{path}:3"
+
+
+@pytest.mark.parametrize(
+    "form, data, columns, message",
+    [
+        (TSV, b"text\tlabel\na\t0\n", ["label", "body"], r"a:1: no column is named 'body'.*'text'"),
+        (TSV, b"x\tx\na\t0\n", ["x"], "a:1: 2 columns are named 'x'"),
+        (TSV, b"good film\t1\nbad film\t0\n", ["text"], "'good film', '1'.*header=False"),
+        (TSV, b"text\tlabel\na\t0\nb\n", ["text", "label"], "a:3: .*too few.*'label'"),
+        (TSV, b"text\tlabel\na\t0\n\nb\t1\n", ["text", "label"], "a:3: .*too few.*'label'"),
+        (TSV, b"text\tlabel\n", ["text"], "holds no row"),
+        (TSV, b"", ["text"], "a:1: no column .* columns are none"),
+        (TSV, b"text\nab\xff\n", ["text"], "a:2: byte 0xff is not UTF-8"),
+        (TableFormat(header=False), b"a\tb\n", ["text"], "'text' is asked for by name, but header"),
+        (TableFormat(header=False), b"a\tb\n", ["2"], "a:1: .*too few columns.*'2'"),
+        (CSV, b'text\nok\n"open\nand on', ["text"], "a:3: not CSV as of RFC 4180"),
+        (JSONL, b'{"text": "a"}\n{"text": 3}\n', ["text"], "a:2: column 'text' is 3, a JSON num"),
+        (JSONL, b'{"text": null}\n', ["text"], "a:1: column 'text' is null, a JSON null"),
+        (JSONL, b'{"text": "\\ud800"}\n', ["text"], "a:1: .*lone surrogate at character 0"),
+        (JSONL, b'{"body": "a"}\n', ["text"], "a:1: no field 'text'; its fields are 'body'"),
+        (JSONL, b'{"text": ["a"]}\n', ["text.1"], r"a:1: no field 'text\.1'"),
+        (JSONL, b'["text"]\n', ["text"], "a:1: a JSON list; expected one object"),
+        (JSONL, b'{"text": "a"\n', ["text"], "a:1: not valid JSON"),
+    ],
+)
+def test_bad_files_are_refused_by_line(tmp_path: Path, form, data, columns, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_table(write(tmp_path / "a", data), form, columns)
+
+
+def test_short_rows_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "a.tsv", b"text\tlabel\na\t0\nbroken\nb\t1\n")
+    with caplog.at_level(logging.WARNING):
+        table = read_table(path, TableFormat(short_rows="skip"), ["text", "label"])
+    assert table.places == [f"{path}:2", f"{path}:4"]
+    assert "left out 1 rows" in caplog.text
+
+
+def test_what_cannot_be_is_said() -> None:
+    with pytest.raises(ValueError, match="nowhere.tsv does not exist, nor does it with .gz, .xz"):
+        read_table("nowhere.tsv", TSV, ["text"])
+    for arguments, message in [
+        ({"kind": "xls"}, "expected 'tsv', 'csv' or 'jsonl'"),
+        ({"kind": "jsonl", "header": False}, "always have names"),
+        ({"short_rows": "pad"}, "expected 'error' or 'skip'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            TableFormat(**arguments)
