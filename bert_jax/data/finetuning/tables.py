@@ -26,8 +26,9 @@ class TableFormat:
     kind: "tsv", a row a line, columns between tabs, no quoting at all; "csv", RFC 4180; "jsonl",
     one object a line. header: whether the first line of a TSV or CSV file names its columns; if
     not, they go by number, "0" the first. short_rows: whether a row that ends before a wanted
-    column is an error, or left out and counted in the log. tfds_data_dir: where TensorFlow Datasets
-    keeps what `tfds:...` names; "" for its own default.
+    column is an error, or left out and counted in the log. Of these nothing bears on `tfds:...`,
+    whose columns have names and whose rows are whole; tfds_data_dir: where TensorFlow Datasets
+    keeps it, "" for its own default.
     """
 
     kind: Literal["tsv", "csv", "jsonl"] = "tsv"

@@ -1,0 +1,172 @@
+"""Tagged sentences as windows of tokens, and predictions for tokens back as tags of words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.finetuning.features import Features, sequences_of
+from bert_jax.data.finetuning.tags import TagSentences, check_tags
+from bert_jax.data.finetuning.truncation import check_max_length
+from bert_jax.data.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TagFeatures:
+    """Features of windows, each word of every sentence scored in exactly one of them.
+
+    features: its token targets are "label_weights", 1 at the first word-piece of every word of the
+    window's own sentence, else 0, and, if the sentences have tags, "labels", places in `labels`.
+    positions: int64 [words], the place of each scored word-piece in `features.sequences.token_ids`;
+    sentences, words: int64 [words], whose word it is. sizes: int64 [sentences], words of each.
+    """
+
+    features: Features
+    labels: tuple[str, ...]
+    positions: NDArray[np.int64]
+    sentences: NDArray[np.int64]
+    words: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+class _Window(NamedTuple):
+    token_ids: list[int]
+    scored: list[tuple[int, int, int]]  # offset of a word's first piece, sentence, word
+
+
+def tag_features(
+    sentences: TagSentences,
+    tokenizer: Tokenizer,
+    max_length: int,
+    labels: Sequence[str],
+    *,
+    document_context: bool,
+) -> TagFeatures:
+    """Windows `[CLS] pieces [SEP]` of at most `max_length` tokens.
+
+    Words are tokenised one by one, as Hugging Face's `is_split_into_words` does; one without any
+    word-piece is [UNK], one longer than a window is cut. A sentence that does not fit is taken in
+    parts of half a window, each with as much of the sentence around it as fits. With
+    `document_context` what is left of any window is filled with the document before and after,
+    which is not scored. Source: Devlin et al. 2019, section 5.3, "maximal document context".
+
+    Raises:
+        ValueError: a tag outside `labels`, naming file and line; context asked of a file that does
+            not say where documents begin.
+    """
+    check_max_length(max_length, 2)
+    if sentences.tags is not None:
+        check_tags(sentences, labels)
+    if document_context and sentences.documents is None:
+        raise ValueError(
+            f"{sentences.places[0][0].rpartition(':')[0]}: document_context is True, but no line "
+            "says where a document begins (-DOCSTART-, or '# newdoc' in CoNLL-U). Say False"
+        )
+    pieces = _pieces_of_words(sentences, tokenizer, max_length - 2)
+    windows = [
+        window
+        for scope in _scopes(sentences, document_context)
+        for window in _windows(scope, pieces, max_length - 2)
+    ]
+    sequences = sequences_of(tokenizer, [w.token_ids for w in windows], [None] * len(windows))
+    scored = np.array(
+        [
+            (start + 1 + offset, sentence, word)  # 1 for [CLS]
+            for start, window in zip(sequences.starts, windows, strict=False)
+            for offset, sentence, word in window.scored
+        ],
+        np.int64,
+    )
+    positions, owners, words = scored.T
+    targets = {"label_weights": np.zeros(len(sequences.token_ids), np.int32)}
+    targets["label_weights"][positions] = 1
+    if sentences.tags is not None:
+        number_of = {label: number for number, label in enumerate(labels)}
+        targets["labels"] = np.zeros(len(sequences.token_ids), np.int32)
+        targets["labels"][positions] = [
+            number_of[sentences.tags[sentence][word]] for _, sentence, word in scored.tolist()
+        ]
+    sizes = np.array([len(each) for each in sentences.words], np.int64)
+    features = Features(sequences, token_targets=targets)
+    return TagFeatures(features, tuple(labels), positions, owners, words, sizes)
+
+
+def tags_of(features: TagFeatures, predicted_ids: NDArray[np.integer]) -> list[list[str]]:
+    """The predicted tag of every word of every sentence.
+
+    predicted_ids: [tokens], places in `features.labels`, of `features.features.sequences.token_ids`
+    in turn.
+    """
+    assert predicted_ids.shape == features.features.sequences.token_ids.shape
+    starts = np.concatenate([[0], np.cumsum(features.sizes)])
+    ids = np.full(starts[-1], -1, np.int64)
+    ids[starts[features.sentences] + features.words] = predicted_ids[features.positions]
+    assert (ids >= 0).all(), "every word is scored"
+    tags = [features.labels[index] for index in ids.tolist()]
+    return [tags[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
+
+
+def _pieces_of_words(
+    sentences: TagSentences, tokenizer: Tokenizer, capacity: int
+) -> dict[str, list[int]]:
+    distinct = list(dict.fromkeys(word for words in sentences.words for word in words))
+    return {
+        word: ids[:capacity] or [tokenizer.unk_id]
+        for word, ids in zip(distinct, tokenizer.encode_batch(distinct), strict=True)
+    }
+
+
+def _scopes(
+    sentences: TagSentences, document_context: bool
+) -> Iterator[list[tuple[int, list[str]]]]:
+    """Yields runs of (number, words) of sentences whose windows may show each other."""
+    numbered = list(enumerate(sentences.words))
+    if not document_context:
+        yield from ([each] for each in numbered)
+        return
+    documents = sentences.documents
+    assert documents is not None
+    for _, group in groupby(numbered, key=lambda each: documents[each[0]]):
+        yield list(group)
+
+
+def _windows(
+    scope: Sequence[tuple[int, list[str]]], pieces: dict[str, list[int]], capacity: int
+) -> Iterator[_Window]:
+    tokens = [token for _, words in scope for word in words for token in pieces[word]]
+    begin = 0  # of the sentence
+    for sentence, words in scope:
+        sizes = [len(pieces[word]) for word in words]
+        offsets = list(accumulate(sizes, initial=begin))
+        begin = offsets[-1]
+        for part in _parts(sizes, capacity):
+            start = _window_start(offsets[part.start], offsets[part.stop], len(tokens), capacity)
+            yield _Window(
+                tokens[start : start + capacity],
+                [(offsets[word] - start, sentence, word) for word in part],
+            )
+
+
+def _parts(sizes: Sequence[int], capacity: int) -> Iterator[range]:
+    """Yields the words of a sentence, all that fit in a window, or by parts of half a window."""
+    if sum(sizes) <= capacity:
+        yield range(len(sizes))
+        return
+    first = filled = 0
+    for word, size in enumerate(sizes):
+        if word > first and filled + size > capacity // 2:
+            yield range(first, word)
+            first, filled = word, 0
+        filled += size
+    yield range(first, len(sizes))
+
+
+def _window_start(begin: int, end: int, total: int, capacity: int) -> int:
+    """Where a window around [begin, end) begins: centred, moved inside [0, total)."""
+    centred = begin - (capacity - (end - begin)) // 2
+    return max(0, min(centred, total - capacity))

@@ -1,0 +1,243 @@
+"""Sentences of words with a tag each, from column files (CoNLL-2003, WNUT-17) and CoNLL-U.
+
+Source: https://universaldependencies.org/format.html for CoNLL-U; Tjong Kim Sang and De Meulder
+2003, section 2, for column files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.file_lines import file_lines, find_file
+from bert_jax.data.finetuning.labels import check_label_set
+from bert_jax.data.finetuning.splits import Split, check_paths, split_path
+from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob2
+
+_DOCUMENT_MARK = "-DOCSTART-"
+_CONLLU_COLUMNS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
+
+
+@dataclass(frozen=True)
+class TagFiles:
+    """Where tagged sentences are: a file a split, "" for none.
+
+    kind: "columns", a word a line, columns between tabs or, in a line without one, spaces, a blank
+    line after every sentence; or "conllu". tag: the tag's column; "" for the last one, "UPOS" in
+    CoNLL-U; columns go by number, "0" the first, in CoNLL-U by name. The word is the first column,
+    FORM in CoNLL-U. learn_as: "IOB2" recognises the scheme of entity tags, refuses mixed ones and
+    makes them IOB2; "as_written" takes tags for classes. labels: () to collect them from train.
+    """
+
+    train: str = ""
+    validation: str = ""
+    test: str = ""
+    kind: Literal["columns", "conllu"] = "columns"
+    tag: str = ""
+    learn_as: Literal["IOB2", "as_written"] = "IOB2"
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_paths(self.train, self.validation, self.test)
+        check_label_set(self.labels)
+        if self.kind not in ("columns", "conllu"):
+            raise ValueError(f"kind is {self.kind!r}; expected 'columns' or 'conllu'")
+        if self.learn_as not in ("IOB2", "as_written"):
+            raise ValueError(f"learn_as is {self.learn_as!r}; expected 'IOB2' or 'as_written'")
+        if self.kind == "conllu" and self.tag and self.tag not in _CONLLU_COLUMNS[2:]:
+            raise ValueError(
+                f"tag is {self.tag!r}; expected one of {', '.join(_CONLLU_COLUMNS[2:])}"
+            )
+        if self.kind == "columns" and self.tag and not (self.tag.isascii() and self.tag.isdigit()):
+            raise ValueError(f"tag is {self.tag!r}; expected the number of a column, such as '1'")
+
+
+@dataclass
+class TagSentences:
+    """Sentences as they stand in a file.
+
+    words, places ("file:line") and lines (as written) are [sentences][words], and so are tags, None
+    where they were not read. documents: the document of every sentence, ascending; None if the file
+    does not say where documents begin.
+    """
+
+    words: list[list[str]] = field(default_factory=list)
+    tags: list[list[str]] | None = None
+    places: list[list[str]] = field(default_factory=list)
+    lines: list[list[str]] = field(default_factory=list)
+    documents: list[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+class _Word(NamedTuple):
+    cells: list[str]  # the word first
+    place: str
+    line: str
+
+
+class _End(Enum):
+    SENTENCE = auto()
+    DOCUMENT = auto()
+
+
+def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
+    """Reads the sentences of a split; `labelled`, their tags too, in the scheme of `learn_as`.
+
+    Words of several rows of CoNLL-U ("1-2") and its empty nodes ("1.1") are passed over.
+
+    Raises:
+        ValueError: no such file, one without a sentence, a line without a word or a tag, entity
+            tags of mixed schemes, a tag outside `files.labels`; names file, line and value.
+    """
+    path = find_file(split_path(files, split))
+    events = (_conllu_events if files.kind == "conllu" else _column_events)(path)
+    sentences = TagSentences(tags=[] if labelled else None)
+    documents, document = [], 0
+    for item in _sentences(events):
+        if item is None:
+            document += 1
+            continue
+        sentences.words.append([word.cells[0] for word in item])
+        sentences.places.append([word.place for word in item])
+        sentences.lines.append([word.line for word in item])
+        documents.append(document)
+        if sentences.tags is not None:
+            sentences.tags.append([_tag(word, files) for word in item])
+    if not len(sentences):
+        raise ValueError(f"{path} holds no sentence; expected at least one")
+    sentences.documents = documents if document else None
+    if sentences.tags is not None:
+        if files.learn_as == "IOB2":
+            scheme = recognise_scheme(sentences.tags, sentences.places)
+            sentences.tags = [to_iob2(tags, scheme) for tags in sentences.tags]
+        if files.labels:
+            check_tags(sentences, files.labels)
+    return sentences
+
+
+def collect_labels(sentences: TagSentences) -> tuple[str, ...]:
+    """The tags of sentences, sorted, "O" first. ValueError if they are fewer than two."""
+    assert sentences.tags is not None
+    found = {tag for tags in sentences.tags for tag in tags}
+    if len(found) < 2:
+        file = sentences.places[0][0].rpartition(":")[0]
+        raise ValueError(
+            f"{file}: every tag is {min(found)!r}; expected at least two different ones. Name the "
+            "tag's column"
+        )
+    return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+
+
+def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
+    """Refuses a tag outside `labels`: ValueError naming file, line, value and the labels."""
+    assert sentences.tags is not None
+    known = frozenset(labels)
+    for tags, places in zip(sentences.tags, sentences.places, strict=True):
+        for tag, place in zip(tags, places, strict=True):
+            if tag not in known:
+                raise ValueError(
+                    f"{place}: tag {tag!r}; expected one of {', '.join(map(repr, labels))}. If it "
+                    "is right, give all tags as labels"
+                )
+
+
+def write_tags(sentences: TagSentences, predicted: Sequence[Sequence[str]], file: Path) -> None:
+    """Writes the lines of the words, the predicted tag behind each, a blank line a sentence.
+
+    What stands between columns is what the line itself has: tabs or spaces. CoNLL's scorer,
+    conlleval, takes the last two columns for the right tag and the predicted one.
+    """
+    assert len(predicted) == len(sentences)
+    parts = []
+    for lines, tags in zip(sentences.lines, predicted, strict=True):
+        for line, tag in zip(lines, tags, strict=True):
+            parts.append(f"{line}{_separator(line)}{tag}\n")
+        parts.append("\n")
+    write_file(file, "".join(parts))
+
+
+def _separator(line: str) -> str:
+    return "\t" if "\t" in line else " "
+
+
+def _sentences(events: Iterator[_Word | _End]) -> Iterator[list[_Word] | None]:
+    """Yields sentences, and None where another document begins."""
+    sentence: list[_Word] = []
+    for event in events:
+        if isinstance(event, _Word):
+            sentence.append(event)
+            continue
+        if sentence:
+            yield sentence
+            sentence = []
+        if event is _End.DOCUMENT:
+            yield None
+    if sentence:
+        yield sentence
+
+
+def _column_events(path: Path) -> Iterator[_Word | _End]:
+    width = 0
+    for number, raw in enumerate(file_lines(path), 1):
+        line, place = raw.rstrip(" \t\r\n"), f"{path}:{number}"
+        cells = line.split("\t") if "\t" in line else re.split(" +", line)
+        if not line:
+            yield _End.SENTENCE
+            continue
+        if cells[0] == _DOCUMENT_MARK:
+            yield _End.DOCUMENT
+            continue
+        width = width or len(cells)
+        if len(cells) != width:
+            raise ValueError(
+                f"{place}: {line[:80]!r} has {len(cells)} columns, the lines before have {width}"
+            )
+        _check_word(cells[0], place)
+        yield _Word(cells, place, line)
+
+
+def _conllu_events(path: Path) -> Iterator[_Word | _End]:
+    for number, raw in enumerate(file_lines(path), 1):
+        line, place = raw.rstrip("\r\n"), f"{path}:{number}"
+        if not line:
+            yield _End.SENTENCE
+            continue
+        if line.startswith("#"):
+            if re.match(r"#\s*newdoc\b", line):
+                yield _End.DOCUMENT
+            continue
+        cells = line.split("\t")
+        if len(cells) != len(_CONLLU_COLUMNS):
+            raise ValueError(
+                f"{place}: {line[:80]!r} has {len(cells)} columns; expected the "
+                f"{len(_CONLLU_COLUMNS)} of CoNLL-U, between tabs"
+            )
+        if re.fullmatch(r"\d+", cells[0]):
+            _check_word(cells[1], place)
+            yield _Word(cells[1:], place, line)
+        elif not re.fullmatch(r"\d+[-.]\d+", cells[0]):
+            raise ValueError(f"{place}: ID {cells[0]!r}; expected a number, '1-2' or '1.1'")
+
+
+def _check_word(word: str, place: str) -> None:
+    if not word:
+        raise ValueError(f"{place}: the line begins without a word; expected one in its column")
+
+
+def _tag(word: _Word, files: TagFiles) -> str:
+    if files.kind == "conllu":
+        return word.cells[_CONLLU_COLUMNS.index(files.tag or "UPOS") - 1]
+    column = int(files.tag) if files.tag else max(1, len(word.cells) - 1)
+    if column >= len(word.cells) or not word.cells[column]:
+        raise ValueError(
+            f"{word.place}: {word.line[:80]!r} has no tag: expected it in column {column}, counted "
+            "from 0"
+        )
+    return word.cells[column]

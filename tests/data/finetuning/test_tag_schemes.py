@@ -1,0 +1,72 @@
+"""Schemes of entity tags: told apart, converted, and never mixed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob2
+
+Entities = list[tuple[int, int, str]]  # [first, last] words and type
+
+
+def random_sentence(rng: random.Random) -> tuple[int, Entities]:
+    word, entities = 0, []
+    for _ in range(rng.randint(0, 5)):
+        word += rng.choice([0, 0, 1, 2])
+        size = rng.randint(1, 3)
+        entities.append((word, word + size - 1, rng.choice(["PER", "LOC", "I-X"])))
+        word += size
+    return word + rng.randint(0, 2) or 1, entities
+
+
+def written(size: int, entities: Entities, scheme: str) -> list[str]:
+    """The tags of entities, by each scheme's definition."""
+    tags = ["O"] * size
+    last_of = {last: kind for _, last, kind in entities}
+    for first, last, kind in entities:
+        for word in range(first, last + 1):
+            tags[word] = f"I-{kind}"
+        if scheme == "BIOES":
+            tags[last] = f"E-{kind}"
+        if scheme != "IOB1" or last_of.get(first - 1) == kind:
+            tags[first] = f"B-{kind}"
+        if scheme == "BIOES" and first == last:
+            tags[first] = f"S-{kind}"
+    return tags
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+def test_every_scheme_is_recognised_and_becomes_iob2(scheme: str) -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        sentences = [random_sentence(rng) for _ in range(4)] + [(4, [(0, 1, "PER"), (2, 2, "LOC")])]
+        tags = [written(*sentence, scheme) for sentence in sentences]
+        assert recognise_scheme(tags) == scheme
+        for sentence, line in zip(sentences, tags, strict=True):
+            assert to_iob2(line, scheme) == written(*sentence, "IOB2")  # type: ignore[arg-type]
+
+
+def test_tags_without_prefixes_are_plain() -> None:
+    assert recognise_scheme([["NOUN", "-LRB-", "O"], ["PRP$"]]) == "plain"
+    assert recognise_scheme([["O", "O"]]) == "plain"
+    assert to_iob2(["NOUN", "O"], "plain") == ["NOUN", "O"]
+
+
+@pytest.mark.parametrize(
+    "tags, message",
+    [
+        (["B-LOC", "O", "I-PER"], r"f:1: 'B-LOC' begins .* IOB2, and f:3: 'I-PER' begins .* IOB1"),
+        (["I-LOC", "B-PER"], r"f:2: 'B-PER' begins .* IOB2, and f:1: 'I-LOC' begins .* IOB1"),
+        (["S-LOC", "B-PER", "O"], r"E- and S- say BIOES, but f:2: 'B-PER': nothing of its"),
+        (["S-LOC", "I-PER"], r"f:2: 'I-PER': it goes on from nothing"),
+        (["S-LOC", "B-PER", "E-LOC"], r"f:2: 'B-PER': nothing of its type goes on"),
+        (["S-LOC", "B-PER"], r"f:2: 'B-PER': nothing of its type goes on"),
+        (["B-LOC", "L-LOC"], r"f:2: tag 'L-LOC'; .*learn_as='as_written'"),
+        (["B-LOC", "NOUN"], r"f:2: tag 'NOUN'"),
+    ],
+)  # fmt: skip
+def test_mixed_schemes_are_refused_by_line(tags: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recognise_scheme([tags], [[f"f:{line}" for line in range(1, len(tags) + 1)]])

@@ -1,0 +1,190 @@
+"""Tagged sentences: what column files and CoNLL-U hold, and what is wrong in them, by line."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.finetuning.tags import (
+    TagFiles,
+    TagSentences,
+    check_tags,
+    collect_labels,
+    read_tags,
+    write_tags,
+)
+
+# As in CoNLL-2003's eng.testb, which is IOB1 in the original release.
+CONLL_2003 = """-DOCSTART- -X- O O
+
+SOCCER NN I-NP O
+JAPAN NNP I-NP I-LOC
+CHINA NNP B-NP B-LOC
+
+Nadim NNP I-NP I-PER
+Ladki NNP I-NP I-PER
+
+-DOCSTART- -X- -X- O
+
+AL-AIN NNP I-NP I-LOC
+"""
+
+
+def tags_of_text(tmp_path: Path, text: str, *, labelled: bool = True, **options) -> TagSentences:
+    path = tmp_path / "train.txt"
+    path.write_text(text, encoding="utf-8")
+    return read_tags(TagFiles(train=str(path), **options), "train", labelled=labelled)
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", "  "])
+@pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
+def test_column_files(tmp_path: Path, separator: str, end: str) -> None:
+    text = CONLL_2003.replace(" ", separator).replace("\n", end)
+    sentences = tags_of_text(tmp_path, text)
+    assert sentences.words == [["SOCCER", "JAPAN", "CHINA"], ["Nadim", "Ladki"], ["AL-AIN"]]
+    assert sentences.tags == [["O", "B-LOC", "B-LOC"], ["B-PER", "I-PER"], ["B-LOC"]]
+    assert sentences.documents == [1, 1, 2]
+    assert sentences.places[1] == [f"{tmp_path}/train.txt:7", f"{tmp_path}/train.txt:8"]
+    assert collect_labels(sentences) == ("O", "B-LOC", "B-PER", "I-PER")
+    as_written = tags_of_text(tmp_path, text, learn_as="as_written")
+    assert as_written.tags == [["O", "I-LOC", "B-LOC"], ["I-PER", "I-PER"], ["I-LOC"]]
+    chunks = tags_of_text(tmp_path, text, tag="2")
+    assert chunks.tags is not None and chunks.tags[0] == ["B-NP", "I-NP", "B-NP"]
+    speech = tags_of_text(tmp_path, text, tag="1")
+    assert collect_labels(speech) == ("NN", "NNP")
+
+
+@pytest.mark.parametrize(
+    "name, sentences, tokens",
+    [
+        ("wnut17train.conll", 3_394, 62_730),
+        ("emerging.dev.conll", 1_009, 15_733),
+        ("emerging.test.annotated", 1_287, 23_394),
+    ],
+)
+def test_wnut17_holds_what_was_published(
+    shared_data: Path, name: str, sentences: int, tokens: int
+) -> None:
+    path = shared_data / "ner_wnut17" / name
+    found = read_tags(TagFiles(test=str(path)), "test", labelled=True)
+    assert len(found) == sentences and sum(map(len, found.words)) == tokens
+    assert found.documents is None and found.tags is not None
+    kinds = ("corporation", "creative-work", "group", "location", "person", "product")
+    labels = ("O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in kinds))
+    assert collect_labels(found) == labels
+    lines = [line.rstrip() for line in path.read_text(encoding="utf-8").split("\n")]
+    written = [line.rpartition("\t")[2] for line in lines if line]
+    assert [tag for tags in found.tags for tag in tags] == written  # IOB2 already
+
+
+@pytest.mark.parametrize(
+    "part, sentences, words",
+    [("train", 12_544, 204_577), ("dev", 2_001, 25_147), ("test", 2_077, 25_094)],
+)
+def test_ud_ewt_holds_what_was_published(
+    shared_data: Path, part: str, sentences: int, words: int
+) -> None:
+    path = shared_data / f"ud_ewt/en_ewt-ud-{part}.conllu"
+    found = read_tags(TagFiles(test=str(path), kind="conllu"), "test", labelled=True)
+    assert len(found) == sentences and sum(map(len, found.words)) == words
+    text = lzma.open(f"{path}.xz", "rt", encoding="utf-8").read()
+    assert found.documents is not None
+    assert found.documents[-1] == text.count("# newdoc id")
+    assert set(collect_labels(found)) == set(
+        "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X".split()
+    )  # https://universaldependencies.org/u/pos
+
+
+CONLLU = """# newdoc
+# text = Don't go!
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVBP\t_\t0\troot\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t1\tx\t_\t_
+2.1\tyou\tyou\tPRON\tPRP\t_\t_\t_\t_\t_
+3\tgo !\tgo\tVERB\tVB\t_\t1\tx\t_\t_
+"""
+
+
+def test_conllu_ranges_and_empty_nodes_are_no_words(tmp_path: Path) -> None:
+    sentences = tags_of_text(tmp_path, CONLLU, kind="conllu")
+    assert sentences.words == [["Do", "n't", "go !"]]
+    assert sentences.tags == [["AUX", "PART", "VERB"]]
+    lemmas = tags_of_text(tmp_path, CONLLU, kind="conllu", tag="XPOS")
+    assert lemmas.tags == [["VBP", "RB", "VB"]]
+
+
+def test_predictions_stand_behind_the_lines(tmp_path: Path) -> None:
+    for text, options in [
+        (CONLL_2003, {}),
+        (CONLL_2003.replace(" ", "\t"), {}),
+        (CONLLU, {"kind": "conllu"}),
+    ]:
+        sentences = tags_of_text(tmp_path, text, **options)
+        predicted = [[f"T{word}" for word in range(len(words))] for words in sentences.words]
+        write_tags(sentences, predicted, tmp_path / "out.txt")
+        out = tmp_path / "out.txt"
+        if options:
+            cells = [line.split("\t") for line in out.read_text().splitlines() if line]
+            assert [(row[1], row[10]) for row in cells] == [
+                ("Do", "T0"),
+                ("n't", "T1"),
+                ("go !", "T2"),
+            ]
+            continue
+        again = read_tags(TagFiles(test=str(out)), "test", labelled=True)
+        assert again.words == sentences.words and again.tags == predicted
+        gold = read_tags(TagFiles(test=str(out), tag="3"), "test", labelled=True)
+        assert gold.tags == sentences.tags
+
+
+def test_words_alone_need_no_tags(tmp_path: Path) -> None:
+    sentences = tags_of_text(tmp_path, "# \na\n\nb\n", labelled=False)
+    assert sentences.words == [["#", "a"], ["b"]] and sentences.tags is None
+    write_tags(sentences, [["X", "Y"], ["Z"]], tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text() == "# X\na Y\n\nb Z\n\n"
+
+
+@pytest.mark.parametrize(
+    "text, options, message",
+    [
+        ("a O\nb\n", {}, r"txt:2: 'b' has 1 columns, the lines before have 2"),
+        ("a\nb\n", {}, r"txt:1: 'a' has no tag: expected it in column 1"),
+        ("a O\n", {"tag": "2"}, r"txt:1: 'a O' has no tag: expected it in column 2"),
+        ("a\tO\n\tO\n", {}, r"txt:2: the line begins without a word"),
+        ("\n \n", {}, "holds no sentence"),
+        ("", {}, "holds no sentence"),
+        ("a O\nb I-X\nc B-Y\n", {}, r"mixed tag schemes: .*txt:3: 'B-Y' .*txt:2: 'I-X'"),
+        ("a O\nb B-Y\n", {"labels": ("O", "B-X")}, r"txt:2: tag 'B-Y'; expected one of 'O', 'B-X'"),
+        ("1\ta\n", {"kind": "conllu"}, r"txt:1: .* has 2 columns; expected the 10"),
+        (CONLLU.replace("2.1", "2a"), {"kind": "conllu"}, r"txt:6: ID '2a'"),
+        (CONLLU.replace("go !", ""), {"kind": "conllu"}, r"txt:7: the line begins without a word"),
+    ],
+)
+def test_bad_files_are_refused_by_line(tmp_path: Path, text: str, options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tags_of_text(tmp_path, text, **options)
+
+
+def test_tags_of_one_kind_or_unknown_are_refused(tmp_path: Path) -> None:
+    sentences = tags_of_text(tmp_path, "a O\nb O\n")
+    with pytest.raises(ValueError, match=r"train.txt: every tag is 'O'; expected at least two"):
+        collect_labels(sentences)
+    with pytest.raises(ValueError, match=r"train.txt:1: tag 'O'; .* give all tags as labels"):
+        check_tags(sentences, ("NOUN", "VERB"))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"kind": "tsv"}, "expected 'columns' or 'conllu'"),
+        ({"learn_as": "BIOES"}, "expected 'IOB2' or 'as_written'"),
+        ({"tag": "UPOS"}, "expected the number of a column"),
+        ({"tag": "3", "kind": "conllu"}, "expected one of LEMMA, UPOS"),
+        ({"labels": ("O",)}, "at least two"),
+    ],
+)
+def test_bad_configurations_are_refused(options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TagFiles(train="a", **options)
