@@ -164,7 +164,7 @@ def _candidates(tokens: _Tokens, spans: NDArray[np.int64], context: str) -> tupl
 
 
 def _behind_marks(context: str, end: int) -> int:
-    """`end`, or behind the accents the tokenizer stripped from the letter before it."""
+    """`end`, or behind the accents of the letter before it, which uncased tokenizers strip."""
     while end < len(context) and unicodedata.category(context[end]) == "Mn":
         end += 1
     return end
