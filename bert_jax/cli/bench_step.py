@@ -12,21 +12,23 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.random_batch import random_batch
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.planning import read_compiled
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
 from bert_jax.training.state import TrainState, init_state
-from bert_jax.training.step import make_train_step
+from bert_jax.training.step import Dials, make_train_step
 
 ROUNDS = 3
 
@@ -60,20 +62,17 @@ def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int)
     mesh = make_mesh(config.mesh)
     compute = config.compute.resolve(jax.default_backend(), config.model)
     task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
-    optimizer = make_optimizer(
-        config.optimizer, make_schedule(config.optimizer, config.total_steps)
-    )
+    optimizer = make_optimizer(config.optimizer)
     state = init_state(task.definition, optimizer, mesh, config.seed)
     rows = local_rows(mesh, phase.batch_size)
     local = random_batch(config, phase, pieces, len(rows))
     batch = to_global(local, mesh, rows, phase.batch_size)
-    step = make_train_step(
-        task, optimizer, mesh, seed=config.seed, accumulation_steps=config.accumulation_steps
-    )
+    step = make_train_step(task, optimizer, mesh, accumulation_steps=config.accumulation_steps)
+    dials = Dials(np.uint32(config.seed), np.float32(config.optimizer.peak_learning_rate))
     began = time.perf_counter()
-    compiled = step.lower(state, batch).compile()
+    compiled = step.lower(state, batch, dials).compile()
     compile_seconds = time.perf_counter() - began
-    seconds = _time(compiled, state, batch, steps)
+    seconds = _time(lambda state: compiled(state, batch, dials), state, steps)
     flops = pretraining_flops(
         config.model,
         phase.sequence_length,
@@ -99,16 +98,16 @@ def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int)
     }
 
 
-def _time(compiled: Any, state: TrainState, batch: Any, steps: int) -> float:
+def _time(step: Callable[[TrainState], Any], state: TrainState, steps: int) -> float:
     """Median over rounds of the mean seconds of a step."""
     for _ in range(3):
-        state, metrics = compiled(state, batch)
+        state, metrics = step(state)
     jax.block_until_ready(metrics)
     seconds = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         for _ in range(steps):
-            state, metrics = compiled(state, batch)
+            state, metrics = step(state)
         jax.block_until_ready((state, metrics))
         seconds.append((time.perf_counter() - began) / steps)
     return statistics.median(seconds)

@@ -19,7 +19,7 @@ from bert_jax.cli.random_batch import random_batch
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.chips import GIB, chip
-from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.planning import OutOfMemory, compile_step, state_bytes
 from bert_jax.training.preflight import PhaseFacts, check
 from bert_jax.training.sharding import make_mesh
@@ -57,8 +57,7 @@ def plan_phase(
     mesh = make_mesh(config.mesh, devices)
     compute = config.compute.resolve(devices[0].platform, config.model)
     task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
-    schedule = make_schedule(config.optimizer, config.total_steps)
-    optimizer = make_optimizer(config.optimizer, schedule)
+    optimizer = make_optimizer(config.optimizer)
     pieces = pieces or max(1, phase.sequence_length // TOKENS_PER_PIECE)
     # One row tells the shapes of all: the batch itself is never made.
     row = random_batch(config, phase, pieces, rows=1)
@@ -75,7 +74,6 @@ def plan_phase(
                 optimizer,
                 mesh,
                 batch,
-                seed=config.seed,
                 accumulation_steps=config.accumulation_steps,
             )
         except OutOfMemory as error:

@@ -38,7 +38,7 @@ from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer, load_parameters
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import Intervals, Trainer
-from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.optimizer import learning_rates, make_optimizer
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
@@ -94,8 +94,8 @@ def _train(
     work_dir = Path(config.work_dir)
     compute = config.compute.resolve(jax.default_backend(), config.model)
     task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
-    schedule = make_schedule(config.optimizer, config.total_steps)
-    optimizer = make_optimizer(config.optimizer, schedule)
+    rates = learning_rates(config.optimizer, config.total_steps)
+    optimizer = make_optimizer(config.optimizer)
     evaluation_step = make_evaluation_step(task, mesh)
     phases = [make_phase(config, corpus, mesh, evaluation_step) for corpus in corpora]
     checkpointer = closing.enter_context(
@@ -122,13 +122,10 @@ def _train(
     trainer = Trainer(
         mesh=mesh,
         train_step=make_train_step(
-            task,
-            optimizer,
-            mesh,
-            seed=config.seed,
-            accumulation_steps=config.accumulation_steps,
+            task, optimizer, mesh, accumulation_steps=config.accumulation_steps
         ),
-        schedule=schedule,
+        seed=config.seed,
+        learning_rates=rates,
         checkpointer=checkpointer,
         reporter=reporter,
         intervals=Intervals(

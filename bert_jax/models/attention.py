@@ -26,6 +26,7 @@ def xla_attention(
     key: jax.Array,
     value: jax.Array,
     document_ids: jax.Array | None,
+    packed: bool,
     dropout_rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
@@ -33,7 +34,8 @@ def xla_attention(
 
     Args:
       query, key, value: [batch, length, num_heads, head_dim].
-      document_ids: [batch, length] (see `SelfAttention`), or None when nothing is hidden.
+      document_ids: [batch, length], or None when nothing is hidden.
+      packed: see `SelfAttention`.
       dropout_rate: of the attention probabilities.
       dropout_key: None when evaluating.
 
@@ -43,7 +45,10 @@ def xla_attention(
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     scores = einsum_float32("bqhd,bkhd->bhqk", query, key)
     if document_ids is not None:
-        scores = jnp.where(document_mask(document_ids), scores, jnp.finfo(jnp.float32).min)
+        # In a row of one document padding sees the tokens, as it does in cuDNN's kernel and in
+        # other BERTs: a span's softmax has the scores of padding in it.
+        seen = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
+        scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     probabilities = dropout(probabilities, dropout_rate, dropout_key)
     return jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
@@ -109,6 +114,12 @@ class SelfAttention(nnx.Module):
             attended = cudnn_attention(query, key, value, document_ids, packed)
         else:
             attended = xla_attention(
-                query, key, value, document_ids, self.config.attention_dropout, dropout_key
+                query,
+                key,
+                value,
+                document_ids,
+                packed,
+                self.config.attention_dropout,
+                dropout_key,
             )
         return self.output(attended.reshape(x.shape))

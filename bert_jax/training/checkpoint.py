@@ -176,6 +176,8 @@ def load_parameters(
         if step is None:
             raise ValueError(f"{directory}: holds no finished checkpoint")
         found = checkpointer.checkpointables_metadata(step).metadata["params"]
+        if found is None:
+            raise ValueError(f"{directory / str(step)}: damaged: it holds no readable parameters")
         check_names(found, definition.shapes)
         for name, expected in definition.shapes.items():
             if tuple(found[name].shape) != tuple(expected.shape):

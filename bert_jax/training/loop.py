@@ -11,8 +11,8 @@ from typing import Protocol
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import Mesh
+from numpy.typing import NDArray
 
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.protocol import Metrics
@@ -21,7 +21,7 @@ from bert_jax.training.evaluation import MetricTotals
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
-from bert_jax.training.step import TrainStep
+from bert_jax.training.step import Dials, TrainStep
 
 HostBatch = Mapping[str, np.ndarray]
 
@@ -87,11 +87,16 @@ class Intervals:
 
 @dataclass
 class Trainer:
-    """Everything the loop works with. `reporter` is None on every process but the first."""
+    """Everything the loop works with.
+
+    seed: of dropout. learning_rates: of every step of the run. reporter: None on every process but
+    the first.
+    """
 
     mesh: Mesh
     train_step: TrainStep
-    schedule: optax.Schedule
+    seed: int
+    learning_rates: NDArray[np.float32]
     checkpointer: Checkpointer
     reporter: RunReporter | None
     intervals: Intervals
@@ -113,7 +118,6 @@ class Trainer:
         total = phases[-1].end
         if self._evaluation_missed(step, total):
             self._evaluate(state, step, next(phase for phase in phases if step <= phase.end))
-        float(self.schedule(step))  # compiled here, not within the time of the first reports
         self._window = _Window(step, began=time.perf_counter())
         for phase in phases:
             if step >= phase.end:
@@ -127,7 +131,8 @@ class Trainer:
                     local = next(batches)
                     batch = to_global(local, self.mesh, rows, phase.batch_size)
                     self._window.stall_seconds += time.perf_counter() - waiting
-                    state, metrics = self.train_step(state, batch)
+                    dials = Dials(np.uint32(self.seed), self.learning_rates[step])
+                    state, metrics = self.train_step(state, batch, dials)
                     self._report_pending()
                     step += 1
                     self._window.dispatched(step, metrics, phase.flops(local))
@@ -183,7 +188,7 @@ class Trainer:
             self.reporter.train(
                 step,
                 means,
-                learning_rate=float(self.schedule(step - 1)),
+                learning_rate=float(self.learning_rates[step - 1]),
                 real_tokens=real_tokens,
                 flops=window.flops,
                 seconds=window.collected - window.began - window.excluded_seconds,

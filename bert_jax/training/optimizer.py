@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import jax
+import numpy as np
 import optax
+from numpy.typing import NDArray
 
 OptimizerName = Literal["adamw", "lamb"]
 ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt"]
@@ -105,6 +108,11 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     return optax.join_schedules([rise, after], [warmup]) if warmup else after
 
 
+def learning_rates(config: OptimizerConfig, total_steps: int) -> NDArray[np.float32]:
+    """The learning rate of every step of a run, [total_steps]; ValueError as `make_schedule`."""
+    return np.asarray(jax.jit(jax.vmap(make_schedule(config, total_steps)))(np.arange(total_steps)))
+
+
 def decays(name: str) -> bool:
     """Whether weight decay (and LAMB's trust ratio) applies: not to biases and LayerNorm."""
     return not name.endswith((".bias", ".scale"))
@@ -115,11 +123,12 @@ def _decay_mask(parameters: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def make_optimizer(
-    config: OptimizerConfig,
-    schedule: optax.Schedule,
-    rate: Callable[[str], float] | None = None,
-) -> optax.GradientTransformation:
+    config: OptimizerConfig, rate: Callable[[str], float] | None = None
+) -> optax.GradientTransformationExtraArgs:
     """Clip, precondition, decay, scale: the gradient transformation of `config`.
+
+    Its `update` takes the step's `learning_rate` as an argument of that name: as an input and no
+    constant, so that runs under other schedules share a compiled step.
 
     rate: what a parameter's learning rate is multiplied by, from its name; None for 1 throughout.
     """
@@ -129,14 +138,20 @@ def make_optimizer(
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=_decay_mask))
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), _decay_mask))
-    parts.append(optax.scale_by_learning_rate(schedule))
-    if rate is not None:
-        parts.append(_scale_by_name(rate))
-    return optax.chain(*parts)
+    parts.append(_scale_by_learning_rate(rate))
+    return optax.with_extra_args_support(optax.chain(*parts))
 
 
-def _scale_by_name(rate: Callable[[str], float]) -> optax.GradientTransformation:
-    def scaled(updates: Any, params: Any) -> dict[str, Any]:
-        return {name: rate(name) * update for name, update in updates.items()}
+def _scale_by_learning_rate(
+    rate: Callable[[str], float] | None,
+) -> optax.GradientTransformationExtraArgs:
+    def update(
+        updates: Any, state: Any, params: Any = None, *, learning_rate: Any, **others: Any
+    ) -> tuple[dict[str, Any], Any]:
+        scaled = {
+            name: -learning_rate * (1.0 if rate is None else rate(name)) * update
+            for name, update in updates.items()
+        }
+        return scaled, state
 
-    return optax.stateless(scaled)
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

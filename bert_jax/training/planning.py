@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -16,7 +17,7 @@ from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.protocol import Task
 from bert_jax.training.sharding import batch_sharding
 from bert_jax.training.state import abstract_state
-from bert_jax.training.step import make_train_step
+from bert_jax.training.step import Dials, make_train_step
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,6 @@ def compile_step(
     mesh: Mesh,
     batch: Mapping[str, jax.ShapeDtypeStruct],
     *,
-    seed: int,
     accumulation_steps: int,
 ) -> CompiledStep:
     """Compiles the train step for the devices of `mesh`; no array is ever made.
@@ -75,8 +75,9 @@ def compile_step(
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
         for name, array in batch.items()
     }
-    step = make_train_step(task, optimizer, mesh, seed=seed, accumulation_steps=accumulation_steps)
-    lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed)
+    step = make_train_step(task, optimizer, mesh, accumulation_steps=accumulation_steps)
+    dials = Dials(np.uint32(0), np.float32(0))
+    lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed, dials)
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:

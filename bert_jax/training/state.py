@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -35,7 +36,7 @@ def parameter_key(seed: int) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
-def dropout_key(seed: int, step: jax.Array) -> jax.Array:
+def dropout_key(seed: int | np.uint32, step: jax.Array) -> jax.Array:
     """The key of a step's dropout; shares nothing with `parameter_key`."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step)
 

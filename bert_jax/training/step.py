@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -23,7 +24,20 @@ from bert_jax.training.state import (
     shardings_of,
 )
 
-TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+class Dials(NamedTuple):
+    """What a train step takes besides the state and its batch.
+
+    Inputs and no constants of the program: runs that differ in these alone compile it once.
+
+    seed: of dropout; 0 up to 2^32 - 1. learning_rate: of this step.
+    """
+
+    seed: np.uint32
+    learning_rate: np.float32
+
+
+TrainStep = Callable[[TrainState, Batch, Dials], tuple[TrainState, Metrics]]
 EvaluationStep = Callable[[Parameters, Batch], Metrics]
 
 
@@ -32,11 +46,10 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     *,
-    seed: int,
     accumulation_steps: int = 1,
     learns: Learns = everything,
 ) -> jax.stages.Wrapped:
-    """Compiles on first call: (state, batch) -> (next state, metrics of the batch).
+    """Compiles on first call: (state, batch, dials) -> (next state, metrics of the batch).
 
     Dropout is a function of (seed, step, micro-batch): a resumed run draws what an uninterrupted
     one would have. The state's buffers are donated. Besides the task's metrics: `loss` and
@@ -60,9 +73,9 @@ def make_train_step(
         metrics = task.metrics(task.definition.module({**frozen, **learning}), batch, key)
         return total_loss(task, metrics, weights), metrics
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Batch, dials: Dials) -> tuple[TrainState, Metrics]:
         with layout(mesh):
-            key = dropout_key(seed, state.step)
+            key = dropout_key(dials.seed, state.step)
             weights = task.loss_weights(batch)
             learning = learned(state.params, learns)
             frozen = {name: x for name, x in state.params.items() if name not in learning}
@@ -76,7 +89,9 @@ def make_train_step(
             else:
                 parts = _split(batch, accumulation_steps, mesh)
                 grads, metrics = _accumulate(gradient, parts, key)
-            updates, opt_state = optimizer.update(grads, state.opt_state, learning)
+            updates, opt_state = optax.with_extra_args_support(optimizer).update(
+                grads, state.opt_state, learning, learning_rate=dials.learning_rate
+            )
             params = frozen | cast(Parameters, optax.apply_updates(learning, updates))
             one = jnp.ones(())
             metrics["loss"] = Metric(total_loss(task, metrics, weights), one)
@@ -85,7 +100,7 @@ def make_train_step(
 
     return jax.jit(
         step,
-        in_shardings=(state_shardings, batch_sharding(mesh)),
+        in_shardings=(state_shardings, batch_sharding(mesh), replicated),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
     )

@@ -176,7 +176,7 @@ def test_attention_dropout_is_drawn_anew_and_again() -> None:
     nothing = jnp.zeros((batch, length, heads, length))
     # Scores of zero and values of one token each: what comes out is the probabilities themselves.
     values = jnp.broadcast_to(jnp.eye(length)[None, :, None], nothing.shape)
-    attend = jax.jit(lambda key: xla_attention(nothing, nothing, values, None, 0.25, key))
+    attend = jax.jit(lambda key: xla_attention(nothing, nothing, values, None, True, 0.25, key))
     first, again, next_step = (np.asarray(attend(key_of(4, step))) for step in (0, 0, 1))
     assert_array_equal(first, again)
     assert set(np.unique(first)) == {0.0, np.float32(1 / length / 0.75)}
@@ -184,7 +184,7 @@ def test_attention_dropout_is_drawn_anew_and_again() -> None:
     assert both == pytest.approx(0.75**2, abs=0.03)
     per_head = np.moveaxis(first, 2, 1).reshape(batch * heads, -1) > 0
     assert len(np.unique(per_head, axis=0)) == batch * heads
-    undropped = xla_attention(nothing, nothing, values, None, 0.25, None)
+    undropped = xla_attention(nothing, nothing, values, None, True, 0.25, None)
     np.testing.assert_allclose(undropped, 1 / length, rtol=1e-6)
 
 

@@ -19,10 +19,10 @@ from bert_jax.models.heads import PretrainingModel, PretrainingOutput
 from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.protocol import total_loss
-from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer, make_schedule
+from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.state import TrainState
-from bert_jax.training.step import make_train_step
+from bert_jax.training.step import Dials, make_train_step
 
 SMALL = EncoderConfig(
     vocab_size=61,
@@ -242,10 +242,11 @@ def test_ten_steps_of_adamw_agree(small: Case) -> None:
     config = OptimizerConfig(
         peak_learning_rate=1e-3, warmup_steps=0, schedule="constant", weight_decay=0.1
     )
-    optimizer = make_optimizer(config, make_schedule(config, total_steps=10))
+    optimizer = make_optimizer(config)
+    dials = Dials(np.uint32(0), np.float32(config.peak_learning_rate))
     params = jax.tree.map(jnp.asarray, small.params)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    step = make_train_step(small.task, optimizer, mesh, seed=0)
+    step = make_train_step(small.task, optimizer, mesh)
     state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
@@ -261,7 +262,7 @@ def test_ten_steps_of_adamw_agree(small: Case) -> None:
     )
     assert len(groups[True]) == sum(decays(name) for name in params)
     for number, batch in enumerate(small.batches, start=1):
-        state, metrics = step(state, batch)
+        state, metrics = step(state, batch, dials)
         their_optimizer.zero_grad()
         loss = their_loss(small.theirs, batch)
         loss.backward()

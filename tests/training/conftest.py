@@ -19,15 +19,15 @@ from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
 from bert_jax.training.evaluation import HeldOutMetrics
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.optimizer import OptimizerConfig, learning_rates, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.state import TrainState, abstract_state, init_state
 from bert_jax.training.step import make_evaluation_step, make_train_step
 
 DIM, SEED, STEPS = 8, 3, 10
 CONFIG = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=2)
-SCHEDULE = make_schedule(CONFIG, STEPS)
-OPTIMIZER = make_optimizer(CONFIG, SCHEDULE)
+RATES = learning_rates(CONFIG, STEPS)
+OPTIMIZER = make_optimizer(CONFIG)
 INTERVALS = Intervals(report=1, evaluate=5, save=4)
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
 
@@ -111,7 +111,7 @@ class Bench:
     task: Task
     train_step: Any
     evaluation_step: Any
-    schedule: Any = SCHEDULE
+    rates: Any = field(default_factory=lambda: RATES)
     num_steps: int = STEPS
     recorder: type[Recorder] = Recorder
     example_batch: Callable[..., HostBatch] = staticmethod(example_batch)
@@ -160,7 +160,8 @@ class Bench:
         return Trainer(
             mesh=self.mesh,
             train_step=train_step or self.train_step,
-            schedule=SCHEDULE,
+            seed=SEED,
+            learning_rates=RATES,
             checkpointer=checkpointer,
             reporter=recorder,
             intervals=intervals,
@@ -191,7 +192,7 @@ class Bench:
 def bench(make_task: Callable[[int], Task]) -> Bench:
     mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
     task = make_task(DIM)
-    train_step = make_train_step(task, OPTIMIZER, mesh, seed=SEED)
+    train_step = make_train_step(task, OPTIMIZER, mesh)
     return Bench(mesh, task, train_step, make_evaluation_step(task, mesh))
 
 

@@ -26,7 +26,7 @@ from bert_jax.training.state import TrainState, abstract_state, init_state
 
 IDENTITY = {"model": {"hidden_dim": 8, "num_layers": 2}, "corpora": ["a1b2"], "lowercase": True}
 EVERYTHING = CheckpointConfig(keep_last=100, keep_best=0)
-OPTIMIZER = make_optimizer(OptimizerConfig(), optax.constant_schedule(1e-3))
+OPTIMIZER = make_optimizer(OptimizerConfig())
 
 
 @pytest.fixture(scope="module")

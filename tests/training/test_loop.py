@@ -31,10 +31,10 @@ def test_the_order_of_operations(bench: Any) -> None:
     recorder = bench.recorder()
     events = recorder.events
 
-    def train_step(state: TrainState, batch: Any) -> Any:
+    def train_step(state: TrainState, batch: Any, dials: Any) -> Any:
         # Counted here and not by `state.step`, which would wait for the step before.
         events.append(("step", sum(kind == "step" for kind, _ in events)))
-        return bench.train_step(state, batch)
+        return bench.train_step(state, batch, dials)
 
     trainer = bench.trainer(
         RecordingCheckpointer(events), recorder, Intervals(1, 3, 6), train_step=train_step
@@ -91,7 +91,7 @@ def test_reports_add_up(bench: Any) -> None:
     assert [line["real_tokens"] for line in recorder.details] == [16, 24, 16]
     assert [line["flops"] for line in recorder.details] == [1600, 2400, 1600]
     for step, line in by_step.items():
-        assert line["learning_rate"] == pytest.approx(float(bench.schedule(step - 1)))
+        assert line["learning_rate"] == pytest.approx(float(bench.rates[step - 1]))
         assert 0 <= line["stall_seconds"] < line["seconds"]
         assert "tokens" not in line
 

@@ -12,7 +12,13 @@ from numpy.testing import assert_allclose
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer, make_schedule
+from bert_jax.training.optimizer import (
+    OptimizerConfig,
+    decays,
+    learning_rates,
+    make_optimizer,
+    make_schedule,
+)
 
 Tree = dict[str, np.ndarray]
 
@@ -122,12 +128,13 @@ def draw(seed: int, deviation: float = 1.0) -> Tree:
 
 def run(config: OptimizerConfig, gradients: list[Tree]) -> Tree:
     """Our optimizer on fixed gradients."""
-    optimizer = make_optimizer(config, make_schedule(config, len(gradients)))
+    optimizer = make_optimizer(config)
     params: Any = draw(0)
     state = optimizer.init(params)
     update = jax.jit(optimizer.update)
-    for gradient in gradients:
-        updates, state = update(gradient, state, params)
+    rates = learning_rates(config, len(gradients))
+    for gradient, rate in zip(gradients, rates, strict=True):
+        updates, state = update(gradient, state, params, learning_rate=rate)
         params = jax.tree.map(np.add, params, jax.device_get(updates))
     return params
 
@@ -185,9 +192,9 @@ def test_clipping_bounds_the_norm_of_all_gradients_together() -> None:
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradient.values()))
     for clip_norm, factor in [(1.0, 1 / norm), (0.0, 1.0), (2 * norm, 1.0)]:
         config = OptimizerConfig(clip_norm=clip_norm, warmup_steps=0)
-        optimizer = make_optimizer(config, make_schedule(config, 1))
+        optimizer = make_optimizer(config)
         params: Any = draw(0)
-        state = optimizer.update(gradient, optimizer.init(params), params)[1]
+        state = optimizer.update(gradient, optimizer.init(params), params, learning_rate=1.0)[1]
         moments = [part.mu for part in state if hasattr(part, "mu")][0]
         for name in PARAMS:
             assert_allclose(moments[name], 0.1 * factor * gradient[name], rtol=1e-5)

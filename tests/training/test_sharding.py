@@ -119,7 +119,7 @@ def test_every_parameter_of_the_model_fits_the_table(task: Pretraining) -> None:
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_parameters_and_moments_are_sharded_at_birth(task: Pretraining, name: Any) -> None:
     mesh = make_mesh(MeshConfig(data=1, fsdp=4, tensor=2))
-    optimizer = make_optimizer(OptimizerConfig(name=name), optax.constant_schedule(1e-3))
+    optimizer = make_optimizer(OptimizerConfig(name=name))
     abstract = abstract_state(task.definition, optimizer, mesh)
     state = init_state(task.definition, optimizer, mesh, seed=0)
     jax.tree.map(lambda a, x: _check_placed(a, x), abstract, state)

@@ -12,10 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.protocol import Metrics
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.optimizer import OptimizerConfig, learning_rates, make_optimizer
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.state import TrainState, init_state
-from bert_jax.training.step import make_evaluation_step, make_train_step
+from bert_jax.training.step import Dials, make_evaluation_step, make_train_step
 
 CONFIG = EncoderConfig(
     vocab_size=48,
@@ -51,13 +51,14 @@ def train(
     config: EncoderConfig, batches: list[Batch], mesh_config: MeshConfig, devices: int, parts: int
 ) -> Result:
     task = Pretraining(config, COMPUTE)
-    optimizer = make_optimizer(OPTIMIZER, make_schedule(OPTIMIZER, STEPS))
+    optimizer = make_optimizer(OPTIMIZER)
+    rates = learning_rates(OPTIMIZER, STEPS)
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
-    step = make_train_step(task, optimizer, mesh, seed=3, accumulation_steps=parts)
+    step = make_train_step(task, optimizer, mesh, accumulation_steps=parts)
     state = init_state(task.definition, optimizer, mesh, seed=3)
     rows, metrics = local_rows(mesh, 8), []
-    for batch in batches:
-        state, of_step = step(state, to_global(batch, mesh, rows, 8))
+    for batch, rate in zip(batches, rates, strict=True):
+        state, of_step = step(state, to_global(batch, mesh, rows, 8), Dials(np.uint32(3), rate))
         metrics.append(jax.device_get(of_step))
     assert int(state.step) == len(batches)
     return jax.device_get(state.params), metrics
@@ -132,10 +133,12 @@ def test_accumulating_gives_the_step_of_the_whole_batch(
 def frozen() -> tuple[Any, Callable[[int], TrainState]]:
     """A train step with learning rate 0, and states that differ in their step alone."""
     task = Pretraining(CONFIG, COMPUTE)
-    config = dataclasses.replace(OPTIMIZER, peak_learning_rate=0.0)
-    optimizer = make_optimizer(config, make_schedule(config, 10))
+    optimizer = make_optimizer(OPTIMIZER)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    train_step = make_train_step(task, optimizer, mesh, seed=3)
+    jitted = make_train_step(task, optimizer, mesh)
+
+    def train_step(state: TrainState, batch: Batch) -> Any:
+        return jitted(state, batch, Dials(np.uint32(3), np.float32(0)))
 
     def state_at(step: int) -> TrainState:
         state = init_state(task.definition, optimizer, mesh, seed=3)
@@ -176,7 +179,7 @@ def test_evaluation_is_the_forward_pass_without_dropout(
 ) -> None:
     task = Pretraining(CONFIG, COMPUTE)
     mesh = make_mesh(MeshConfig(data=2), jax.devices()[:2])
-    params = init_state(task.definition, make_optimizer(OPTIMIZER, lambda _: 0), mesh, 3).params
+    params = init_state(task.definition, make_optimizer(OPTIMIZER), mesh, 3).params
     step = make_evaluation_step(task, mesh)
     metrics = step(params, to_global(batches[0], mesh, local_rows(mesh, 8), 8))
     expected = without_dropout[1][0]

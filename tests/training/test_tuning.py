@@ -11,10 +11,10 @@ import pytest
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.state import TrainState, init_state
-from bert_jax.training.step import make_train_step
+from bert_jax.training.step import Dials, make_train_step
 from bert_jax.training.tuning import Tuning, TuningConfig
 
 LAYERS = 4
@@ -60,16 +60,17 @@ class Run:
         tuning = Tuning(config or TuningConfig(), LAYERS)
         words: dict[str, Any] = {"learns": tuning.learns} if config else {}
         rate = tuning.rate if config else None
-        optimizer = make_optimizer(CONFIG, make_schedule(CONFIG, 10), rate)
+        optimizer = make_optimizer(CONFIG, rate)
+        dials = Dials(np.uint32(0), np.float32(CONFIG.peak_learning_rate))
         mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
         self.learns = tuning.learns
         state = init_state(task.definition, optimizer, mesh, 0, **words)
         self.before = jax.device_get(state.params)
-        step = make_train_step(task, optimizer, mesh, seed=0, **words)
-        self.flops = step.lower(state, batch).compile().cost_analysis()["flops"]
+        step = make_train_step(task, optimizer, mesh, **words)
+        self.flops = step.lower(state, batch, dials).compile().cost_analysis()["flops"]
         self.state: TrainState = state
         for _ in range(steps):
-            self.state, _ = step(self.state, batch)
+            self.state, _ = step(self.state, batch, dials)
         self.after = jax.device_get(self.state.params)
 
 
