@@ -74,6 +74,7 @@ def usage(form: str, config: ModelConfig) -> str:
 
 def _huggingface_usage(config: ModelConfig) -> str:
     architecture = ARCHITECTURES[config.head]
+    bare = ", add_pooling_layer=False" if config.head == "encoder" and not config.pooler else ""
     choice = ""
     if config.head == "multiple_choice":
         choice = "inputs = {name: tensor[None] for name, tensor in inputs.items()}\n"
@@ -81,7 +82,7 @@ def _huggingface_usage(config: ModelConfig) -> str:
 from transformers import AutoTokenizer, {architecture}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
-model = {architecture}.from_pretrained(".")
+model = {architecture}.from_pretrained("."{bare})
 inputs = tokenizer("A sentence.", return_tensors="pt")
 {choice}outputs = model(**inputs)
 """

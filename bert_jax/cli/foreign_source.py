@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from bert_jax.inference.work_dir import MODEL_NAME
+
 # What `import` reads; a repository on the hub often holds the same weights in other formats too.
 FILES = [
     "config.json",
@@ -31,6 +33,11 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
     Raises:
       ValueError: it is no directory and no name, or the hub does not give it.
     """
+    if (Path(source) / MODEL_NAME).is_file():
+        raise ValueError(
+            f"{source} is a work directory already: train on from it, export it or verify it as "
+            "it is"
+        )
     if Path(source).is_dir():
         if revision is not None:
             raise ValueError(f"--revision {revision}: {source} is a directory, which has none")
@@ -54,7 +61,12 @@ def _download(name: str, revision: str | None) -> Path:
             directory = Path(
                 snapshot_download(name, revision=revision, allow_patterns=FILES + PICKLES)
             )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except LocalEntryNotFoundError as error:
+        raise ValueError(
+            f"{name}: no such directory here, and the hub could not be asked for a model of that "
+            "name: no connection to it"
+        ) from error
+    except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"{name}: no such directory here, and the hub does not give a model of that name: "

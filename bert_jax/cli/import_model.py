@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
 from bert_jax.cli.foreign_source import local_directory
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, write_model
 from bert_jax.interop.huggingface_import import open_directory
+from bert_jax.interop.huggingface_model import Wanted
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
-from bert_jax.models.model import HEADS
+from bert_jax.models.model import HEADS, Problem
 from bert_jax.training.checkpoint import save_parameters
 
 
@@ -44,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a classifier that is drawn anew, or new names of the source's own",
     )
     parser.add_argument(
+        "--problem",
+        choices=get_args(Problem),
+        help="what the scores of a classification mean (default: as the source says; for one drawn "
+        "anew, single_label, or regression with one label)",
+    )
+    parser.add_argument(
         "--tokenizer", metavar="FILE_OR_DIR", help="of the model, where SOURCE does not hold it"
     )
     parser.add_argument(
@@ -65,17 +73,16 @@ def run(args: argparse.Namespace) -> int:
     is_huggingface = (Path(args.source) / "config.json").is_file()
     prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))
     directory, commit = (prefix, None) if prefix else local_directory(args.source, args.revision)
+    wanted = Wanted(args.head, tuple(args.labels), args.problem, args.max_positions)
     found = (open_checkpoint if prefix else open_directory)(
-        directory,
-        tokenizer=Path(args.tokenizer) if args.tokenizer else None,
-        head=args.head,
-        labels=tuple(args.labels),
-        max_positions=args.max_positions,
+        directory, wanted, tokenizer=Path(args.tokenizer) if args.tokenizer else None
     )
     with new_directory(Path(args.output)) as target:
         origin = {"command": "bert-jax import", "source": args.source}
         if commit:
             origin["revision"] = commit
+        if found.account.fresh:
+            origin["drawn anew, random until trained"] = ", ".join(found.account.fresh)
         save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)
         found.tokenizer.save(target / TOKENIZER_NAME)
         write_model(found.config, origin, target)

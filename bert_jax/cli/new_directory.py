@@ -23,6 +23,9 @@ def new_directory(path: Path) -> Iterator[Path]:
         raise ValueError(f"{path}: a link or the current directory cannot be replaced by an output")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists already: remove it, or choose another --output")
+    for parent in path.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(f"{parent} is a file, so {path} cannot be made in it")
     made = [parent for parent in path.parents if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")

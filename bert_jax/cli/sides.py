@@ -14,7 +14,7 @@ from bert_jax.inference.work_dir import MODEL_NAME, TOKENIZER_NAME, load_for_exp
 from bert_jax.interop.comparison import Outputs, Side, Sizes
 from bert_jax.interop.huggingface_side import HuggingFaceSide
 from bert_jax.interop.probes import Probe
-from bert_jax.interop.stablehlo import SIGNATURE, StableHLOSide
+from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOSide
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.inference import infer
 from bert_jax.models.model import define_model
@@ -27,11 +27,13 @@ class WorkDirSide:
 
     title: str
     sizes: Sizes | None
+    labels: tuple[str, ...]
 
     def __init__(self, work_dir: Path):
         config, step, self._parameters = load_for_export(work_dir, None)
         self._definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
         self._choices = config.head == "multiple_choice"
+        self.labels = config.labels
         encoder = config.encoder
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
         self.title = f"{work_dir} (work directory, {config.head}, step {step:,})"
@@ -61,6 +63,10 @@ def open_side(path: Path) -> Side:
         return WorkDirSide(path)
     if (path / SIGNATURE).is_file():
         return StableHLOSide(path)
+    if path.name == PROGRAM and (path.parent / SIGNATURE).is_file():
+        return StableHLOSide(path.parent)
+    if (path / "saved_model.pb").is_file():
+        raise ValueError(f"{path}: a SavedModel, which is not run here; compare its other exports")
     for file in (path, path / ONNX_NAME):
         if file.suffix == ".onnx" and file.is_file():
             return _onnx_side(file)

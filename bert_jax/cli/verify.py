@@ -19,7 +19,14 @@ from pathlib import Path
 
 from bert_jax.cli.sides import open_side, open_tokenizer
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.comparison import Difference, Side, Sizes, differences, only_one_gives
+from bert_jax.interop.comparison import (
+    Difference,
+    Side,
+    Sizes,
+    differences,
+    misshapen,
+    only_one_gives,
+)
 from bert_jax.interop.probes import SENTENCES, random_probe, sentence_probe
 
 TITLES = {
@@ -63,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
             f"NOTE  compared is what both take: {sizes.vocab_size:,} tokens, {sizes.num_segments} "
             f"segments, {sizes.max_positions:,} positions"
         )
+    if all(side.labels for side in sides) and sides[0].labels != sides[1].labels:
+        names = (", ".join(side.labels) for side in sides)
+        print("NOTE  the scores have other names: {} in A, {} in B".format(*names))
     tokenizers = [open_tokenizer(Path(path)) for path in (args.first, args.second)]
     words = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
     alike = len(words) < 2 or same_ids(*words)
@@ -78,10 +88,12 @@ def run(args: argparse.Namespace) -> int:
         found[probe.name] = differences(first, second, probe)
         if not found[probe.name]:
             raise ValueError("A and B have no output in common: nothing can be compared")
-        unpaired = only_one_gives(first, second)
+        unpaired, odd = only_one_gives(first, second), misshapen(first, second)
     print("\n" + "\n".join(table(found)))
     if unpaired:
         print(f"not compared, since only one of them gives it: {', '.join(map(title, unpaired))}")
+    for line in odd:
+        print(f"not the same kind of output: {line}")
     largest = max(d.relative for rows in found.values() for d in rows.values())
     if not alike:
         print("FAIL: A and B have different tokenizers: the same text has other ids")

@@ -27,11 +27,13 @@ class Sizes:
 class Side(Protocol):
     """A model to compare, of whatever framework.
 
-    title: what it is, for people. sizes: None where the file does not tell.
+    title: what it is, for people. sizes: None where the file does not tell. labels: names of the
+    scores, () where there are none or the file does not tell.
     """
 
     title: str
     sizes: Sizes | None
+    labels: tuple[str, ...]
 
     def outputs(self, probe: Probe) -> Outputs:
         """Float32 outputs by the names of `bert_jax.models.inference.infer`."""
@@ -56,6 +58,15 @@ def differences(first: Outputs, second: Outputs, probe: Probe) -> dict[str, Diff
         name: _difference(first[name], second[name], probe)
         for name in sorted(first.keys() & second.keys(), key=_order)
     }
+
+
+def misshapen(first: Outputs, second: Outputs) -> list[str]:
+    """A line for every output whose shapes differ: two heads of one name."""
+    return [
+        f"{name} is {list(first[name].shape)} in A and {list(second[name].shape)} in B"
+        for name in sorted(first.keys() & second.keys(), key=_order)
+        if first[name].shape != second[name].shape
+    ]
 
 
 def only_one_gives(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:

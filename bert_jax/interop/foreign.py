@@ -72,7 +72,7 @@ class Account:
         Explained ones come first, with the reason.
         """
         lines = [f"{len(self.taken)} parameters taken"]
-        lines += [f"  - {name}: drawn anew, a head the source does not have" for name in self.fresh]
+        lines += [f"  - {name}: drawn anew, random until it is trained" for name in self.fresh]
         lines += [f"  + {name}: left out, {why}" for name, why in sorted(self.left_out.items())]
         lines += [f"  - {line}: MISSING" for line in self.missing]
         lines += [f"  + {line}: UNEXPECTED" for line in self.unexpected]

@@ -16,19 +16,19 @@ from bert_jax.interop.foreign import Account, ForeignTensors, Origin, read, sett
 from bert_jax.interop.huggingface_config import read_encoder, read_object
 from bert_jax.interop.huggingface_model import (
     CLASSIFIER,
+    Wanted,
     classifier_fits,
     model_config,
     with_table_sizes,
 )
-from bert_jax.interop.huggingface_names import ENCODER, POSITION_TABLE, TIED, origins
+from bert_jax.interop.huggingface_names import POOLER, POSITION_TABLE, TIED, origins
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
 
 MASKED_LM_HEADS = ("pretraining", "masked_lm")
-POOLER = f"{ENCODER}pooler."
 PARTS = (POOLER, "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")
 BUFFERS = (".position_ids", ".token_type_ids")
 
@@ -40,6 +40,7 @@ class ForeignModel:
     notes: what a person should know of it, a line each.
     """
 
+    source: Path
     config: ModelConfig
     tokenizer: Tokenizer
     account: Account
@@ -57,7 +58,10 @@ class ForeignModel:
                 "the weights do not fit the model (- missing, + unexpected, != wrong shape):\n"
                 + "\n".join(self.account.lines())
             )
-        parameters = dict(read(self.account, self.tensors))
+        try:
+            parameters = dict(read(self.account, self.tensors))
+        except ValueError as error:
+            raise ValueError(f"{self.source}: {error}") from error
         if self.account.fresh:
             definition = _definition(self.config)
 
@@ -72,21 +76,16 @@ class ForeignModel:
 
 def open_directory(
     directory: Path,
+    wanted: Wanted,
     *,
     tokenizer: Path | None = None,
-    head: Head | None = None,
-    labels: tuple[str, ...] = (),
-    max_positions: int | None = None,
 ) -> ForeignModel:
     """Opens a Hugging Face directory of a BERT; reads its config and its tensors' names.
 
     Args:
       directory: holds config.json, weights, and vocab.txt or tokenizer.json.
+      wanted: what of it to take.
       tokenizer: of the model, where `directory` does not hold it.
-      head: which one to take; None takes all that the tensors are. A classifier the source does
-        not have is drawn anew; what it has besides is left out.
-      labels: of a classifier that is drawn anew, or new names for that of the source.
-      max_positions: keep the first ones of the position table only.
 
     Raises:
       ValueError: a file is missing or damaged, the architecture is another one, or the vocabulary
@@ -102,9 +101,7 @@ def open_directory(
         NewestNames(open_weights(directory)),
         _load_tokenizer(tokenizer or directory),
         directory,
-        head=head,
-        labels=labels,
-        max_positions=max_positions,
+        wanted,
     )
 
 
@@ -125,40 +122,42 @@ def settle_directory(
     tensors: ForeignTensors,
     tokenizer: Tokenizer,
     source: Path,
-    *,
-    head: Head | None,
-    labels: tuple[str, ...],
-    max_positions: int | None,
+    wanted: Wanted,
 ) -> ForeignModel:
     """The model that a config, tensors with Hugging Face's names and a tokenizer make.
 
     Args:
       content: config.json, for what `encoder` does not hold.
       source: for messages.
-      head, labels, max_positions: see `open_directory`.
+      wanted: what of it to take.
     """
     notes: list[str] = []
-    encoder = with_table_sizes(encoder, tensors.shapes, max_positions, notes)
+    encoder = with_table_sizes(encoder, tensors.shapes, wanted.max_positions, notes)
     check_vocabulary(tokenizer, encoder)
     if tokenizer.vocab_size < encoder.vocab_size:
         notes.append(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
             f"{encoder.vocab_size:,} rows"
         )
-    config = model_config(content, encoder, tensors.shapes, head, labels, source)
+    config = model_config(content, encoder, tensors.shapes, wanted, source)
     fits = classifier_fits(content, tensors.shapes, config)
-    if labels and fits and CLASSIFIER in tensors.shapes:
-        notes.append(f"the scores of the source's classifier are now {', '.join(labels)}")
+    if wanted.labels and fits and CLASSIFIER in tensors.shapes:
+        notes.append(f"the scores of the source's classifier are now {', '.join(wanted.labels)}")
+    if len(wanted.labels) == 1 and config.problem == "regression":
+        notes.append("one label: a regression, whose score is the number itself (see --problem)")
     told = len(content.get("id2label") or {})
-    if config.labels and not labels and told not in (0, len(config.labels)):
+    if config.labels and not wanted.labels and told not in (0, len(config.labels)):
         notes.append(f"id2label names {told} labels, the classifier has {len(config.labels)}")
-    asked = head is not None
     account = settle_bert(
-        config, tensors, asked=asked, positions=max_positions, new_classifier=not fits
+        config,
+        tensors,
+        asked=wanted.head is not None,
+        positions=wanted.max_positions,
+        new_classifier=not fits,
     )
     if config.head in MASKED_LM_HEADS:
-        _check_tied(tensors)
-    return ForeignModel(config, tokenizer, account, tensors, notes)
+        _check_tied(tensors, source)
+    return ForeignModel(source, config, tokenizer, account, tensors, notes)
 
 
 def settle_bert(
@@ -189,6 +188,8 @@ def settle_bert(
         if name in TIED and config.head in MASKED_LM_HEADS:
             return f"the same as {TIED[name]}"
         part = part_of(name)
+        if new_classifier and part == part_of(CLASSIFIER):
+            return "the classifier of another task, in whose place one is drawn anew"
         if part and part not in kept and (asked or part == POOLER):
             return f"not part of a model with the head {config.head!r}"
         return None
@@ -219,13 +220,13 @@ def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
         )
 
 
-def _check_tied(tensors: ForeignTensors) -> None:
+def _check_tied(tensors: ForeignTensors, source: Path) -> None:
     for copy, original in TIED.items():
         if copy in tensors.shapes and original in tensors.shapes:
             if not np.array_equal(tensors.read(copy), tensors.read(original)):
                 raise ValueError(
-                    f"{copy} is not the same as {original}: the model was trained with an output "
-                    "layer of its own, and here the two are one"
+                    f"{source}: {copy} is not the same as {original}: the model was trained with "
+                    "an output layer of its own, and here the two are one"
                 )
 
 

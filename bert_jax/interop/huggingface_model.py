@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,24 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
 
 CLASSIFIER = "classifier.weight"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of a source; by default all that it has.
+
+    head: which one; None takes all that the tensors are. A classifier the source does not have is
+      drawn anew; what it has besides is left out.
+    labels: of a classifier that is drawn anew, or new names for that of the source.
+    problem: what the scores of a classification mean; None takes the source's word, and one label
+      of a new classifier for a regression.
+    max_positions: keep the first ones of the position table only.
+    """
+
+    head: Head | None = None
+    labels: tuple[str, ...] = ()
+    problem: Problem | None = None
+    max_positions: int | None = None
 
 
 def with_table_sizes(
@@ -49,8 +68,7 @@ def model_config(
     content: Mapping[str, Any],
     encoder: EncoderConfig,
     shapes: Mapping[str, tuple[int, ...]],
-    head: Head | None,
-    labels: tuple[str, ...],
+    wanted: Wanted,
     directory: Path,
 ) -> ModelConfig:
     """The model with the head asked for, or with all that the tensors are.
@@ -58,7 +76,8 @@ def model_config(
     Raises:
       ValueError: it is not told what a classifier is of, or a new one's labels.
     """
-    found = _head_of(shapes, _architectures(content), directory) if not head else head
+    labels = wanted.labels
+    found = wanted.head or _head_of(shapes, _architectures(content), directory)
     pooler = found != "encoder" or f"{ENCODER}pooler.dense.weight" in shapes
     if found in ("classification", "tagging") and not labels:
         weight = shapes.get(CLASSIFIER)
@@ -67,16 +86,36 @@ def model_config(
                 f"--head {found}: {directory} has no such classifier, so one is drawn anew and "
                 "needs the names of its scores: --labels NAME NAME ..."
             )
+    if labels and not wanted.head and len(labels) != shapes.get(CLASSIFIER, (0,))[0]:
+        raise ValueError(_wrong_labels(content, shapes, labels, directory))
     try:
         if found in ("classification", "tagging") and not labels:
             labels = read_labels(content, found, shapes[CLASSIFIER][0])
-        problem: Problem = "single_label"
-        if found == "classification":
+        problem = wanted.problem or "single_label"
+        if found == "classification" and not wanted.problem:
             problem = read_problem(content, len(labels))
         dropout = head_dropout(content) if found in CLASSIFIERS else 0.0
         return ModelConfig(encoder, found, labels, pooler, dropout, problem)
     except ValueError as error:
         raise ValueError(f"{directory}: {error}") from error
+
+
+def _wrong_labels(
+    content: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    labels: tuple[str, ...],
+    directory: Path,
+) -> str:
+    if CLASSIFIER not in shapes:
+        return (
+            f"--labels: {directory} has no classifier to give names to; for a new one add --head "
+            "with one of classification, tagging"
+        )
+    names = read_labels(content, "classification", shapes[CLASSIFIER][0])
+    return (
+        f"--labels gives {len(labels)} names, but the classifier of {directory} has {len(names)} "
+        f"scores ({', '.join(names)}); for a new one in its place add --head"
+    )
 
 
 def classifier_fits(

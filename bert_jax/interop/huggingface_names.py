@@ -40,6 +40,7 @@ ARCHITECTURES = {
     "span": "BertForQuestionAnswering",
 }
 ENCODER = "bert."
+POOLER = f"{ENCODER}pooler."
 TOKEN_TABLE = f"{ENCODER}embeddings.word_embeddings.weight"
 # The output layer's own copies of what it shares.
 TIED = {

@@ -10,7 +10,9 @@ from safetensors import SafetensorError
 
 from bert_jax.interop.comparison import Outputs, Sizes
 from bert_jax.interop.huggingface_config import read_encoder, read_object
-from bert_jax.interop.huggingface_names import ARCHITECTURES
+from bert_jax.interop.huggingface_names import ARCHITECTURES, POOLER
+from bert_jax.interop.huggingface_newest import NewestNames
+from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.interop.probes import Probe
 from bert_jax.models.model import Head
 
@@ -33,6 +35,7 @@ class HuggingFaceSide:
 
     title: str
     sizes: Sizes | None
+    labels: tuple[str, ...]
 
     def __init__(self, directory: Path):
         """Loads it.
@@ -60,6 +63,9 @@ class HuggingFaceSide:
             )
         self._head = heads[named]
         self._torch = torch
+        # A BertModel has a pooler unless it is told to have none.
+        bare = self._head == "encoder" and not has_pooler_weights(directory)
+        options = {"add_pooling_layer": False} if bare else {}
         try:
             self._model, loading = getattr(transformers, named).from_pretrained(
                 directory,
@@ -67,6 +73,7 @@ class HuggingFaceSide:
                 local_files_only=True,
                 dtype=torch.float32,
                 attn_implementation="eager",
+                **options,
             )
         except (RuntimeError, OSError, SafetensorError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0]
@@ -78,6 +85,8 @@ class HuggingFaceSide:
             )
         self._model.eval()
         self.title = f"{directory} (Hugging Face, {named})"
+        names = self._model.config.id2label if self._head in ("classification", "tagging") else {}
+        self.labels = tuple(names.values())
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
 
     def outputs(self, probe: Probe) -> Outputs:
@@ -107,3 +116,8 @@ class HuggingFaceSide:
             ends = (given["start_logits"], given["end_logits"])
             found["logits"] = self._torch.stack(ends, dim=-1)
         return found
+
+
+def has_pooler_weights(directory: Path) -> bool:
+    """Whether the weights of a directory hold a pooler; ValueError if they cannot be read."""
+    return any(name.startswith(POOLER) for name in NewestNames(open_weights(directory)).shapes)

@@ -41,9 +41,7 @@ class SafetensorsFiles:
                         shapes[name] = tuple(opened.get_slice(name).get_shape())
                         self._place[name] = file
             except SafetensorError as error:
-                raise ValueError(
-                    f"{file}: damaged or cut short: {error}; fetch it again"
-                ) from error
+                raise ValueError(f"{file}: {_what_it_is(file, error)}") from error
         self.shapes = shapes
 
     def read(self, name: str) -> NDArray[np.generic]:
@@ -102,9 +100,25 @@ def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
         files = _files(directory, name)
         if files:
             return kind(files)
+    parts = sorted(directory.glob("*-of-*"))
+    if parts:
+        raise ValueError(
+            f"{directory}: it holds {parts[0].name}, but no {INDEX} that lists the parts"
+        )
     raise ValueError(
         f"{directory}: no weights in it; expected {SAFETENSORS} or {PICKLE}, or their {INDEX}"
     )
+
+
+def _what_it_is(file: Path, error: Exception) -> str:
+    """What a file that is no safetensors file may be."""
+    with open(file, "rb") as opened:
+        beginning = opened.read(64)
+    if beginning.startswith(b"version https://git-lfs"):
+        return "a Git LFS pointer and not the weights themselves; run `git lfs pull` beside it"
+    if beginning.lstrip().startswith(b"<"):
+        return "a web page and not weights: the download was refused; fetch it again"
+    return f"damaged or cut short: {error}; fetch it again"
 
 
 def _check_new(name: str, file: Path, place: Mapping[str, Path]) -> None:

@@ -62,7 +62,8 @@ def write_onnx(
     )
     encoder = config.encoder
     sizes = (encoder.vocab_size, encoder.num_segments, encoder.max_positions)
-    model.metadata_props[_METADATA] = json.dumps({"head": config.head, "sizes": sizes})
+    told = {"head": config.head, "sizes": sizes, "labels": config.labels}
+    model.metadata_props[_METADATA] = json.dumps(told)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
     tokenizer.save(target)
     if encoder.norm == "post" and encoder.positions == "learned":  # what config.json can say
@@ -134,6 +135,7 @@ class OnnxSide:
 
     title: str
     sizes: Sizes | None
+    labels: tuple[str, ...]
 
     def __init__(self, file: Path):
         """Loads it; ValueError if it is no model, or not one of `write_onnx`."""
@@ -152,6 +154,7 @@ class OnnxSide:
         content = json.loads(told)
         self._head = content["head"]
         self.sizes = Sizes(*content["sizes"])
+        self.labels = tuple(content["labels"])
         self.title = f"{file} (ONNX, {self._head})"
 
     def outputs(self, probe: Probe) -> Outputs:

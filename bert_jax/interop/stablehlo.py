@@ -69,6 +69,7 @@ def write_stablehlo(
         "inputs": list(INPUTS),
         "shape": dims_of(config),
         "outputs": sorted(_names(program)),
+        "labels": list(config.labels),
         "platforms": list(PLATFORMS),
         "program_sha256": hashlib.sha256(serialized).hexdigest(),
         "calling_convention_version": program.calling_convention_version,
@@ -91,6 +92,7 @@ class StableHLOSide:
 
     title: str
     sizes: Sizes | None
+    labels: tuple[str, ...]
 
     def __init__(self, directory: Path):
         """Loads it; ValueError if a part of it is damaged."""
@@ -109,6 +111,7 @@ class StableHLOSide:
             raise ValueError(f"{directory}: damaged StableHLO artefact: {error}") from error
         self._choices = "choices" in signature["shape"]
         self.title = f"{directory} (StableHLO)"
+        self.labels = tuple(signature["labels"])
         self.sizes = Sizes(
             signature["vocab_size"], signature["num_segments"], signature["max_positions"]
         )

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.huggingface_config import read_encoder, read_object
 from bert_jax.interop.huggingface_import import ForeignModel, settle_directory
+from bert_jax.interop.huggingface_model import Wanted
 from bert_jax.interop.huggingface_newest import NewestNames
-from bert_jax.models.model import Head
 
 CONFIG = "bert_config.json"
 INDEX = ".index"
@@ -114,11 +114,9 @@ def checkpoint_prefix(source: Path) -> Path | None:
 
 def open_checkpoint(
     prefix: Path,
+    wanted: Wanted,
     *,
     tokenizer: Path | None = None,
-    head: Head | None = None,
-    labels: tuple[str, ...] = (),
-    max_positions: int | None = None,
 ) -> ForeignModel:
     """Opens a checkpoint with bert_config.json and vocab.txt beside it.
 
@@ -136,9 +134,7 @@ def open_checkpoint(
         NewestNames(variables),
         Tokenizer.load(tokenizer or prefix.parent),
         prefix,
-        head=head,
-        labels=labels,
-        max_positions=max_positions,
+        wanted,
     )
     if variables.slots:
         found.notes.append(f"{variables.slots} variables of the optimizer are left out")

@@ -150,7 +150,7 @@ def test_every_unexplained_tensor_is_listed(make_bert, refused):
 def test_a_head_is_drawn_anew_when_asked_for(make_bert, imported, refused):
     theirs = make_bert()
     output, ours = imported(theirs, "--head", "classification", "--labels", "bad", "good")
-    assert "  - classifier.kernel: drawn anew, a head the source does not have" in output
+    assert "  - classifier.kernel: drawn anew, random until it is trained" in output
     assert (
         "  + cls.seq_relationship.bias: left out, not part of a model with the head "
         "'classification'" in output
@@ -189,7 +189,7 @@ def test_a_classifier_of_another_task_is_drawn_anew(make_bert, imported, refused
     words = ("--head", "classification", "--labels", "a", "b", "c", "d")
     output, ours = imported(theirs, *words)
     assert "  - classifier.kernel: drawn anew" in output and "  - pooler.dense.bias" in output
-    assert "  + classifier.weight: left out, not part" in output
+    assert "  + classifier.weight: left out, the classifier of another task" in output
     kernel = load_trained(str(ours)).model.classifier.kernel[...]
     assert kernel.shape == (32, 4)
     assert not np.array_equal(kernel, tensors_of(theirs)["classifier.weight"].T)
@@ -518,6 +518,41 @@ def test_a_pickle_runs_no_code(make_bert, refused, tmp_path):
     assert not (theirs / "owned").exists()
 
 
+def test_files_that_are_something_else_are_named(make_bert, refused):
+    theirs = make_bert()
+    (theirs / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x")
+    assert "a Git LFS pointer and not the weights" in refused(theirs)
+    (theirs / "model.safetensors").write_bytes(b"<!DOCTYPE html><html></html>" * 9)
+    assert "a web page and not weights" in refused(theirs)
+    (theirs / "model.safetensors").rename(theirs / "model-00001-of-00002.safetensors")
+    assert "holds model-00001-of-00002.safetensors, but no .index.json" in refused(theirs)
+
+
+def test_labels_that_do_not_fit_and_scores_that_mean_something_else(make_bert, imported, refused):
+    theirs = make_bert("classification")
+    told = refused(theirs, "--labels", "yes", "no")
+    assert "--labels gives 2 names, but the classifier of" in told and "has 3 scores (" in told
+    output, ours = imported(theirs, "--head", "classification", "--labels", "yes", "no")
+    assert "+ classifier.weight: left out, the classifier of another task" in output
+    assert "- classifier.kernel: drawn anew, random until it is trained" in output
+    config, origin = read_model(ours)
+    assert config.problem == "single_label" and "classifier.kernel" in str(origin)
+    told = refused(make_bert(name="bare"), "--labels", "yes", "no")
+    assert "has no classifier to give names to" in told
+    one = ("--head", "classification", "--labels", "stars")
+    output, ours = imported(theirs, *one, name="number")
+    assert read_model(ours)[0].problem == "regression" and "one label: a regression" in output
+    _, ours = imported(theirs, *one, "--problem", "multi_label", name="binary")
+    assert read_model(ours)[0].problem == "multi_label"
+
+
+def test_what_is_ours_already_and_what_cannot_be_written(make_bert, imported, refused, tmp_path):
+    _, ours = imported(make_bert())
+    assert "is a work directory already" in refused(ours)
+    (tmp_path / "new").write_text("a file")
+    assert f"{tmp_path / 'new'} is a file, so" in refused(tmp_path / "theirs")
+
+
 def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
     snapshot, asked = make_bert(name="86b5e0934494bd15c9632b12f734a8a67f723594"), []
 
@@ -534,5 +569,5 @@ def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
     monkeypatch.undo()
     assert "is a directory, which has none" in refused(snapshot, "--revision", "v2")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "the hub does not give a model of that name" in refused("someone/nothing-of-the-kind")
+    assert "the hub could not be asked for a model of that name" in refused("someone/nothing")
     assert "no such directory, nor a model's name" in refused("models/of/mine")

@@ -122,6 +122,32 @@ def test_another_tokenizer_is_seen(ours, bert_jax_here):
     assert failing_rows(compared.output) == []  # and what the weights do is told all the same
 
 
+def test_heads_of_one_name_and_names_of_scores(make_bert, bert_jax_here, tmp_path):
+    theirs = make_bert("classification")
+    for name, words in {
+        "as it is": (),
+        "renamed": ("--labels", "x", "y", "z"),
+        "another": ("--head", "classification", "--labels", "x", "y"),
+    }.items():
+        imported = bert_jax_here("import", theirs, "--output", tmp_path / name, *words)
+        assert imported.code == 0, imported.errors
+    compared = bert_jax_here("verify", tmp_path / "as it is", tmp_path / "renamed")
+    assert compared.code == 0
+    assert "NOTE  the scores have other names: " in compared.output
+    compared = bert_jax_here("verify", tmp_path / "as it is", tmp_path / "another")
+    assert compared.code == 1
+    assert "logits is [8, 3] in A and [8, 2] in B" in compared.output
+
+
+def test_a_checkpoint_without_its_data_is_refused(make_bert, bert_jax, bert_jax_here, tmp_path):
+    ours = tmp_path / "ours"
+    assert bert_jax_here("import", make_bert(), "--output", ours).code == 0
+    shutil.rmtree(ours / "checkpoints" / "0" / "params" / "d")
+    # In a process of its own: what Orbax leaves behind of it warns at the next collection.
+    refused = bert_jax("verify", ours, ours, code=2)
+    assert "holds no readable parameters" in refused.errors
+
+
 def test_no_model_at_all(ours, bert_jax_here, tmp_path):
     refused = bert_jax_here("verify", ours, tmp_path / "nothing")
     assert refused.code == 2 and "no model that is known" in refused.errors
