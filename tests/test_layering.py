@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "bert_jax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-ROOMS = {"models", "tasks", "data", "training", "interop", "analysis", "inference", "cli"}
+ROOMS = {"models", "tasks", "data", "training", "interop", "analysis", "inference", "finetuning", "cli"}
 MAY_IMPORT = {
     "models": set(),
     "tasks": {"models"},
@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "interop": {"models", "data"},
     "analysis": {"models", "data"},
     "inference": {"models", "data", "tasks", "training"},
+    "finetuning": {"models", "data", "tasks", "training"},
     "cli": ROOMS,
 }
 # `interop` and `analysis` need the words behind the ids, and nothing else of `data`.

@@ -43,6 +43,11 @@ def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
     )
 
 
+def encoder_training_flops(config: EncoderConfig, length: int) -> int:
+    """Forward and backward FLOPs of the encoder's layers on one sequence of `length` tokens."""
+    return TRAINING_FACTOR * config.num_layers * layer_flops(config, length).total
+
+
 @dataclass(frozen=True)
 class PretrainingFlops:
     """One sequence, forward: the encoder's layers, the MLM head, pooler and next-sentence head."""

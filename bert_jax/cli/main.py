@@ -46,6 +46,9 @@ VERBS = {
     "pretrain": Verb(
         "pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain", trains=True
     ),
+    "finetune": Verb(
+        "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", trains=True
+    ),
     "import": Verb(
         "bring a BERT of another framework in",
         "bert_jax.cli.import_model",

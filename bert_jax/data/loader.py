@@ -6,6 +6,7 @@ import signal
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
+from typing import Protocol
 
 import grain
 import numpy as np
@@ -14,6 +15,14 @@ from numpy.typing import NDArray
 
 from bert_jax.data.pipeline import Batch, ExampleSource
 from bert_jax.data.worker_life import end_with_parent
+
+
+class Batches(Protocol):
+    """Batches by step; IndexError beyond the last."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, step: int, /) -> Batch: ...
 
 
 class BatchSource:
@@ -126,7 +135,7 @@ class Loader:
 
     def __init__(
         self,
-        source: BatchSource | EvaluationSource,
+        source: Batches,
         *,
         start_step: int = 0,
         num_workers: int = 0,

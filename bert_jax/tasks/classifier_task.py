@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.models.classifiers import Classifier
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.model import Head, Model, ModelConfig, define_model
+from bert_jax.models.model import Head, ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, weighted_mean
 
@@ -28,12 +28,12 @@ class ClassifierTask(abc.ABC):
     """
 
     head: ClassVar[Head]
-    definition: ModelDefinition[Model]
+    definition: ModelDefinition[Classifier]
     loss_terms: Mapping[str, float]
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig):
         assert config.head == self.head, (config.head, self.head)
-        self.definition = define_model(config, compute)
+        self.definition = cast(ModelDefinition[Classifier], define_model(config, compute))
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> Arrays:
@@ -50,12 +50,20 @@ class ClassifierTask(abc.ABC):
 
     def metrics(self, model: Classifier, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
         """The metrics of `values` (losses in nats, but squared errors) and tokens."""
-        values = self.values(_logits(model, batch, dropout_key), batch)
+        return self.metrics_of(_logits(model, batch, dropout_key), batch)
+
+    def metrics_of(self, logits: jax.Array, batch: Batch) -> Metrics:
+        """`metrics` of logits that are there already."""
+        values = self.values(logits, batch)
         weights = self.weights(batch)
         assert values.keys() == weights.keys() >= self.loss_terms.keys()
         metrics = {name: weighted_mean(values[name], weights[name]) for name in values}
         real_tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
         return metrics | {"tokens": Metric(real_tokens, jnp.ones(()))}
+
+    def has_targets(self, batch: Batch) -> bool:
+        """Whether a batch says what the answers are."""
+        return "labels" in batch or "start_positions" in batch
 
     def logits(self, model: Classifier, batch: Batch) -> jax.Array:
         """The float32 logits of a batch, without dropout.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.protocol import Metrics
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.evaluation import MetricTotals
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.sharding import local_rows, to_global
@@ -90,7 +91,7 @@ class Trainer:
     """Everything the loop works with.
 
     seed: of dropout. learning_rates: of every step of the run. reporter: None on every process but
-    the first.
+    the first. early: ends the run when it gets no better; it has seen the evaluations so far.
     """
 
     mesh: Mesh
@@ -101,6 +102,7 @@ class Trainer:
     reporter: RunReporter | None
     intervals: Intervals
     stop: StopRequest
+    early: EarlyStopping | None = None
     _window: _Window = field(init=False)
 
     def run(self, state: TrainState, phases: Sequence[Phase]) -> tuple[TrainState, bool]:
@@ -118,6 +120,8 @@ class Trainer:
         total = phases[-1].end
         if self._evaluation_missed(step, total):
             self._evaluate(state, step, next(phase for phase in phases if step <= phase.end))
+        if self.early and self.early.enough:
+            return state, True
         self._window = _Window(step, began=time.perf_counter())
         for phase in phases:
             if step >= phase.end:
@@ -140,6 +144,8 @@ class Trainer:
                     # holds exactly the batches before `step`: none is skipped or seen twice.
                     if self._between_steps(state, step, phase, total):
                         return state, False
+                    if self.early and self.early.enough:
+                        return state, True
         return state, True
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
@@ -170,6 +176,8 @@ class Trainer:
         _require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)
+        if self.early:
+            self.early.observe(step, metrics)
         return metrics
 
     def _report_pending(self, *, tell: bool = False) -> None:

@@ -12,8 +12,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.models.parameters import Parameters
+from bert_jax.tasks.classifier_task import ClassifierTask
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, add_metrics, total_loss
-from bert_jax.training.sharding import batch_sharding, layout
+from bert_jax.training.sharding import batch_sharding, layout, parameter_shardings
 from bert_jax.training.state import (
     Learns,
     TrainState,
@@ -39,6 +40,7 @@ class Dials(NamedTuple):
 
 TrainStep = Callable[[TrainState, Batch, Dials], tuple[TrainState, Metrics]]
 EvaluationStep = Callable[[Parameters, Batch], Metrics]
+PredictionStep = Callable[[Parameters, Batch], tuple[jax.Array, Metrics]]
 
 
 def make_train_step(
@@ -139,12 +141,31 @@ def _accumulate(
 def make_evaluation_step(task: Task, mesh: Mesh) -> jax.stages.Wrapped:
     """Compiles on first call: (params, batch) -> the task's metrics, without dropout."""
     definition = task.definition
-    optimizer = optax.identity()
-    param_shardings = shardings_of(abstract_state(definition, optimizer, mesh)).params
+    param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
 
     def step(params: Parameters, batch: Batch) -> Metrics:
         with layout(mesh):
             return task.metrics(definition.module(params), batch, None)
+
+    return jax.jit(
+        step,
+        in_shardings=(param_shardings, batch_sharding(mesh)),
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
+
+
+def make_prediction_step(task: ClassifierTask, mesh: Mesh) -> jax.stages.Wrapped:
+    """Compiles on first call: (params, batch) -> logits, and metrics if the batch has targets.
+
+    Both are whole on every process.
+    """
+    definition = task.definition
+    param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+
+    def step(params: Parameters, batch: Batch) -> tuple[jax.Array, Metrics]:
+        with layout(mesh):
+            logits = task.logits(definition.module(params), batch)
+            return logits, task.metrics_of(logits, batch) if task.has_targets(batch) else {}
 
     return jax.jit(
         step,

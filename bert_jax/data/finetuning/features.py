@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -57,9 +58,31 @@ class Features:
         return len(self.sequences) // self.sequences_per_example
 
     @property
+    def has_targets(self) -> bool:
+        """Whether it is known what the answers are."""
+        return bool(self.targets) or "labels" in self.token_targets
+
+    @property
     def lengths(self) -> NDArray[np.int64]:
         """[examples] tokens of the longest sequence of each."""
         return self.sequences.lengths.reshape(len(self), self.sequences_per_example).max(axis=1)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over all tokens and targets."""
+        sequences = self.sequences
+        arrays: dict[str, NDArray] = {
+            "token_ids": sequences.token_ids,
+            "starts": sequences.starts,
+            "second_starts": sequences.second_starts,
+            **self.targets,
+            **self.token_targets,
+        }
+        found = hashlib.sha256(str(self.sequences_per_example).encode())
+        for name, array in sorted(arrays.items()):
+            found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
 
     def batch(self, examples: NDArray[np.int64], length: int) -> Batch:
         """Examples side by side; -1 stands for a row of padding.

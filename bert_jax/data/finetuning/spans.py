@@ -10,17 +10,21 @@ from typing import Any, Never
 
 from bert_jax.data.compression import BROKEN_ARCHIVE, open_stream
 from bert_jax.data.documents import SourceCounts
+from bert_jax.data.finetuning.splits import check_paths
 
 _KINDS = {list: "an array", dict: "an object", str: "a string", int: "an integer"}
 
 
 @dataclass(frozen=True)
 class SpanFiles:
-    """Files of SQuAD's JSON, also .gz, .xz or .zst; `test` has no answers, or they are not read."""
+    """Files of SQuAD's JSON, also .gz, .xz or .zst; "" for none. Answers of `test` are not read."""
 
-    train: Path | None = None
-    validation: Path | None = None
-    test: Path | None = None
+    train: str = ""
+    validation: str = ""
+    test: str = ""
+
+    def __post_init__(self) -> None:
+        check_paths(self.train, self.validation, self.test)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""Fine-tune a pretrained model on a task, or go on exactly where a run stopped.
+
+    bert-jax finetune --config configs/finetune/sst2.py --init runs/mine \
+      --config.glue.directory=data/SST-2
+
+The same command starts a run, continues it after a kill, and does nothing once it is finished. The
+validation set is scored as the task's official scorer does; the checkpoint that did best is the one
+that `evaluate`, `predict` and `export` take.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from pathlib import Path
+
+import jax
+
+from bert_jax.cli.compilation_cache import keep_programs
+from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.finetune_run import open_run
+from bert_jax.cli.work_dir_lock import only_writer
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.training import distributed
+from bert_jax.training.interruption import StopRequest
+from bert_jax.training.sharding import make_mesh
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `finetune`."""
+    add_config_argument(parser)
+    parser.add_argument(
+        "--init",
+        metavar="DIR",
+        help="the work directory of `pretrain` or `import` to start from (--config.init_from)",
+    )
+    parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="join the other hosts of a Cloud TPU pod (Slurm, Open MPI and launch/local.sh are "
+        "recognised without it)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train to the last epoch, or until told to stop."""
+    init = [f"--config.init_from={args.init}"] if args.init else []
+    config = load_config(FinetuneConfig, args.config, [*init, *args.config_overrides])
+    keep_programs()
+    distributed.join(force=args.distributed)
+    mesh = make_mesh(config.mesh)
+    run = open_run(config, mesh)
+    with ExitStack() as closing:
+        # Left last: the save under way is finished before a signal may kill again.
+        stop = closing.enter_context(StopRequest())
+        if jax.process_index() == 0:
+            closing.enter_context(only_writer(Path(config.work_dir)))
+        finished = run.train(stop, closing)
+    if finished and jax.process_index() == 0:
+        print("\n".join(run.conclude()))
+    return 0 if finished else stop.exit_code

@@ -1,0 +1,281 @@
+"""A fine-tuning run: from its config to a trainer, and what it leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax.analysis.flops import encoder_training_flops
+from bert_jax.cli.config import write_resolved
+from bert_jax.cli.finetune_start import check_mesh, encoder_of, first_state, open_source
+from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
+from bert_jax.data.loader import Loader
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, padding, row_lengths
+from bert_jax.finetuning.task_data import TaskData
+from bert_jax.inference.work_dir import (
+    CHECKPOINTS_NAME,
+    TOKENIZER_NAME,
+    write_model,
+)
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.parameters import Parameters, count
+from bert_jax.tasks.classifier_task import ClassifierTask
+from bert_jax.tasks.finetuning import task_of
+from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer, load_parameters
+from bert_jax.training.early_stopping import EarlyStopping
+from bert_jax.training.interruption import StopRequest
+from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
+from bert_jax.training.metrics_log import read_metrics
+from bert_jax.training.optimizer import learning_rates, make_optimizer
+from bert_jax.training.peaks import peak_flops
+from bert_jax.training.progress import format_metric
+from bert_jax.training.reporting import LOG_NAME, Reporter
+from bert_jax.training.sharding import local_rows, parameter_shardings
+from bert_jax.training.state import learned
+from bert_jax.training.step import make_prediction_step, make_train_step
+from bert_jax.training.tuning import Tuning
+
+SCORES_NAME = "scores.json"
+PREDICTIONS_NAME = "predictions"
+
+
+@dataclass(frozen=True)
+class FinetuneRun:
+    """A run whose files have been read and whose config has been checked against them."""
+
+    config: FinetuneConfig
+    mesh: Mesh
+    source: ModelConfig
+    tokenizer: Tokenizer
+    data: TaskData
+    model: ModelConfig
+    compute: ComputeConfig
+
+    @cached_property
+    def task(self) -> ClassifierTask:
+        """The loss that is learned."""
+        return task_of(self.model, self.compute)
+
+    @cached_property
+    def row_lengths(self) -> tuple[int, ...]:
+        """What rows are padded to: a compiled program each."""
+        return row_lengths(self.data, self.config.max_shapes)
+
+    @cached_property
+    def plan(self) -> ByLength:
+        """The batches of training."""
+        assert self.data.train is not None
+        return ByLength(
+            self.data.train.lengths, self.row_lengths, self.config.batch_size, self.config.seed
+        )
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Runs the model over whole sets."""
+        step = make_prediction_step(self.task, self.mesh)
+        rows = self.config.rows_evaluated
+        return Scorer(self.mesh, self.task, step, rows, self.row_lengths)
+
+    @property
+    def work_dir(self) -> Path:
+        """Where the run writes."""
+        return Path(self.config.work_dir)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all epochs."""
+        return self.config.num_epochs * self.plan.steps_per_epoch
+
+    @property
+    def best_metric(self) -> str:
+        """The validation metric that checkpoints are compared by."""
+        return self.config.best_metric or self.data.best_metric
+
+    def train(self, stop: StopRequest, closing: ExitStack) -> bool:
+        """Trains, scores and writes the predictions; False when told to stop before the end."""
+        config = self.config
+        tuning = Tuning(config.tuning, self.model.encoder.num_layers)
+        rates = learning_rates(config.optimizer, self.total_steps)
+        optimizer = make_optimizer(
+            config.optimizer, tuning.rate if config.tuning.layer_decay < 1.0 else None
+        )
+        lower = self.best_metric.endswith(LOSS)
+        kept = CheckpointConfig(
+            keep_last=1, keep_best=1, best_metric=self.best_metric, lower_is_better=lower
+        )
+        checkpointer = closing.enter_context(
+            Checkpointer(self.work_dir / CHECKPOINTS_NAME, kept, self._identity())
+        )
+        state, origin = first_state(self, optimizer, tuning, checkpointer)
+        start, first = int(state.step), jax.process_index() == 0
+        if first:
+            self._write_provenance()
+            print("\n".join(self._describe(tuning)))
+            print(f"start      {origin}", flush=True)
+        early = EarlyStopping(self.best_metric, config.patience, lower)
+        early.observe_all(self._evaluations(start))
+        interval = -(-self.plan.steps_per_epoch // config.evaluations_per_epoch)
+        trainer = Trainer(
+            mesh=self.mesh,
+            train_step=make_train_step(
+                self.task,
+                optimizer,
+                self.mesh,
+                accumulation_steps=config.accumulation_steps,
+                learns=tuning.learns,
+            ),
+            seed=config.seed,
+            learning_rates=rates,
+            checkpointer=checkpointer,
+            reporter=self._reporter(start, closing) if first else None,
+            intervals=Intervals(config.report_every_steps, interval, interval, save_evaluated=True),
+            stop=stop,
+            early=early,
+        )
+        state, finished = trainer.run(state, [self._phase()])
+        if not finished:
+            if first:
+                print(f"told to stop: saved after step {int(state.step):,}")
+            return False
+        checkpointer.close()
+        assert early.best_step is not None
+        at_best = early.best_step == int(state.step)
+        self._finish(early.best_step, state.params if at_best else self._best(early.best_step))
+        return True
+
+    def conclude(self) -> list[str]:
+        """Lines: the scores of the best checkpoint, and where things are."""
+        found = json.loads((self.work_dir / SCORES_NAME).read_text(encoding="utf-8"))
+        lines = [f"best after step {found['step']:,} by {self.best_metric}:"]
+        lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in found["scores"].items()]
+        return [*lines, *(f"predictions: {file}" for file in found["predictions"])]
+
+    def _phase(self) -> Phase:
+        train = self.data.train
+        assert train is not None
+        size = self.config.batch_size
+        rows = local_rows(self.mesh, size)
+        batches = FeatureBatches(
+            train, self.plan, num_epochs=self.config.num_epochs, local_rows=rows
+        )
+
+        def flops(batch: HostBatch) -> float:
+            sequences, length = size * train.sequences_per_example, batch["token_ids"].shape[-1]
+            return float(sequences * encoder_training_flops(self.model.encoder, length))
+
+        return Phase(
+            name="finetuning",
+            first_step=0,
+            num_steps=self.total_steps,
+            batch_size=size,
+            batches=lambda start: Loader(batches, start_step=start, prefetch=4),
+            evaluate=Judge(self.scorer, self.data),
+            flops=flops,
+        )
+
+    def _finish(self, best_step: int, params: Parameters) -> None:
+        directory = self.work_dir / PREDICTIONS_NAME
+        directory.mkdir(exist_ok=True)
+        files = []
+        for examples in self.data.test.values():
+            logits, _ = self.scorer.logits(params, examples.features)
+            if jax.process_index() == 0:
+                files += examples.write(logits, directory)
+        if jax.process_index() != 0:
+            return
+        scores = next(e for e in self._evaluations(self.total_steps) if e["step"] == best_step)
+        scores = {name: x for name, x in scores.items() if name not in ("kind", "step")}
+        content = {"step": best_step, "scores": scores, "predictions": list(map(str, files))}
+        write_file(self.work_dir / SCORES_NAME, json.dumps(content, indent=2) + "\n")
+        self._write_model(best_step)
+
+    def _best(self, step: int) -> Parameters:
+        definition = self.task.definition
+        shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.mesh)
+        return load_parameters(self.work_dir / CHECKPOINTS_NAME, definition, shardings, step)
+
+    def _evaluations(self, up_to: int) -> list[Mapping[str, float]]:
+        log = self.work_dir / LOG_NAME
+        entries = read_metrics(log) if log.is_file() else []
+        return [e for e in entries if e["kind"] == "evaluation" and e["step"] <= up_to]
+
+    def _identity(self) -> dict[str, object]:
+        config = self.config
+        assert self.data.train is not None
+        return {
+            "model": dataclasses.asdict(self.model),
+            "optimizer": config.optimizer.name,
+            "tuning": dataclasses.asdict(config.tuning),
+            "seed": config.seed,
+            "init_from": config.init_from,
+            "from_scratch": config.from_scratch,
+            "batch_size": config.batch_size,
+            "row_lengths": list(self.row_lengths),
+            "examples": self.data.train.fingerprint,
+            "tokenizer": self.tokenizer.fingerprint,
+        }
+
+    def _describe(self, tuning: Tuning) -> list[str]:
+        shapes, train = self.task.definition.shapes, self.data.train
+        assert train is not None
+        learning = count(learned(shapes, tuning.learns))
+        each = ", ".join(map(str, self.row_lengths))
+        sets = {**self.data.validation, **self.data.test}
+        held = [f"{len(examples.features):,} {name}" for name, examples in sets.items()]
+        return [
+            f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
+            f"{self.compute.dtype}, {self.compute.attention} attention",
+            f"examples   {len(train):,} to learn from, {', '.join(held)}",
+            f"batches    {self.total_steps:,} of {self.config.batch_size} in "
+            f"{self.config.num_epochs} epochs, rows of {each} tokens, "
+            f"{padding(train, self.row_lengths):.1%} padding",
+        ]
+
+    def _reporter(self, start: int, closing: ExitStack) -> Reporter:
+        peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.compute.dtype)
+        reporter = Reporter(
+            self.work_dir,
+            self.total_steps,
+            start_step=start,
+            peak_flops=peak * self.mesh.size if peak else None,
+            tensorboard=self.config.tensorboard,
+        )
+        closing.callback(reporter.close)
+        return reporter
+
+    def _write_provenance(self) -> None:
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        write_resolved(self.config, self.work_dir)
+        self._write_model(None)
+        self.tokenizer.save(self.work_dir / TOKENIZER_NAME)
+
+    def _write_model(self, best_step: int | None) -> None:
+        origin = {"command": "bert-jax finetune", "source": self.config.init_from}
+        write_model(self.model, origin, self.work_dir, best_step=best_step)
+
+
+def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
+    """Reads the model, the task's files and checks that they fit.
+
+    Raises:
+      ValueError: they do not, or a file is missing or damaged; says what to do.
+    """
+    check_mesh(config, mesh)
+    source, tokenizer = open_source(config)
+    encoder = encoder_of(config, source)
+    data = config.open(tokenizer, train=True, test=True)
+    model = data.head.on(encoder, config.head_dropout)
+    compute = config.compute.resolve(jax.default_backend(), encoder)
+    return FinetuneRun(config, mesh, source, tokenizer, data, model, compute)

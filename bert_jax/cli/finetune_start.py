@@ -1,0 +1,110 @@
+"""What a fine-tuning run begins with: a model that fits the task, and its first parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, chosen_step, read_model
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.parameters import Parameters
+from bert_jax.training.checkpoint import Checkpointer, load_parameters
+from bert_jax.training.sharding import batch_extent, parameter_shardings
+from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.tuning import Tuning
+
+if TYPE_CHECKING:
+    from bert_jax.cli.finetune_run import FinetuneRun
+
+
+def open_source(config: FinetuneConfig) -> tuple[ModelConfig, Tokenizer]:
+    """The model that a run starts from, and its tokenizer.
+
+    Raises:
+      ValueError: `init_from` is no work directory.
+    """
+    directory = Path(config.init_from)
+    source, _ = read_model(directory)
+    return source, Tokenizer.load(directory / TOKENIZER_NAME)
+
+
+def encoder_of(config: FinetuneConfig, source: ModelConfig) -> EncoderConfig:
+    """The encoder as the run trains it.
+
+    Raises:
+      ValueError: the run wants longer sequences than it has positions for.
+    """
+    encoder = source.encoder
+    if config.max_length > encoder.max_positions:
+        raise ValueError(
+            f"max_length={config.max_length}, but the model of {config.init_from} has "
+            f"{encoder.max_positions} positions: set max_length to that at most"
+        )
+    if config.dropout != -1.0:
+        encoder = dataclasses.replace(
+            encoder, hidden_dropout=config.dropout, attention_dropout=config.dropout
+        )
+    return encoder
+
+
+def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
+    """Raises ValueError if a batch cannot be split over the devices."""
+    parts = batch_extent(mesh)
+    for name, size, by in (
+        ("batch_size", config.batch_size, parts * config.accumulation_steps),
+        ("evaluation_batch_size", config.rows_evaluated, parts),
+    ):
+        if size % by:
+            raise ValueError(
+                f"{name}={size} is not divisible by {by} (parts of the mesh, times "
+                "accumulation_steps in training): choose another"
+            )
+
+
+def first_state(
+    run: FinetuneRun,
+    optimizer: optax.GradientTransformation,
+    tuning: Tuning,
+    checkpointer: Checkpointer,
+) -> tuple[TrainState, str]:
+    """The state to start from and where it comes from, in this order.
+
+    This run's newest checkpoint; else random, with the parameters of `init_from` that the model
+    has too, unless the run is from scratch.
+    """
+    definition, config = run.task.definition, run.config
+    step = checkpointer.latest_step()
+    if step is not None:
+        abstract = abstract_state(definition, optimizer, run.mesh, tuning.learns)
+        return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
+    state = init_state(definition, optimizer, run.mesh, config.seed, tuning.learns)
+    if config.from_scratch:
+        return state, f"random parameters (seed {config.seed})"
+    found = _parameters_of(run)
+    kept = {name: found[name] for name in state.params if name in found}
+    fresh = sorted(state.params.keys() - kept.keys())
+    told = f"the parameters of {config.init_from}"
+    if fresh:
+        told += f"; drawn anew: {', '.join(fresh)}"
+    return TrainState(state.step, state.params | kept, state.opt_state), told
+
+
+def _parameters_of(run: FinetuneRun) -> Parameters:
+    """Those of the source; a classifier of another task is none of them."""
+    directory = Path(run.config.init_from)
+    definition = define_model(run.source, ComputeConfig(dtype="float32", attention="xla"))
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, run.mesh)
+    found = load_parameters(
+        directory / CHECKPOINTS_NAME, definition, shardings, chosen_step(directory)
+    )
+    ours, theirs = ((model.head, model.scores, model.problem) for model in (run.model, run.source))
+    if ours == theirs:
+        return found
+    return {name: x for name, x in found.items() if not name.startswith("classifier.")}

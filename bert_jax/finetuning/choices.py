@@ -1,0 +1,82 @@
+"""Multiple choice: SWAG, and any table with a column a choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.choices import (
+    ChoiceExamples,
+    ChoiceFiles,
+    choice_features,
+    read_choices,
+)
+from bert_jax.data.finetuning.features import Features
+from bert_jax.data.finetuning.splits import Split
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
+from bert_jax.tasks.sentence_scores import sentence_scores
+
+
+@dataclass(frozen=True)
+class ChoicesConfig:
+    """A table of contexts and their endings."""
+
+    files: ChoiceFiles
+
+
+@dataclass(frozen=True)
+class ChoiceSet(ExampleSet):
+    """Contexts, and the choice predicted for each."""
+
+    name: str
+    features: Features
+    examples: ChoiceExamples
+    labels: tuple[str, ...]
+
+    def scores(self, logits: Logits) -> dict[str, float]:
+        """accuracy."""
+        return self._accuracy(logits.argmax(axis=1))
+
+    def chance(self, metric: str) -> float:
+        """See `ExampleSet.chance`."""
+        size = len(self.features)
+        return max(
+            self._accuracy(np.full(size, choice))[metric] for choice in range(len(self.labels))
+        )
+
+    def write(self, logits: Logits, directory: Path) -> list[Path]:
+        """A .tsv of index and prediction, the choice as the label column calls it."""
+        file, chosen = directory / f"{self.name}.tsv", logits.argmax(axis=1).tolist()
+        lines = [
+            f"{index}\t{self.labels[choice]}\n"
+            for index, choice in zip(self.examples.ids, chosen, strict=True)
+        ]
+        write_file(file, "index\tprediction\n" + "".join(lines))
+        return [file]
+
+    def _accuracy(self, chosen: np.ndarray) -> dict[str, float]:
+        return sentence_scores(["accuracy"], chosen, self.features.targets["labels"])
+
+
+def open_choices(
+    config: ChoicesConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+) -> TaskData:
+    """Reads a table; ValueError names the file and line of what is not as it should be."""
+    files, labels = config.files, config.files.choice_labels
+
+    def read(split: Split) -> ChoiceSet:
+        examples = read_choices(files, split, labelled=split != "test")
+        features = choice_features(examples, tokenizer, max_length, labels)
+        return ChoiceSet(split, features, examples, labels)
+
+    return TaskData(
+        head=HeadConfig("multiple_choice"),
+        train=read("train").features if train else None,
+        validation={"validation": read("validation")},
+        test={"test": read("test")} if test and files.test else {},
+        primary="accuracy",
+    )

@@ -1,0 +1,120 @@
+"""The config tree of a fine-tuning run: what `configs/finetune/*.py` fill in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.choices import ChoicesConfig, open_choices
+from bert_jax.finetuning.sentences import GlueConfig, SentencesConfig, open_glue, open_sentences
+from bert_jax.finetuning.spans import SpansConfig, open_spans
+from bert_jax.finetuning.tags import TagsConfig, open_tags
+from bert_jax.finetuning.task_data import TaskData
+from bert_jax.models.config import ComputeConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.sharding import MeshConfig
+from bert_jax.training.tuning import TuningConfig
+
+SECTIONS = ("glue", "sentences", "choices", "tags", "spans")
+
+
+def default_optimizer() -> OptimizerConfig:
+    """AdamW with bias correction and a tenth of warm-up.
+
+    Without either, small tasks collapse to one answer on some seeds (Mosbach et al. 2021, "On the
+    Stability of Fine-tuning BERT"; Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning").
+    """
+    return OptimizerConfig(peak_learning_rate=3e-5, warmup_steps=0, warmup_fraction=0.1)
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """A fine-tuning run. Of the sections glue, sentences, choices, tags and spans one is given.
+
+    init_from: the work directory of `pretrain` or `import` whose parameters and tokenizer are
+      taken. from_scratch: its sizes and tokenizer alone, all parameters drawn anew.
+    seed: of what is drawn anew, the order of the examples and dropout.
+    max_length: tokens of a sequence; longer ones are cut or, with spans and tags, windowed.
+    num_epochs, batch_size: examples a step, over all devices.
+    evaluation_batch_size: 0 takes four batches of training.
+    max_shapes: lengths that rows are padded to, at most: each compiles a program.
+    dropout: of the encoder and its attention; -1 takes what `init_from` was trained with.
+      head_dropout: on what the classifier reads.
+    evaluations_per_epoch: on the validation set; each may prove the best.
+    best_metric: by which the kept checkpoint is chosen; empty for the task's own.
+    patience: end when so many evaluations in a row were no better than the best; 0: never.
+    report_every_steps: steps between progress lines.
+    """
+
+    work_dir: str
+    init_from: str
+    glue: GlueConfig | None = None
+    sentences: SentencesConfig | None = None
+    choices: ChoicesConfig | None = None
+    tags: TagsConfig | None = None
+    spans: SpansConfig | None = None
+    from_scratch: bool = False
+    seed: int = 0
+    max_length: int = 128
+    num_epochs: int = 3
+    batch_size: int = 32
+    evaluation_batch_size: int = 0
+    accumulation_steps: int = 1
+    max_shapes: int = 6
+    dropout: float = -1.0
+    head_dropout: float = 0.1
+    evaluations_per_epoch: int = 1
+    best_metric: str = ""
+    patience: int = 0
+    report_every_steps: int = 50
+    tensorboard: bool = False
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    optimizer: OptimizerConfig = field(default_factory=default_optimizer)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+
+    def __post_init__(self) -> None:
+        given = [name for name in SECTIONS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"the task is given by one of the sections {', '.join(SECTIONS)}; there are "
+                f"{', '.join(given) or 'none'}"
+            )
+        for name in ("work_dir", "init_from"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is empty; expected a directory")
+        for name in (
+            *("num_epochs", "batch_size", "accumulation_steps", "max_shapes"),
+            *("evaluations_per_epoch", "report_every_steps"),
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.patience < 0 or self.evaluation_batch_size < 0:
+            raise ValueError("patience and evaluation_batch_size must be 0 or more")
+        if self.dropout != -1.0 and not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout={self.dropout}: expected 0 <= x < 1, or -1")
+        if not 0 <= self.seed < 1 << 32:
+            raise ValueError(f"seed={self.seed}: expected 0 up to 2^32 - 1, what a JAX key takes")
+
+    @property
+    def rows_evaluated(self) -> int:
+        """Examples in a batch of evaluation."""
+        return self.evaluation_batch_size or 4 * self.batch_size
+
+    def open(self, tokenizer: Tokenizer, *, train: bool, test: bool) -> TaskData:
+        """Reads the task's files; `train` and `test`, those too.
+
+        Raises:
+          ValueError: a file is missing or not what it should be; names file, line and value.
+        """
+        length = self.max_length
+        if self.glue is not None:
+            return open_glue(self.glue, tokenizer, length, train=train, test=test)
+        if self.sentences is not None:
+            return open_sentences(self.sentences, tokenizer, length, train=train, test=test)
+        if self.choices is not None:
+            return open_choices(self.choices, tokenizer, length, train=train, test=test)
+        if self.tags is not None:
+            return open_tags(self.tags, tokenizer, length, train=train, test=test)
+        assert self.spans is not None
+        return open_spans(self.spans, tokenizer, length, train=train, test=test)

@@ -1,0 +1,128 @@
+"""A model's logits for a whole set of examples, each counted once whatever the batches are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.data.finetuning.batches import FeatureBatches, InOrder, choose_lengths
+from bert_jax.data.finetuning.features import Features
+from bert_jax.data.loader import Loader
+from bert_jax.finetuning.task_data import Logits, TaskData
+from bert_jax.models.parameters import Parameters
+from bert_jax.tasks.classifier_task import ClassifierTask
+from bert_jax.tasks.protocol import Metrics
+from bert_jax.training.evaluation import MetricTotals
+from bert_jax.training.sharding import local_rows, to_global
+from bert_jax.training.step import PredictionStep
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Runs a model over sets of examples.
+
+    batch_size: rows of a batch over all processes. row_lengths: what rows are padded to.
+    """
+
+    mesh: Mesh
+    task: ClassifierTask
+    step: PredictionStep
+    batch_size: int
+    row_lengths: Sequence[int]
+
+    def logits(self, params: Parameters, features: Features) -> tuple[Logits, dict[str, float]]:
+        """[examples, ...] or [tokens, ...] logits, and the loss where the examples have targets.
+
+        The same on every process.
+        """
+        plan = InOrder(features.lengths, self.row_lengths, self.batch_size)
+        rows = local_rows(self.mesh, self.batch_size)
+        totals, gathered = MetricTotals(), _Gathered(features)
+        pending: tuple[int, jax.Array, Metrics] | None = None
+        with Loader(FeatureBatches(features, plan, local_rows=rows)) as batches:
+            for number, batch in enumerate(batches):
+                found = self.step(params, to_global(batch, self.mesh, rows, self.batch_size))
+                # Read one batch late: the next is under way before the host waits for this one.
+                if pending is not None:
+                    self._take(pending, plan, gathered, totals)
+                pending = number, *found
+        assert pending is not None
+        self._take(pending, plan, gathered, totals)
+        means = totals.means()
+        terms = self.task.loss_terms.items()
+        loss = {LOSS: sum(c * means[name] for name, c in terms)} if features.has_targets else {}
+        return gathered.logits, loss
+
+    def _take(
+        self,
+        found: tuple[int, jax.Array, Metrics],
+        plan: InOrder,
+        gathered: _Gathered,
+        totals: MetricTotals,
+    ) -> None:
+        number, logits, metrics = found
+        gathered.put(plan.place(number).examples, np.asarray(logits))
+        totals.add(metrics)
+
+
+class _Gathered:
+    """Logits of batches, put where their examples are."""
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self.logits: Logits = np.zeros(0, np.float32)
+
+    def put(self, examples: np.ndarray, logits: Logits) -> None:
+        per_token = logits.ndim == 3
+        if not len(self.logits):
+            sequences = self._features.sequences
+            size = len(sequences.token_ids) if per_token else len(self._features)
+            self.logits = np.full((size, *logits.shape[1 + per_token :]), np.nan, np.float32)
+        for row, example in zip(logits, examples.tolist(), strict=True):
+            if example < 0:
+                continue
+            if per_token:
+                start, end = self._features.sequences.starts[example : example + 2]
+                self.logits[start:end] = row[: end - start]
+            else:
+                self.logits[example] = row
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Parameters to the scores on every validation set of a task, for `Phase.evaluate`."""
+
+    scorer: Scorer
+    data: TaskData
+
+    def __call__(self, params: Parameters) -> dict[str, float]:
+        """The metrics and the loss of each set, under `TaskData.metric_of`'s names."""
+        found: dict[str, float] = {}
+        for name, examples in self.data.validation.items():
+            logits, loss = self.scorer.logits(params, examples.features)
+            if not np.isfinite(logits).all():  # what diverged has no answers to be scored
+                return {self.data.metric_of(name, LOSS): math.nan}
+            scores = examples.scores(logits) | loss
+            found |= {self.data.metric_of(name, metric): s for metric, s in scores.items()}
+        return found
+
+
+def row_lengths(data: TaskData, max_shapes: int) -> tuple[int, ...]:
+    """What rows of all sets of a task are padded to, at most `max_shapes` lengths."""
+    sets = [*data.validation.values(), *data.test.values()]
+    lengths = [each.features.lengths for each in sets]
+    lengths += [] if data.train is None else [data.train.lengths]
+    return choose_lengths(np.concatenate(lengths), max_shapes)
+
+
+def padding(features: Features, lengths: Sequence[int]) -> float:
+    """The share of padding in rows of these lengths."""
+    padded = np.asarray(lengths)[np.searchsorted(lengths, features.lengths)].sum()
+    return 1.0 - float(features.lengths.sum()) / float(padded)

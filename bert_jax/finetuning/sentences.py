@@ -1,0 +1,185 @@
+"""Sentences and pairs of them, with classes or numbers: GLUE, and any table of a user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.features import Features
+from bert_jax.data.finetuning.glue import GlueTask, glue_files, glue_task, write_glue_submission
+from bert_jax.data.finetuning.sentences import (
+    SentenceExamples,
+    SentenceFiles,
+    read_sentences,
+    sentence_features,
+)
+from bert_jax.data.finetuning.splits import Split
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
+from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
+
+
+@dataclass(frozen=True)
+class SentencesConfig:
+    """A table of one's own.
+
+    metrics: of bert_jax.tasks.sentence_scores; the first is the one runs are compared by; () for
+      accuracy, or for Pearson's and Spearman's correlation where the labels are numbers.
+    sigmoid: one logit for two labels, the probability of the second.
+    """
+
+    files: SentenceFiles
+    metrics: tuple[str, ...] = ()
+    sigmoid: bool = False
+
+    def __post_init__(self) -> None:
+        need = "class" if self.files.labels else "number"
+        for name in self.metrics:
+            if METRICS.get(name, need) != need:
+                raise ValueError(
+                    f"metrics: {name!r} is of a {METRICS[name]}, the labels are each a {need}"
+                )
+        if self.sigmoid and len(self.files.labels) != 2:
+            raise ValueError(f"sigmoid=True is for two labels, not {self.files.labels}")
+
+
+@dataclass(frozen=True)
+class GlueConfig:
+    """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2"."""
+
+    task: str
+    directory: str
+    sigmoid: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sigmoid and len(glue_task(self.task).labels) != 2:
+            raise ValueError(f"sigmoid=True is for two labels, which {self.task} has not")
+
+
+@dataclass(frozen=True)
+class SentenceSet(ExampleSet):
+    """Sentences, and the classes or numbers predicted for them.
+
+    labels: () for numbers. glue: whose submission format predictions are written in.
+    """
+
+    name: str
+    features: Features
+    examples: SentenceExamples
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    sigmoid: bool
+    glue: GlueTask | None = None
+
+    def predictions(self, logits: Logits) -> NDArray[np.generic]:
+        """[examples] places in `labels`, or numbers."""
+        if not self.labels:
+            return logits[:, 0]
+        return (logits[:, 0] > 0).astype(np.int64) if self.sigmoid else logits.argmax(axis=1)
+
+    def scores(self, logits: Logits) -> dict[str, float]:
+        """See `ExampleSet.scores`."""
+        return sentence_scores(self.metrics, self.predictions(logits), self._gold())
+
+    def chance(self, metric: str) -> float:
+        """See `ExampleSet.chance`; of numbers any."""
+        gold = self._gold()
+        answers = range(len(self.labels)) if self.labels else [0.0]
+        return max(
+            sentence_scores([metric], np.full(gold.shape, answer), gold)[metric]
+            for answer in answers
+        )
+
+    def write(self, logits: Logits, directory: Path) -> list[Path]:
+        """GLUE's submission; for other tables a .tsv of index and prediction."""
+        file, predictions = directory / f"{self.name}.tsv", self.predictions(logits)
+        if self.glue is not None:
+            write_glue_submission(self.glue, predictions.tolist(), file)
+            return [file]
+        words = [
+            self.labels[int(value)] if self.labels else f"{value:.6f}"
+            for value in predictions.tolist()
+        ]
+        lines = (f"{i}\t{word}\n" for i, word in zip(self.examples.ids, words, strict=True))
+        write_file(file, "index\tprediction\n" + "".join(lines))
+        return [file]
+
+    def _gold(self) -> NDArray[np.generic]:
+        gold = self.features.targets["labels"]
+        return gold[:, 0].astype(np.int32) if self.sigmoid else gold
+
+
+def open_glue(
+    config: GlueConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+) -> TaskData:
+    """Reads a task of GLUE.
+
+    Raises:
+      ValueError: no such task, or a file is missing or not what it should be.
+    """
+    task = glue_task(config.task)
+    found = glue_files(config.task, config.directory)
+
+    def read(name: str, files: SentenceFiles, split: Split) -> SentenceSet:
+        return _read(name, files, split, tokenizer, max_length, task.metrics, config.sigmoid, task)
+
+    return TaskData(
+        head=_head(found.train, config.sigmoid),
+        train=read("train", found.train, "train").features if train else None,
+        validation={
+            name: read(name, each, "validation") for name, each in found.validation.items()
+        },
+        test={name: read(name, each, "test") for name, each in found.test.items()} if test else {},
+        primary=task.primary,
+    )
+
+
+def open_sentences(
+    config: SentencesConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+) -> TaskData:
+    """Reads a table; ValueError names the file and line of what is not as it should be."""
+    files = config.files
+    metrics = config.metrics or (("accuracy",) if files.labels else ("pearson", "spearman"))
+
+    def read(split: Split) -> SentenceSet:
+        return _read(split, files, split, tokenizer, max_length, metrics, config.sigmoid, None)
+
+    return TaskData(
+        head=_head(files, config.sigmoid),
+        train=read("train").features if train else None,
+        validation={"validation": read("validation")},
+        test={"test": read("test")} if test and files.test else {},
+        primary=metrics[0],
+    )
+
+
+def _head(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
+    names = files.label_names or files.labels
+    if not names:
+        return HeadConfig("classification", ("score",), "regression")
+    if sigmoid:
+        return HeadConfig("classification", names[1:], "multi_label")
+    return HeadConfig("classification", names)
+
+
+def _read(
+    name: str,
+    files: SentenceFiles,
+    split: Split,
+    tokenizer: Tokenizer,
+    max_length: int,
+    metrics: tuple[str, ...],
+    sigmoid: bool,
+    glue: GlueTask | None,
+) -> SentenceSet:
+    examples = read_sentences(files, split, labelled=split != "test")
+    features = sentence_features(examples, tokenizer, max_length, files.labels)
+    if sigmoid and features.targets:
+        positive = features.targets["labels"][:, None].astype(np.float32)
+        features = dataclasses.replace(features, targets={"labels": positive})
+    return SentenceSet(name, features, examples, files.labels, metrics, sigmoid, glue)

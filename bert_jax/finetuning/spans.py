@@ -1,0 +1,119 @@
+"""Questions whose answer is a span of a passage: SQuAD v1.1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.data.finetuning.answers import (
+    Answer,
+    best_answers,
+    write_squad_n_best,
+    write_squad_predictions,
+)
+from bert_jax.data.finetuning.features import Features
+from bert_jax.data.finetuning.span_windows import SpanWindows, span_windows
+from bert_jax.data.finetuning.spans import SpanExample, SpanFiles, read_squad
+from bert_jax.data.finetuning.splits import Split, split_path
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
+from bert_jax.tasks.span_scores import squad_scores
+
+
+@dataclass(frozen=True)
+class SpansConfig:
+    """Files in SQuAD's form, and how passages are cut and answers chosen (Devlin et al. 2019, 4.2).
+
+    doc_stride: tokens from the beginning of a window to that of the next one. max_query_length:
+      tokens of a question that are kept. max_answer_length: of an answer. n_best: candidates kept.
+    """
+
+    files: SpanFiles
+    doc_stride: int = 128
+    max_query_length: int = 64
+    max_answer_length: int = 30
+    n_best: int = 20
+
+
+@dataclass(frozen=True)
+class SpanSet(ExampleSet):
+    """Questions, and the answers predicted for them."""
+
+    name: str
+    windows: SpanWindows
+    examples: list[SpanExample]
+    config: SpansConfig
+
+    @property
+    def features(self) -> Features:  # type: ignore[override]
+        """Of the windows."""
+        return self.windows.features
+
+    def answers(self, logits: Logits) -> list[Answer]:
+        """The candidates for every question."""
+        sequences = self.features.sequences
+        rows = np.zeros((len(sequences), int(sequences.lengths.max()), 2), np.float32)
+        rows[np.arange(rows.shape[1]) < sequences.lengths[:, None]] = logits
+        return best_answers(
+            self.windows,
+            self.examples,
+            rows[..., 0],
+            rows[..., 1],
+            n_best=self.config.n_best,
+            max_answer_length=self.config.max_answer_length,
+        )
+
+    def scores(self, logits: Logits) -> dict[str, float]:
+        """f1 and exact_match, as fractions."""
+        return self._scores({answer.id: answer.text for answer in self.answers(logits)})
+
+    def chance(self, metric: str) -> float:
+        """Of answering with the whole passage, which holds every answer."""
+        return self._scores({example.id: example.context for example in self.examples})[metric]
+
+    def write(self, logits: Logits, directory: Path) -> list[Path]:
+        """The official predictions, {id: text}, and the candidates of every question."""
+        answers = self.answers(logits)
+        files = [directory / f"{self.name}.json", directory / f"{self.name}_n_best.json"]
+        write_squad_predictions(answers, files[0])
+        write_squad_n_best(answers, files[1])
+        return files
+
+    def _scores(self, predictions: dict[str, str]) -> dict[str, float]:
+        percent = squad_scores(predictions, self._references)
+        return {name: percent[name] / 100 for name in ("f1", "exact_match")}
+
+    @cached_property
+    def _references(self) -> dict[str, tuple[str, ...]]:
+        return {example.id: example.answer_texts for example in self.examples}
+
+
+def open_spans(
+    config: SpansConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+) -> TaskData:
+    """Reads the files; ValueError names file and place of what is not as it should be."""
+
+    def read(split: Split) -> SpanSet:
+        labelled = split != "test"
+        examples = read_squad(Path(split_path(config.files, split)), labelled=labelled)
+        windows = span_windows(
+            examples,
+            tokenizer,
+            max_length=max_length,
+            doc_stride=config.doc_stride,
+            max_query_length=config.max_query_length,
+            labelled=labelled,
+        )
+        return SpanSet(split, windows, examples, config)
+
+    return TaskData(
+        head=HeadConfig("span"),
+        train=read("train").features if train else None,
+        validation={"validation": read("validation")},
+        test={"test": read("test")} if test and config.files.test else {},
+        primary="f1",
+        per_token=True,
+    )

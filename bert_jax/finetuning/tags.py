@@ -1,0 +1,118 @@
+"""A tag for every word: entities, parts of speech."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bert_jax.data.finetuning.features import Features
+from bert_jax.data.finetuning.splits import Split
+from bert_jax.data.finetuning.tag_features import TagFeatures, tag_features, tags_of
+from bert_jax.data.finetuning.tags import (
+    TagFiles,
+    TagSentences,
+    collect_labels,
+    read_tags,
+    write_tags,
+)
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
+from bert_jax.tasks.entity_scores import entity_scores, tag_accuracy
+
+
+@dataclass(frozen=True)
+class TagsConfig:
+    """Files of tagged sentences.
+
+    document_context: fill the rest of a window with the sentences around (Devlin et al. 2019,
+      section 5.3). Files that tell no documents apart have none.
+    """
+
+    files: TagFiles
+    document_context: bool = False
+
+
+@dataclass(frozen=True)
+class TagSet(ExampleSet):
+    """Sentences, and the tags predicted for their words. entities: whether tags are of spans."""
+
+    name: str
+    windows: TagFeatures
+    sentences: TagSentences
+    entities: bool
+
+    @property
+    def features(self) -> Features:  # type: ignore[override]
+        """Of the windows."""
+        return self.windows.features
+
+    def tags(self, logits: Logits) -> list[list[str]]:
+        """The predicted tag of every word of every sentence."""
+        return tags_of(self.windows, logits.argmax(axis=-1))
+
+    def scores(self, logits: Logits) -> dict[str, float]:
+        """accuracy of words; for entities their f1, precision and recall before it."""
+        return self._scores(self.tags(logits))
+
+    def chance(self, metric: str) -> float:
+        """See `ExampleSet.chance`."""
+        sizes = self.windows.sizes.tolist()
+        return max(
+            self._scores([[label] * size for size in sizes])[metric]
+            for label in self.windows.labels
+        )
+
+    def write(self, logits: Logits, directory: Path) -> list[Path]:
+        """The file's lines, the predicted tag behind each."""
+        file = directory / f"{self.name}.txt"
+        write_tags(self.sentences, self.tags(logits), file)
+        return [file]
+
+    def _scores(self, tags: list[list[str]]) -> dict[str, float]:
+        gold = self.sentences.tags
+        assert gold is not None
+        found = {"accuracy": tag_accuracy(tags, gold)}
+        if not self.entities:
+            return found
+        entities = entity_scores(tags, gold, "IOB2")
+        return {name: entities[name] for name in ("f1", "precision", "recall")} | found
+
+
+def open_tags(
+    config: TagsConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+) -> TaskData:
+    """Reads the files.
+
+    The labels are those of the config, or else the tags of the training file, which is then read
+    even if it is not to be learned from.
+
+    Raises:
+      ValueError: names file and line of what is not as it should be.
+    """
+    files = config.files
+    learned = read_tags(files, "train", labelled=True) if train or not files.labels else None
+    if learned is not None and not files.labels:
+        files = replace(files, labels=collect_labels(learned))
+    entities = files.learn_as == "IOB2" and all(_is_iob2(tag) for tag in files.labels)
+
+    def windows(sentences: TagSentences) -> TagFeatures:
+        return tag_features(
+            sentences, tokenizer, max_length, files.labels, document_context=config.document_context
+        )
+
+    def read(split: Split) -> TagSet:
+        sentences = read_tags(files, split, labelled=split != "test")
+        return TagSet(split, windows(sentences), sentences, entities)
+
+    return TaskData(
+        head=HeadConfig("tagging", files.labels),
+        train=windows(learned).features if train and learned is not None else None,
+        validation={"validation": read("validation")},
+        test={"test": read("test")} if test and files.test else {},
+        primary="f1" if entities else "accuracy",
+        per_token=True,
+    )
+
+
+def _is_iob2(tag: str) -> bool:
+    return tag == "O" or tag[:2] in ("B-", "I-")

@@ -1,0 +1,81 @@
+"""What every fine-tuning task has: examples to learn from, sets to be judged on, a head."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.finetuning.features import Features
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
+
+Logits = NDArray[np.float32]
+
+
+class ExampleSet(abc.ABC):
+    """Examples of one file, and what is made of a model's logits for them.
+
+    The logits are float32 [examples, ...], or [tokens, ...] of `features.sequences.token_ids`
+    where the model scores every token.
+    """
+
+    features: Features
+
+    @abc.abstractmethod
+    def scores(self, logits: Logits) -> dict[str, float]:
+        """The task's metrics, as its official scorer has them. For sets with labels."""
+
+    @abc.abstractmethod
+    def chance(self, metric: str) -> float:
+        """The best score that giving every example the same answer has. For sets with labels."""
+
+    @abc.abstractmethod
+    def write(self, logits: Logits, directory: Path) -> list[Path]:
+        """Writes the predictions in the form that the task's scorer or its server takes."""
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The head of a task, as `ModelConfig` has it."""
+
+    head: Head
+    labels: tuple[str, ...] = ()
+    problem: Problem = "single_label"
+
+    def on(self, encoder: EncoderConfig, head_dropout: float) -> ModelConfig:
+        """The model; `head_dropout` where the head has any."""
+        dropout = head_dropout if self.head in CLASSIFIERS else 0.0
+        return ModelConfig(
+            encoder, self.head, self.labels, head_dropout=dropout, problem=self.problem
+        )
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task, read and tokenised.
+
+    train: None if it was not asked for. validation, test: by name; test sets have no labels.
+    primary: the metric that runs are compared by; higher is better, as for all metrics.
+    per_token: whether the model scores every token.
+    """
+
+    head: HeadConfig
+    train: Features | None
+    validation: Mapping[str, ExampleSet]
+    test: Mapping[str, ExampleSet]
+    primary: str
+    per_token: bool = False
+
+    def metric_of(self, name: str, metric: str) -> str:
+        """What a metric of the validation set `name` is called: with the set's name from two on."""
+        return metric if len(self.validation) == 1 else f"{name}_{metric}"
+
+    @property
+    def best_metric(self) -> str:
+        """The name of the primary metric on the first validation set."""
+        return self.metric_of(next(iter(self.validation)), self.primary)

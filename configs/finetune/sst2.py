@@ -1,0 +1,19 @@
+"""SST-2 of GLUE: the sentiment of a sentence from a film review.
+
+Command:
+    bert-jax finetune --config configs/finetune/sst2.py --init DIR
+Hardware: any.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/sst2",
+            init_from="",
+            glue=dict(task="SST-2", directory="data/glue/SST-2"),
+            max_length=64,
+        )
+    )
