@@ -84,6 +84,22 @@ class Tokenizer:
             for encoding in encodings
         ]
 
+    def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """The words and punctuation marks that a text is split into before they become pieces.
+
+        For each text int32 [words, 2]: the characters of the text as it was given. What spells out
+        a special token is text; characters that `encode_with_offsets` drops belong to no word.
+        """
+        return [
+            _spans(encoding.word_ids, encoding.offsets)
+            for encoding in self._encode(self._backend.encode_batch, texts, True)
+        ]
+
+    def normalize(self, text: str) -> str:
+        """The text as it is looked up: cleaned and, if uncased, lower-cased without accents."""
+        normalizer = self._backend.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
     def _encode(self, encode: Any, texts: Sequence[str], specials_as_text: bool) -> list[Any]:
         self._backend.encode_special_tokens = specials_as_text
         try:
@@ -196,3 +212,13 @@ class Tokenizer:
 
     def _state(self) -> dict[str, Any]:
         return json.loads(self._backend.to_str())
+
+
+def _spans(word_ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
+    """From the first to the last character of the tokens of each word."""
+    if not word_ids:
+        return np.empty((0, 2), np.int32)
+    firsts = np.flatnonzero(np.diff(np.array(word_ids, np.int32), prepend=-1))
+    characters = np.array(offsets, np.int32)
+    ends = np.maximum.reduceat(characters[:, 1], firsts)
+    return np.stack([characters[firsts, 0], ends], axis=1)

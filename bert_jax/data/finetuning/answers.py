@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.span_windows import SpanWindows
 from bert_jax.data.finetuning.spans import SpanExample
+from bert_jax.data.words import behind_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _candidates(tokens: _Tokens, spans: NDArray[np.int64], context: str) -> tupl
     start_logits = tokens.start_logits[spans[:, 0]]
     end_logits = tokens.end_logits[spans[:, 1]]
     begins = tokens.offsets[spans[:, 0], 0].tolist()
-    ends = [_behind_marks(context, end) for end in tokens.offsets[spans[:, 1], 1].tolist()]
+    ends = [behind_marks(context, end) for end in tokens.offsets[spans[:, 1], 1].tolist()]
     kept: dict[str, int] = {}
     for rank, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         kept.setdefault(context[begin:end], rank)
@@ -161,13 +161,6 @@ def _candidates(tokens: _Tokens, spans: NDArray[np.int64], context: str) -> tupl
         )
         for (text, rank), p in zip(kept.items(), probabilities, strict=True)
     )
-
-
-def _behind_marks(context: str, end: int) -> int:
-    """`end`, or behind the accents of the letter before it, which uncased tokenizers strip."""
-    while end < len(context) and unicodedata.category(context[end]) == "Mn":
-        end += 1
-    return end
 
 
 def write_squad_predictions(answers: Sequence[Answer], path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from bert_jax.data.compression import BROKEN_ARCHIVE, COMPRESSIONS, open_stream
 from bert_jax.data.documents import SourceCounts
@@ -33,24 +34,29 @@ def file_lines(path: Path) -> Iterator[str]:
     for a damaged archive.
     """
     with open_stream(path, SourceCounts()) as stream:
-        number = 0
-        while True:
-            try:
-                data = stream.readline()
-            except BROKEN_ARCHIVE as error:
-                raise ValueError(
-                    f"{path}:{number + 1}: the {path.suffix} archive is truncated or damaged: "
-                    f"{error}. Fetch or write the file again"
-                ) from error
-            if not data:
-                return
-            number += 1
-            if number == 1:
-                data = data.removeprefix(codecs.BOM_UTF8)
-            try:
-                yield data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path}:{number}: byte 0x{data[error.start]:02x} is not UTF-8 "
-                    f"({error.reason}). Convert the file to UTF-8"
-                ) from None
+        yield from stream_lines(stream, str(path))
+
+
+def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
+    """As `file_lines`, of a stream that messages call `name`."""
+    number = 0
+    while True:
+        try:
+            data = stream.readline()
+        except BROKEN_ARCHIVE as error:
+            raise ValueError(
+                f"{name}:{number + 1}: the {Path(name).suffix} archive is truncated or damaged: "
+                f"{error}. Fetch or write the file again"
+            ) from error
+        if not data:
+            return
+        number += 1
+        if number == 1:
+            data = data.removeprefix(codecs.BOM_UTF8)
+        try:
+            yield data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}:{number}: byte 0x{data[error.start]:02x} is not UTF-8 "
+                f"({error.reason}). Convert the file to UTF-8"
+            ) from None

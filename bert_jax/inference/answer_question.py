@@ -1,0 +1,145 @@
+"""The answer to a question, cut from a passage of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.finetuning.answers import Answer, Candidate, best_answers
+from bert_jax.data.finetuning.span_windows import SpanWindows, span_windows
+from bert_jax.data.finetuning.spans import SpanExample
+from bert_jax.inference.batch_runner import Outputs
+from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.texts import check_strings, pairs_of
+from bert_jax.models.inference import infer
+from bert_jax.models.model import Model
+from bert_jax.tasks.protocol import Batch
+
+# Devlin et al.'s release: windows of 384 tokens, 128 apart, questions of at most 64 of them.
+_MAX_LENGTH, _DOC_STRIDE, _MAX_QUERY_LENGTH = 384, 128, 64
+_NUM_SPECIALS = 3
+# Over so many candidates probabilities are taken, as in the release.
+_CANDIDATES = 20
+
+
+@dataclass(frozen=True)
+class FoundAnswer:
+    """The best answer: characters `start` to `end` of the passage, "" if it holds no word.
+
+    probability: softmax over the 20 best candidates (more if more are asked for). candidates: the
+    `n_best`, the best first. question_truncated: whether the question's end was left out.
+    """
+
+    text: str
+    start: int
+    end: int
+    probability: float
+    candidates: tuple[Candidate, ...]
+    question_truncated: bool
+
+
+class AnswerQuestion(Predictor):
+    """Finds answers in passages (Devlin et al. 2019, section 4.2).
+
+    >>> answer = AnswerQuestion("runs/squad")                                 # doctest: +SKIP
+    >>> passage = "Matt lives in Canada and Sinan lives in California"
+    >>> answer("Where does Matt live?", passage).text                         # doctest: +SKIP
+    'Canada'
+    """
+
+    heads = ("span",)
+    made_by = "`bert-jax finetune`"
+
+    @overload
+    def __call__(self, question: str, context: str, n_best: int = 1) -> FoundAnswer: ...
+    @overload
+    def __call__(
+        self, question: list[str], context: list[str], n_best: int = 1
+    ) -> list[FoundAnswer]: ...
+    def __call__(
+        self, question: str | list[str], context: str | list[str], n_best: int = 1
+    ) -> FoundAnswer | list[FoundAnswer]:
+        """The answer to a question, or to each with the passage at its place.
+
+        A passage that is too long is read in windows that overlap; every window is searched.
+
+        Raises:
+          ValueError: lists of different lengths, a string and a list, or `n_best` below 1.
+          UnusableText: no Unicode text.
+        """
+        pairs = pairs_of(question, context)
+        if n_best < 1:
+            raise ValueError(f"n_best is {n_best}; expected 1 or more")
+        check_strings(pairs)
+        found = self._answers(
+            [SpanExample(str(i), *pair, title="") for i, pair in enumerate(pairs)], n_best
+        )
+        return found[0] if isinstance(question, str) else found
+
+    def _answers(self, examples: Sequence[SpanExample], n_best: int) -> list[FoundAnswer]:
+        length, doc_stride, query_length = window_sizes(self.max_length)
+        windows = span_windows(
+            examples,
+            self.tokenizer,
+            max_length=length,
+            doc_stride=doc_stride,
+            max_query_length=query_length,
+            labelled=False,
+        )
+        starts, ends = self._logits(windows)
+        most = max(n_best, _CANDIDATES)
+        answers = best_answers(windows, examples, starts, ends, n_best=most)
+        questions = self.tokenizer.encode_batch(
+            [example.question for example in examples], specials_as_text=True
+        )
+        return [
+            _result(answer, n_best, len(ids) > query_length)
+            for answer, ids in zip(answers, questions, strict=True)
+        ]
+
+    def _logits(self, windows: SpanWindows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """[windows, tokens of the longest], 0 in padding."""
+        lengths = windows.features.lengths
+        shape = (len(windows), int(lengths.max(initial=0)))
+        starts, ends = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        rows = self._run(_span_logits, windows.features)
+        for number, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
+            starts[number, :length], ends[number, :length] = row["logits"][:length].T
+        return starts, ends
+
+
+def window_sizes(max_length: int) -> tuple[int, int, int]:
+    """Tokens of a row, from one window to the next, and of a question, for rows up to a length.
+
+    Those of Devlin et al.'s release where they fit; else a third of the row is the question's and
+    windows overlap by half.
+    """
+    length = min(max_length, _MAX_LENGTH)
+    query_length = min(_MAX_QUERY_LENGTH, max(1, (length - _NUM_SPECIALS) // 3))
+    room = length - _NUM_SPECIALS - query_length
+    return length, min(_DOC_STRIDE, max(1, room // 2)), query_length
+
+
+def _result(answer: Answer, n_best: int, question_truncated: bool) -> FoundAnswer:
+    if not answer.candidates:
+        return FoundAnswer("", 0, 0, 0.0, (), question_truncated)
+    best = answer.candidates[0]
+    return FoundAnswer(
+        best.text,
+        best.start,
+        best.end,
+        best.probability,
+        answer.candidates[:n_best],
+        question_truncated,
+    )
+
+
+@jax.jit
+def _span_logits(model: Model, batch: Batch) -> Outputs:
+    outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])
+    return {"logits": outputs["logits"]}

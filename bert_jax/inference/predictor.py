@@ -1,0 +1,66 @@
+"""What all models that take text share: how they are loaded, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from bert_jax.data.finetuning.features import Features
+from bert_jax.inference.batch_runner import BatchRunner, Program, Row
+from bert_jax.inference.work_dir import load_trained
+from bert_jax.models.model import Head
+
+# `[CLS]`, a token of either text of a pair, and two `[SEP]`.
+_SHORTEST = 5
+
+
+class Predictor:
+    """A trained model on this process's first device that takes text.
+
+    heads: those it can work with. made_by: what makes a model that has one, in words.
+    """
+
+    heads: ClassVar[tuple[Head, ...]]
+    made_by: ClassVar[str]
+
+    def __init__(
+        self, work_dir: str | Path, *, batch_size: int = 32, max_length: int | None = None
+    ):
+        """Loads the newest checkpoint of a work directory.
+
+        Args:
+          work_dir: of a run, or of `bert-jax import`.
+          batch_size: the most sequences that are computed at once.
+          max_length: the most tokens of a sequence, special ones included; None for all of the
+            model's positions. One trained on shorter sequences may do better with their length.
+
+        Raises:
+          ValueError: no such model, one without the head, or numbers out of range.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; expected 1 or more")
+        trained = load_trained(str(work_dir))
+        head, positions = trained.config.head, trained.config.encoder.max_positions
+        if head not in self.heads:
+            raise ValueError(
+                f"{work_dir}: its model has the head {head!r}, with which "
+                f"{type(self).__name__} cannot work; expected "
+                f"{' or '.join(map(repr, self.heads))}: {self.made_by} makes one"
+            )
+        if max_length is not None and not _SHORTEST <= max_length <= positions:
+            raise ValueError(
+                f"max_length is {max_length}; expected {_SHORTEST} up to the model's {positions} "
+                "positions"
+            )
+        self.config = trained.config
+        self.tokenizer = trained.tokenizer
+        self.max_length = max_length or positions
+        self._runner = BatchRunner(trained.model, self.max_length, batch_size)
+
+    @property
+    def num_shapes(self) -> int:
+        """Shapes of batches computed so far, each of which was compiled once."""
+        return len(self._runner.shapes)
+
+    def _run(self, program: Program, features: Features) -> list[Row]:
+        return self._runner(program, features)

@@ -1,0 +1,180 @@
+"""A tag for every word of a text, and the entities the tags mark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.data.finetuning.tag_features import TagFeatures, tag_features
+from bert_jax.data.finetuning.tags import TagSentences
+from bert_jax.data.words import Word, split_words
+from bert_jax.inference.batch_runner import Outputs, Row
+from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.texts import check_strings
+from bert_jax.models.inference import infer
+from bert_jax.models.model import Model
+from bert_jax.tasks.entity_scores import PREFIXES, Scheme, entities_of
+from bert_jax.tasks.protocol import Batch
+
+Words = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class TaggedWord:
+    """A word, characters `start` to `end` of the text, and its most probable tag."""
+
+    text: str
+    start: int
+    end: int
+    tag: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class TaggedEntity:
+    """Words that name something: characters `start` to `end` of the text."""
+
+    type: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class TaggedText:
+    """The words of a text with their tags.
+
+    entities: those the tags mark by the prefixes of IOB or BIOES; None if the tags have none.
+    """
+
+    words: tuple[TaggedWord, ...]
+    entities: tuple[TaggedEntity, ...] | None
+
+
+class _Split(NamedTuple):
+    text: str
+    words: list[Word]
+
+
+class Tag(Predictor):
+    """Tags the words of texts of any length.
+
+    >>> tag = Tag("runs/wnut17")                                              # doctest: +SKIP
+    >>> tag("Matt lives in Canada").entities                                  # doctest: +SKIP
+    (TaggedEntity(type='person', text='Matt', start=0, end=4), ...)
+    """
+
+    heads = ("tagging",)
+    made_by = "`bert-jax finetune`"
+
+    @overload
+    def __call__(self, text: str | tuple[str, ...]) -> TaggedText: ...
+    @overload
+    def __call__(self, text: list[str] | list[Sequence[str]] | list[Words]) -> list[TaggedText]: ...
+    def __call__(
+        self, text: str | tuple[str, ...] | list[str] | list[Sequence[str]] | list[Words]
+    ) -> TaggedText | list[TaggedText]:
+        """The tags of a text, or of each in a list.
+
+        A string is split as the tokenizer splits it, punctuation marks from words; a tuple of
+        strings (in a list, any sequence of them) is taken as it is, and `start` and `end` count
+        in the words joined by spaces. A text that is too long is taken in parts, each with as
+        much around it as fits.
+
+        Raises:
+          UnusableText: not a string or strings, or no Unicode text.
+        """
+        if isinstance(text, (str, tuple)):
+            return self._tag([text])[0]
+        return self._tag(text)
+
+    def _tag(self, texts: Sequence[Words]) -> list[TaggedText]:
+        check_strings([[text] if isinstance(text, str) else text for text in texts])
+        splits = self._split(texts)
+        found = iter(self._tags([words for _, words in splits if words]))
+        return [self._result(split, next(found) if split.words else []) for split in splits]
+
+    def _split(self, texts: Sequence[Words]) -> list[_Split]:
+        of_strings = iter(
+            split_words(self.tokenizer, [text for text in texts if isinstance(text, str)])
+        )
+        return [
+            _Split(text, next(of_strings)) if isinstance(text, str) else _joined(text)
+            for text in texts
+        ]
+
+    def _tags(self, sentences: Sequence[Sequence[Word]]) -> list[list[tuple[str, float]]]:
+        """Tag and probability of every word of sentences that have some."""
+        if not sentences:
+            return []
+        features = tag_features(
+            TagSentences([[word.text for word in words] for words in sentences]),
+            self.tokenizer,
+            self.max_length,
+            self.config.labels,
+            document_context=False,
+        )
+        rows = self._run(_best_tags, features.features)
+        lengths = features.features.lengths
+        tags = _of_words(features, rows, lengths, "tags").tolist()
+        probabilities = _of_words(features, rows, lengths, "probabilities").tolist()
+        pairs = iter(zip(tags, probabilities, strict=True))
+        return [
+            [(self.config.labels[tag], p) for _, (tag, p) in zip(words, pairs, strict=False)]
+            for words in sentences
+        ]
+
+    def _result(self, split: _Split, tags: Sequence[tuple[str, float]]) -> TaggedText:
+        words = tuple(
+            TaggedWord(*word, tag, p) for word, (tag, p) in zip(split.words, tags, strict=True)
+        )
+        scheme = scheme_of(self.config.labels)
+        if scheme is None:
+            return TaggedText(words, None)
+        spans = [
+            (entity.type, words[entity.start].start, words[entity.end].end)
+            for entity in entities_of([word.tag for word in words], scheme)
+        ]
+        entities = (TaggedEntity(t, split.text[start:end], start, end) for t, start, end in spans)
+        return TaggedText(words, tuple(entities))
+
+
+def scheme_of(labels: Sequence[str]) -> Scheme | None:
+    """The scheme whose prefixes these labels have, None if they are no entity tags.
+
+    IOB1 is read as IOB2 is (see `entities_of`).
+    """
+    prefixes = {label.partition("-")[0] for label in labels if label != "O"}
+    schemes: tuple[Scheme, ...] = ("IOB2", "BIOES")
+    return next((scheme for scheme in schemes if prefixes <= set(PREFIXES[scheme])), None)
+
+
+def _joined(words: Sequence[str]) -> _Split:
+    located, start = [], 0
+    for word in words:
+        located.append(Word(word, start, start + len(word)))
+        start += len(word) + 1
+    return _Split(" ".join(words), located)
+
+
+def _of_words(
+    features: TagFeatures, rows: Sequence[Row], lengths: NDArray[np.int64], name: str
+) -> NDArray:
+    """[words of all sentences, in order] an output of the model at the piece that is scored."""
+    tokens = np.concatenate(
+        [row[name][:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
+    )
+    order = np.lexsort((features.words, features.sentences))
+    return tokens[features.positions[order]]
+
+
+@jax.jit
+def _best_tags(model: Model, batch: Batch) -> Outputs:
+    outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])
+    probabilities = jax.nn.softmax(outputs["logits"], axis=-1)
+    return {"tags": probabilities.argmax(axis=-1), "probabilities": probabilities.max(axis=-1)}

@@ -1,0 +1,125 @@
+"""Answers from passages of any length, against a slow search over every span of every window."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bert_jax import AnswerQuestion
+from bert_jax.inference.answer_question import window_sizes
+from bert_jax.inference.texts import UnusableText
+
+PASSAGE = "Matt lives in Canada and Sinan lives in California"
+QUESTIONS = ["where does Matt live?", "who?", "", "x" * 40, "where does sinan live?"]
+CONTEXTS = [
+    PASSAGE,
+    "Caf\u00e9 Cafe\u0301, \u6771\u4eac.",
+    PASSAGE,
+    PASSAGE * 2,
+    f"{PASSAGE}. " * 3,
+]
+
+
+@pytest.fixture(scope="module")
+def model(both):
+    return both("span", max_position_embeddings=64)
+
+
+@pytest.fixture(scope="module")
+def answer(model) -> AnswerQuestion:
+    return AnswerQuestion(model.ours)
+
+
+def best_span(directory, question, context):
+    """(score, start, end) of the best span of at most 30 tokens in any window: one at a time.
+
+    A span counts where its first token stands most in the middle of a window; of equal ones, the
+    first.
+    """
+    length, stride, query = window_sizes(64)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    theirs = transformers.BertForQuestionAnswering.from_pretrained(directory)
+    asked = tokenizer(question, add_special_tokens=False)["input_ids"][:query]
+    passage = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
+    ids, offsets = passage["input_ids"], passage["offset_mapping"]
+    capacity = length - 3 - len(asked)
+    begins = [0]
+    while begins[-1] + capacity < len(ids):
+        begins.append(begins[-1] + stride)
+    windows = [range(begin, min(begin + capacity, len(ids))) for begin in begins]
+
+    def context_around(token: int, window: range) -> float:
+        return min(token - window.start, window.stop - 1 - token) + 0.01 * len(window)
+
+    best = (-np.inf, 0, 0)
+    for window in windows:
+        shown = [ids[token] for token in window]
+        row = [*tokenizer("")["input_ids"][:1], *asked, tokenizer.sep_token_id, *shown]
+        row.append(tokenizer.sep_token_id)
+        segments = [0] * (len(asked) + 2) + [1] * (len(shown) + 1)
+        with torch.no_grad():
+            output = theirs(torch.tensor([row]), token_type_ids=torch.tensor([segments]))
+        starts, ends = (each[0, len(asked) + 2 :] for each in output.values())
+        for first in window:
+            around = [(context_around(first, w), -w.start) for w in windows if first in w]
+            if max(around) != (context_around(first, window), -window.start):
+                continue
+            for last in range(first, min(first + 30, window.stop)):
+                score = (starts[first - window.start] + ends[last - window.start]).item()
+                if score > best[0]:
+                    best = (score, offsets[first][0], offsets[last][1])
+    return best
+
+
+def test_the_best_span_of_all_windows_is_found(model, answer):
+    found = answer(QUESTIONS, CONTEXTS, n_best=3)
+    for question, context, ours in zip(QUESTIONS, CONTEXTS, found, strict=True):
+        score, start, end = best_span(model.theirs, question, context)
+        best = ours.candidates[0]
+        assert (ours.start, context[ours.start : end]) == (start, context[start:end])
+        assert ours.end - end in (0, 1)  # an accent behind the last letter
+        assert best.start_logit + best.end_logit == pytest.approx(score, abs=1e-4)
+        assert ours.text == context[ours.start : ours.end] == best.text
+        assert ours.probability == best.probability < 1
+        assert len(ours.candidates) == 3
+        assert ours.question_truncated == (len(question.replace(" ", "")) > 20)
+
+
+def test_order_and_batches_do_not_matter(model, answer):
+    questions = [question for question in QUESTIONS for _ in range(4)]
+    contexts = [context for _ in range(4) for context in CONTEXTS]
+    together = answer(questions, contexts)
+    small = AnswerQuestion(model.ours, batch_size=3)(questions, contexts)
+    for question, context, one, other in zip(questions, contexts, together, small, strict=True):
+        alone = answer(question, context)
+        for found in (one, other):
+            assert (found.text, found.start, found.end) == (alone.text, alone.start, alone.end)
+            assert found.probability == pytest.approx(alone.probability, abs=1e-5)
+
+
+def test_passages_without_words(answer):
+    for context in ("", " \x00\u200b"):
+        found = answer("who?", context)
+        assert (found.text, found.start, found.end, found.probability) == ("", 0, 0, 0.0)
+        assert found.candidates == ()
+    assert answer([], []) == []
+
+
+def test_windows_are_those_of_the_release_where_they_fit():
+    assert window_sizes(512) == window_sizes(384) == (384, 128, 64)
+    for length in range(5, 400):
+        row, stride, query = window_sizes(length)
+        assert row <= length and stride >= 1 and query >= 1 and query + stride + 3 <= row
+
+
+def test_what_cannot_be_answered(both, answer):
+    with pytest.raises(ValueError, match="n_best is 0; expected 1 or more"):
+        answer("a", "b", n_best=0)
+    with pytest.raises(ValueError, match="expected two strings, or two lists of as many"):
+        answer("a", ["b"])
+    with pytest.raises(UnusableText, match="^of type int, expected a string"):
+        answer(["a"], [3])
+    with pytest.raises(ValueError, match="'masked_lm'.*AnswerQuestion.*'span'"):
+        AnswerQuestion(both("masked_lm").ours)

@@ -1,0 +1,48 @@
+"""Whether sentences follow each other, as Hugging Face's model says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from bert_jax import NextSentence
+from bert_jax.inference.texts import UnusableText
+
+FIRSTS = ["a great city to visit", "it rains.", "", "\u6771\u4eac", "z" * 50, "a " * 50, "b " * 30]
+SECONDS = ["i was just there.", "a " * 20, "", "\x00", "q", "c " * 30, "d " * 50]
+
+
+@pytest.mark.parametrize("head", ["pretraining", "next_sentence"])
+def test_hugging_face_says_the_same(both, head):
+    model = both(head)
+    follows = NextSentence(model.ours)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model.theirs)
+    theirs = getattr(
+        transformers,
+        "BertForPreTraining" if head == "pretraining" else "BertForNextSentencePrediction",
+    ).from_pretrained(model.theirs)
+    found = follows(FIRSTS, SECONDS)
+    for first, second, ours in zip(FIRSTS, SECONDS, found, strict=True):
+        # In lists: alone, an empty second sentence is taken for none.
+        pair = ([first], [second])
+        inputs = tokenizer(*pair, truncation=True, max_length=40, return_tensors="pt")
+        with torch.no_grad():
+            output = theirs(**inputs)
+        logits = output.seq_relationship_logits if head == "pretraining" else output.logits
+        expected = torch.softmax(logits, dim=-1)[0, 0].item()
+        assert ours.probability == pytest.approx(expected, abs=1e-5)
+        whole = len(tokenizer(*pair)["input_ids"][0])
+        assert ours.truncated == (whole > 40)
+        assert follows(first, second).probability == pytest.approx(ours.probability, abs=1e-6)
+
+
+def test_what_is_no_pair(both):
+    follows = NextSentence(both("next_sentence").ours)
+    for first, second in (("a", ["b"]), (["a"], "b"), (["a", "b"], ["c"])):
+        with pytest.raises(ValueError, match="expected two strings, or two lists of as many"):
+            follows(first, second)
+    with pytest.raises(UnusableText, match="^of type NoneType, expected a string"):
+        follows(["a"], [None])
+    with pytest.raises(ValueError, match="'masked_lm'.*NextSentence.*'pretraining' or 'next_sen"):
+        NextSentence(both("masked_lm").ours)

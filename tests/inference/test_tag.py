@@ -1,0 +1,120 @@
+"""Tags of words, as Hugging Face's pipeline gives them, and the entities they mark."""
+
+from __future__ import annotations
+
+import pytest
+import transformers
+
+from bert_jax import Tag
+from bert_jax.inference.tag import scheme_of
+from bert_jax.inference.texts import UnusableText
+
+TEXTS = [
+    "Matt lives in Canada, and Sinan in California.",
+    "",
+    "\u6771\u4eac caf\u00e9 Cafe\u0301! \x00",
+    "a",
+    " \u200b\x07",
+    "x-ray 3.5 [MASK]",
+]
+
+
+@pytest.fixture(scope="module")
+def model(both):
+    return both("tagging", max_position_embeddings=64)
+
+
+@pytest.fixture(scope="module")
+def tag(model) -> Tag:
+    return Tag(model.ours)
+
+
+@pytest.fixture(scope="module")
+def pipeline(model):
+    return lambda strategy: transformers.pipeline(
+        "token-classification",
+        model=transformers.BertForTokenClassification.from_pretrained(model.theirs),
+        tokenizer=transformers.AutoTokenizer.from_pretrained(model.theirs),
+        aggregation_strategy=strategy,
+        ignore_labels=[],
+    )
+
+
+def test_first_pieces_have_hugging_faces_tags(tag, pipeline):
+    texts = TEXTS[:1] + TEXTS[2:4]
+    theirs = pipeline("none")
+    for text, tagged in zip(texts, tag(texts), strict=True):
+        pieces = {piece["start"]: piece for piece in reversed(theirs(text))}
+        assert tagged.words
+        for word in tagged.words:
+            assert word.tag == pieces[word.start]["entity"]
+            assert word.probability == pytest.approx(pieces[word.start]["score"], abs=1e-5)
+            assert word.text == text[word.start : word.end]
+
+
+def test_entities_are_hugging_faces_groups(tag, pipeline):
+    # The pipeline gives a group of "O" too, and its groups are those of IOB where no I- follows
+    # another type: it begins one there, as we do.
+    theirs = pipeline("first")
+    found = 0
+    for text in [" ".join(TEXTS[0].split()[first:]) for first in range(6)]:
+        expected = [
+            (group["entity_group"], group["start"], group["end"])
+            for group in theirs(text)
+            if group["entity_group"] != "O"
+        ]
+        entities = tag(text).entities
+        assert [(e.type, e.start, e.end) for e in entities] == expected
+        assert all(e.text == text[e.start : e.end] for e in entities)
+        found += len(entities)
+    assert found > 5
+
+
+def test_texts_without_words_have_no_tags(tag):
+    tagged = tag(TEXTS)
+    assert [len(each.words) for each in tagged] == [10, 0, 5, 1, 0, 9]
+    assert tagged[1].entities == tagged[4].entities == ()
+    assert tag([]) == [] and tag("").words == ()
+    assert tagged[2].words[3].text == "Cafe\u0301"
+
+
+def test_words_given_are_taken_as_they_are(tag):
+    words = ("Matt", "lives", "in", "New York", "\u200b", "")
+    tagged = tag(words)
+    assert [word.text for word in tagged.words] == list(words)
+    assert [word.start for word in tagged.words] == [0, 5, 11, 14, 23, 25]
+    assert tag([list(words)]) == [tagged]
+    split = tag(["Matt lives in Canada", ["Matt", "lives", "in", "Canada"]])
+    assert split[0] == split[1]
+
+
+def test_a_long_text_is_tagged_to_its_end(tag, pipeline):
+    text = TEXTS[0] + " and so on" * 60 + " Matt"
+    tagged = tag(text)
+    assert len(tagged.words) == 191 and tagged.words[-1].text == "Matt"
+    assert tagged.words[-1].end == len(text)
+    # Windows depend on nothing but the text.
+    for found, alone in zip(tag([text, TEXTS[0], text]), (text, TEXTS[0], text), strict=True):
+        expected = tag(alone).words
+        assert [word.tag for word in found.words] == [word.tag for word in expected]
+        assert [word.probability for word in found.words] == pytest.approx(
+            [word.probability for word in expected], abs=1e-6
+        )
+
+
+def test_labels_say_whether_there_are_entities(both, tag):
+    assert scheme_of(["O", "B-PER", "I-PER"]) == "IOB2"
+    assert scheme_of(["O", "I-PER"]) == "IOB2"
+    assert scheme_of(["O", "B-PER", "S-PER", "E-PER", "I-PER"]) == "BIOES"
+    assert scheme_of(["NOUN", "VERB"]) is None and scheme_of(["B-A", "VERB"]) is None
+    nouns = {0: "NOUN", 1: "VERB", 2: "ADJ"}
+    numbers = {name: number for number, name in nouns.items()}
+    plain = Tag(both("tagging", id2label=nouns, label2id=numbers).ours)("a b")
+    assert plain.entities is None and {word.tag for word in plain.words} <= set(nouns.values())
+
+
+def test_what_cannot_be_tagged(both, tag):
+    with pytest.raises(UnusableText, match="^text 1 of 2: of type int, expected a string"):
+        tag(["a", ["b", 3]])
+    with pytest.raises(ValueError, match="'classification'.*Tag.*'tagging'"):
+        Tag(both("classification").ours)
