@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.flops import encoder_training_flops
 from bert_jax.cli.config import write_resolved
+from bert_jax.cli.finetune_programs import Programs, make_programs
 from bert_jax.cli.finetune_start import check_mesh, encoder_of, first_state, open_source
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
@@ -32,20 +33,17 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters, count
 from bert_jax.tasks.classifier_task import ClassifierTask
-from bert_jax.tasks.finetuning import task_of
 from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer, load_parameters
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.optimizer import learning_rates, make_optimizer
+from bert_jax.training.optimizer import learning_rates
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.progress import format_metric
 from bert_jax.training.reporting import LOG_NAME, Reporter
 from bert_jax.training.sharding import local_rows, parameter_shardings
 from bert_jax.training.state import learned
-from bert_jax.training.step import make_prediction_step, make_train_step
-from bert_jax.training.tuning import Tuning
 
 SCORES_NAME = "scores.json"
 PREDICTIONS_NAME = "predictions"
@@ -53,7 +51,10 @@ PREDICTIONS_NAME = "predictions"
 
 @dataclass(frozen=True)
 class FinetuneRun:
-    """A run whose files have been read and whose config has been checked against them."""
+    """A run whose files have been read and whose config has been checked against them.
+
+    row_lengths: what rows are padded to: a compiled program each.
+    """
 
     config: FinetuneConfig
     mesh: Mesh
@@ -62,16 +63,33 @@ class FinetuneRun:
     data: TaskData
     model: ModelConfig
     compute: ComputeConfig
+    row_lengths: tuple[int, ...]
+    programs: Programs
 
-    @cached_property
+    def turned(
+        self, work_dir: str, *, seed: int, batch_size: int, learning_rate: float, num_epochs: int
+    ) -> FinetuneRun:
+        """The same run elsewhere under other dials, with the files read and the programs as here.
+
+        Raises:
+          ValueError: the batch cannot be split over the devices.
+        """
+        optimizer = dataclasses.replace(self.config.optimizer, peak_learning_rate=learning_rate)
+        config = dataclasses.replace(
+            self.config,
+            work_dir=work_dir,
+            seed=seed,
+            batch_size=batch_size,
+            num_epochs=num_epochs,
+            optimizer=optimizer,
+        )
+        check_mesh(config, self.mesh)
+        return dataclasses.replace(self, config=config)
+
+    @property
     def task(self) -> ClassifierTask:
         """The loss that is learned."""
-        return task_of(self.model, self.compute)
-
-    @cached_property
-    def row_lengths(self) -> tuple[int, ...]:
-        """What rows are padded to: a compiled program each."""
-        return row_lengths(self.data, self.config.max_shapes)
+        return self.programs.task
 
     @cached_property
     def plan(self) -> ByLength:
@@ -84,8 +102,7 @@ class FinetuneRun:
     @cached_property
     def scorer(self) -> Scorer:
         """Runs the model over whole sets."""
-        step = make_prediction_step(self.task, self.mesh)
-        rows = self.config.rows_evaluated
+        step, rows = self.programs.prediction_step, self.config.rows_evaluated
         return Scorer(self.mesh, self.task, step, rows, self.row_lengths)
 
     @property
@@ -106,11 +123,7 @@ class FinetuneRun:
     def train(self, stop: StopRequest, closing: ExitStack) -> bool:
         """Trains, scores and writes the predictions; False when told to stop before the end."""
         config = self.config
-        tuning = Tuning(config.tuning, self.model.encoder.num_layers)
         rates = learning_rates(config.optimizer, self.total_steps)
-        optimizer = make_optimizer(
-            config.optimizer, tuning.rate if config.tuning.layer_decay < 1.0 else None
-        )
         lower = self.best_metric.endswith(LOSS)
         kept = CheckpointConfig(
             keep_last=1, keep_best=1, best_metric=self.best_metric, lower_is_better=lower
@@ -118,24 +131,18 @@ class FinetuneRun:
         checkpointer = closing.enter_context(
             Checkpointer(self.work_dir / CHECKPOINTS_NAME, kept, self._identity())
         )
-        state, origin = first_state(self, optimizer, tuning, checkpointer)
+        state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0
         if first:
             self._write_provenance()
-            print("\n".join(self._describe(tuning)))
+            print("\n".join(self._describe()))
             print(f"start      {origin}", flush=True)
         early = EarlyStopping(self.best_metric, config.patience, lower)
         early.observe_all(self._evaluations(start))
         interval = -(-self.plan.steps_per_epoch // config.evaluations_per_epoch)
         trainer = Trainer(
             mesh=self.mesh,
-            train_step=make_train_step(
-                self.task,
-                optimizer,
-                self.mesh,
-                accumulation_steps=config.accumulation_steps,
-                learns=tuning.learns,
-            ),
+            train_step=self.programs.train_step,
             seed=config.seed,
             learning_rates=rates,
             checkpointer=checkpointer,
@@ -227,10 +234,10 @@ class FinetuneRun:
             "tokenizer": self.tokenizer.fingerprint,
         }
 
-    def _describe(self, tuning: Tuning) -> list[str]:
+    def _describe(self) -> list[str]:
         shapes, train = self.task.definition.shapes, self.data.train
         assert train is not None
-        learning = count(learned(shapes, tuning.learns))
+        learning = count(learned(shapes, self.programs.tuning.learns))
         each = ", ".join(map(str, self.row_lengths))
         sets = {**self.data.validation, **self.data.test}
         held = [f"{len(examples.features):,} {name}" for name, examples in sets.items()]
@@ -278,4 +285,6 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     data = config.open(tokenizer, train=True, test=True)
     model = data.head.on(encoder, config.head_dropout)
     compute = config.compute.resolve(jax.default_backend(), encoder)
-    return FinetuneRun(config, mesh, source, tokenizer, data, model, compute)
+    lengths = row_lengths(data, config.max_shapes)
+    programs = make_programs(config, model, compute, mesh)
+    return FinetuneRun(config, mesh, source, tokenizer, data, model, compute, lengths, programs)

@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import optax
 from jax.sharding import Mesh
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -18,7 +17,6 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import Checkpointer, load_parameters
 from bert_jax.training.sharding import batch_extent, parameter_shardings
 from bert_jax.training.state import TrainState, abstract_state, init_state
-from bert_jax.training.tuning import Tuning
 
 if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
@@ -68,23 +66,19 @@ def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
             )
 
 
-def first_state(
-    run: FinetuneRun,
-    optimizer: optax.GradientTransformation,
-    tuning: Tuning,
-    checkpointer: Checkpointer,
-) -> tuple[TrainState, str]:
+def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainState, str]:
     """The state to start from and where it comes from, in this order.
 
     This run's newest checkpoint; else random, with the parameters of `init_from` that the model
     has too, unless the run is from scratch.
     """
     definition, config = run.task.definition, run.config
+    optimizer, learns = run.programs.optimizer, run.programs.tuning.learns
     step = checkpointer.latest_step()
     if step is not None:
-        abstract = abstract_state(definition, optimizer, run.mesh, tuning.learns)
+        abstract = abstract_state(definition, optimizer, run.mesh, learns)
         return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
-    state = init_state(definition, optimizer, run.mesh, config.seed, tuning.learns)
+    state = init_state(definition, optimizer, run.mesh, config.seed, learns)
     if config.from_scratch:
         return state, f"random parameters (seed {config.seed})"
     found = _parameters_of(run)

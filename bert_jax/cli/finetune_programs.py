@@ -1,0 +1,54 @@
+"""What is compiled for fine-tuning, to be shared by runs of one task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import ModelConfig
+from bert_jax.tasks.classifier_task import ClassifierTask
+from bert_jax.tasks.finetuning import task_of
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.step import (
+    PredictionStep,
+    TrainStep,
+    make_prediction_step,
+    make_train_step,
+)
+from bert_jax.training.tuning import Tuning
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The steps of a run, and of those that differ from it as `FinetuneRun.turned` does."""
+
+    task: ClassifierTask
+    optimizer: optax.GradientTransformation
+    tuning: Tuning
+    train_step: TrainStep
+    prediction_step: PredictionStep
+
+
+def make_programs(
+    config: FinetuneConfig, model: ModelConfig, compute: ComputeConfig, mesh: Mesh
+) -> Programs:
+    """The steps, compiled when a batch of a shape first comes.
+
+    Raises:
+      ValueError: more layers are to be tuned than there are.
+    """
+    task, tuning = task_of(model, compute), Tuning(config.tuning, model.encoder.num_layers)
+    rate = tuning.rate if config.tuning.layer_decay < 1.0 else None
+    optimizer = make_optimizer(config.optimizer, rate)
+    train_step = make_train_step(
+        task,
+        optimizer,
+        mesh,
+        accumulation_steps=config.accumulation_steps,
+        learns=tuning.learns,
+    )
+    return Programs(task, optimizer, tuning, train_step, make_prediction_step(task, mesh))
