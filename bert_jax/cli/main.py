@@ -74,6 +74,7 @@ VERBS = {
             "step": Verb("the train step", "bert_jax.cli.bench_step", trains=True),
         },
     ),
+    "predict": Verb("ask a trained model about texts, line by line", "bert_jax.cli.predict"),
     "fill-mask": Verb("guess the masked words of a sentence", "bert_jax.cli.fill_mask"),
 }
 

@@ -1,0 +1,126 @@
+"""Ask a trained model about texts: a result for every line, in order, as JSON Lines.
+
+bert-jax predict runs/sst2 --input reviews.txt --output sentiments.jsonl
+echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}' \\
+    | bert-jax predict runs/squad
+
+Input is plain text, a text a line, or JSON Lines: objects with the fields "text", "first" and
+"second" (next-sentence, classify), "words" (tag) or "question" and "context" (answer). An "id"
+comes back with its result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bert_jax.cli.compilation_cache import keep_programs
+from bert_jax.cli.predict_lines import FORMATS, InputLine, chunks, output_to, read_input
+from bert_jax.cli.predict_tasks import TASKS, PredictTask, default_task
+from bert_jax.cli.progress_line import ProgressLine
+from bert_jax.inference.predictor import Predictor
+from bert_jax.inference.texts import UnusableText
+from bert_jax.inference.work_dir import read_model
+
+# Lines are sorted by length among the lines of so many batches.
+_BATCHES_AT_ONCE = 32
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `predict`."""
+    parser.add_argument("work_dir", metavar="WORKDIR", help="of a run, or of `import`")
+    parser.add_argument(
+        "--task", choices=TASKS, help="what to do (default: what the model's head is for)"
+    )
+    parser.add_argument("--input", metavar="FILE", help="also packed (default: standard input)")
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="auto",
+        help='of the input; auto: JSON Lines if the first line begins with "{" (default: auto)',
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="FILE.partial until all is written (default: standard output)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="sequences at once (default: 32)"
+    )
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="most tokens of a sequence (default: the model's positions)",
+    )
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        metavar="N",
+        help="guesses of fill-mask (default: 5), candidates of answer (default: 1)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write a line for every line read."""
+    config, _ = read_model(Path(args.work_dir))
+    name = args.task or default_task(config.head)
+    task = TASKS[name]
+    top_k = _top_k(args.top_k, name, task)
+    keep_programs()
+    predictor = task.predictor(
+        args.work_dir, batch_size=args.batch_size, max_length=args.max_length
+    )
+    lines = read_input(args.input, args.format, task.fields)
+    progress, start, done = ProgressLine(), time.monotonic(), 0
+    with output_to(args.output) as output:
+        for part in chunks(lines, args.batch_size, _BATCHES_AT_ONCE * args.batch_size):
+            for line, result in zip(part, _results(task, predictor, part, top_k), strict=True):
+                output.write(_json_line(line, result))
+            output.flush()
+            done += len(part)
+            progress.show(partial(_progress, done, time.monotonic() - start, predictor.num_shapes))
+    progress.end()
+    return 0
+
+
+def _progress(done: int, seconds: float, num_shapes: int) -> str:
+    return f"{done:,} lines, {done / seconds:,.0f} lines/s, {num_shapes} shapes compiled"
+
+
+def _top_k(asked: int | None, name: str, task: PredictTask) -> int:
+    if task.top_k is None and asked is not None:
+        having = " and ".join(other for other, each in TASKS.items() if each.top_k is not None)
+        raise ValueError(f"--top-k is {asked}, but {name} gives no alternatives; {having} do")
+    return asked if asked is not None else task.top_k or 0
+
+
+def _results(
+    task: PredictTask, predictor: Predictor, lines: Sequence[InputLine], top_k: int
+) -> list[Any]:
+    try:
+        return task.predict(predictor, [line.value for line in lines], top_k)
+    except UnusableText as error:
+        raise ValueError(f"{lines[error.index].place}: {error.reason}") from error
+
+
+def _json_line(line: InputLine, result: Any) -> str:
+    content = _plain(result)
+    if line.has_id:
+        content = {"id": line.id} | content
+    return json.dumps(content, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """A result as JSON has it."""
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value

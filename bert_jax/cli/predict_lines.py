@@ -1,0 +1,145 @@
+"""The lines `predict` reads, and the file it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, TextIO, get_args
+
+from bert_jax.data.finetuning.file_lines import file_lines, find_file, stream_lines
+
+Format = Literal["auto", "text", "jsonl"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+# Names of the fields of which an object must have one set.
+Fields = Sequence[tuple[str, ...]]
+_STANDARD_INPUT = "standard input"
+
+
+@dataclass(frozen=True)
+class InputLine:
+    """What is asked of the model: a text, or the values of several fields; and the object's id.
+
+    place: "file:line".
+    """
+
+    place: str
+    value: Any
+    has_id: bool = False
+    id: Any = None
+
+
+def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[InputLine]:
+    """Yields what the lines of a file, or of standard input, ask.
+
+    Args:
+      path: also packed (.gz, .xz, .zst); None for standard input.
+      form: "auto" takes them for JSON Lines if the first begins with "{".
+      fields: sets of fields, one of which an object must have; others are passed over. A line of
+        plain text is the field "text".
+
+    Raises:
+      ValueError: no such file, a line that is not UTF-8, no object, without the fields or with
+        another type in them; names file and line.
+    """
+    name = _STANDARD_INPUT if path is None else path
+    if path is None:
+        lines = stream_lines(sys.stdin.buffer, name)
+    else:
+        lines = file_lines(find_file(path))
+    first = next(lines, None)
+    if first is None:
+        return
+    objects = form == "jsonl" or (form == "auto" and first.lstrip().startswith("{"))
+    for number, line in enumerate(chain([first], lines), start=1):
+        place = f"{name}:{number}"
+        text = line.removesuffix("\n").removesuffix("\r")
+        yield _object(text, place, fields) if objects else _plain(text, place, fields)
+
+
+def chunks(lines: Iterable[InputLine], first: int, most: int) -> Iterator[list[InputLine]]:
+    """Yields parts of `lines`: `first` of them, so that results begin soon, then more and more."""
+    iterator, size = iter(lines), first
+    while part := list(islice(iterator, size)):
+        yield part
+        size = min(2 * size, most)
+
+
+@contextmanager
+def output_to(path: str | None) -> Iterator[TextIO]:
+    """Yields what to write to: standard output, or a file that appears when all is written.
+
+    Until then it is beside it as PATH.partial, and stays there if something fails.
+    """
+    if path is None:
+        yield sys.stdout
+        return
+    target = Path(path)
+    if target.exists() and not target.is_file():  # a device or a pipe, which is not replaced
+        with open(target, "w", encoding="utf-8") as file:
+            yield file
+        return
+    partial = target.with_name(f"{target.name}.partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        yield file
+    os.replace(partial, target)
+
+
+def _plain(text: str, place: str, fields: Fields) -> InputLine:
+    if ("text",) not in fields:
+        raise ValueError(
+            f"{place}: plain text; expected a JSON object with {_expected(fields)}. (If it is one, "
+            "say --format jsonl)"
+        )
+    return InputLine(place, text)
+
+
+def _object(text: str, place: str, fields: Fields) -> InputLine:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{place}: {text[:80]!r} is not valid JSON ({error or type(error).__name__}); the "
+            "first line made this JSON Lines: expected an object on every line (--format text "
+            "takes lines as they are)"
+        ) from error
+    if not isinstance(record, dict):
+        raise ValueError(f"{place}: {text[:80]!r} is no JSON object; expected {_expected(fields)}")
+    names = next((each for each in fields if set(each) <= record.keys()), None)
+    if names is None:
+        has = ", ".join(map(repr, list(record)[:20])) or "none"
+        raise ValueError(f"{place}: its fields are {has}; expected {_expected(fields)}")
+    values = tuple(_checked(record[name], name, place) for name in names)
+    _check_id(record.get("id"), place)
+    value = values[0] if len(values) == 1 else values
+    return InputLine(place, value, "id" in record, record.get("id"))
+
+
+def _checked(value: Any, name: str, place: str) -> Any:
+    if name == "words":
+        if isinstance(value, list) and all(isinstance(word, str) for word in value):
+            return value
+        raise ValueError(
+            f"{place}: field 'words' is {json.dumps(value)[:80]}; expected an array of strings"
+        )
+    if not isinstance(value, str):
+        raise ValueError(f"{place}: field {name!r} is {json.dumps(value)[:80]}; expected a string")
+    return value
+
+
+def _check_id(identifier: Any, place: str) -> None:
+    try:
+        json.dumps(identifier, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{place}: field 'id' holds a lone surrogate, which is no Unicode text"
+        ) from None
+
+
+def _expected(fields: Fields) -> str:
+    return " or ".join(" and ".join(map(repr, names)) for names in fields)

@@ -1,0 +1,226 @@
+"""Lines in, a result for every line out: in order, named where they are wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax import AnswerQuestion, Classify, Embed, FillMask, NextSentence, Tag
+from bert_jax.cli import predict
+from bert_jax.cli.main import main
+from bert_jax.cli.predict_lines import chunks
+
+from ..interop.conftest import make, quiet  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """Work directories by head."""
+    made = {}
+    for head in ("pretraining", "classification", "tagging", "span", "multiple_choice"):
+        directory = tmp_path_factory.mktemp(head)
+        make(directory / "theirs", head)
+        made[head] = directory / "ours"
+        assert main(["import", str(directory / "theirs"), "--output", str(made[head])]) == 0
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_programs_kept(monkeypatch) -> None:
+    monkeypatch.setattr(predict, "keep_programs", lambda: None)
+
+
+@pytest.fixture
+def predicted(bert_jax_here, monkeypatch):
+    """A function that runs `predict` over an input, expects success, and reads what it wrote."""
+
+    def run(*words, text=None):
+        if text is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8"))))
+        finished = bert_jax_here("predict", *words)
+        assert finished.code == 0, finished.errors
+        return [json.loads(line) for line in finished.output.splitlines()]
+
+    return run
+
+
+@pytest.fixture
+def refused(bert_jax_here, monkeypatch):
+    """A function that runs `predict` over bytes, expects a refusal, and gives its words."""
+
+    def run(*words, data=b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        finished = bert_jax_here("predict", *words)
+        assert finished.code == 2, finished.output
+        assert "Traceback" not in finished.errors
+        return finished.errors
+
+    return run
+
+
+def objects(*records: dict) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def test_masks(models, predicted):
+    lines = predicted(
+        models["pretraining"], "--top-k", 2, text="a [MASK].\n[MASK] b [MASK]\r\nc[MASK]"
+    )
+    fill = FillMask(models["pretraining"])
+    for line, text in zip(lines, ("a [MASK].", "[MASK] b [MASK]", "c[MASK]"), strict=True):
+        expected = fill(text, top_k=2)
+        assert not line["truncated"] and len(line["masks"]) == len(expected.masks)
+        for found, guesses in zip(line["masks"], expected.masks, strict=True):
+            assert [guess["token"] for guess in found] == [guess.token for guess in guesses]
+            assert found[0]["probability"] == pytest.approx(guesses[0].probability, abs=1e-6)
+
+
+def test_pairs_and_ids(models, predicted):
+    pairs = [("it rains", "so wet"), ("a", ""), ("b" * 60, "c")]
+    records = [{"first": a, "second": b, "id": [n]} for n, (a, b) in enumerate(pairs)]
+    lines = predicted(
+        models["pretraining"], "--task", "next-sentence", text=objects(*records, records[0])
+    )
+    follows = NextSentence(models["pretraining"])
+    for line, record in zip(lines, [*records, records[0]], strict=True):
+        assert line["id"] == record["id"]
+        expected = follows(record["first"], record["second"])
+        assert line["probability"] == pytest.approx(expected.probability, abs=1e-6)
+        assert line["truncated"] == expected.truncated
+    classify = Classify(models["classification"])
+    lines = predicted(models["classification"], text=objects(*records, {"text": "z", "id": None}))
+    assert [line["label"] for line in lines] == [each.label for each in classify([*pairs, "z"])]
+    assert lines[3]["id"] is None and set(lines[0]["scores"]) == {"no", "maybe", "yes"}
+
+
+def test_tags_and_answers(models, predicted):
+    words = ["Matt", "lives", "in", "Canada"]
+    lines = predicted(models["tagging"], text=objects({"words": words}, {"text": " ".join(words)}))
+    assert [word["tag"] for word in lines[0]["words"]] == [
+        word.tag for word in Tag(models["tagging"])(tuple(words)).words
+    ]
+    assert lines[0] == lines[1]
+    asked = {"question": "who?", "context": "Matt lives in Canada " * 20}
+    (line,) = predicted(models["span"], "--top-k", 3, text=objects({**asked, "title": "x"}))
+    expected = AnswerQuestion(models["span"])("who?", asked["context"], n_best=3)
+    assert line["text"] == expected.text == asked["context"][line["start"] : line["end"]]
+    assert [each["text"] for each in line["candidates"]] == [c.text for c in expected.candidates]
+
+
+def test_vectors_of_any_head(models, predicted):
+    lines = predicted(models["multiple_choice"], "--task", "embed", text="a b\n\nc")
+    expected = Embed(models["multiple_choice"]).sentences(["a b", "", "c"])
+    for line, vectors in zip(lines, expected, strict=True):
+        np.testing.assert_allclose(line["mean"], vectors.mean, atol=1e-6)
+        np.testing.assert_allclose(line["cls"], vectors.cls, atol=1e-6)
+
+
+def test_files_and_their_order(models, predicted, tmp_path):
+    texts = ["abcdefg"[number % 7] * (1 + number * 17 % 60) for number in range(300)]
+    packed = tmp_path / "texts.txt.xz"
+    packed.write_bytes(lzma.compress(("\ufeff" + "\n".join(texts)).encode("utf-8")))
+    written = tmp_path / "out.jsonl"
+    words = ["--input", packed, "--output", written, "--batch-size", 4]
+    assert predicted(models["classification"], *words) == []
+    lines = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+    expected = Classify(models["classification"])(texts)
+    assert len(lines) == 300 and set(tmp_path.iterdir()) == {packed, written}
+    for line, ours in zip(lines, expected, strict=True):
+        assert line["scores"] == pytest.approx(ours.scores, abs=1e-6)
+        assert line["truncated"] == ours.truncated
+
+
+def test_an_empty_input_gives_nothing(models, predicted, tmp_path):
+    assert predicted(models["classification"], text="") == []
+    assert len(predicted(models["classification"], text="\n")) == 1
+
+
+def test_what_is_written_stays_when_a_line_is_wrong(models, refused, tmp_path):
+    source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("[MASK] a\n" * 5 + "none\n" + "[MASK]\n" * 5)
+    words = ["--input", source, "--output", target, "--batch-size", 2]
+    errors = refused(models["pretraining"], *words)
+    assert f"{source}:6: no [MASK] in 'none'" in errors
+    assert not target.exists()
+    partial = (tmp_path / "out.jsonl.partial").read_text().splitlines()
+    assert len(partial) == 2  # the chunk of 2 lines, not that of 4
+
+
+def test_a_device_is_written_to_and_not_replaced(models, predicted):
+    predicted(models["classification"], "--output", "/dev/null", text="a\n")
+    assert not Path("/dev/null").is_file() and not Path("/dev/null.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("head", "data", "message"),
+    [
+        ("pretraining", b"[MASK]\n\xff\n", "standard input:2: byte 0xff is not UTF-8"),
+        ("pretraining", b"[MASK]\n\n", "standard input:2: no [MASK] in ''"),
+        ("span", b"who?\n", "standard input:1: plain text; expected a JSON object with 'question'"),
+        ("span", b'{"question": "a"}', "standard input:1: its fields are 'question'; expected 'q"),
+        ("tagging", b'{"words": ["a", 1]}', "standard input:1: field 'words' is [\"a\", 1]; exp"),
+        ("tagging", b'{"text": null}', "standard input:1: field 'text' is null; expected a string"),
+        ("tagging", b'{"text": "a"}\n\n', "standard input:2: '' is not valid JSON"),
+        ("tagging", b'{"text": "a"}\n[1]', "standard input:2: '[1]' is no JSON object; expected"),
+        ("tagging", b'{"text": "a"}\n{"text": "\\ud800"}', "standard input:2: a lone surrogate at"),
+        ("tagging", b'{"text": "a", "id": "\\ud800"}', "standard input:1: field 'id' holds a lone"),
+        ("multiple_choice", b"", "no task of its own here; --task embed gives"),
+    ],
+)
+def test_a_wrong_line_is_named(models, refused, head, data, message):
+    assert message in refused(models[head], data=data)
+
+
+@pytest.mark.parametrize(
+    ("head", "words", "message"),
+    [
+        (
+            "tagging",
+            ["--top-k", 3],
+            "--top-k is 3, but tag gives no alternatives; fill-mask",
+        ),
+        ("pretraining", ["--top-k", 0], "top_k is 0; expected 1 up to the vocabulary's"),
+        ("tagging", ["--task", "answer"], "'tagging', with which AnswerQuestion cannot work"),
+        ("tagging", ["--input", "missing.txt"], "missing.txt does not exist"),
+        ("tagging", ["--batch-size", 0], "batch_size is 0"),
+    ],
+)
+def test_wrong_options_are_named(models, refused, head, words, message):
+    assert message in refused(models[head], *words, data=b"[MASK]\n")
+
+
+def test_a_text_that_looks_like_json(models, predicted):
+    words = (models["classification"], "--format", "text")
+    assert len(predicted(*words, text="{a\n{}\n")) == 2
+
+
+def test_chunks_grow_to_a_bound():
+    assert [len(part) for part in chunks(range(100), 4, 16)] == [4, 8, *[16] * 5, 8]
+
+
+def test_results_come_while_the_input_goes_on_and_a_broken_pipe_is_quiet(models, bert_jax):
+    words = ["predict", str(models["classification"]), "--batch-size", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bert_jax.cli.main", *words],
+        env=bert_jax.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,  # what cannot be written is not tried again when the pipe is closed
+    )
+    process.stdin.write(b"a\nb\n")
+    assert [json.loads(process.stdout.readline())["label"] for _ in range(2)]
+    process.stdout.close()
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(b"c\n" * 100)
+    process.stdin.close()
+    assert (process.wait(timeout=60), process.stderr.read()) == (1, b"")
+    process.stderr.close()
