@@ -3,6 +3,8 @@
 Command:
     bert-jax finetune --config configs/finetune/sst2.py --init DIR
 Hardware: any.
+Published (Devlin et al. 2019, table 1; test set, accuracy): BERT-base 93.5,
+BERT-large 94.9.
 """
 
 from ml_collections import ConfigDict

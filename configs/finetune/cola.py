@@ -1,0 +1,21 @@
+"""CoLA of GLUE: whether a sentence is acceptable English.
+
+Command:
+    bert-jax finetune --config configs/finetune/cola.py --init DIR
+Hardware: any.
+Published (Devlin et al. 2019, table 1; test set, Matthews correlation): BERT-base 52.1,
+BERT-large 60.5.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/cola",
+            init_from="",
+            glue=dict(task="CoLA", directory="data/glue/CoLA"),
+            max_length=64,
+        )
+    )

@@ -1,0 +1,22 @@
+"""MNLI of GLUE: whether a sentence entails, contradicts or leaves open another.
+
+Command:
+    bert-jax finetune --config configs/finetune/mnli.py --init DIR
+Hardware: any.
+Published (Devlin et al. 2019, table 1; test sets, accuracy, matched / mismatched): BERT-base
+84.6 / 83.4, BERT-large 86.7 / 85.9.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/mnli",
+            init_from="",
+            glue=dict(task="MNLI", directory="data/glue/MNLI"),
+            max_length=128,
+            evaluations_per_epoch=4,
+        )
+    )

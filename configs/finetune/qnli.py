@@ -1,0 +1,22 @@
+"""QNLI of GLUE: whether a sentence answers a question.
+
+Command:
+    bert-jax finetune --config configs/finetune/qnli.py --init DIR
+Hardware: any.
+Published (Devlin et al. 2019, table 1; test set, accuracy): BERT-base 90.5,
+BERT-large 92.7.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/qnli",
+            init_from="",
+            glue=dict(task="QNLI", directory="data/glue/QNLI"),
+            max_length=128,
+            evaluations_per_epoch=4,
+        )
+    )

@@ -1,0 +1,22 @@
+"""QQP of GLUE: whether two questions ask the same.
+
+Command:
+    bert-jax finetune --config configs/finetune/qqp.py --init DIR
+Hardware: any.
+Published (Devlin et al. 2019, table 1; test set, F1): BERT-base 71.2,
+BERT-large 72.1.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/qqp",
+            init_from="",
+            glue=dict(task="QQP", directory="data/glue/QQP"),
+            max_length=128,
+            evaluations_per_epoch=4,
+        )
+    )

@@ -1,0 +1,30 @@
+"""SWAG: which of four sentences goes on from what was said (Zellers et al. 2018).
+
+Data: train.csv, val.csv and test.csv of https://github.com/rowanz/swagaf.
+Command:
+    bert-jax finetune --config configs/finetune/swag.py --init DIR
+Hardware: any; a batch is 64 sequences. Batch, rate and epochs are those of the paper.
+Published (Devlin et al. 2019, table 4; accuracy): BERT-base 81.6 on the validation set, BERT-large
+86.6 there and 86.3 on the test set.
+"""
+
+from dataclasses import asdict
+
+from ml_collections import ConfigDict
+
+from bert_jax.data.finetuning.choices import swag_files
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/swag",
+            init_from="",
+            choices=dict(files=asdict(swag_files("data/swag"))),
+            max_length=128,
+            num_epochs=3,
+            batch_size=16,
+            optimizer=dict(peak_learning_rate=2e-5),
+            evaluations_per_epoch=4,
+        )
+    )

@@ -1,0 +1,41 @@
+"""Your own table: a class or a number for every text, or pair of texts, of a file.
+
+Copy this file and change the lines that say so; or leave it and override them on the command line.
+Command:
+    bert-jax finetune --config configs/finetune/table.py --init DIR \\
+      --config.sentences.files.train=train.csv --config.sentences.files.validation=held_out.csv
+Hardware: any.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/table",
+            init_from="",
+            sentences=dict(
+                files=dict(
+                    # Change: the files, also packed. test="..." is predicted when all is learned.
+                    train="data/table/train.csv",
+                    validation="data/table/validation.csv",
+                    test="",
+                    # Change: "csv", "tsv" (tabs, no quotes) or "jsonl"; without a first line of
+                    # names header=False, and columns go by number: "0", "1", ...
+                    form=dict(kind="csv", header=True),
+                    # Change: the columns; second="..." for pairs.
+                    first="text",
+                    second="",
+                    label="label",
+                    # Change: the labels as they stand in the files; () if they are numbers.
+                    labels=("negative", "positive"),
+                ),
+                # Change: the first one chooses the best checkpoint; of classes accuracy, f1 and
+                # matthews, of numbers pearson and spearman.
+                metrics=("accuracy",),
+            ),
+            # Change: the most tokens of a text; longer ones are cut.
+            max_length=128,
+        )
+    )

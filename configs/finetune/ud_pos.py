@@ -1,0 +1,29 @@
+"""Universal Dependencies: the part of speech (UPOS) of every word, from CoNLL-U files.
+
+Data: a treebank of https://universaldependencies.org, here English EWT. Another column is taken
+with --config.tags.files.tag=XPOS, another language by its files.
+Command:
+    bert-jax finetune --config configs/finetune/ud_pos.py --init DIR
+Hardware: any. The BERT paper has no score of this task.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/ud_pos",
+            init_from="",
+            tags=dict(
+                files=dict(
+                    train="data/ud_ewt/en_ewt-ud-train.conllu",
+                    validation="data/ud_ewt/en_ewt-ud-dev.conllu",
+                    test="data/ud_ewt/en_ewt-ud-test.conllu",
+                    kind="conllu",
+                    learn_as="as_written",
+                )
+            ),
+            max_length=128,
+        )
+    )
