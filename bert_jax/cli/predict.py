@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         default="auto",
-        help='of the input; auto: JSON Lines if the first line begins with "{" (default: auto)',
+        help='of the input; auto: JSON Lines if FILE is .jsonl or the first line begins with "{" '
+        "(default: auto)",
     )
     parser.add_argument(
         "--output",

@@ -39,7 +39,7 @@ def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[Input
 
     Args:
       path: also packed (.gz, .xz, .zst); None for standard input.
-      form: "auto" takes them for JSON Lines if the first begins with "{".
+      form: "auto" is JSON Lines for a file called so, and where the first line begins with "{".
       fields: sets of fields, one of which an object must have; others are passed over. A line of
         plain text is the field "text".
 
@@ -55,7 +55,8 @@ def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[Input
     first = next(lines, None)
     if first is None:
         return
-    objects = form == "jsonl" or (form == "auto" and first.lstrip().startswith("{"))
+    named = ".jsonl" in Path(name).suffixes[-2:]  # the last may be that of a packed file
+    objects = form == "jsonl" or (form == "auto" and (named or first.lstrip().startswith("{")))
     for number, line in enumerate(chain([first], lines), start=1):
         place = f"{name}:{number}"
         text = line.removesuffix("\n").removesuffix("\r")
@@ -104,9 +105,8 @@ def _object(text: str, place: str, fields: Fields) -> InputLine:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{place}: {text[:80]!r} is not valid JSON ({error or type(error).__name__}); the "
-            "first line made this JSON Lines: expected an object on every line (--format text "
-            "takes lines as they are)"
+            f"{place}: {text[:80]!r} is not valid JSON ({error or type(error).__name__}); "
+            "expected JSON Lines, an object on every line (--format text takes lines as they are)"
         ) from error
     if not isinstance(record, dict):
         raise ValueError(f"{place}: {text[:80]!r} is no JSON object; expected {_expected(fields)}")

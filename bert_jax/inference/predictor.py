@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from bert_jax.data.finetuning.features import Features
 from bert_jax.inference.batch_runner import BatchRunner, Program, Row
-from bert_jax.inference.work_dir import load_trained
+from bert_jax.inference.work_dir import load_trained, read_model
 from bert_jax.models.model import Head
 
 # `[CLS]`, a token of either text of a pair, and two `[SEP]`.
@@ -39,8 +39,8 @@ class Predictor:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; expected 1 or more")
-        trained = load_trained(str(work_dir))
-        head, positions = trained.config.head, trained.config.encoder.max_positions
+        config, _ = read_model(Path(work_dir))
+        head, positions = config.head, config.encoder.max_positions
         if head not in self.heads:
             raise ValueError(
                 f"{work_dir}: its model has the head {head!r}, with which "
@@ -52,6 +52,7 @@ class Predictor:
                 f"max_length is {max_length}; expected {_SHORTEST} up to the model's {positions} "
                 "positions"
             )
+        trained = load_trained(str(work_dir))
         self.config = trained.config
         self.tokenizer = trained.tokenizer
         self.max_length = max_length or positions

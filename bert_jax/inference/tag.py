@@ -94,7 +94,7 @@ class Tag(Predictor):
         return self._tag(text)
 
     def _tag(self, texts: Sequence[Words]) -> list[TaggedText]:
-        check_strings([[text] if isinstance(text, str) else text for text in texts])
+        check_strings([text if isinstance(text, (tuple, list)) else [text] for text in texts])
         splits = self._split(texts)
         found = iter(self._tags([words for _, words in splits if words]))
         return [self._result(split, next(found) if split.words else []) for split in splits]

@@ -202,6 +202,14 @@ def test_a_text_that_looks_like_json(models, predicted):
     assert len(predicted(*words, text="{a\n{}\n")) == 2
 
 
+def test_a_file_called_json_lines_is_that(models, refused, predicted, tmp_path):
+    source = tmp_path / "texts.jsonl.xz"
+    source.write_bytes(lzma.compress(b'\n{"text": "a"}\n'))
+    assert f"{source}:1: '' is not valid JSON" in refused(models["tagging"], "--input", source)
+    source.write_bytes(lzma.compress(b' {"text": "a"}\n'))
+    assert len(predicted(models["tagging"], "--input", source)) == 1
+
+
 def test_chunks_grow_to_a_bound():
     assert [len(part) for part in chunks(range(100), 4, 16)] == [4, 8, *[16] * 5, 8]
 

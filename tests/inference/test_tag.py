@@ -116,5 +116,7 @@ def test_labels_say_whether_there_are_entities(both, tag):
 def test_what_cannot_be_tagged(both, tag):
     with pytest.raises(UnusableText, match="^text 1 of 2: of type int, expected a string"):
         tag(["a", ["b", 3]])
+    with pytest.raises(UnusableText, match="^text 1 of 2: of type NoneType, expected a string"):
+        tag(["a", None])
     with pytest.raises(ValueError, match="'classification'.*Tag.*'tagging'"):
         Tag(both("classification").ours)
