@@ -15,23 +15,25 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.flops import encoder_training_flops
 from bert_jax.cli.config import write_resolved
+from bert_jax.cli.finetune_messages import describe
 from bert_jax.cli.finetune_programs import Programs, make_programs
-from bert_jax.cli.finetune_start import check_mesh, encoder_of, first_state, open_source
+from bert_jax.cli.finetune_start import check_data, check_mesh, encoder_of, first_state, open_source
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
 from bert_jax.data.loader import Loader
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, padding, row_lengths
+from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, row_lengths
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
+    chosen_step,
     write_model,
 )
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
-from bert_jax.models.parameters import Parameters, count
+from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.classifier_task import ClassifierTask
 from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer, load_parameters
 from bert_jax.training.early_stopping import EarlyStopping
@@ -43,7 +45,6 @@ from bert_jax.training.peaks import peak_flops
 from bert_jax.training.progress import format_metric
 from bert_jax.training.reporting import LOG_NAME, Reporter
 from bert_jax.training.sharding import local_rows, parameter_shardings
-from bert_jax.training.state import learned
 
 SCORES_NAME = "scores.json"
 PREDICTIONS_NAME = "predictions"
@@ -133,12 +134,18 @@ class FinetuneRun:
         )
         state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0
-        if first:
-            self._write_provenance()
-            print("\n".join(self._describe()))
-            print(f"start      {origin}", flush=True)
         early = EarlyStopping(self.best_metric, config.patience, lower)
         early.observe_all(self._evaluations(start))
+        ended = start == self.total_steps or early.enough
+        concluded = ended and self._concluded(early.best_step)
+        if first:
+            end = " (finished: nothing to do)" if concluded else ""
+            print("\n".join(describe(self)))
+            print(f"start      {origin}{end}", flush=True)
+        if concluded:
+            return True
+        if first:
+            self._write_provenance()
         interval = -(-self.plan.steps_per_epoch // config.evaluations_per_epoch)
         trainer = Trainer(
             mesh=self.mesh,
@@ -208,6 +215,14 @@ class FinetuneRun:
         write_file(self.work_dir / SCORES_NAME, json.dumps(content, indent=2) + "\n")
         self._write_model(best_step)
 
+    def _concluded(self, best_step: int | None) -> bool:
+        """Whether `_finish` has done its work for this best step."""
+        scores = self.work_dir / SCORES_NAME
+        if best_step is None or not scores.is_file():
+            return False
+        told: int = json.loads(scores.read_text(encoding="utf-8"))["step"]
+        return told == best_step == chosen_step(self.work_dir)
+
     def _best(self, step: int) -> Parameters:
         definition = self.task.definition
         shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.mesh)
@@ -233,22 +248,6 @@ class FinetuneRun:
             "examples": self.data.train.fingerprint,
             "tokenizer": self.tokenizer.fingerprint,
         }
-
-    def _describe(self) -> list[str]:
-        shapes, train = self.task.definition.shapes, self.data.train
-        assert train is not None
-        learning = count(learned(shapes, self.programs.tuning.learns))
-        each = ", ".join(map(str, self.row_lengths))
-        sets = {**self.data.validation, **self.data.test}
-        held = [f"{len(examples.features):,} {name}" for name, examples in sets.items()]
-        return [
-            f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
-            f"{self.compute.dtype}, {self.compute.attention} attention",
-            f"examples   {len(train):,} to learn from, {', '.join(held)}",
-            f"batches    {self.total_steps:,} of {self.config.batch_size} in "
-            f"{self.config.num_epochs} epochs, rows of {each} tokens, "
-            f"{padding(train, self.row_lengths):.1%} padding",
-        ]
 
     def _reporter(self, start: int, closing: ExitStack) -> Reporter:
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.compute.dtype)
@@ -283,8 +282,9 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     source, tokenizer = open_source(config)
     encoder = encoder_of(config, source)
     data = config.open(tokenizer, train=True, test=True)
+    check_data(config, encoder, data)
     model = data.head.on(encoder, config.head_dropout)
     compute = config.compute.resolve(jax.default_backend(), encoder)
-    lengths = row_lengths(data, config.max_shapes)
+    lengths = row_lengths(data, config.max_shapes, encoder.max_positions)
     programs = make_programs(config, model, compute, mesh)
     return FinetuneRun(config, mesh, source, tokenizer, data, model, compute, lengths, programs)

@@ -10,6 +10,8 @@ from jax.sharding import Mesh
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.scoring import LOSS
+from bert_jax.finetuning.task_data import TaskData
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, chosen_step, read_model
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
@@ -64,6 +66,28 @@ def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
                 f"{name}={size} is not divisible by {by} (parts of the mesh, times "
                 "accumulation_steps in training): choose another"
             )
+
+
+def check_data(config: FinetuneConfig, encoder: EncoderConfig, data: TaskData) -> None:
+    """Raises ValueError if the model cannot tell the segments of a pair apart, or nothing is best.
+
+    A model without any segments is told of pairs by `[SEP]` alone, as it was in pretraining.
+    """
+    sets = [data.train, *(each.features for each in data.validation.values())]
+    sequences = [features.sequences for features in sets if features is not None]
+    pairs = any((each.second_starts < each.lengths).any() for each in sequences)
+    if pairs and encoder.num_segments == 1:
+        raise ValueError(
+            f"the task is of pairs, but the model of {config.init_from} has one segment "
+            "(num_segments=1): expected two, or none; start from another model"
+        )
+    losses = [data.metric_of(name, LOSS) for name in data.validation]
+    known = (*data.metrics, *losses)
+    if config.best_metric and config.best_metric not in known:
+        raise ValueError(
+            f"best_metric={config.best_metric!r} is no metric of this task; expected one of "
+            f"{', '.join(known)}, or '' for {data.best_metric}"
+        )
 
 
 def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainState, str]:

@@ -49,6 +49,7 @@ VERBS = {
     "finetune": Verb(
         "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", trains=True
     ),
+    "evaluate": Verb("score a fine-tuned model on a file of its task", "bert_jax.cli.evaluate"),
     "import": Verb(
         "bring a BERT of another framework in",
         "bert_jax.cli.import_model",

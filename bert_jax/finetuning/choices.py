@@ -37,6 +37,11 @@ class ChoiceSet(ExampleSet):
     examples: ChoiceExamples
     labels: tuple[str, ...]
 
+    @property
+    def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `ExampleSet`."""
+        return ("accuracy",)
+
     def scores(self, logits: Logits) -> dict[str, float]:
         """accuracy."""
         return self._accuracy(logits.argmax(axis=1))

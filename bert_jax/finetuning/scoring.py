@@ -114,12 +114,16 @@ class Judge:
         return found
 
 
-def row_lengths(data: TaskData, max_shapes: int) -> tuple[int, ...]:
-    """What rows of all sets of a task are padded to, at most `max_shapes` lengths."""
+def row_lengths(data: TaskData, max_shapes: int, max_positions: int) -> tuple[int, ...]:
+    """What rows of all sets of a task are padded to: `max_shapes` lengths at most.
+
+    Multiples of 8, but no more than the model has positions.
+    """
     sets = [*data.validation.values(), *data.test.values()]
     lengths = [each.features.lengths for each in sets]
     lengths += [] if data.train is None else [data.train.lengths]
-    return choose_lengths(np.concatenate(lengths), max_shapes)
+    chosen = choose_lengths(np.concatenate(lengths), max_shapes)
+    return tuple(min(length, max_positions) for length in chosen)
 
 
 def padding(features: Features, lengths: Sequence[int]) -> float:

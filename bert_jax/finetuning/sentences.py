@@ -50,11 +50,15 @@ class SentencesConfig:
 
 @dataclass(frozen=True)
 class GlueConfig:
-    """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2"."""
+    """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2".
+
+    validation: a file in the form of the directory's dev.tsv, to be judged on instead; "" for that.
+    """
 
     task: str
     directory: str
     sigmoid: bool = False
+    validation: str = ""
 
     def __post_init__(self) -> None:
         if self.sigmoid and len(glue_task(self.task).labels) != 2:
@@ -125,15 +129,20 @@ def open_glue(
     task = glue_task(config.task)
     found = glue_files(config.task, config.directory)
 
+    judged_on = found.validation
+    if config.validation:
+        form = next(iter(judged_on.values()))
+        judged_on = {"validation": dataclasses.replace(form, validation=config.validation)}
+
     def read(name: str, files: SentenceFiles, split: Split) -> SentenceSet:
-        return _read(name, files, split, tokenizer, max_length, task.metrics, config.sigmoid, task)
+        submitted = task if split == "test" else None
+        metrics, sigmoid = task.metrics, config.sigmoid
+        return _read(name, files, split, tokenizer, max_length, metrics, sigmoid, submitted)
 
     return TaskData(
         head=_head(found.train, config.sigmoid),
         train=read("train", found.train, "train").features if train else None,
-        validation={
-            name: read(name, each, "validation") for name, each in found.validation.items()
-        },
+        validation={name: read(name, each, "validation") for name, each in judged_on.items()},
         test={name: read(name, each, "test") for name, each in found.test.items()} if test else {},
         primary=task.primary,
     )

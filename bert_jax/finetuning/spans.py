@@ -22,6 +22,8 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
 from bert_jax.tasks.span_scores import squad_scores
 
+_METRICS = ("f1", "exact_match")
+
 
 @dataclass(frozen=True)
 class SpansConfig:
@@ -51,6 +53,11 @@ class SpanSet(ExampleSet):
     def features(self) -> Features:  # type: ignore[override]
         """Of the windows."""
         return self.windows.features
+
+    @property
+    def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `ExampleSet`."""
+        return _METRICS
 
     def answers(self, logits: Logits) -> list[Answer]:
         """The candidates for every question."""
@@ -84,7 +91,7 @@ class SpanSet(ExampleSet):
 
     def _scores(self, predictions: dict[str, str]) -> dict[str, float]:
         percent = squad_scores(predictions, self._references)
-        return {name: percent[name] / 100 for name in ("f1", "exact_match")}
+        return {name: percent[name] / 100 for name in _METRICS}
 
     @cached_property
     def _references(self) -> dict[str, tuple[str, ...]]:

@@ -17,7 +17,9 @@ from bert_jax.data.finetuning.tags import (
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
-from bert_jax.tasks.entity_scores import entity_scores, tag_accuracy
+from bert_jax.tasks.entity_scores import entity_counts, entity_scores, tag_accuracy
+
+_OF_ENTITIES = ("f1", "precision", "recall")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class TagSet(ExampleSet):
         """Of the windows."""
         return self.windows.features
 
+    @property
+    def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
+        """See `ExampleSet`."""
+        return (*_OF_ENTITIES, "accuracy") if self.entities else ("accuracy",)
+
     def tags(self, logits: Logits) -> list[list[str]]:
         """The predicted tag of every word of every sentence."""
         return tags_of(self.windows, logits.argmax(axis=-1))
@@ -53,6 +60,15 @@ class TagSet(ExampleSet):
     def scores(self, logits: Logits) -> dict[str, float]:
         """accuracy of words; for entities their f1, precision and recall before it."""
         return self._scores(self.tags(logits))
+
+    def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
+        """Of entities: precision, recall and f1 of each type, and how many there are."""
+        gold = self.sentences.tags
+        assert gold is not None
+        if not self.entities:
+            return {}
+        counts = entity_counts(self.tags(logits), gold, "IOB2")
+        return {kind: row.scores() | row._asdict() for kind, row in counts.items()}
 
     def chance(self, metric: str) -> float:
         """See `ExampleSet.chance`."""
@@ -75,7 +91,7 @@ class TagSet(ExampleSet):
         if not self.entities:
             return found
         entities = entity_scores(tags, gold, "IOB2")
-        return {name: entities[name] for name in ("f1", "precision", "recall")} | found
+        return {name: entities[name] for name in _OF_ENTITIES} | found
 
 
 def open_tags(

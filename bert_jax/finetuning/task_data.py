@@ -22,13 +22,20 @@ class ExampleSet(abc.ABC):
 
     The logits are float32 [examples, ...], or [tokens, ...] of `features.sequences.token_ids`
     where the model scores every token.
+
+    metrics: what `scores` gives, by name.
     """
 
     features: Features
+    metrics: tuple[str, ...]
 
     @abc.abstractmethod
     def scores(self, logits: Logits) -> dict[str, float]:
         """The task's metrics, as its official scorer has them. For sets with labels."""
+
+    def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
+        """The metrics of each type of answer, where the task's scorer tells them apart."""
+        return {}
 
     @abc.abstractmethod
     def chance(self, metric: str) -> float:
@@ -74,6 +81,12 @@ class TaskData:
     def metric_of(self, name: str, metric: str) -> str:
         """What a metric of the validation set `name` is called: with the set's name from two on."""
         return metric if len(self.validation) == 1 else f"{name}_{metric}"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of all metrics of all validation sets."""
+        sets = self.validation.items()
+        return tuple(self.metric_of(name, metric) for name, each in sets for metric in each.metrics)
 
     @property
     def best_metric(self) -> str:

@@ -92,10 +92,13 @@ class Checkpointer:
         latest = self._checkpointer.latest
         return latest is not None and bool(latest.metrics)
 
-    def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
+    def save(
+        self, state: TrainState, metrics: Mapping[str, float] | None, *, replacing: bool = False
+    ) -> None:
         """Saves `state` under its own step; returns while the bytes are still being written.
 
         metrics: the held-out metrics at this step, for `keep_best`; None where not evaluated.
+        replacing: a checkpoint of this step that there is already.
 
         Raises:
           ValueError: `best_metric` is not among `metrics`.
@@ -109,6 +112,7 @@ class Checkpointer:
             int(state.step),
             {"params": state.params, "optimizer": _as_tree(state.opt_state)},
             force=True,
+            overwrite=replacing,
             metrics=dict(metrics) if metrics else None,
             custom_metadata={"identity": self._identity},
         )
@@ -190,6 +194,22 @@ def load_parameters(
             for name, shape in definition.shapes.items()
         }
         return checkpointer.load_checkpointables(step, {"params": abstract})["params"]
+
+
+def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
+    """What the checkpoint of a step belongs to: the `identity` its `Checkpointer` was given.
+
+    Raises:
+      ValueError: there is no whole checkpoint of that step; names those that there are.
+    """
+    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+        steps = sorted(checkpoint.step for checkpoint in checkpointer.checkpoints)
+        if step not in steps:
+            there = ", ".join(map(str, steps)) or "none"
+            raise ValueError(f"{directory}: no checkpoint of step {step}; there are: {there}")
+        metadata = checkpointer.checkpointables_metadata(step).custom_metadata or {}
+        identity: Mapping[str, Any] = metadata.get("identity", {})
+        return identity
 
 
 def newest_step(directory: Path) -> int:

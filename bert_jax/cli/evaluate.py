@@ -1,0 +1,98 @@
+"""Score a fine-tuned model, as its run did, on the validation set or another file of the task.
+
+    bert-jax evaluate runs/sst2
+    bert-jax evaluate runs/wnut17 --data emerging.test.annotated --output scores.json
+
+The checkpoint is the one that did best. Of entities each type has a row of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+
+from bert_jax.cli.compilation_cache import keep_programs
+from bert_jax.cli.evaluate_run import Evaluation, SetScores, open_evaluation
+from bert_jax.data.files import write_file
+from bert_jax.training import distributed
+from bert_jax.training.progress import format_metric
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `evaluate`."""
+    parser.add_argument("work_dir", metavar="WORKDIR", help="of `finetune`")
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="in place of the validation file, in its form; of GLUE also a directory",
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="of the checkpoint (default: the best)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="for the scores, as JSON")
+    parser.add_argument("--predictions", metavar="DIR", help="for what was predicted")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score, print, and write what was asked for."""
+    keep_programs()
+    distributed.join()
+    evaluation = open_evaluation(Path(args.work_dir), args.data, args.step)
+    directory = Path(args.predictions) if args.predictions else None
+    found = evaluation.score(directory)
+    if jax.process_index() != 0:
+        return 0
+    print("\n".join(_lines(evaluation, found)))
+    if args.output:
+        output = Path(args.output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_file(output, json.dumps(_content(evaluation, args.data, found), indent=2) + "\n")
+    return 0
+
+
+def _lines(evaluation: Evaluation, found: Mapping[str, SetScores]) -> list[str]:
+    mesh = evaluation.scorer.mesh
+    lines = [
+        f"model      {evaluation.work_dir}, step {evaluation.step:,}",
+        f"devices    {mesh.size} x {mesh.devices.flat[0].device_kind}",
+    ]
+    for name, each in found.items():
+        lines.append(f"{name}: {each.examples:,} examples")
+        lines += [f"  {metric:28s} {format_metric(metric, x)}" for metric, x in each.scores.items()]
+        lines += _table(each.by_type)
+        lines += [f"predictions: {file}" for file in each.files]
+    return lines
+
+
+def _table(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    if not rows:
+        return []
+    columns = list(next(iter(rows.values())))
+    lines = [f"  {'type':28s}" + "".join(f" {column:>9s}" for column in columns)]
+    for kind, row in rows.items():
+        cells = [f"{x:9.3f}" if isinstance(x, float) else f"{x:9,d}" for x in row.values()]
+        lines.append(f"  {kind:28s} {' '.join(cells)}")
+    return lines
+
+
+def _content(
+    evaluation: Evaluation, data: str | None, found: Mapping[str, SetScores]
+) -> dict[str, object]:
+    sets = {
+        name: {
+            "examples": each.examples,
+            "scores": each.scores,
+            **({"types": each.by_type} if each.by_type else {}),
+        }
+        for name, each in found.items()
+    }
+    return {
+        "work_dir": str(evaluation.work_dir),
+        "step": evaluation.step,
+        "data": data,
+        "sets": sets,
+    }

@@ -1,0 +1,30 @@
+"""What `finetune` says before its first step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bert_jax.finetuning.scoring import padding
+from bert_jax.models.parameters import count
+from bert_jax.training.state import learned
+
+if TYPE_CHECKING:
+    from bert_jax.cli.finetune_run import FinetuneRun
+
+
+def describe(run: FinetuneRun) -> list[str]:
+    """Lines: the model and how much of it learns, the examples, the batches."""
+    shapes, train = run.task.definition.shapes, run.data.train
+    assert train is not None
+    learning = count(learned(shapes, run.programs.tuning.learns))
+    each = ", ".join(map(str, run.row_lengths))
+    sets = {**run.data.validation, **run.data.test}
+    held = [f"{len(examples.features):,} {name}" for name, examples in sets.items()]
+    return [
+        f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
+        f"{run.compute.dtype}, {run.compute.attention} attention",
+        f"examples   {len(train):,} to learn from, {', '.join(held)}",
+        f"batches    {run.total_steps:,} of {run.config.batch_size} in "
+        f"{run.config.num_epochs} epochs, rows of {each} tokens, "
+        f"{padding(train, run.row_lengths):.1%} padding",
+    ]

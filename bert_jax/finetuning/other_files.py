@@ -1,0 +1,34 @@
+"""The same task on another file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from bert_jax.data.input_paths import is_tfds
+from bert_jax.finetuning.config import FinetuneConfig
+
+
+def judged_on(config: FinetuneConfig, path: str) -> FinetuneConfig:
+    """The config with `path` in place of its validation file.
+
+    path: a file of the same form; of a task of GLUE also a directory or "tfds:glue/...".
+    """
+    if config.glue is not None:
+        if is_tfds(path) or Path(path).is_dir():
+            return replace(config, glue=replace(config.glue, directory=path, validation=""))
+        return replace(config, glue=replace(config.glue, validation=path))
+    for name in ("sentences", "choices", "tags", "spans"):
+        section = getattr(config, name)
+        if section is not None:
+            files = replace(section.files, validation=path)
+            return replace(config, **{name: replace(section, files=files)})
+    raise AssertionError("a config has a section")
+
+
+def with_labels(config: FinetuneConfig, labels: tuple[str, ...]) -> FinetuneConfig:
+    """The config with the labels a model has, so that no training file is read for them."""
+    if config.tags is None:
+        return config
+    files = replace(config.tags.files, labels=labels)
+    return replace(config, tags=replace(config.tags, files=files))
