@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import jax
 
@@ -14,7 +13,6 @@ from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.model import Head, Model, ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import differences, load_parameters, newest_step
@@ -23,16 +21,15 @@ from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_sharding
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
-ModelT = TypeVar("ModelT", bound=Model)
 
 
 @dataclass(frozen=True)
-class TrainedModel(Generic[ModelT]):
+class TrainedModel:
     """A model on this process's first device, ready to be called."""
 
     config: ModelConfig
     tokenizer: Tokenizer
-    model: ModelT
+    model: Model
 
 
 def write_model(config: ModelConfig, origin: Mapping[str, str], work_dir: Path) -> None:
@@ -125,7 +122,7 @@ def load_for_export(
     return config, step, {name: parameters[name] for name in wanted}
 
 
-def load_trained(work_dir: str) -> TrainedModel[Model]:
+def load_trained(work_dir: str) -> TrainedModel:
     """Loads what `bert-jax pretrain` or `import` left in `work_dir`.
 
     Raises:
@@ -137,18 +134,3 @@ def load_trained(work_dir: str) -> TrainedModel[Model]:
     params = load_model_parameters(directory, config, compute)
     tokenizer = Tokenizer.load(directory / TOKENIZER_NAME)
     return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
-
-
-def load_masked_lm(work_dir: str) -> TrainedModel[PretrainingModel]:
-    """`load_trained` of a model that guesses masked tokens.
-
-    Raises:
-      ValueError: as `load_trained`, or it has no masked-LM head.
-    """
-    trained = load_trained(work_dir)
-    if not isinstance(trained.model, PretrainingModel):
-        raise ValueError(
-            f"{work_dir}: its model has the head {trained.config.head!r}, which guesses no masked "
-            "words; expected 'pretraining' or 'masked_lm'"
-        )
-    return TrainedModel(trained.config, trained.tokenizer, trained.model)
