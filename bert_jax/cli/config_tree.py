@@ -27,13 +27,24 @@ def with_every_key(cls: type, values: Any) -> ConfigDict:
         if not field.init:
             continue
         if field.name in values:
-            value = values[field.name]
+            value = _on_default(field, values[field.name])
         elif field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
         else:
             value = None if field.default is dataclasses.MISSING else field.default
         tree[field.name] = _with_type(hints[field.name], value)
     return tree
+
+
+def _on_default(field: dataclasses.Field[Any], value: Any) -> Any:
+    """A section over the field's own default, which may be another than that of its class."""
+    if field.default_factory is dataclasses.MISSING or not isinstance(value, (Mapping, ConfigDict)):
+        return value
+    default = field.default_factory()
+    if not dataclasses.is_dataclass(default):
+        return value
+    own = {each.name: getattr(default, each.name) for each in dataclasses.fields(default)}
+    return own | {key: value[key] for key in value}
 
 
 def _with_type(hint: Any, value: Any) -> Any:

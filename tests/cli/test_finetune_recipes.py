@@ -80,3 +80,9 @@ def test_recipes_read_the_official_files(
         (found,) = sets.values()
         of_tags = getattr(found, "sentences", None)
         assert len(found.features if of_tags is None else of_tags) == examples
+
+
+@pytest.mark.parametrize("name", ["squad", "table"])
+def test_a_recipe_that_changes_the_rate_keeps_the_warm_up_of_fine_tuning(name: str) -> None:
+    optimizer = load(name, "optimizer.peak_learning_rate=1e-5").optimizer
+    assert (optimizer.warmup_steps, optimizer.warmup_fraction) == (0, 0.1)
