@@ -25,11 +25,11 @@ T = TypeVar("T")
 RESOLVED_NAME = "config.json"
 
 
-def add_config_argument(parser: argparse.ArgumentParser) -> None:
+def add_config_argument(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Give a verb `--config FILE.py[:ARGUMENT]`; `--config.a.b=value` overrides any key of it."""
     parser.add_argument(
         "--config",
-        required=True,
+        required=required,
         metavar="FILE.py",
         help="a config file; any key of it is overridden as --config.section.key=value "
         "(None where a key may be empty)",

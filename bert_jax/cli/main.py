@@ -50,6 +50,9 @@ VERBS = {
         "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", trains=True
     ),
     "evaluate": Verb("score a fine-tuned model on a file of its task", "bert_jax.cli.evaluate"),
+    "sweep": Verb(
+        "fine-tune over a grid of dials and seeds, and report", "bert_jax.cli.sweep", trains=True
+    ),
     "import": Verb(
         "bring a BERT of another framework in",
         "bert_jax.cli.import_model",

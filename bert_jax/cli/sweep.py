@@ -1,0 +1,147 @@
+"""Fine-tune over a grid of batch sizes, learning rates, epochs and seeds, and report.
+
+    bert-jax sweep --config configs/finetune/cola.py --init runs/mine --output runs/sweep-cola
+
+Every combination is trained with every seed (by default the grid of Devlin et al. 2019, appendix
+A.3, 120 runs), each in a directory of its own in OUTPUT/runs with its own output in output.txt.
+The same command goes on where it was stopped. OUTPUT/results.json holds every run, report.html and
+report.png the table and the picture. The best run's directory is named at the end; `evaluate`,
+`predict` and `export` take it. It is one process, on all its devices.
+
+    bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
+
+makes a report, or one of several sweeps, from results.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from bert_jax.cli.compilation_cache import keep_programs
+from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.sweep_run import Keep, open_sweep
+from bert_jax.cli.work_dir_lock import only_writer
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.sweep import Grid
+from bert_jax.finetuning.sweep_report import write_report
+from bert_jax.finetuning.sweep_results import read_results
+from bert_jax.finetuning.sweep_table import aligned, table, verdict
+from bert_jax.training.interruption import StopRequest
+
+# Keys of the config that the sweep sets, and the option that does.
+_SWEPT = {
+    "work_dir": "--output",
+    "batch_size": "--batch-sizes",
+    "optimizer.peak_learning_rate": "--learning-rates",
+    "num_epochs": "--epochs",
+}
+_GRID = Grid()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `sweep`."""
+    add_config_argument(parser, required=False)
+    parser.add_argument(
+        "--init",
+        metavar="DIR",
+        help="the work directory of `pretrain` or `import` to start from (--config.init_from)",
+    )
+    parser.add_argument("--output", metavar="DIR", help="where runs, results and report go")
+    for name, kind, default in (
+        ("--batch-sizes", int, _GRID.batch_sizes),
+        ("--learning-rates", float, _GRID.learning_rates),
+        ("--epochs", int, _GRID.num_epochs),
+    ):
+        shown = " ".join(f"{value:g}" for value in default)
+        parser.add_argument(name, nargs="+", type=kind, metavar="X", help=f"default: {shown}")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help=f"runs of each combination, from --config.seed on (default: {_GRID.num_seeds})",
+    )
+    parser.add_argument(
+        "--keep",
+        choices=get_args(Keep),
+        help="whose checkpoints stay: those of every run, of the best so far, or none "
+        "(default: best)",
+    )
+    parser.add_argument(
+        "--report-only",
+        nargs="+",
+        metavar="DIR",
+        help="train nothing: make the report of these outputs again, in --output or in the one DIR",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train to the last run, or until told to stop; or report alone."""
+    if args.report_only:
+        return _report(args)
+    for name in ("config", "output"):
+        if not getattr(args, name):
+            raise ValueError(f"--{name} is missing: a sweep wants --config FILE.py --output DIR")
+    config, output = _load(args), Path(args.output)
+    grid = _grid(args, config.seed)
+    keep_programs()
+    sweep = open_sweep(config, output, grid, args.keep or "best", _command(args, grid))
+    # Left last: the save under way is finished before a signal may kill again.
+    with StopRequest() as stop, only_writer(output):
+        finished = sweep.run(stop)
+        if not finished:
+            return stop.exit_code
+        results, files = sweep.results(), write_report([sweep.results()], output)
+        lines = ["", *aligned(table(results)), "", *verdict(results), *sweep.conclude()]
+    print("\n".join([*lines, *(f"report: {file}" for file in files)]))
+    return 0
+
+
+def _load(args: argparse.Namespace) -> FinetuneConfig:
+    for word in args.config_overrides:
+        key = word.removeprefix("--config.").partition("=")[0]
+        if key in _SWEPT:
+            raise ValueError(f"{word}: a sweep sets that by itself; use {_SWEPT[key]}")
+    init = [f"--config.init_from={args.init}"] if args.init else []
+    return load_config(FinetuneConfig, args.config, [*init, *args.config_overrides])
+
+
+def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
+    given = {
+        "batch_sizes": args.batch_sizes and tuple(args.batch_sizes),
+        "learning_rates": args.learning_rates and tuple(args.learning_rates),
+        "num_epochs": args.epochs and tuple(args.epochs),
+        "num_seeds": args.seeds,
+    }
+    grid = replace(_GRID, **{name: x for name, x in given.items() if x is not None})
+    return replace(grid, first_seed=first_seed)
+
+
+def _command(args: argparse.Namespace, grid: Grid) -> str:
+    """What makes the results again, defaults spelt out."""
+    words = ["bert-jax", "sweep", "--config", args.config]
+    words += ["--init", args.init] if args.init else []
+    words += ["--output", args.output, *args.config_overrides]
+    words += ["--batch-sizes", *map(str, grid.batch_sizes)]
+    words += ["--learning-rates", *map(str, grid.learning_rates)]
+    words += ["--epochs", *map(str, grid.num_epochs), "--seeds", str(grid.num_seeds)]
+    return shlex.join(words)
+
+
+def _report(args: argparse.Namespace) -> int:
+    others = ("config", "init", "batch_sizes", "learning_rates", "epochs", "seeds", "keep")
+    given = [name for name in others if getattr(args, name) is not None]
+    if given or args.config_overrides:
+        option = args.config_overrides[0] if not given else f"--{given[0].replace('_', '-')}"
+        raise ValueError(f"--report-only trains nothing, so {option} means nothing to it")
+    if len(args.report_only) > 1 and not args.output:
+        raise ValueError("--report-only of several sweeps: --output says where the report goes")
+    sweeps = [read_results(Path(directory)) for directory in args.report_only]
+    for results in sweeps:
+        print("\n".join([results.task, *aligned(table(results)), "", *verdict(results), ""]))
+    files = write_report(sweeps, Path(args.output or args.report_only[0]))
+    print("\n".join(f"report: {file}" for file in files))
+    return 0

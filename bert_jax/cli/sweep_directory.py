@@ -1,0 +1,121 @@
+"""What a sweep leaves in its directory: whose it is, and how each of its runs ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_jax.cli.finetune_run import SCORES_NAME, FinetuneRun
+from bert_jax.conversion import to_plain
+from bert_jax.data.files import write_file
+from bert_jax.inference.work_dir import (
+    CHECKPOINTS_NAME,
+    MODEL_NAME,
+    TOKENIZER_NAME,
+    chosen_step,
+)
+from bert_jax.training.checkpoint import differences
+from bert_jax.training.metrics_log import read_metrics
+from bert_jax.training.reporting import LOG_NAME
+
+IDENTITY_NAME = "sweep.json"
+RUNS_NAME = "runs"
+DIVERGED_NAME = "diverged.json"
+
+# What the runs of a sweep differ in, and what changes no score.
+_FREE = (
+    *("work_dir", "seed", "batch_size", "num_epochs"),
+    *("evaluation_batch_size", "report_every_steps", "tensorboard", "mesh"),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended, as its directory tells. scores: none if it diverged, and `diverged` why."""
+
+    scores: dict[str, float]
+    step: int
+    seconds: float
+    diverged: str = ""
+
+
+def identity(run: FinetuneRun) -> dict[str, Any]:
+    """All that the scores of a sweep's runs follow from besides their dials."""
+    config = {name: x for name, x in to_plain(run.config).items() if name not in _FREE}
+    del config["optimizer"]["peak_learning_rate"]
+    assert run.data.train is not None
+    sets = {name: each.features.fingerprint for name, each in run.data.validation.items()}
+    start = None if run.config.from_scratch else chosen_step(Path(run.config.init_from))
+    return {
+        "config": config,
+        "init_step": start,
+        "dtype": run.compute.dtype,
+        "tokenizer": run.tokenizer.fingerprint,
+        "examples": {"train": run.data.train.fingerprint, **sets},
+    }
+
+
+def claim(output: Path, current: Mapping[str, Any]) -> None:
+    """Makes `output` the directory of this sweep.
+
+    Raises:
+      ValueError: it is another sweep's; says where they differ.
+    """
+    file, current = output / IDENTITY_NAME, json.loads(json.dumps(current))
+    if not file.is_file():
+        write_file(file, json.dumps(current, indent=2) + "\n")
+        return
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: damaged: {error}; use another --output") from error
+    lines = differences(stored, current)
+    if lines:
+        raise ValueError(
+            f"{output} holds another sweep (there -> here):\n  " + "\n  ".join(lines) + "\n"
+            "Give the command it was begun with, or another --output; batch sizes, learning rates, "
+            "epochs and seeds may change"
+        )
+
+
+def ended(directory: Path) -> Ended | None:
+    """How the run in `directory` ended; None if it has not."""
+    scores, diverged = directory / SCORES_NAME, directory / DIVERGED_NAME
+    if diverged.is_file():
+        message = json.loads(diverged.read_text(encoding="utf-8"))["message"]
+        return Ended({}, 0, _train_seconds(directory), message)
+    if not scores.is_file():
+        return None
+    found = json.loads(scores.read_text(encoding="utf-8"))
+    # Scores are written before the model is told which checkpoint they are of.
+    if has_checkpoints(directory) and chosen_step(directory) != found["step"]:
+        return None
+    return Ended(found["scores"], found["step"], _train_seconds(directory))
+
+
+def write_diverged(directory: Path, message: str) -> None:
+    """Notes that a run diverged, which it would again."""
+    write_file(directory / DIVERGED_NAME, json.dumps({"message": message}, indent=2) + "\n")
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Whether a run's parameters are there."""
+    return (directory / CHECKPOINTS_NAME).is_dir()
+
+
+def remove_model(directory: Path) -> None:
+    """Removes a run's parameters and what describes them; scores, log and curves stay."""
+    for name in (CHECKPOINTS_NAME, TOKENIZER_NAME):
+        if (directory / name).is_dir():
+            shutil.rmtree(directory / name)
+    (directory / MODEL_NAME).unlink(missing_ok=True)
+
+
+def _train_seconds(directory: Path) -> float:
+    log = directory / LOG_NAME
+    entries = read_metrics(log) if log.is_file() else []
+    return sum(entry["seconds"] for entry in entries if entry["kind"] == "train")

@@ -1,0 +1,177 @@
+"""The grid of a sweep, and what its runs come to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Combination:
+    """What a sweep chooses between; `learning_rate` is the peak."""
+
+    batch_size: int
+    learning_rate: float
+    num_epochs: int
+
+
+@dataclass(frozen=True, order=True)
+class RunDials:
+    """A run of a sweep."""
+
+    batch_size: int
+    learning_rate: float
+    num_epochs: int
+    seed: int
+
+    @property
+    def combination(self) -> Combination:
+        """The dials that runs of other seeds share."""
+        return Combination(self.batch_size, self.learning_rate, self.num_epochs)
+
+    @property
+    def name(self) -> str:
+        """Of the run's directory."""
+        return (
+            f"batch{self.batch_size}-rate{self.learning_rate!r}-epochs{self.num_epochs}"
+            f"-seed{self.seed}"
+        )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every combination with every seed; the defaults are Devlin et al. 2019, appendix A.3.
+
+    num_seeds: runs of a combination; their seeds count up from `first_seed`.
+    """
+
+    batch_sizes: tuple[int, ...] = (16, 32)
+    learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
+    num_epochs: tuple[int, ...] = (2, 3, 4)
+    num_seeds: int = 5
+    first_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_sizes", "learning_rates", "num_epochs"):
+            values = getattr(self, name)
+            if not values or min(values) <= 0:
+                raise ValueError(f"{name}={list(values)}: expected one or more, each above 0")
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name}={list(values)}: one of them is there twice")
+        if self.num_seeds < 1:
+            raise ValueError(f"seeds={self.num_seeds}: must be at least 1")
+
+    @property
+    def combinations(self) -> list[Combination]:
+        """All of them."""
+        return [
+            Combination(batch_size, learning_rate, epochs)
+            for batch_size in self.batch_sizes
+            for learning_rate in self.learning_rates
+            for epochs in self.num_epochs
+        ]
+
+    @property
+    def runs(self) -> list[RunDials]:
+        """All of them, seed after seed: a sweep that is cut short has whole grids."""
+        seeds = range(self.first_seed, self.first_seed + self.num_seeds)
+        return [
+            RunDials(c.batch_size, c.learning_rate, c.num_epochs, seed)
+            for seed in seeds
+            for c in self.combinations
+        ]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    scores: of its best evaluation, after `step`; none if it diverged. seconds: of its train steps,
+      the compilation of new ones among them, without evaluation. degenerate: no better than the
+      best constant answer (a "failed run" of Mosbach et al. 2021, section 3), or diverged.
+      diverged: why it could not go on; empty if it could.
+    """
+
+    dials: RunDials
+    scores: dict[str, float]
+    step: int
+    seconds: float
+    degenerate: bool
+    diverged: str = ""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A metric over the seeds of a combination.
+
+    deviation: the sample standard deviation (n - 1); None for a single run.
+    """
+
+    mean: float
+    deviation: float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The runs of a combination. spreads, best: over those that did not diverge, None if all did.
+
+    best: the best of the metric that the sweep compares by.
+    """
+
+    combination: Combination
+    num_runs: int
+    spreads: dict[str, Spread]
+    best: float | None
+    degenerate: int
+    diverged: int
+
+
+def summarise(
+    results: Iterable[RunResult], metric: str, *, lower_is_better: bool = False
+) -> list[Summary]:
+    """The combinations, the best mean of `metric` first; those with a diverged run come last."""
+    of: dict[Combination, list[RunResult]] = {}
+    for result in results:
+        of.setdefault(result.dials.combination, []).append(result)
+    found = [_summary(each, runs, metric, lower_is_better) for each, runs in sorted(of.items())]
+    sign = 1.0 if lower_is_better else -1.0
+
+    def rank(summary: Summary) -> tuple[bool, bool, float]:
+        spread = summary.spreads.get(metric)
+        return spread is None, summary.diverged > 0, sign * spread.mean if spread else 0.0
+
+    return sorted(found, key=rank)
+
+
+def best_run(
+    results: Iterable[RunResult], metric: str, *, lower_is_better: bool = False
+) -> RunResult | None:
+    """The run that did best by `metric`, of equal ones the first by its dials; None if there is
+    none that did not diverge."""
+    ended = sorted((each for each in results if not each.diverged), key=lambda each: each.dials)
+    sign = 1.0 if lower_is_better else -1.0
+    return min(ended, key=lambda each: sign * each.scores[metric], default=None)
+
+
+def _summary(
+    combination: Combination, runs: Sequence[RunResult], metric: str, lower_is_better: bool
+) -> Summary:
+    ended = [run for run in runs if not run.diverged]
+    values = (
+        {name: [run.scores[name] for run in ended] for name in ended[0].scores} if ended else {}
+    )
+    choose = min if lower_is_better else max
+    return Summary(
+        combination,
+        num_runs=len(runs),
+        spreads={name: _spread(each) for name, each in values.items()},
+        best=choose(values[metric]) if ended else None,
+        degenerate=sum(run.degenerate for run in runs),
+        diverged=len(runs) - len(ended),
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.fmean(values), deviation)
