@@ -1,0 +1,108 @@
+"""Times a run of `bert-jax finetune` and a prediction; prints a line of JSON.
+
+Of the run, what its own log gives as the seconds of training: all shapes have been compiled before
+by two steps each, the first of which is the compilation and reported apart.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bert_jax.cli.compilation_cache import keep_programs
+from bert_jax.cli.config import load_config
+from bert_jax.cli.finetune_run import FinetuneRun, open_run
+from bert_jax.cli.freed_memory import keep_freed_memory
+from bert_jax.data.finetuning.features import Features
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.training.interruption import StopRequest
+from bert_jax.training.sharding import local_rows, make_mesh, to_global
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.step import Dials
+
+
+def first_state(run: FinetuneRun) -> TrainState:
+    """Random parameters and the optimizer's first state."""
+    programs = run.programs
+    definition, learns = run.task.definition, programs.tuning.learns
+    return init_state(definition, programs.optimizer, run.mesh, 0, learns)
+
+
+def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]:
+    """Seconds by row length: what the first step on rows of a length takes longer than the next."""
+    state, size = first_state(run), run.config.batch_size
+    rows, found = local_rows(run.mesh, size), {}
+    for length in sorted({run.plan.place(step).length for step in range(run.total_steps)}):
+        fitting = np.flatnonzero(features.lengths <= length)
+        batch = features.batch(np.resize(fitting, size), length)
+        seconds = []
+        for _ in range(2):
+            begun = time.perf_counter()
+            dials = Dials(np.uint32(0), np.float32(1e-5))
+            placed = to_global(batch, run.mesh, rows, size)
+            state, metrics = run.programs.train_step(state, placed, dials)
+            jax.block_until_ready((state, metrics))
+            seconds.append(time.perf_counter() - begun)
+        found[length] = max(0.0, seconds[0] - seconds[1])
+    return found
+
+
+def train(run: FinetuneRun) -> float:
+    """Seconds of an epoch, evaluations and checkpoints not counted."""
+    with ExitStack() as closing:
+        if not run.train(StopRequest(), closing):
+            raise SystemExit("told to stop")
+    log = (run.work_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    entries = [entry for entry in map(json.loads, log) if entry["kind"] == "train"]
+    if sum(entry["steps"] for entry in entries) != run.total_steps:
+        raise SystemExit(f"{run.work_dir} is of a run that went on: begin with an empty one")
+    return sum(entry["seconds"] for entry in entries)
+
+
+def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
+    """Seconds of a pass over the set, and how much longer the first one was."""
+    params, seconds = first_state(run).params, []
+    for _ in range(2):
+        begun = time.perf_counter()
+        run.scorer.logits(params, features)
+        seconds.append(time.perf_counter() - begun)
+    return seconds[1], max(0.0, seconds[0] - seconds[1])
+
+
+def main() -> None:
+    """Measure the run that `config.py` in a directory describes."""
+    keep_freed_memory()  # as `bert-jax` does before it trains
+    directory = Path(sys.argv[1])
+    config = load_config(FinetuneConfig, str(directory / "config.py"), [])
+    keep_programs()
+    shutil.rmtree(config.work_dir, ignore_errors=True)
+    run = open_run(config, make_mesh(config.mesh))
+    training, predicted = run.data.train, run.data.validation["validation"].features
+    assert training is not None
+    # Before training: its evaluation would have compiled them.
+    prediction_seconds, prediction_compilation = predict(run, predicted)
+    compilation = compile_train_step(run, training)
+    seconds = train(run)
+    found = {
+        "device": jax.devices()[0].device_kind,
+        "dtype": run.compute.dtype,
+        "attention": run.compute.attention,
+        "steps": run.total_steps,
+        "train_examples_s": len(training) / seconds,
+        "predict_examples_s": len(predicted) / prediction_seconds,
+        "train_shapes": len(compilation),
+        "train_compilation_s": sum(compilation.values()),
+        "predict_compilation_s": prediction_compilation,
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

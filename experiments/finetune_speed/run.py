@@ -1,0 +1,176 @@
+r"""Fine-tuning and prediction speed beside Hugging Face's Trainer, both in one run, in turn.
+
+    python experiments/finetune_speed/run.py tiny mini --data DATA
+    python experiments/finetune_speed/run.py base --data DATA --device cuda --steps 200
+
+DATA holds glue/SST-2, squad/{train-v1.1-prefix,dev-v1.1}.json.xz and vocab/bert-base-uncased. Every
+side runs once a round in a process of its own, on the same examples cut into the same tokens; ours
+first in one round and last in the next. On a CPU the peer runs in float32 and with bf16=True, and
+the ratio of a round is ours over its faster mode; on a GPU bf16 alone. On a CPU our command tells
+malloc to keep freed buffers; --same-malloc gives the peer that setting as well. The first round
+compiles, the others find the programs in a cache. Writes results.json, or results_cuda.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# The scripts beside this one are imported, and the package by a checkout that is not installed.
+sys.path[:0] = [str(HERE), str(ROOT)]
+
+from prepared import SIZES, Work, write_examples, write_features, write_model  # noqa: E402
+
+from bert_jax.cli.freed_memory import largest_block, memory_bytes  # noqa: E402
+
+BATCHES = {"sst2": 32, "squad": 16}
+SPEEDS = ("train_examples_s", "predict_examples_s")
+# What bert_jax.cli.freed_memory does, as words for a program that does not do it itself.
+KEEPING = (
+    f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
+    "glibc.malloc.trim_threshold=1000000000000"
+)
+
+
+def last_json(*words: str | Path, **variables: str) -> dict:
+    """Run a script, with environment variables, and parse the last line it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, *map(str, words)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if result.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def ours(directory: Path) -> dict:
+    """One measurement of our run; programs are kept in `directory` alone."""
+    return last_json(
+        HERE / "ours.py", directory, JAX_COMPILATION_CACHE_DIR=str(directory / "programs")
+    )
+
+
+def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
+    """One measurement of each mode of the peer."""
+    words = [HERE / "theirs.py", directory, "--task", work.task, "--device", args.device]
+    words += ["--batch", str(work.batch_size)]
+    malloc = {"GLIBC_TUNABLES": KEEPING} if args.same_malloc else {}
+    if args.device == "cpu":
+        yield "float32", last_json(*words, **malloc)
+    yield "bf16", last_json(*words, "--bf16", **malloc)
+
+
+def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) -> dict:
+    """One round: every side once, and the ratios to the peer's faster mode."""
+    row: dict = {"task": work.task, "size": work.size, "round": number}
+    if number % 2 == 0:
+        row["ours"] = ours(directory)
+    row["theirs"] = dict(theirs(directory, work, args))
+    if number % 2 == 1:
+        row["ours"] = ours(directory)
+    for speed in SPEEDS:
+        best = max(row["theirs"], key=lambda mode: row["theirs"][mode][speed])
+        row[speed.replace("examples_s", "faster_mode")] = best
+        row[speed.replace("examples_s", "ratio")] = row["ours"][speed] / row["theirs"][best][speed]
+    return row
+
+
+def processor() -> str:
+    """The processor's name, as Linux tells it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def lines_of(rows: list[dict]) -> Iterator[str]:
+    """Table lines of one task and size: medians, and the spread of the ratio."""
+    for speed in SPEEDS:
+        doing = speed.removesuffix("_examples_s")
+        ratios = [row[f"{doing}_ratio"] for row in rows]
+        modes = {row[f"{doing}_faster_mode"] for row in rows}
+        mine = statistics.median(row["ours"][speed] for row in rows)
+        peer = statistics.median(row["theirs"][row[f"{doing}_faster_mode"]][speed] for row in rows)
+        yield (
+            f"| {rows[0]['task']} | {rows[0]['size']} | {doing} | {mine:,.1f} | {peer:,.1f} "
+            f"({' or '.join(sorted(modes))}) | {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}) |"
+        )
+
+
+def compilation_line(rows: list[dict]) -> str:
+    """How many programs a task needs, and the seconds they take, new and from the cache."""
+    first, *others = [row["ours"] for row in rows]
+    spent = ("train_compilation_s", "predict_compilation_s")
+    cached = [f"{statistics.median(o[name] for o in others):.1f}" for name in spent if others]
+    return (
+        f"| {rows[0]['task']} | {rows[0]['size']} | {first['train_shapes']} | "
+        f"{first[spent[0]]:.1f} + {first[spent[1]]:.1f} | {' + '.join(cached) or '-'} |"
+    )
+
+
+def measure_all(args: argparse.Namespace) -> list[dict]:
+    """All rounds of all sizes and tasks."""
+    rows = []
+    for size in args.sizes:
+        for task in args.tasks:
+            batch = BATCHES[task]
+            work = Work(task, size, batch, batch * args.steps, args.predict)
+            with tempfile.TemporaryDirectory() as name:
+                directory = Path(name)
+                write_model(work, args.data, directory)
+                write_examples(work, args.data, directory)
+                write_features(directory)
+                for number in range(args.rounds):
+                    rows.append(measure(work, directory, number, args))
+                    told = [f"{rows[-1][f'{doing}_ratio']:.2f}" for doing in ("train", "predict")]
+                    print(f"{size} {task} round {number + 1}: {told}", file=sys.stderr, flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure, write the results and print Markdown tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sizes", nargs="+", choices=list(SIZES))
+    parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
+    parser.add_argument("--tasks", nargs="+", choices=list(BATCHES), default=list(BATCHES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40, help="of an epoch, which is timed")
+    parser.add_argument("--predict", type=int, default=512, help="examples of the validation set")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--same-malloc", action="store_true")
+    args = parser.parse_args()
+    if settings := [name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "MALLOC_"))]:
+        parser.error(f"{', '.join(settings)} would change malloc for every side: unset it")
+    rows = measure_all(args)
+    host = {"date": str(datetime.date.today()), "processor": processor(), "cores": os.cpu_count()}
+    options = {name: getattr(args, name) for name in ("steps", "predict", "device", "same_malloc")}
+    results = HERE / ("results.json" if args.device == "cpu" else "results_cuda.json")
+    content = {**host, "options": options, "rows": rows}
+    results.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    groups = [
+        [row for row in rows if (row["size"], row["task"]) == (size, task)]
+        for size in args.sizes
+        for task in args.tasks
+    ]
+    print(f"{host['date']}, {host['cores']} cores of {host['processor']}, {args.device}\n")
+    print("| task | model | what | bert_jax examples/s | Trainer examples/s | ratio |")
+    print("|---|---|---|---|---|---|")
+    print("\n".join(line for group in groups for line in lines_of(group)))
+    print("\n| task | model | shapes | compiling, train + predict, s | from the cache, s |")
+    print("|---|---|---|---|---|")
+    print("\n".join(map(compilation_line, groups)))
+
+
+if __name__ == "__main__":
+    main()
