@@ -32,12 +32,15 @@ class TrainedModel:
     model: Model
 
 
-def write_model(config: ModelConfig, origin: Mapping[str, str], work_dir: Path) -> None:
+def write_model(
+    config: ModelConfig, origin: Mapping[str, str], work_dir: Path, *, best_step: int | None = None
+) -> None:
     """Writes `model.json`: what the checkpoints beside it are parameters of.
 
-    origin: where they come from, for people and for model cards.
+    origin: where they come from, for people and for model cards. best_step: of the checkpoint that
+    is to be used; None for the newest.
     """
-    content = {"model": to_plain(config), "origin": dict(origin)}
+    content = {"model": to_plain(config), "origin": dict(origin), "best_step": best_step}
     work_dir.mkdir(parents=True, exist_ok=True)
     write_file(work_dir / MODEL_NAME, json.dumps(content, indent=2) + "\n")
 
@@ -62,6 +65,17 @@ def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
     return to_dataclass(ModelConfig, values, f"{file}: model"), origin
 
 
+def chosen_step(work_dir: Path) -> int:
+    """The step of the checkpoint to use: the best where a run has named it, else the newest.
+
+    Raises:
+      ValueError: it is no work directory, or there is no finished checkpoint.
+    """
+    read_model(work_dir)
+    best = json.loads((work_dir / MODEL_NAME).read_text(encoding="utf-8")).get("best_step")
+    return newest_step(work_dir / CHECKPOINTS_NAME) if best is None else int(best)
+
+
 def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
     """One line for every value by which one set of parameters would give other numbers.
 
@@ -74,12 +88,13 @@ def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
 def load_model_parameters(
     work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
 ) -> Parameters:
-    """The parameters in `work_dir` of a step, or the newest, on this process's first device.
+    """The parameters in `work_dir` of a step, or of `chosen_step`, on this process's first device.
 
     Raises:
       ValueError: there is no finished checkpoint, or it holds another model.
     """
     definition = define_model(config, compute)
+    step = chosen_step(work_dir) if step is None else step
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
@@ -116,7 +131,7 @@ def load_for_export(
     config = part_of(whole, head)
     compute = ComputeConfig(dtype="float32", attention="xla")
     # A run may be at work and save another one meanwhile.
-    step = newest_step(work_dir / CHECKPOINTS_NAME)
+    step = chosen_step(work_dir)
     parameters = load_model_parameters(work_dir, whole, compute, step)
     wanted = define_model(config, compute).shapes
     return config, step, {name: parameters[name] for name in wanted}
