@@ -105,8 +105,9 @@ def _load(args: argparse.Namespace) -> FinetuneConfig:
         key = word.removeprefix("--config.").partition("=")[0]
         if key in _SWEPT:
             raise ValueError(f"{word}: a sweep sets that by itself; use {_SWEPT[key]}")
-    init = [f"--config.init_from={args.init}"] if args.init else []
-    return load_config(FinetuneConfig, args.config, [*init, *args.config_overrides])
+    words = [f"--config.work_dir={args.output}", *args.config_overrides]
+    words += [f"--config.init_from={args.init}"] if args.init else []
+    return load_config(FinetuneConfig, args.config, words)
 
 
 def _grid(args: argparse.Namespace, first_seed: int) -> Grid:

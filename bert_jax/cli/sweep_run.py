@@ -24,7 +24,13 @@ from bert_jax.cli.sweep_directory import (
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.sweep import Grid, RunDials, RunResult
-from bert_jax.finetuning.sweep_results import Provenance, SweepResults, write_results
+from bert_jax.finetuning.sweep_results import (
+    RESULTS_NAME,
+    Provenance,
+    SweepResults,
+    read_results,
+    write_results,
+)
 from bert_jax.finetuning.sweep_table import dials_words
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME, chosen_step
@@ -55,6 +61,7 @@ class Sweep:
     command: str
     chance_metric: str
     chance: float
+    _provenance: Provenance = field(init=False)
     _runs: dict[RunDials, RunResult] = field(default_factory=dict)
     _spent: list[tuple[int, float]] = field(default_factory=list)
 
@@ -74,13 +81,14 @@ class Sweep:
             result = self._result(dials)
             assert result is not None
             self._runs[dials] = result
+            self._provenance = self._here_and_now()
             self._settle()
             print(self._line(result), flush=True)
         return True
 
     def results(self) -> SweepResults:
         """What has ended so far."""
-        glue, now = self.base.config.glue, datetime.datetime.now(datetime.UTC)
+        glue = self.base.config.glue
         assert self.base.data.train is not None
         return SweepResults(
             task=glue.task if glue else self.output.resolve().name,
@@ -91,9 +99,7 @@ class Sweep:
             num_examples=len(self.base.data.train),
             planned=len(self.grid.runs),
             runs=tuple(self._runs[dials] for dials in self.grid.runs if dials in self._runs),
-            provenance=Provenance(
-                self.command, f"{now:%Y-%m-%d %H:%M}", hardware(self.base.mesh), versions()
-            ),
+            provenance=self._provenance,
         )
 
     def directory(self, dials: RunDials) -> Path:
@@ -107,17 +113,30 @@ class Sweep:
             return []
         directory = self.directory(best.dials)
         if not has_checkpoints(directory):
-            return [f"best run: {directory} (its parameters were not kept)"]
-        return [f"best run: {directory}", *(f"predictions: {x}" for x in self._predict(directory))]
+            return [f"directory of the best run: {directory} (its parameters were not kept)"]
+        return [
+            f"directory of the best run: {directory}",
+            *(f"predictions: {x}" for x in self._predict(directory)),
+        ]
 
     def _collect(self) -> None:
-        """Takes in the runs that ended before."""
+        """Takes in the runs that ended before, and when and where the last of them did."""
+        self._provenance = self._here_and_now()
+        if (self.output / RESULTS_NAME).is_file():
+            before = read_results(self.output).provenance
+            self._provenance = dataclasses.replace(before, command=self.command)
         for dials in self.grid.runs:
             result = self._result(dials)
             if result is not None:
                 self._runs[dials] = result
         if self._runs:
             self._settle()
+
+    def _here_and_now(self) -> Provenance:
+        now = datetime.datetime.now(datetime.UTC)
+        return Provenance(
+            self.command, f"{now:%Y-%m-%d %H:%M}", hardware(self.base.mesh), versions()
+        )
 
     def _settle(self) -> None:
         """Writes the results, and then removes the parameters that are not to be kept."""
