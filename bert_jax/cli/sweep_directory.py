@@ -92,7 +92,7 @@ def ended(directory: Path) -> Ended | None:
         return None
     found = json.loads(scores.read_text(encoding="utf-8"))
     # Scores are written before the model is told which checkpoint they are of.
-    if has_checkpoints(directory) and chosen_step(directory) != found["step"]:
+    if has_model(directory) and chosen_step(directory) != found["step"]:
         return None
     return Ended(found["scores"], found["step"], _train_seconds(directory))
 
@@ -102,17 +102,17 @@ def write_diverged(directory: Path, message: str) -> None:
     write_file(directory / DIVERGED_NAME, json.dumps({"message": message}, indent=2) + "\n")
 
 
-def has_checkpoints(directory: Path) -> bool:
-    """Whether a run's parameters are there."""
-    return (directory / CHECKPOINTS_NAME).is_dir()
+def has_model(directory: Path) -> bool:
+    """Whether a run's parameters are there, and have not begun to be removed."""
+    return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 
 def remove_model(directory: Path) -> None:
     """Removes a run's parameters and what describes them; scores, log and curves stay."""
+    (directory / MODEL_NAME).unlink(missing_ok=True)
     for name in (CHECKPOINTS_NAME, TOKENIZER_NAME):
         if (directory / name).is_dir():
             shutil.rmtree(directory / name)
-    (directory / MODEL_NAME).unlink(missing_ok=True)
 
 
 def _train_seconds(directory: Path) -> float:

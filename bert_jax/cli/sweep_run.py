@@ -16,7 +16,7 @@ from bert_jax.cli.sweep_directory import (
     RUNS_NAME,
     claim,
     ended,
-    has_checkpoints,
+    has_model,
     identity,
     remove_model,
     write_diverged,
@@ -112,7 +112,7 @@ class Sweep:
         if best is None:
             return []
         directory = self.directory(best.dials)
-        if not has_checkpoints(directory):
+        if not has_model(directory):
             return [f"directory of the best run: {directory} (its parameters were not kept)"]
         return [
             f"directory of the best run: {directory}",
@@ -151,7 +151,7 @@ class Sweep:
     def _train(self, dials: RunDials, stop: StopRequest) -> bool:
         directory = self.directory(dials)
         directory.mkdir(parents=True, exist_ok=True)
-        resumed, began = has_checkpoints(directory), time.monotonic()
+        resumed, began = has_model(directory), time.monotonic()
         data = dataclasses.replace(self.base.data, test={})
         run = dataclasses.replace(_turned(self.base, dials, directory), data=data)
         with (directory / OUTPUT_NAME).open("a", encoding="utf-8") as log, ExitStack() as closing:

@@ -1,0 +1,218 @@
+"""Sweeps from a config to a report: stopped and gone on with, refused, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli import sweep
+from bert_jax.cli.main import main
+from bert_jax.cli.sweep_run import Sweep, open_sweep
+from bert_jax.training.reporting import Reporter
+
+GRID = ["--batch-sizes", "8", "16", "--learning-rates", "1e-2", "--epochs", "1", "--seeds", "2"]
+ONE = ["--batch-sizes", "16", "--epochs", "1", "--seeds", "1", "--learning-rates"]
+
+
+@pytest.fixture(autouse=True)
+def no_programs_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's cache of compiled programs is left alone."""
+    monkeypatch.setattr(sweep, "keep_programs", lambda: None)
+
+
+def words(toy, output: Path, *more: object) -> list[str]:
+    given = ["--config", toy.root / "glue.py", "--init", toy.source, "--output", output, *more]
+    return ["sweep", *map(str, given)]
+
+
+def ended(output: Path) -> list[dict]:
+    """The runs in results.json, without how long they took."""
+    runs = json.loads((output / "results.json").read_text())["runs"]
+    return [{name: x for name, x in run.items() if name != "seconds"} for run in runs]
+
+
+def labels(toy, split: str) -> list[str]:
+    lines = (toy.root / "reviews" / f"{split}.tsv").read_text().splitlines()[1:]
+    return [line.split("\t")[1] for line in lines]
+
+
+def chance(toy) -> float:
+    """The share of the commoner label."""
+    found = labels(toy, "dev")
+    return max(map(found.count, "01")) / len(found)
+
+
+def with_parameters(output: Path) -> list[str]:
+    return sorted(path.parent.name for path in output.glob("runs/*/checkpoints"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sweep]:
+    """The output of a sweep of four runs, and the sweep."""
+    output, opened = tmp_path_factory.mktemp("sweeps") / "undisturbed", []
+
+    def watched(*args: object) -> Sweep:
+        opened.append(open_sweep(*args))  # type: ignore[arg-type]
+        return opened[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "keep_programs", lambda: None)
+        patch.setattr(sweep, "open_sweep", watched)
+        assert main(words(toy, output, *GRID)) == 0
+    return output, opened[0]
+
+
+def test_every_run_is_there_and_the_best_one_is_a_model(undisturbed, toy, bert_jax_here) -> None:
+    output, _ = undisturbed
+    runs = ended(output)
+    assert [(run["dials"]["seed"], run["dials"]["batch_size"]) for run in runs] == [
+        (0, 8), (0, 16), (1, 8), (1, 16),
+    ]  # fmt: skip
+    for run in runs:
+        assert run["degenerate"] == (run["scores"]["accuracy"] <= chance(toy))
+    best = max(runs, key=lambda run: run["scores"]["accuracy"])
+    (kept,) = with_parameters(output)
+    directory = output / "runs" / kept
+    scores = json.loads((directory / "scores.json").read_text())
+    assert scores["scores"] == pytest.approx(best["scores"])
+    assert len((directory / "predictions" / "SST-2.tsv").read_text().splitlines()) > 1
+    finished = bert_jax_here("evaluate", directory)
+    assert finished.code == 0, finished.errors
+    assert f"{best['scores']['accuracy']:.1%}" in finished.output
+    assert (output / "report.html").is_file() and (output / "report.png").is_file()
+
+
+def test_what_it_is_compared_with_is_the_majority(undisturbed, toy) -> None:
+    results = json.loads((undisturbed[0] / "results.json").read_text())
+    assert results["chance"] == pytest.approx(chance(toy))
+    assert results["num_examples"] == len(labels(toy, "train"))
+
+
+def test_programs_are_compiled_once_for_all_runs(undisturbed) -> None:
+    programs, lengths = undisturbed[1].base.programs, undisturbed[1].base.row_lengths
+    assert programs.train_step._cache_size() <= 2 * len(lengths)  # of each batch size
+    # With targets and, of the test set, without.
+    assert programs.prediction_step._cache_size() <= 2 * len(lengths)
+
+
+def test_a_finished_sweep_trains_nothing_more(undisturbed, toy, bert_jax_here, monkeypatch) -> None:
+    output, _ = undisturbed
+    before = (output / "results.json").read_text()
+    monkeypatch.setattr(Reporter, "train", None)
+    finished = bert_jax_here(*words(toy, output, *GRID))
+    assert finished.code == 0, finished.errors
+    assert "4 of 4 runs ended before" in finished.output
+    assert "run 4/4" not in finished.output
+    assert (output / "results.json").read_text() == before
+
+
+def test_a_stopped_sweep_goes_on_to_the_same_results(
+    undisturbed, toy, bert_jax_here, tmp_path: Path
+) -> None:
+    tell = Reporter.train
+
+    def stopping(self: Reporter, step: int, *args: object, **values: object) -> None:
+        if step == 2 and self._work_dir.name.startswith("batch16"):  # the second run
+            os.kill(os.getpid(), signal.SIGTERM)
+        tell(self, step, *args, **values)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reporter, "train", stopping)
+        finished = bert_jax_here(*words(toy, tmp_path, *GRID))
+    assert finished.code == 143, finished.errors
+    assert "told to stop after 1 of 4 runs" in finished.output
+    assert not (tmp_path / "report.html").exists()
+    second = tmp_path / "runs" / "batch16-rate0.01-epochs1-seed0"
+    assert (second / "checkpoints").is_dir() and not (second / "scores.json").exists()
+    finished = bert_jax_here(*words(toy, tmp_path, *GRID))
+    assert finished.code == 0, finished.errors
+    assert "1 of 4 runs ended before" in finished.output
+    assert "this run's checkpoint of step" in (second / "output.txt").read_text()
+    assert ended(tmp_path) == ended(undisturbed[0])
+    assert with_parameters(tmp_path) == with_parameters(undisturbed[0])
+
+
+def test_a_killed_sweep_goes_on_to_the_same_results(
+    undisturbed, toy, bert_jax, bert_jax_here, tmp_path: Path
+) -> None:
+    process = bert_jax.start(*words(toy, tmp_path, *GRID), devices=8, killed=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "results.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    bert_jax.finish(process)
+    assert 0 < len(ended(tmp_path)) < 4
+    finished = bert_jax_here(*words(toy, tmp_path, *GRID))
+    assert finished.code == 0, finished.errors
+    assert ended(tmp_path) == ended(undisturbed[0])
+    assert with_parameters(tmp_path) == with_parameters(undisturbed[0])
+
+
+def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
+    toy, bert_jax_here, tmp_path: Path, make_source
+) -> None:
+    assert bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--keep", "none")).code == 0
+    assert with_parameters(tmp_path) == []
+    finished = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "1e30", "--keep", "all"))
+    assert finished.code == 0, finished.errors
+    assert "1 of 2 runs ended before" in finished.output
+    assert "diverged (step" in finished.output
+    assert "(its parameters were not kept)" in finished.output
+    done, diverged = ended(tmp_path)
+    assert done["scores"] and not done["diverged"]
+    assert diverged["degenerate"] and not diverged["scores"]
+    assert "not a finite number" in diverged["diverged"]
+
+    refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--config.max_length=12"))
+    assert refused.code == 2
+    assert "holds another sweep (there -> here):\n  config.max_length: 24 -> 12" in refused.errors
+    refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--init", make_source(seed=8)))
+    assert refused.code == 2
+    assert "config.init_from: " in refused.errors
+    assert len(ended(tmp_path)) == 2
+
+
+def test_reports_are_made_again_from_the_results_alone(
+    undisturbed, bert_jax_here, tmp_path: Path
+) -> None:
+    output, _ = undisturbed
+    page = (output / "report.html").read_text()
+    (output / "report.html").unlink()
+    assert bert_jax_here("sweep", "--report-only", output).code == 0
+    assert (output / "report.html").read_text() == page
+    both = ("sweep", "--report-only", output, output)
+    assert "--output says where the report goes" in bert_jax_here(*both).errors
+    assert bert_jax_here(*both, "--output", tmp_path).code == 0
+    assert (tmp_path / "report.html").read_text().count("<img") == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--config.batch_size=8"], "a sweep sets that by itself; use --batch-sizes"),
+        (["--config.work_dir=x"], "a sweep sets that by itself; use --output"),
+        (["--batch-sizes", "8", "12"], "batch_size=12 is not divisible by 8"),
+        (["--seeds", "0"], "seeds=0: must be at least 1"),
+        (["--report-only", "x"], "--report-only trains nothing, so --config means nothing"),
+        (
+            ["--config.optimizer.warmup_fraction=0", "--config.optimizer.warmup_steps=900"],
+            "optimizer.warmup_steps=900 is more than the",
+        ),
+    ],
+)
+def test_what_could_not_be_run_is_refused_before_the_first_run(
+    toy, bert_jax_here, tmp_path: Path, more: list[str], message: str
+) -> None:
+    finished = bert_jax_here(*words(toy, tmp_path, *more))
+    assert finished.code == 2
+    assert message in finished.errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_config_and_the_output_are_asked_for(bert_jax_here) -> None:
+    assert "--config is missing" in bert_jax_here("sweep", "--output", "x").errors
