@@ -1,0 +1,133 @@
+"""The tasks: their recipes, and their files made from a folder of public data sets."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# What --fast leaves of a training and a validation set: rows, sentences or questions.
+FAST_TRAIN, FAST_VALIDATION = 400, 200
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of this experiment.
+
+    recipe: of configs/finetune. baseline: what the model is held against without any pretraining.
+    glue: its official name, "" for others.
+    """
+
+    name: str
+    recipe: str
+    metric: str
+    baseline: str
+    glue: str = ""
+
+
+_BAG = "logistic regression on TF-IDF of words and word pairs"
+_PAIRED = "logistic regression on products and differences of TF-IDF vectors"
+_RIDGE = "ridge regression on products and differences of TF-IDF vectors"
+_SPELLING = "logistic regression on each word's spelling and the words beside it"
+_NEAREST = "the nearest likely words in the sentence most like the question"
+TASKS = {
+    task.name: task
+    for task in (
+        Task("SST-2", "sst2", "accuracy", _BAG, "SST-2"),
+        Task("CoLA", "cola", "Matthews correlation", _BAG, "CoLA"),
+        Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC"),
+        Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
+        Task("STS-B", "stsb", "Spearman correlation", _RIDGE, "STS-B"),
+        Task("SQuAD", "squad", "F1", _NEAREST),
+        Task("WNUT-17", "wnut17", "F1", _SPELLING),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a task's files are: GLUE's directory, or one file a split."""
+
+    directory: str = ""
+    train: str = ""
+    validation: str = ""
+
+    def overrides(self, task: Task) -> list[str]:
+        """What the task's recipe is told of them."""
+        if task.glue:
+            return [f"--config.glue.directory={self.directory}"]
+        section = "spans" if task.name == "SQuAD" else "tags"
+        words = [f"--config.{section}.files.train={self.train}"]
+        words += [f"--config.{section}.files.validation={self.validation}"]
+        # The tests that are not scored are not read.
+        return words + (["--config.tags.files.test="] if section == "tags" else [])
+
+
+def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
+    """The files, those that must be joined or cut short in `work`."""
+    work.mkdir(parents=True, exist_ok=True)
+    if task.name == "SQuAD":
+        return _squad(data, work, fast)
+    if task.name == "WNUT-17":
+        return _wnut(data / "ner_wnut17", work, fast)
+    directory = data / "glue" / task.glue
+    if not fast:
+        return Files(directory=str(directory))
+    cuts = {"train.tsv": FAST_TRAIN, "dev.tsv": FAST_VALIDATION, "test.tsv": FAST_VALIDATION}
+    for name, count in cuts.items():
+        lines = _text(directory / name).split("\n")
+        (work / name).write_text("\n".join(lines[: count + 1]) + "\n", encoding="utf-8")
+    return Files(directory=str(work))
+
+
+def _text(file: Path) -> str:
+    """Of a file, or of the packed one beside its name."""
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    with lzma.open(f"{file}.xz", "rt", encoding="utf-8") as stream:
+        return stream.read()
+
+
+def _squad(data: Path, work: Path, fast: bool) -> Files:
+    """Of the official training set what there is, and SQuADShifts' new questions on Wikipedia."""
+    parts = ["squad/train-v1.1-prefix", "squad/train-v1.1-subset", "squad_shifts/new_wiki_v1.0"]
+    training = [article for part in parts for article in _articles(data / f"{part}.json")]
+    validation = _articles(data / "squad/dev-v1.1.json")
+    if fast:
+        training = _cut(training, FAST_TRAIN)
+        validation = _cut(validation, FAST_VALIDATION)
+    files = {"train": training, "validation": validation}
+    for split, articles in files.items():
+        content = json.dumps({"version": "1.1", "data": articles})
+        (work / f"{split}.json").write_text(content, encoding="utf-8")
+    return Files(train=str(work / "train.json"), validation=str(work / "validation.json"))
+
+
+def _articles(file: Path) -> list[dict]:
+    articles: list[dict] = json.loads(_text(file))["data"]
+    return articles
+
+
+def _cut(articles: Sequence[dict], count: int) -> list[dict]:
+    """Whole paragraphs, in turn from every article, until they hold so many questions."""
+    turns = max(len(article["paragraphs"]) for article in articles)
+    kept: list[dict] = []
+    for turn in range(turns):
+        for article in articles:
+            if sum(len(paragraph["qas"]) for paragraph in kept) >= count:
+                return [{"title": "", "paragraphs": kept}]
+            kept += article["paragraphs"][turn : turn + 1]
+    return [{"title": "", "paragraphs": kept}]
+
+
+def _wnut(directory: Path, work: Path, fast: bool) -> Files:
+    names = {"train": "wnut17train.conll", "validation": "emerging.dev.conll"}
+    if not fast:
+        return Files(**{split: str(directory / name) for split, name in names.items()})
+    for (split, name), count in zip(names.items(), (FAST_TRAIN, FAST_VALIDATION), strict=True):
+        lines = [line.strip() for line in _text(directory / name).split("\n")]
+        sentences = "\n".join(lines).split("\n\n")
+        (work / f"{split}.conll").write_text("\n\n".join(sentences[:count]) + "\n")
+    return Files(train=str(work / "train.conll"), validation=str(work / "validation.conll"))
