@@ -1,0 +1,146 @@
+"""What is wrong with files and configs is said in a sentence, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from .conftest import squad
+
+
+@pytest.fixture
+def refused(toy, bert_jax_here, tmp_path):
+    """A function that starts a run, expects a refusal, and gives its words."""
+
+    def run(task: str, *overrides: str, init: Path | None = None) -> str:
+        finished = bert_jax_here(*toy.words(task, tmp_path / "run", *overrides, init=init))
+        assert finished.code == 2, finished.output
+        assert "Traceback" not in finished.errors
+        assert not (tmp_path / "run/checkpoints").exists() or not any(
+            (tmp_path / "run/checkpoints").iterdir()
+        )
+        return finished.errors
+
+    return run
+
+
+TSV = "sentence\tlabel\nlovely film\t1\nawful film\t0\n"
+IOB1 = "matt\tI-PER\nwas\tO\n\nrome\tI-LOC\nparis\tB-LOC\n\nada\tB-PER\n"
+BAD_FILES = {
+    "a wrong column": ("reviews.tsv", "text\tlabel\na\t1\n", ":1: no column is named 'sentence'"),
+    "another label": ("reviews.tsv", TSV + "a\t2\n", ":4: label '2'; expected one of '0', '1'"),
+    "a row too short": ("reviews.tsv", TSV + "a\n", ":4: the row has too few columns"),
+    "nothing but a header": ("reviews.tsv", "sentence\tlabel\n", "holds no row; expected"),
+    "an empty file": ("reviews.tsv", "", ":1: no column is named 'sentence'"),
+    "no number": ("scores.jsonl", '{"a": "x", "b": "y", "score": "high"}\n', ":1: label 'high'"),
+    "no such choice": ("choices.csv", "context,e0,e1,e2,label\na,b,c,d,3\n", ":2: label '3'; exp"),
+    "mixed schemes": ("tagged.txt", IOB1, "mixed tag schemes: "),
+    "a tag never seen": ("tagged.txt", "matt\tB-GPE\n", ":1: tag 'B-GPE'; expected one of 'O'"),
+    "no sentence": ("tagged.txt", "\n\n", "holds no sentence; expected at least one"),
+    "no question": ("questions.json", '{"data": []}', "holds no question; expected"),
+}
+PLACES = {
+    "reviews": ("glue", "glue.validation"),
+    "scores": ("regression", "sentences.files.validation"),
+    "choices": ("choices", "choices.files.validation"),
+    "tagged": ("tags", "tags.files.validation"),
+    "questions": ("spans", "spans.files.validation"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_file_is_named_with_its_line_and_value(refused, tmp_path, name, text, message):
+    file = tmp_path / name
+    file.write_text(text)
+    task, key = PLACES[file.stem]
+    assert f"{file}" in (errors := refused(task, f"{key}={file}"))
+    assert message in errors
+
+
+def test_an_answer_that_is_not_at_its_offset(refused, tmp_path):
+    content = squad(random.Random(0), 2, "q")
+    answer = content["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]
+    answer["answer_start"] += 1
+    file = tmp_path / "questions.json"
+    file.write_text(json.dumps(content))
+    errors = refused("spans", f"spans.files.train={file}")
+    assert f"{file}: data[0].paragraphs[1].qas[0].answers[0]: the answer of question q1" in errors
+    assert f"offset {answer['answer_start']}: expected {answer['text']!r}, found" in errors
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "override", "message"),
+    [
+        ("regression", '{"a": "x", "b": "y"}\n', "sentences.files.train", "no field 'score'"),
+        ("choices", "context,e0,e1,label\na,b,c,1\n", "choices.files.train", "no column is named"),
+        ("tags", "matt\n", "tags.files.train", "'matt' has no tag: expected it in column"),
+        ("spans", "{", "spans.files.test", "not valid JSON"),
+        ("tags", "", "tags.files.test", "holds no sentence"),
+    ],
+)
+def test_every_split_is_read_before_training(refused, tmp_path, task, text, override, message):
+    file = tmp_path / "file"
+    file.write_text(text)
+    errors = refused(task, f"{override}={file}")
+    assert str(file) in errors and message in errors
+
+
+@pytest.mark.parametrize(
+    ("task", "overrides", "message"),
+    [
+        ("glue", ["glue.directory=nowhere"], "nowhere/train.tsv does not exist"),
+        ("glue", ["glue.task=SST2"], "no GLUE task is called 'SST2'; expected one of CoLA"),
+        ("glue", ["max_length=33"], "max_length=33, but the model of"),
+        ("glue", ["max_length=2"], "max_length is 2; expected at least 3"),
+        ("glue", ["best_metric=f1"], "best_metric='f1' is no metric of this task; expected one"),
+        ("tags", ["best_metric=pearson"], "expected one of f1, precision, recall, accuracy, loss"),
+        ("glue", ["batch_size=12"], "batch_size=12 is not divisible by 8"),
+        ("glue", ["accumulation_steps=4"], "batch_size=16 is not divisible by 32"),
+        ("glue", ["evaluation_batch_size=20"], "evaluation_batch_size=20 is not divisible by 8"),
+        ("glue", ["tuning.top_layers=2"], "tuning.top_layers=2: the model has 1"),
+        ("glue", ["mesh.data=3"], "does not fit 8 devices"),
+        ("glue", ["max_shapes=0"], "max_shapes=0: must be at least 1"),
+        ("glue", ["num_epoch=1"], "config.num_epoch: no such key; nearest: num_epochs"),
+        ("sigmoid", ["glue.task=MNLI"], "sigmoid=True is for two labels, which MNLI has not"),
+        ("spans", ["max_length=10"], "max_length 10 leaves 3 tokens of the passage"),
+    ],
+)
+def test_what_does_not_fit_is_said(refused, task, overrides, message):
+    assert message in refused(task, *overrides)
+
+
+def test_one_task_is_given(toy, refused):
+    one = (toy.root / "glue.py").read_text()
+    none = toy.root / "none.py"
+    none.write_text(one.replace("'glue': ", "'report_every_steps': 1 or "))
+    assert "there are none" in refused("none")
+    two = toy.root / "two.py"
+    two.write_text(one.replace("'glue': ", "'spans': {'files': {'train': 'x'}}, 'glue': "))
+    assert "there are glue, spans" in refused("two")
+
+
+def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
+    assert f"{tmp_path}: no model.json in it" in refused("glue", init=tmp_path)
+    empty = make_source()
+    for checkpoint in (empty / "checkpoints").iterdir():
+        checkpoint.rename(tmp_path / "elsewhere")
+    assert "holds no finished checkpoint" in refused("glue", init=empty)
+
+
+def test_pairs_need_segments(refused, make_source):
+    errors = refused("regression", init=make_source(num_segments=1))
+    assert "the task is of pairs, but the model of" in errors
+    assert "one segment (num_segments=1)" in errors
+
+
+def test_what_is_no_fine_tuned_directory_is_not_evaluated(bert_jax_here, source, tmp_path):
+    for directory, message in (
+        (tmp_path, "no model.json in it; expected the work directory of a `bert-jax finetune`"),
+        (source, "a work directory of `bert-jax pretrain`: its model has learned no task"),
+    ):
+        finished = bert_jax_here("evaluate", directory)
+        assert finished.code == 2
+        assert message in finished.errors

@@ -1,0 +1,118 @@
+"""What a run begins with: parameters that are kept, drawn anew, or stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.cli.config import load_config
+from bert_jax.cli.finetune_run import FinetuneRun, open_run
+from bert_jax.cli.finetune_start import first_state
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
+from bert_jax.training.sharding import make_mesh
+
+from .conftest import parameters
+
+
+@pytest.fixture
+def opened(toy, tmp_path):
+    """A function that reads the files of a run, and no more."""
+
+    def run(task: str, *overrides: str, **more) -> FinetuneRun:
+        _, _, path, _, init, *words = toy.words(task, tmp_path / "run", *overrides, **more)
+        config = load_config(
+            FinetuneConfig, str(path), [f"--config.init_from={init}", *map(str, words)]
+        )
+        return open_run(config, make_mesh(config.mesh))
+
+    return run
+
+
+@pytest.fixture
+def begun(opened, tmp_path):
+    """A function that gives a run's first parameters, and what is said of them."""
+
+    def begin(*words, **more) -> tuple[dict[str, np.ndarray], str]:
+        run = opened(*words, **more)
+        with Checkpointer(tmp_path / "none", CheckpointConfig(), {}) as checkpointer:
+            state, told = first_state(run, checkpointer)
+        return {name: np.asarray(x) for name, x in state.params.items()}, told
+
+    return begin
+
+
+def kept(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> set[str]:
+    """The names of the parameters that both have with the same values."""
+    return {
+        name
+        for name in found.keys() & expected.keys()
+        if found[name].shape == expected[name].shape and (found[name] == expected[name]).all()
+    }
+
+
+def test_what_the_task_shares_with_the_model_is_kept(begun, toy, source):
+    theirs = parameters(source)
+    found, told = begun("glue")
+    new = {"classifier.bias", "classifier.kernel"}
+    assert told == f"the parameters of {source}; drawn anew: {', '.join(sorted(new))}"
+    assert kept(found, theirs) == found.keys() - new
+    assert "pooler.dense.kernel" in found and "mlm.transform.kernel" not in found
+
+
+def test_a_pooler_that_is_not_there_is_drawn_anew_and_said(begun, make_source):
+    init = make_source("tagging", ("O", "B-PER", "B-LOC"))
+    found, told = begun("glue", init=init)
+    new = {f"{part}.{x}" for part in ("classifier", "pooler.dense") for x in ("bias", "kernel")}
+    assert told.endswith(f"drawn anew: {', '.join(sorted(new))}")
+    assert not kept(found, parameters(init)) & {"classifier.kernel", "pooler.dense.kernel"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "same"),
+    [(("O", "B-LOC", "B-PER"), True), (("O", "B-PER", "B-LOC"), False)],
+    ids=["the same labels", "in another order"],
+)
+def test_a_classifier_of_the_same_labels_is_kept(begun, make_source, labels, same):
+    init = make_source("tagging", labels)
+    found, told = begun("tags", init=init)
+    assert ("drawn anew" not in told) == same
+    assert ("classifier.kernel" in kept(found, parameters(init))) == same
+
+
+def test_from_scratch_takes_sizes_and_tokenizer_alone(begun, source):
+    found, told = begun("glue", "from_scratch=True", "seed=3")
+    assert told == "random parameters (seed 3)"
+    theirs = parameters(source)
+    random = {name for name in found if not name.endswith((".bias", ".scale"))}
+    assert not kept(found, theirs) & random
+    assert all(found[name].shape == theirs[name].shape for name in found.keys() & theirs.keys())
+
+
+def test_another_seed_draws_another_classifier(begun):
+    one, other = (begun("glue", f"seed={seed}")[0] for seed in (0, 1))
+    assert one.keys() - kept(one, other) == {"classifier.kernel"}
+
+
+@pytest.mark.parametrize(
+    ("tuning", "frozen"),
+    [
+        ("top_layers=0", ("encoder.",)),
+        ("top_layers=1", ("encoder.embeddings.", "encoder.layers.0.")),
+    ],
+)
+def test_what_does_not_learn_does_not_change(
+    toy, bert_jax_here, make_source, tmp_path, tuning, frozen
+):
+    init = make_source(num_layers=2)
+    words = toy.words("glue", tmp_path, f"tuning.{tuning}", "num_epochs=1", init=init)
+    finished = bert_jax_here(*words)
+    assert finished.code == 0, finished.errors
+    found, theirs = parameters(tmp_path), parameters(init)
+    wanted = {name for name in found if name.startswith(frozen)}
+    assert wanted and kept(found, theirs) == wanted
+
+
+def test_rows_are_no_longer_than_the_model_has_positions(opened, make_source):
+    run = opened("glue", "max_length=13", init=make_source(max_positions=13))
+    assert max(run.row_lengths) == 13
