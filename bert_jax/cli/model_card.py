@@ -9,6 +9,7 @@ from typing import Any
 
 from bert_jax import __version__
 from bert_jax.cli.config import RESOLVED_NAME
+from bert_jax.finetuning.config import SECTIONS
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
@@ -82,6 +83,8 @@ def _training(work_dir: Path, step: int) -> list[str]:
     lines.append(
         f"- optimizer: {optimizer['name']}, peak learning rate {optimizer['peak_learning_rate']}"
     )
+    if "phases" not in run:
+        return lines + _task(run) + _measured(work_dir / LOG_NAME, step, "on the validation set")
     for name, phase in run["phases"].items():
         lines.append(
             f"- {name}: {phase['num_steps']:,} steps of {phase['batch_size']} sequences of "
@@ -90,17 +93,29 @@ def _training(work_dir: Path, step: int) -> list[str]:
         manifest = work_dir / f"manifest-{name}.json"
         if manifest.is_file():
             lines.append(_corpus(json.loads(manifest.read_text(encoding="utf-8"))))
-    return lines + _measured(work_dir / LOG_NAME, step)
+    return lines + _measured(work_dir / LOG_NAME, step, "losses in nats a token")
 
 
-def _measured(log: Path, step: int) -> list[str]:
-    """The last evaluation on held-out text up to the exported step."""
+def _task(run: Mapping[str, Any]) -> list[str]:
+    """What a fine-tuned model learned, and in what batches."""
+    (task,) = (section for section in SECTIONS if run[section] is not None)
+    files = [run[task]["directory"]] if task == "glue" else list(run[task]["files"].values())[:2]
+    of = f" ({run[task]['task']})" if task == "glue" else ""
+    return [
+        f"- task: {task}{of}, from {', '.join(Path(file).name for file in files)}",
+        f"- {run['num_epochs']} epochs at most, batches of {run['batch_size']} examples, sequences "
+        f"of {run['max_length']} tokens at most",
+    ]
+
+
+def _measured(log: Path, step: int, what: str) -> list[str]:
+    """The last evaluation on held-out examples up to the exported step; `what` is said of it."""
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [e for e in entries if e["kind"] == "evaluation" and e["step"] <= step]
     if not evaluations:
         return []
     last = evaluations[-1]
-    lines = ["", f"Held out, after step {last['step']:,} (losses in nats a token):", ""]
+    lines = ["", f"Held out, after step {last['step']:,} ({what}):", ""]
     lines += ["| metric | value |", "|---|---|"]
     return lines + [
         f"| {name} | {value:.4f} |"

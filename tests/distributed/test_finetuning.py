@@ -1,0 +1,32 @@
+"""Two processes fine-tune and score as one does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ..finetuning.conftest import history, make_source, scores, source, toy  # noqa: F401
+
+COMPARED = ("loss", "accuracy", "gradient_norm")
+
+
+def test_two_processes_learn_and_score_as_one(toy, bert_jax, tmp_path):  # noqa: F811
+    one, two = tmp_path / "one", tmp_path / "two"
+    short = ("num_epochs=1", "optimizer.peak_learning_rate=1e-3", "evaluation_batch_size=16")
+    bert_jax(*toy.words("glue", one, *short))
+    output = bert_jax(*toy.words("glue", two, *short), launcher=2, devices=4).output
+    assert output.count("best after step") == 1  # one process speaks for all
+    found, expected = history(two), history(one)
+    assert found.keys() == expected.keys()
+    for key, entry in expected.items():
+        told = {name: entry[name] for name in COMPARED if name in entry}
+        assert {name: found[key][name] for name in told} == pytest.approx(told, rel=1e-4), key
+    written = [json.dumps(scores(each)["step"]) for each in (one, two)]
+    assert written[0] == written[1]
+    predictions = [(each / "predictions/SST-2.tsv").read_text() for each in (one, two)]
+    assert predictions[0] == predictions[1]
+    file = tmp_path / "scores.json"
+    bert_jax("evaluate", two, "--output", file, launcher=2, devices=4)
+    sets = json.loads(file.read_text())["sets"]
+    assert sets["validation"]["scores"] == scores(two)["scores"]

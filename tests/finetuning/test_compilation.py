@@ -1,0 +1,47 @@
+"""How many programs runs compile, and how few the ones after them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from bert_jax.cli.config import load_config
+from bert_jax.cli.finetune_run import open_run
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.training.interruption import StopRequest
+from bert_jax.training.sharding import make_mesh
+
+from ..conftest import Command
+
+
+def test_a_program_a_shape_and_none_for_other_dials(toy, source, tmp_path):
+    """Counted in the caches of the compiled steps themselves."""
+    overrides = ("max_shapes=2", "num_epochs=1", f"init_from={source}", f"work_dir={tmp_path}/one")
+    words = [f"--config.{word}" for word in overrides]
+    config = load_config(FinetuneConfig, str(toy.root / "glue.py"), words)
+    run = open_run(config, make_mesh(config.mesh))
+    assert len(run.row_lengths) == 2
+    for turned in (
+        run,
+        run.turned(f"{tmp_path}/two", seed=5, batch_size=16, learning_rate=1e-3, num_epochs=1),
+    ):
+        with ExitStack() as closing:
+            assert turned.train(closing.enter_context(StopRequest()), closing)
+        assert turned.programs.train_step._cache_size() == 2
+        # At each length with targets and, of the test set, without.
+        assert turned.programs.prediction_step._cache_size() <= 4
+
+
+def test_a_second_run_takes_the_steps_from_the_cache(toy, tmp_path):
+    """The entries of JAX's compilation cache on disk, before and after a run of another seed."""
+    command = Command(tmp_path / "programs")
+
+    def entries() -> set[str]:
+        return {path.name for path in Path(tmp_path / "programs").glob("*-cache")}
+
+    command(*toy.words("glue", tmp_path / "one", "num_epochs=1"))
+    first = entries()
+    assert sum(name.startswith("jit_step-") for name in first) >= 2
+    other = ("num_epochs=1", "seed=1", "optimizer.peak_learning_rate=1e-3")
+    command(*toy.words("glue", tmp_path / "two", *other))
+    assert entries() == first

@@ -1,0 +1,114 @@
+"""A set's scores depend on the model alone: not on batches, devices or where the set stands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data.finetuning.features import Features
+from bert_jax.inference.work_dir import read_model
+from bert_jax.models.config import ComputeConfig
+from bert_jax.tasks.entity_scores import entity_counts
+from bert_jax.tasks.finetuning import task_of
+
+from .conftest import parameters, scores
+
+
+@pytest.fixture
+def evaluated(bert_jax_here, tmp_path):
+    """A function that runs `evaluate` and reads what it wrote."""
+
+    def run(work_dir: Path, *words) -> dict:
+        output = tmp_path / "scores.json"
+        finished = bert_jax_here("evaluate", work_dir, "--output", output, *words)
+        assert finished.code == 0, finished.errors
+        return json.loads(output.read_text())
+
+    return run
+
+
+def changed(work_dir: Path, target: Path, **changes: object) -> Path:
+    """A copy of a work directory whose run had another config."""
+    shutil.copytree(work_dir, target)
+    file = target / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return target
+
+
+@pytest.mark.parametrize("size", [8, 24])
+def test_any_batch_size_gives_the_same(whole, evaluated, tmp_path, size):
+    found = evaluated(changed(whole, tmp_path / "copy", evaluation_batch_size=size))
+    found = found["sets"]["validation"]
+    assert found["examples"] == 21  # no multiple of either
+    assert found["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
+
+
+def test_one_device_gives_what_eight_give(whole, bert_jax, tmp_path):
+    output = tmp_path / "scores.json"
+    finished = bert_jax("evaluate", whole, "--output", output, devices=1)
+    assert "devices    1 x cpu" in finished.output
+    found = json.loads(output.read_text())["sets"]["validation"]["scores"]
+    assert found == pytest.approx(scores(whole)["scores"], rel=1e-5)
+
+
+def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
+    """The loss over the set is that of each example computed alone, in float64."""
+    from bert_jax.cli.evaluate_run import open_evaluation
+
+    evaluation = open_evaluation(whole, None, None)
+    (examples,) = evaluation.data.validation.values()
+    features: Features = examples.features
+    logits, loss = evaluation.scorer.logits(evaluation.params, features)
+    assert logits.shape == (21, 2) and np.isfinite(logits).all()
+    task = task_of(read_model(whole)[0], ComputeConfig(dtype="float32", attention="xla"))
+    model = task.definition.module(parameters(whole))
+    batch = features.batch(np.arange(21), int(features.lengths.max()))
+    alone = np.asarray(task.logits(model, batch), np.float64)
+    np.testing.assert_allclose(logits, alone, atol=1e-5)
+    gold = features.targets["labels"]
+    expected = np.mean(np.logaddexp.reduce(alone, axis=1) - alone[np.arange(21), gold])
+    assert loss["loss"] == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
+    """Labels that are all wrong; and a text longer than all that the run has seen."""
+    right = scores(whole)["scores"]["accuracy"]
+    lines = (toy.root / "reviews/dev.tsv").read_text().splitlines()
+    wrong = [line[:-1] + str(1 - int(line[-1])) for line in lines[1:]]
+    file = tmp_path / "wrong.tsv"
+    file.write_text("\n".join([lines[0], *wrong, "the " * 60 + "\t0"]) + "\n")
+    found = evaluated(whole, "--data", file)
+    assert found["data"] == str(file)
+    assert found["sets"]["validation"]["examples"] == 22
+    assert found["sets"]["validation"]["scores"]["accuracy"] <= 1 - right + 1 / 22
+    found = evaluated(whole, "--data", toy.root / "reviews")
+    assert found["sets"]["validation"]["scores"] == scores(whole)["scores"]
+
+
+def test_a_step_that_is_not_there_is_said_with_those_that_are(whole, bert_jax_here):
+    finished = bert_jax_here("evaluate", whole, "--step", 5)
+    assert finished.code == 2
+    assert "no checkpoint of step 5; there are: " in finished.errors
+    assert finished.errors.split("there are: ")[1].strip().endswith("36")
+
+
+def test_entities_have_rows_of_their_types(toy, bert_jax_here, evaluated, tmp_path):
+    work_dir = tmp_path / "run"
+    assert bert_jax_here(*toy.words("tags", work_dir, "num_epochs=1")).code == 0
+    # The labels are the model's: no training file is read.
+    file = tmp_path / "tagged.txt"
+    shutil.copy(toy.root / "tagged/validation.txt", file)
+    config = json.loads((work_dir / "config.json").read_text())
+    config["tags"]["files"]["train"] = "gone"
+    (work_dir / "config.json").write_text(json.dumps(config))
+    found = evaluated(work_dir, "--data", file, "--predictions", tmp_path / "predicted")
+    assert found["sets"]["validation"]["scores"] == scores(work_dir)["scores"]
+    written = (tmp_path / "predicted/validation.txt").read_text().strip().split("\n\n")
+    columns = [[line.split("\t")[1:] for line in sentence.split("\n")] for sentence in written]
+    gold, predicted = ([[row[c] for row in each] for each in columns] for c in (0, 1))
+    for kind, row in entity_counts(predicted, gold, "IOB2").items():
+        assert found["sets"]["validation"]["types"][kind] == row.scores() | row._asdict()
