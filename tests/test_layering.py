@@ -10,7 +10,17 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "bert_jax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-ROOMS = {"models", "tasks", "data", "training", "interop", "analysis", "inference", "finetuning", "cli"}
+ROOMS = {
+    "models",
+    "tasks",
+    "data",
+    "training",
+    "interop",
+    "analysis",
+    "inference",
+    "finetuning",
+    "cli",
+}
 MAY_IMPORT = {
     "models": set(),
     "tasks": {"models"},
