@@ -43,9 +43,15 @@ def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
     )
 
 
-def encoder_training_flops(config: EncoderConfig, length: int) -> int:
-    """Forward and backward FLOPs of the encoder's layers on one sequence of `length` tokens."""
-    return TRAINING_FACTOR * config.num_layers * layer_flops(config, length).total
+def encoder_training_flops(config: EncoderConfig, length: int, learning_layers: int) -> int:
+    """Forward and backward FLOPs of the encoder's layers on one sequence of `length` tokens.
+
+    learning_layers: the last layers, which a backward pass goes through; below them is only a
+    forward one. With the embeddings every layer learns.
+    """
+    assert 0 <= learning_layers <= config.num_layers
+    passes = config.num_layers + (TRAINING_FACTOR - 1) * learning_layers
+    return passes * layer_flops(config, length).total
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,10 @@ def make_programs(
     """The steps, compiled when a batch of a shape first comes.
 
     Raises:
-      ValueError: more layers are to be tuned than there are.
+      ValueError: more layers are to be tuned than there are, or some of them in a scan over all.
     """
     task, tuning = task_of(model, compute), Tuning(config.tuning, model.encoder.num_layers)
+    _check_scan(compute, tuning)
     rate = tuning.rate if config.tuning.layer_decay < 1.0 else None
     optimizer = make_optimizer(config.optimizer, rate)
     train_step = make_train_step(
@@ -52,3 +53,13 @@ def make_programs(
         learns=tuning.learns,
     )
     return Programs(task, optimizer, tuning, train_step, make_prediction_step(task, mesh))
+
+
+def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
+    """Refuses what would be correct but differentiate every layer: a scan is over all of them."""
+    if compute.scan_layers and 0 < tuning.num_learning_layers < tuning.num_layers:
+        raise ValueError(
+            f"compute.scan_layers=True differentiates all {tuning.num_layers} layers, of which "
+            f"tuning.top_layers={tuning.num_learning_layers} learn: set compute.scan_layers=False "
+            "(scanning saves compile time only for deep models that are trained whole)"
+        )

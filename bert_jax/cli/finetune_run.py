@@ -187,7 +187,8 @@ class FinetuneRun:
 
         def flops(batch: HostBatch) -> float:
             sequences, length = size * train.sequences_per_example, batch["token_ids"].shape[-1]
-            return float(sequences * encoder_training_flops(self.model.encoder, length))
+            learning = self.programs.tuning.num_learning_layers
+            return float(sequences * encoder_training_flops(self.model.encoder, length, learning))
 
         return Phase(
             name="finetuning",

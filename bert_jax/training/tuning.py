@@ -51,13 +51,17 @@ class Tuning:
                 f"tuning.top_layers={self.config.top_layers}: the model has {self.num_layers}"
             )
 
+    @property
+    def num_learning_layers(self) -> int:
+        """The last layers of the encoder, those that a backward pass goes through."""
+        return self.num_layers if self.config.top_layers == -1 else self.config.top_layers
+
     def learns(self, name: str) -> bool:
         """Whether a parameter learns."""
-        top = self.num_layers if self.config.top_layers == -1 else self.config.top_layers
         depth = self._depth(name)
         if depth == 0:
-            return self.config.embeddings and top == self.num_layers
-        return depth > self.num_layers - top
+            return self.config.embeddings and self.num_learning_layers == self.num_layers
+        return depth > self.num_layers - self.num_learning_layers
 
     def rate(self, name: str) -> float:
         """What the learning rate is multiplied by for a parameter."""

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.analysis.flops import layer_flops, pretraining_flops
+from bert_jax.analysis.flops import encoder_training_flops, layer_flops, pretraining_flops
 from bert_jax.analysis.parameters import counts_by_part, parameters_by_part
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.encoder import Layer
+from bert_jax.models.encoder import Encoder, Layer
 from bert_jax.models.parameters import count, define
 from bert_jax.tasks.pretraining import Pretraining
 
@@ -49,6 +49,30 @@ def test_the_count_is_that_of_the_products_in_the_program() -> None:
 
     text = jax.jit(forward).lower(definition.shapes, x).as_text()
     assert products_of(text) == layer_flops(config, 128).total
+
+
+@pytest.mark.parametrize("learning", [0, 1, 3, 4])
+def test_a_frozen_layer_costs_its_forward_pass_alone(learning: int) -> None:
+    """Against the products in the program of the encoder's gradient."""
+    config = EncoderConfig.variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
+    definition = define(lambda rngs: Encoder(config, PLAIN, rngs))
+    first = config.num_layers - learning
+    names = tuple(f"layers.{number}." for number in range(first, config.num_layers))
+    learns = {name for name in definition.shapes if learning and name.startswith(names)}
+    token_ids = jnp.zeros((1, 128), jnp.int32)
+
+    def loss(learning: dict[str, jax.Array], frozen: dict[str, jax.Array]) -> jax.Array:
+        return definition.module({**frozen, **learning})(token_ids).hidden.sum()
+
+    parts = [
+        {n: x for n, x in definition.shapes.items() if (n in learns) == which}
+        for which in (True, False)
+    ]
+    text = jax.jit(jax.value_and_grad(loss)).lower(*parts).as_text()
+    # The lowest layer that learns sends no gradient further down: no product for the input of its
+    # query, key and value.
+    unsent = layer_flops(config, 128).projections if learning else 0
+    assert products_of(text) == encoder_training_flops(config, 128, learning) - unsent
 
 
 def test_training_is_three_forward_passes_and_heads_count_only_where_used() -> None:

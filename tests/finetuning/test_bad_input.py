@@ -130,6 +130,14 @@ def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
     assert "holds no finished checkpoint" in refused("glue", init=empty)
 
 
+@pytest.mark.parametrize("top", [1, 2])
+def test_a_scan_over_all_layers_where_some_learn(refused, make_source, top):
+    words = (f"tuning.top_layers={top}", "compute.scan_layers=True")
+    errors = refused("glue", *words, init=make_source(num_layers=3))
+    assert "compute.scan_layers=True differentiates all 3 layers, of which" in errors
+    assert f"tuning.top_layers={top} learn: set compute.scan_layers=False" in errors
+
+
 def test_pairs_need_segments(refused, make_source):
     errors = refused("regression", init=make_source(num_segments=1))
     assert "the task is of pairs, but the model of" in errors
