@@ -8,7 +8,9 @@ onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX
 stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
 savedmodel: TensorFlow's, through jax2tf, any batch and length.
 
-Each with the tokenizer's files and a model card, whose first lines of code load the model.
+Each with the tokenizer's files and a model card, whose first lines of code load the model. None of
+them holds how a fine-tuning run read its texts, nor, where two labels have one score, what the
+negative one is called.
 """
 
 from __future__ import annotations

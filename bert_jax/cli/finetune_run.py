@@ -18,6 +18,7 @@ from bert_jax.cli.config import write_resolved
 from bert_jax.cli.finetune_messages import describe
 from bert_jax.cli.finetune_programs import Programs, make_programs
 from bert_jax.cli.finetune_start import check_data, check_mesh, encoder_of, first_state, open_source
+from bert_jax.cli.finetune_usage import usage_of
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
 from bert_jax.data.loader import Loader
@@ -270,7 +271,8 @@ class FinetuneRun:
 
     def _write_model(self, best_step: int | None) -> None:
         origin = {"command": "bert-jax finetune", "source": self.config.init_from}
-        write_model(self.model, origin, self.work_dir, best_step=best_step)
+        usage = usage_of(self.config, self.data.head)
+        write_model(self.model, origin, self.work_dir, best_step=best_step, usage=usage)
 
 
 def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:

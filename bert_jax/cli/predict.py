@@ -6,7 +6,7 @@ echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}'
 
 Input is plain text, a text a line, or JSON Lines: objects with the fields "text", "first" and
 "second" (next-sentence, classify), "words" (tag) or "question" and "context" (answer). An "id"
-comes back with its result.
+comes back with its result. Blank lines of JSON Lines give nothing, each of plain text is a text.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         default="auto",
-        help='of the input; auto: JSON Lines if FILE is .jsonl or the first line begins with "{" '
-        "(default: auto)",
+        help="of the input; auto: JSON Lines if FILE is .jsonl or the first line that is not "
+        'blank begins with "{" (default: auto)',
     )
     parser.add_argument(
         "--output",
@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-length",
         type=int,
         metavar="N",
-        help="most tokens of a sequence (default: the model's positions)",
+        help="most tokens of a sequence (default: those of the fine-tuning run, or the model's "
+        "positions)",
     )
     parser.add_argument(
         "--top-k",

@@ -39,7 +39,8 @@ def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[Input
 
     Args:
       path: also packed (.gz, .xz, .zst); None for standard input.
-      form: "auto" is JSON Lines for a file called so, and where the first line begins with "{".
+      form: "auto" is JSON Lines for a file called so, and where the first line that is not blank
+        begins with "{". Blank lines of JSON Lines are passed over; of plain text each is a text.
       fields: sets of fields, one of which an object must have; others are passed over. A line of
         plain text is the field "text".
 
@@ -52,12 +53,13 @@ def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[Input
         lines = stream_lines(sys.stdin.buffer, name)
     else:
         lines = file_lines(find_file(path))
-    first = next(lines, None)
-    if first is None:
-        return
+    begun = list(_to_first_text(lines))
     named = ".jsonl" in Path(name).suffixes[-2:]  # the last may be that of a packed file
-    objects = form == "jsonl" or (form == "auto" and (named or first.lstrip().startswith("{")))
-    for number, line in enumerate(chain([first], lines), start=1):
+    opens = bool(begun) and begun[-1].lstrip().startswith("{")
+    objects = form == "jsonl" or (form == "auto" and (named or opens))
+    for number, line in enumerate(chain(begun, lines), start=1):
+        if objects and not line.strip():
+            continue
         place = f"{name}:{number}"
         text = line.removesuffix("\n").removesuffix("\r")
         yield _object(text, place, fields) if objects else _plain(text, place, fields)
@@ -89,6 +91,14 @@ def output_to(path: str | None) -> Iterator[TextIO]:
     with open(partial, "w", encoding="utf-8") as file:
         yield file
     os.replace(partial, target)
+
+
+def _to_first_text(lines: Iterator[str]) -> Iterator[str]:
+    """Takes lines up to the first that is not blank."""
+    for line in lines:
+        yield line
+        if line.strip():
+            return
 
 
 def _plain(text: str, place: str, fields: Fields) -> InputLine:

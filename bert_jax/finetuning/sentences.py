@@ -172,7 +172,7 @@ def _head(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
     if not names:
         return HeadConfig("classification", ("score",), "regression")
     if sigmoid:
-        return HeadConfig("classification", names[1:], "multi_label")
+        return HeadConfig("classification", names[1:], "multi_label", negative=names[0])
     return HeadConfig("classification", names)
 
 

@@ -48,11 +48,15 @@ class ExampleSet(abc.ABC):
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The head of a task, as `ModelConfig` has it."""
+    """The head of a task, as `ModelConfig` has it.
+
+    negative: what an example is called whose one label, of "multi_label", does not hold.
+    """
 
     head: Head
     labels: tuple[str, ...] = ()
     problem: Problem = "single_label"
+    negative: str = ""
 
     def on(self, encoder: EncoderConfig, head_dropout: float) -> ModelConfig:
         """The model; `head_dropout` where the head has any."""

@@ -16,12 +16,11 @@ from bert_jax.data.finetuning.spans import SpanExample
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.texts import check_strings, pairs_of
+from bert_jax.inference.usage import SPANS_OF_RELEASE, Usage
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model
 from bert_jax.tasks.protocol import Batch
 
-# Devlin et al.'s release: windows of 384 tokens, 128 apart, questions of at most 64 of them.
-_MAX_LENGTH, _DOC_STRIDE, _MAX_QUERY_LENGTH = 384, 128, 64
 _NUM_SPECIALS = 3
 # Over so many candidates probabilities are taken, as in the release.
 _CANDIDATES = 20
@@ -54,6 +53,7 @@ class AnswerQuestion(Predictor):
 
     heads = ("span",)
     made_by = "`bert-jax finetune`"
+    unsaid = SPANS_OF_RELEASE
 
     @overload
     def __call__(self, question: str, context: str, n_best: int = 1) -> FoundAnswer: ...
@@ -67,6 +67,8 @@ class AnswerQuestion(Predictor):
         """The answer to a question, or to each with the passage at its place.
 
         A passage that is too long is read in windows that overlap; every window is searched.
+        Windows, questions and answers are as long as in the run that made the model, or as in
+        Devlin et al.'s release where it comes from elsewhere.
 
         Raises:
           ValueError: lists of different lengths, a string and a list, or `n_best` below 1.
@@ -82,18 +84,22 @@ class AnswerQuestion(Predictor):
         return found[0] if isinstance(question, str) else found
 
     def _answers(self, examples: Sequence[SpanExample], n_best: int) -> list[FoundAnswer]:
-        length, doc_stride, query_length = window_sizes(self.max_length)
+        assert self.usage is not None and self.usage.spans is not None
+        doc_stride, query_length = window_sizes(self.max_length, self.usage)
         windows = span_windows(
             examples,
             self.tokenizer,
-            max_length=length,
+            max_length=self.max_length,
             doc_stride=doc_stride,
             max_query_length=query_length,
             labelled=False,
         )
         starts, ends = self._logits(windows)
         most = max(n_best, _CANDIDATES)
-        answers = best_answers(windows, examples, starts, ends, n_best=most)
+        longest = self.usage.spans.max_answer_length
+        answers = best_answers(
+            windows, examples, starts, ends, n_best=most, max_answer_length=longest
+        )
         questions = self.tokenizer.encode_batch(
             [example.question for example in examples], specials_as_text=True
         )
@@ -113,16 +119,19 @@ class AnswerQuestion(Predictor):
         return starts, ends
 
 
-def window_sizes(max_length: int) -> tuple[int, int, int]:
-    """Tokens of a row, from one window to the next, and of a question, for rows up to a length.
+def window_sizes(max_length: int, usage: Usage) -> tuple[int, int]:
+    """Tokens from one window to the next, and of a question, in rows of `max_length`.
 
-    Those of Devlin et al.'s release where they fit; else a third of the row is the question's and
-    windows overlap by half.
+    As in `usage` unless rows are shorter than there: then the question has a third of the row at
+    most, and windows overlap by half or more.
     """
-    length = min(max_length, _MAX_LENGTH)
-    query_length = min(_MAX_QUERY_LENGTH, max(1, (length - _NUM_SPECIALS) // 3))
-    room = length - _NUM_SPECIALS - query_length
-    return length, min(_DOC_STRIDE, max(1, room // 2)), query_length
+    assert usage.spans is not None
+    doc_stride, query_length = usage.spans.doc_stride, usage.spans.max_query_length
+    if max_length >= usage.max_length:
+        return doc_stride, query_length
+    query_length = min(query_length, max(1, (max_length - _NUM_SPECIALS) // 3))
+    room = max_length - _NUM_SPECIALS - query_length
+    return min(doc_stride, max(1, room // 2)), query_length
 
 
 def _result(answer: Answer, n_best: int, question_truncated: bool) -> FoundAnswer:

@@ -39,9 +39,9 @@ def row_lengths(max_length: int) -> tuple[int, ...]:
 class BatchRunner:
     """Runs programs of one model over sequences, sorted by length.
 
-    Rows have one of the lengths of `row_lengths`, at most 6 for a model of 512 positions, and a
-    batch has 1, 8 or `batch_size` rows, the same in all of a call: one call compiles 6 shapes at
-    most, whatever it is given.
+    Rows have one of the lengths of `row_lengths`, and a batch has 1, 8 or `batch_size` rows, the
+    same in all of a call: whatever it is given, one call compiles no more shapes than there are
+    lengths, 6 for a model of 512 positions and 7 for one of 1,024.
     """
 
     def __init__(self, model: Any, max_length: int, batch_size: int):

@@ -23,9 +23,12 @@ Texts = list[str] | list[tuple[str, str]] | list[Text]
 class Classification:
     """What a text is.
 
-    label, probability: the most probable label; None of a regression, which has none.
+    label, probability: the most probable label. None of a regression, and where any label may hold
+      and none is more probable than 0.5.
+    labels: all that hold: `label`, and where any may, each above 0.5, in the model's order.
     scores: of every label its probability: softmax where one is true, sigmoid where any may be;
-      of a regression the numbers themselves.
+      of a regression the numbers themselves. A model fine-tuned with one score for two labels gives
+      both; out of another format such a model comes without the name of its negative.
     truncated: whether the text was cut as too long.
     """
 
@@ -33,6 +36,7 @@ class Classification:
     probability: float | None
     scores: Mapping[str, float]
     truncated: bool
+    labels: tuple[str, ...]
 
 
 class Classify(Predictor):
@@ -74,9 +78,18 @@ class Classify(Predictor):
     def _result(self, values: Sequence[float], truncated: bool) -> Classification:
         scores = dict(zip(self.config.labels, values, strict=True))
         if self.config.problem == "regression":
-            return Classification(None, None, scores, truncated)
+            return Classification(None, None, scores, truncated, ())
+        negative = self.usage.negative if self.usage is not None else ""
+        if negative:
+            (positive,) = values
+            scores = {negative: 1 - positive} | scores
         best = max(scores, key=scores.__getitem__)
-        return Classification(best, scores[best], scores, truncated)
+        labels: tuple[str, ...] = (best,)
+        if self.config.problem == "multi_label" and not negative:
+            labels = tuple(name for name, score in scores.items() if score > 0.5)
+        if not labels:
+            return Classification(None, None, scores, truncated, ())
+        return Classification(best, scores[best], scores, truncated, labels)
 
 
 @partial(jax.jit, static_argnames="problem")

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from bert_jax.data.finetuning.features import Features
 from bert_jax.inference.batch_runner import BatchRunner, Program, Row
-from bert_jax.inference.work_dir import load_trained, read_model
+from bert_jax.inference.usage import Usage
+from bert_jax.inference.work_dir import load_trained, read_model, read_usage
 from bert_jax.models.model import Head
 
 # `[CLS]`, a token of either text of a pair, and two `[SEP]`.
@@ -18,21 +19,23 @@ class Predictor:
     """A trained model on this process's first device that takes text.
 
     heads: those it can work with. made_by: what makes a model that has one, in words.
+    unsaid: how a model is used of which its work directory does not say it.
     """
 
     heads: ClassVar[tuple[Head, ...]]
     made_by: ClassVar[str]
+    unsaid: ClassVar[Usage | None] = None
 
     def __init__(
         self, work_dir: str | Path, *, batch_size: int = 32, max_length: int | None = None
     ):
-        """Loads the newest checkpoint of a work directory.
+        """Loads the checkpoint of a work directory that did best, or else the newest.
 
         Args:
-          work_dir: of a run, or of `bert-jax import`.
+          work_dir: of a run, or of `bert-jax import`. A fine-tuned model reads as in its run.
           batch_size: the most sequences that are computed at once.
-          max_length: the most tokens of a sequence, special ones included; None for all of the
-            model's positions. One trained on shorter sequences may do better with their length.
+          max_length: the most tokens of a sequence, special ones included; None for those of
+            the fine-tuning run, or of another model for all its positions (questions: at most 384).
 
         Raises:
           ValueError: no such model, one without the head, or numbers out of range.
@@ -55,7 +58,9 @@ class Predictor:
         trained = load_trained(str(work_dir))
         self.config = trained.config
         self.tokenizer = trained.tokenizer
-        self.max_length = max_length or positions
+        self.usage = read_usage(Path(work_dir)) or self.unsaid
+        usual = positions if self.usage is None else min(self.usage.max_length, positions)
+        self.max_length = max_length or usual
         self._runner = BatchRunner(trained.model, self.max_length, batch_size)
 
     @property

@@ -1,4 +1,4 @@
-"""A work directory: a model's description, its tokenizer and its newest parameters."""
+"""A work directory: a model's description, its tokenizer, and the checkpoint of it to use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.usage import Usage
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import Head, Model, ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
@@ -33,36 +35,49 @@ class TrainedModel:
 
 
 def write_model(
-    config: ModelConfig, origin: Mapping[str, str], work_dir: Path, *, best_step: int | None = None
+    config: ModelConfig,
+    origin: Mapping[str, str],
+    work_dir: Path,
+    *,
+    best_step: int | None = None,
+    usage: Usage | None = None,
 ) -> None:
     """Writes `model.json`: what the checkpoints beside it are parameters of.
 
     origin: where they come from, for people and for model cards. best_step: of the checkpoint that
-    is to be used; None for the newest.
+    is to be used; None for the newest. usage: what predictors are to do as the run did; None for
+    a model that was not fine-tuned here.
     """
-    content = {"model": to_plain(config), "origin": dict(origin), "best_step": best_step}
+    content = {
+        "model": to_plain(config),
+        "origin": dict(origin),
+        "best_step": best_step,
+        "usage": to_plain(usage),
+    }
     work_dir.mkdir(parents=True, exist_ok=True)
     write_file(work_dir / MODEL_NAME, json.dumps(content, indent=2) + "\n")
 
 
 def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
-    """What `write_model` wrote.
+    """The model and the origin that `write_model` wrote.
 
     Raises:
       ValueError: there is no such file, or it does not describe a model.
     """
-    file = work_dir / MODEL_NAME
-    if not file.is_file():
-        raise ValueError(
-            f"{work_dir}: no {MODEL_NAME} in it; expected the work directory of a `bert-jax "
-            "pretrain` or `bert-jax import`"
-        )
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        values, origin = content["model"], dict(content["origin"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: damaged: {type(error).__name__}: {error}") from error
-    return to_dataclass(ModelConfig, values, f"{file}: model"), origin
+    file, content = work_dir / MODEL_NAME, _content(work_dir)
+    return to_dataclass(ModelConfig, content["model"], f"{file}: model"), content["origin"]
+
+
+def read_usage(work_dir: Path) -> Usage | None:
+    """The usage that `write_model` wrote.
+
+    Raises:
+      ValueError: as `read_model`, or the usage is damaged.
+    """
+    values = _content(work_dir).get("usage")
+    return (
+        None if values is None else to_dataclass(Usage, values, f"{work_dir / MODEL_NAME}: usage")
+    )
 
 
 def chosen_step(work_dir: Path) -> int:
@@ -71,8 +86,7 @@ def chosen_step(work_dir: Path) -> int:
     Raises:
       ValueError: it is no work directory, or there is no finished checkpoint.
     """
-    read_model(work_dir)
-    best = json.loads((work_dir / MODEL_NAME).read_text(encoding="utf-8")).get("best_step")
+    best = _content(work_dir).get("best_step")
     return newest_step(work_dir / CHECKPOINTS_NAME) if best is None else int(best)
 
 
@@ -138,7 +152,7 @@ def load_for_export(
 
 
 def load_trained(work_dir: str) -> TrainedModel:
-    """Loads what `bert-jax pretrain` or `import` left in `work_dir`.
+    """Loads what `bert-jax pretrain`, `finetune` or `import` left in `work_dir`: `chosen_step`.
 
     Raises:
       ValueError: it is no work directory, or holds no finished checkpoint.
@@ -149,3 +163,17 @@ def load_trained(work_dir: str) -> TrainedModel:
     params = load_model_parameters(directory, config, compute)
     tokenizer = Tokenizer.load(directory / TOKENIZER_NAME)
     return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
+
+
+def _content(work_dir: Path) -> dict[str, Any]:
+    file = work_dir / MODEL_NAME
+    if not file.is_file():
+        raise ValueError(
+            f"{work_dir}: no {MODEL_NAME} in it; expected the work directory of a `bert-jax "
+            "pretrain`, `bert-jax finetune` or `bert-jax import`"
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return {**content, "model": content["model"], "origin": dict(content["origin"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: damaged: {type(error).__name__}: {error}") from error

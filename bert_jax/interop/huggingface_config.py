@@ -157,6 +157,9 @@ def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
 def write_config(config: ModelConfig, pad_id: int) -> dict[str, Any]:
     """The content of a config.json that `transformers` builds the same model from.
 
+    It has no place for what a fine-tuning run's model.json says besides the model: what the
+    opposite of a single label is called, and how texts were read.
+
     pad_id: the tokenizer's id of `[PAD]`.
     """
     encoder = config.encoder

@@ -143,6 +143,18 @@ def test_an_empty_input_gives_nothing(models, predicted, tmp_path):
     assert len(predicted(models["classification"], text="\n")) == 1
 
 
+def test_blank_lines_are_texts_but_not_of_json_lines(models, predicted):
+    model = models["classification"]
+    one = '{"text": "a", "id": 1}'
+    for text in (f"{one}\n\n", f"\n \r\n{one}", f"{one}\n\n\t\n"):
+        assert [line["id"] for line in predicted(model, text=text)] == [1]
+    assert predicted(model, "--format", "jsonl", text="\n \n") == []
+    texts = ["", " ", "a", "", "{b"]
+    lines = predicted(model, text="\n".join(texts))
+    for line, ours in zip(lines, Classify(model)(texts), strict=True):
+        assert line["scores"] == pytest.approx(ours.scores, abs=1e-6)
+
+
 def test_what_is_written_stays_when_a_line_is_wrong(models, refused, tmp_path):
     source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("[MASK] a\n" * 5 + "none\n" + "[MASK]\n" * 5)
@@ -168,7 +180,7 @@ def test_a_device_is_written_to_and_not_replaced(models, predicted):
         ("span", b'{"question": "a"}', "standard input:1: its fields are 'question'; expected 'q"),
         ("tagging", b'{"words": ["a", 1]}', "standard input:1: field 'words' is [\"a\", 1]; exp"),
         ("tagging", b'{"text": null}', "standard input:1: field 'text' is null; expected a string"),
-        ("tagging", b'{"text": "a"}\n\n', "standard input:2: '' is not valid JSON"),
+        ("tagging", b'{"text": "a"}\n\n{', "standard input:3: '{' is not valid JSON"),
         ("tagging", b'{"text": "a"}\n[1]', "standard input:2: '[1]' is no JSON object; expected"),
         ("tagging", b'{"text": "a"}\n{"text": "\\ud800"}', "standard input:2: a lone surrogate at"),
         ("tagging", b'{"text": "a", "id": "\\ud800"}', "standard input:1: field 'id' holds a lone"),
@@ -205,7 +217,9 @@ def test_a_text_that_looks_like_json(models, predicted):
 def test_a_file_called_json_lines_is_that(models, refused, predicted, tmp_path):
     source = tmp_path / "texts.jsonl.xz"
     source.write_bytes(lzma.compress(b'\n{"text": "a"}\n'))
-    assert f"{source}:1: '' is not valid JSON" in refused(models["tagging"], "--input", source)
+    assert len(predicted(models["tagging"], "--input", source)) == 1
+    source.write_bytes(lzma.compress(b'a\n{"text": "a"}\n'))
+    assert f"{source}:1: 'a' is not valid JSON" in refused(models["tagging"], "--input", source)
     source.write_bytes(lzma.compress(b' {"text": "a"}\n'))
     assert len(predicted(models["tagging"], "--input", source)) == 1
 

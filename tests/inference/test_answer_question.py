@@ -10,6 +10,7 @@ import transformers
 from bert_jax import AnswerQuestion
 from bert_jax.inference.answer_question import window_sizes
 from bert_jax.inference.texts import UnusableText
+from bert_jax.inference.usage import SPANS_OF_RELEASE
 
 PASSAGE = "Matt lives in Canada and Sinan lives in California"
 QUESTIONS = ["where does Matt live?", "who?", "", "x" * 40, "where does sinan live?"]
@@ -38,7 +39,8 @@ def best_span(directory, question, context):
     A span counts where its first token stands most in the middle of a window; of equal ones, the
     first.
     """
-    length, stride, query = window_sizes(64)
+    length = 64
+    stride, query = window_sizes(length, SPANS_OF_RELEASE)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     theirs = transformers.BertForQuestionAnswering.from_pretrained(directory)
     asked = tokenizer(question, add_special_tokens=False)["input_ids"][:query]
@@ -108,10 +110,16 @@ def test_passages_without_words(answer):
 
 
 def test_windows_are_those_of_the_release_where_they_fit():
-    assert window_sizes(512) == window_sizes(384) == (384, 128, 64)
+    assert window_sizes(512, SPANS_OF_RELEASE) == window_sizes(384, SPANS_OF_RELEASE) == (128, 64)
     for length in range(5, 400):
-        row, stride, query = window_sizes(length)
-        assert row <= length and stride >= 1 and query >= 1 and query + stride + 3 <= row
+        stride, query = window_sizes(length, SPANS_OF_RELEASE)
+        assert stride >= 1 and query >= 1 and query + stride + 3 <= length
+
+
+def test_rows_are_those_of_the_release_unless_others_are_asked_for(both):
+    model = both("span", max_position_embeddings=400).ours
+    assert AnswerQuestion(model).max_length == 384
+    assert AnswerQuestion(model, max_length=400).max_length == 400
 
 
 def test_what_cannot_be_answered(both, answer):

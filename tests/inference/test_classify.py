@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
 from bert_jax import Classify
+from bert_jax.cli.main import main
 from bert_jax.inference.texts import UnusableText
+from bert_jax.inference.usage import Usage
+from bert_jax.inference.work_dir import read_model, write_model
+
+from ..interop.conftest import make
 
 TEXTS = ["a fine film.", "", "bad", "a" * 200, "\u4e1c \x07", ("it rains", "so wet."), ("", "a")]
 TEXTS += ["word " * 30, ("no " * 30, "yes " * 30)]
@@ -36,11 +42,65 @@ def test_hugging_face_gives_the_same(both, problem):
         assert ours.scores == pytest.approx(
             {each["label"]: each["score"] for each in theirs}, abs=1e-5
         )
-        if problem == "regression":
-            assert ours.label is None and ours.probability is None
-        else:
-            assert ours.label == theirs[0]["label"]
-            assert ours.probability == ours.scores[ours.label]
+        holding = [each["label"] for each in theirs if each["score"] > 0.5]
+        match problem:
+            case "regression":
+                assert (ours.label, ours.probability, ours.labels) == (None, None, ())
+            case "multi_label_classification":
+                assert ours.label == (holding[0] if holding else None)
+                assert sorted(ours.labels) == sorted(holding)
+                assert ours.probability == ours.scores.get(ours.label)
+            case _:
+                assert ours.label == theirs[0]["label"] and ours.labels == (ours.label,)
+                assert ours.probability == ours.scores[ours.label]
+
+
+def biased(tmp_path, biases, usage=None):
+    """A model of several labels whose scores are its biases alone, in its work directory."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    names = dict(enumerate("abc"[: len(biases)]))
+    problem = "multi_label_classification"
+    make(theirs, "classification", problem_type=problem, id2label=names)
+    model = transformers.BertForSequenceClassification.from_pretrained(theirs)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor(biases))
+    model.save_pretrained(theirs)
+    assert main(["import", str(theirs), "--output", str(ours)]) == 0
+    if usage is not None:
+        write_model(*read_model(ours), ours, usage=usage)
+    return Classify(ours)
+
+
+@pytest.mark.parametrize(
+    ("biases", "label", "labels"),
+    [
+        ([-1.0, -2.0, -0.1], None, ()),
+        ([1.0, -2.0, 2.0], "c", ("a", "c")),
+        ([-1.0], None, ()),
+        ([1.0], "a", ("a",)),
+    ],
+)
+def test_labels_that_may_all_hold_hold_above_one_half(tmp_path, biases, label, labels):
+    found = biased(tmp_path, biases)("x")
+    assert (found.label, found.labels) == (label, labels)
+    assert found.probability == (None if label is None else found.scores[label])
+    assert list(found.scores.values()) == pytest.approx(torch.tensor(biases).sigmoid().tolist())
+
+
+@pytest.mark.parametrize(("bias", "label"), [(2.0, "a"), (-2.0, "not a")])
+def test_one_score_of_two_labels_says_either(tmp_path, bias, label):
+    found = biased(tmp_path, [bias], Usage(max_length=16, negative="not a"))("x")
+    assert (found.label, found.labels) == (label, (label,))
+    assert found.probability == found.scores[label] == pytest.approx(1 / (1 + np.exp(-2.0)))
+    assert sum(found.scores.values()) == pytest.approx(1) and list(found.scores) == ["not a", "a"]
+
+
+def test_texts_are_read_as_in_the_run_that_made_the_model(tmp_path):
+    classify = biased(tmp_path, [1.0], Usage(max_length=16))
+    assert classify.max_length == 16
+    assert [each.truncated for each in classify(["a " * 14, "a " * 15])] == [False, True]
+    assert Classify(tmp_path / "ours", max_length=17).max_length == 17
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 100])
