@@ -39,7 +39,7 @@ from bert_jax.tasks.classifier_task import ClassifierTask
 from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer, load_parameters
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest
-from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
+from bert_jax.training.loop import HostBatch, Phase, Trainer
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.optimizer import learning_rates
 from bert_jax.training.peaks import peak_flops
@@ -147,7 +147,6 @@ class FinetuneRun:
             return True
         if first:
             self._write_provenance()
-        interval = -(-self.plan.steps_per_epoch // config.evaluations_per_epoch)
         trainer = Trainer(
             mesh=self.mesh,
             train_step=self.programs.train_step,
@@ -155,7 +154,7 @@ class FinetuneRun:
             learning_rates=rates,
             checkpointer=checkpointer,
             reporter=self._reporter(start, closing) if first else None,
-            intervals=Intervals(config.report_every_steps, interval, interval, save_evaluated=True),
+            intervals=config.intervals(self.plan.steps_per_epoch),
             stop=stop,
             early=early,
         )

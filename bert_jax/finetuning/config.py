@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.choices import ChoicesConfig, open_choices
@@ -11,6 +12,7 @@ from bert_jax.finetuning.spans import SpansConfig, open_spans
 from bert_jax.finetuning.tags import TagsConfig, open_tags
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.models.config import ComputeConfig
+from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
 from bert_jax.training.tuning import TuningConfig
@@ -40,7 +42,8 @@ class FinetuneConfig:
     max_shapes: lengths that rows are padded to, at most: each compiles a program.
     dropout: of the encoder and its attention; -1 takes what `init_from` was trained with.
       head_dropout: on what the classifier reads.
-    evaluations_per_epoch: on the validation set; each may prove the best.
+    evaluations_per_epoch: on the validation set, evenly spaced, the last at the epoch's end; each
+      may prove the best.
     best_metric: by which the kept checkpoint is chosen; empty for the task's own.
     patience: end when so many evaluations in a row were no better than the best; 0: never.
     report_every_steps: steps between progress lines.
@@ -100,6 +103,15 @@ class FinetuneConfig:
     def rows_evaluated(self) -> int:
         """Examples in a batch of evaluation."""
         return self.evaluation_batch_size or 4 * self.batch_size
+
+    def intervals(self, steps_per_epoch: int) -> Intervals:
+        """When the run reports and evaluates; it saves what it has evaluated, and its end."""
+        return Intervals(
+            report=self.report_every_steps,
+            evaluate=Fraction(steps_per_epoch, self.evaluations_per_epoch),
+            save=self.num_epochs * steps_per_epoch,
+            save_evaluated=True,
+        )
 
     def open(self, tokenizer: Tokenizer, *, train: bool, test: bool) -> TaskData:
         """Reads the task's files; `train` and `test`, those too.

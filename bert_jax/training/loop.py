@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Protocol
 
 import jax
@@ -77,13 +78,20 @@ class RunReporter(Protocol):
 class Intervals:
     """Steps between reports, evaluations and checkpoints.
 
+    evaluate: not always whole: evaluations come after the steps nearest to its multiples (a half
+      is rounded up), so that those of an epoch neither drift nor miss its end.
     save_evaluated: whether every evaluated state is saved too, as it may prove the best.
     """
 
     report: int
-    evaluate: int
+    evaluate: int | Fraction
     save: int
     save_evaluated: bool = False
+
+    def evaluates(self, step: int) -> bool:
+        """Whether an evaluation is due after `step` steps."""
+        half = Fraction(1, 2)
+        return math.ceil((step + half) / self.evaluate) > math.ceil((step - half) / self.evaluate)
 
 
 @dataclass
@@ -154,13 +162,13 @@ class Trainer:
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
         """Whether the run stopped right where it was to evaluate: it saved and left instead."""
-        due = 0 < step < total and step % self.intervals.evaluate == 0
+        due = 0 < step < total and self.intervals.evaluates(step)
         return due and not self.checkpointer.latest_was_evaluated()
 
     def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
         stopping = step < total and self.stop.stop_now(step)
         last = step == total
-        evaluating = (step % self.intervals.evaluate == 0 or last) and not stopping
+        evaluating = (self.intervals.evaluates(step) or last) and not stopping
         saving = step % self.intervals.save == 0 or last or stopping
         saving = saving or (evaluating and self.intervals.save_evaluated)
         if not (evaluating or saving):

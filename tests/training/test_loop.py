@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,26 @@ def test_every_evaluated_state_is_saved_where_the_best_are_kept(bench: Any) -> N
     intervals = Intervals(100, 3, 4, save_evaluated=True)
     bench.trainer(RecordingCheckpointer(events), None, intervals).run(bench.fresh(), bench.phases())
     assert events == [("save", step) for step in (3, 4, 6, 8, 9, 10)]
+
+
+@pytest.mark.parametrize(("steps", "count"), [(12, 2), (10, 3), (7, 4), (5, 2), (211, 4), (3, 5)])
+def test_evaluations_are_spread_evenly_over_every_epoch(steps: int, count: int) -> None:
+    intervals = Intervals(1, Fraction(steps, count), 1)
+    found = [step for step in range(1, 4 * steps + 1) if intervals.evaluates(step)]
+    # In decimals, where exactly a half is no matter of binary rounding.
+    each = Decimal(steps) / count
+    nearest = [int((k * each).to_integral_value(ROUND_HALF_UP)) for k in range(1, 4 * count + 1)]
+    assert found == sorted(set(nearest))
+    first = found[: min(count, steps)]
+    assert first[-1] == steps
+    assert found == [epoch * steps + step for epoch in range(4) for step in first]
+
+
+@pytest.mark.parametrize("interval", [1, 3, 1000])
+def test_a_whole_interval_is_one_as_ever(interval: int) -> None:
+    intervals = Intervals(1, interval, 1)
+    found = [step for step in range(1, 3001) if intervals.evaluates(step)]
+    assert found == list(range(interval, 3001, interval))
 
 
 def test_the_time_of_a_report_belongs_to_the_step_under_way(bench: Any) -> None:
