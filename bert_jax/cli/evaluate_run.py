@@ -29,7 +29,7 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
 from bert_jax.training.checkpoint import identity_of, load_parameters
 from bert_jax.training.sharding import MeshConfig, batch_extent, make_mesh, parameter_shardings
-from bert_jax.training.step import make_prediction_step
+from bert_jax.training.step import make_metrics_step, make_prediction_step
 
 FINETUNE = "bert-jax finetune"
 
@@ -92,7 +92,8 @@ def open_evaluation(work_dir: Path, data: str | None, step: int | None) -> Evalu
     mesh = _mesh(config.mesh)
     task = task_of(model, config.compute.resolve(jax.default_backend(), model.encoder))
     rows = -(-config.rows_evaluated // batch_extent(mesh)) * batch_extent(mesh)
-    scorer = Scorer(mesh, task, make_prediction_step(task, mesh), rows, lengths)
+    steps = make_prediction_step(task, mesh), make_metrics_step(task, mesh)
+    scorer = Scorer(mesh, task, *steps, rows, lengths)
     definition = task.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)

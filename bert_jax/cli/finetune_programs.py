@@ -13,9 +13,12 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.classifier_task import ClassifierTask
 from bert_jax.tasks.finetuning import task_of
 from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.state import Init, make_init
 from bert_jax.training.step import (
+    MetricsStep,
     PredictionStep,
     TrainStep,
+    make_metrics_step,
     make_prediction_step,
     make_train_step,
 )
@@ -31,6 +34,8 @@ class Programs:
     tuning: Tuning
     train_step: TrainStep
     prediction_step: PredictionStep
+    metrics_step: MetricsStep
+    init: Init
 
 
 def make_programs(
@@ -52,7 +57,15 @@ def make_programs(
         accumulation_steps=config.accumulation_steps,
         learns=tuning.learns,
     )
-    return Programs(task, optimizer, tuning, train_step, make_prediction_step(task, mesh))
+    return Programs(
+        task,
+        optimizer,
+        tuning,
+        train_step,
+        make_prediction_step(task, mesh),
+        make_metrics_step(task, mesh),
+        make_init(task.definition, optimizer, mesh, tuning.learns),
+    )
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:

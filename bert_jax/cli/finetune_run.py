@@ -17,7 +17,14 @@ from bert_jax.analysis.flops import encoder_training_flops
 from bert_jax.cli.config import write_resolved
 from bert_jax.cli.finetune_messages import describe
 from bert_jax.cli.finetune_programs import Programs, make_programs
-from bert_jax.cli.finetune_start import check_data, check_mesh, encoder_of, first_state, open_source
+from bert_jax.cli.finetune_start import (
+    check_data,
+    check_mesh,
+    encoder_of,
+    first_state,
+    identity,
+    open_source,
+)
 from bert_jax.cli.finetune_usage import usage_of
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
@@ -46,6 +53,7 @@ from bert_jax.training.peaks import peak_flops
 from bert_jax.training.progress import format_metric
 from bert_jax.training.reporting import LOG_NAME, Reporter
 from bert_jax.training.sharding import local_rows, parameter_shardings
+from bert_jax.training.state import TrainState
 
 SCORES_NAME = "scores.json"
 PREDICTIONS_NAME = "predictions"
@@ -104,8 +112,8 @@ class FinetuneRun:
     @cached_property
     def scorer(self) -> Scorer:
         """Runs the model over whole sets."""
-        step, rows = self.programs.prediction_step, self.config.rows_evaluated
-        return Scorer(self.mesh, self.task, step, rows, self.row_lengths)
+        steps = self.programs.prediction_step, self.programs.metrics_step
+        return Scorer(self.mesh, self.task, *steps, self.config.rows_evaluated, self.row_lengths)
 
     @property
     def work_dir(self) -> Path:
@@ -128,10 +136,14 @@ class FinetuneRun:
         rates = learning_rates(config.optimizer, self.total_steps)
         lower = self.best_metric.endswith(LOSS)
         kept = CheckpointConfig(
-            keep_last=1, keep_best=1, best_metric=self.best_metric, lower_is_better=lower
+            keep_last=1,
+            keep_best=1,
+            best_metric=self.best_metric,
+            lower_is_better=lower,
+            keep_unmeasured=True,
         )
         checkpointer = closing.enter_context(
-            Checkpointer(self.work_dir / CHECKPOINTS_NAME, kept, self._identity())
+            Checkpointer(self.work_dir / CHECKPOINTS_NAME, kept, identity(self))
         )
         state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0
@@ -146,7 +158,7 @@ class FinetuneRun:
         if concluded:
             return True
         if first:
-            self._write_provenance()
+            self._write_provenance(start)
         trainer = Trainer(
             mesh=self.mesh,
             train_step=self.programs.train_step,
@@ -158,15 +170,22 @@ class FinetuneRun:
             stop=stop,
             early=early,
         )
-        state, finished = trainer.run(state, [self._phase()])
+        try:
+            state, finished = trainer.run(state, [self._phase()])
+        finally:
+            checkpointer.close()
+            if first and early.best_step is not None:  # also of a run that stopped or diverged
+                self._write_model(early.best_step)
         if not finished:
             if first:
                 print(f"told to stop: saved after step {int(state.step):,}")
             return False
-        checkpointer.close()
-        assert early.best_step is not None
-        at_best = early.best_step == int(state.step)
-        self._finish(early.best_step, state.params if at_best else self._best(early.best_step))
+        if early.best_step is None:
+            raise ValueError(
+                f"{self.work_dir}: it is trained, but {LOG_NAME} in it, which says what did best, "
+                "is gone: put it back, or start in another work_dir"
+            )
+        self._finish(early.best_step, state)
         return True
 
     def conclude(self) -> list[str]:
@@ -200,7 +219,9 @@ class FinetuneRun:
             flops=flops,
         )
 
-    def _finish(self, best_step: int, params: Parameters) -> None:
+    def _finish(self, best_step: int, state: TrainState) -> None:
+        at_best = best_step == int(state.step) or not self.data.test
+        params = state.params if at_best else self._best(best_step)
         directory = self.work_dir / PREDICTIONS_NAME
         directory.mkdir(exist_ok=True)
         files = []
@@ -214,7 +235,6 @@ class FinetuneRun:
         scores = {name: x for name, x in scores.items() if name not in ("kind", "step")}
         content = {"step": best_step, "scores": scores, "predictions": list(map(str, files))}
         write_file(self.work_dir / SCORES_NAME, json.dumps(content, indent=2) + "\n")
-        self._write_model(best_step)
 
     def _concluded(self, best_step: int | None) -> bool:
         """Whether `_finish` has done its work for this best step."""
@@ -234,22 +254,6 @@ class FinetuneRun:
         entries = read_metrics(log) if log.is_file() else []
         return [e for e in entries if e["kind"] == "evaluation" and e["step"] <= up_to]
 
-    def _identity(self) -> dict[str, object]:
-        config = self.config
-        assert self.data.train is not None
-        return {
-            "model": dataclasses.asdict(self.model),
-            "optimizer": config.optimizer.name,
-            "tuning": dataclasses.asdict(config.tuning),
-            "seed": config.seed,
-            "init_from": config.init_from,
-            "from_scratch": config.from_scratch,
-            "batch_size": config.batch_size,
-            "row_lengths": list(self.row_lengths),
-            "examples": self.data.train.fingerprint,
-            "tokenizer": self.tokenizer.fingerprint,
-        }
-
     def _reporter(self, start: int, closing: ExitStack) -> Reporter:
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.compute.dtype)
         reporter = Reporter(
@@ -262,10 +266,11 @@ class FinetuneRun:
         closing.callback(reporter.close)
         return reporter
 
-    def _write_provenance(self) -> None:
+    def _write_provenance(self, start: int) -> None:
         self.work_dir.mkdir(parents=True, exist_ok=True)
         write_resolved(self.config, self.work_dir)
-        self._write_model(None)
+        if start == 0:
+            self._write_model(None)
         self.tokenizer.save(self.work_dir / TOKENIZER_NAME)
 
     def _write_model(self, best_step: int | None) -> None:

@@ -18,7 +18,7 @@ from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import Checkpointer, load_parameters
 from bert_jax.training.sharding import batch_extent, parameter_shardings
-from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.state import TrainState, abstract_state, parameter_key
 
 if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
@@ -101,8 +101,14 @@ def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainStat
     step = checkpointer.latest_step()
     if step is not None:
         abstract = abstract_state(definition, optimizer, run.mesh, learns)
+        if step > run.total_steps:
+            raise ValueError(
+                f"{config.work_dir} was trained for {step:,} steps, num_epochs={config.num_epochs} "
+                f"are {run.total_steps:,}: set num_epochs to what it was or more, or take another "
+                "work_dir"
+            )
         return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
-    state = init_state(definition, optimizer, run.mesh, config.seed, learns)
+    state = run.programs.init(parameter_key(config.seed))
     if config.from_scratch:
         return state, f"random parameters (seed {config.seed})"
     found = _parameters_of(run)
@@ -126,3 +132,25 @@ def _parameters_of(run: FinetuneRun) -> Parameters:
     if ours == theirs:
         return found
     return {name: x for name, x in found.items() if not name.startswith("classifier.")}
+
+
+def identity(run: FinetuneRun) -> dict[str, object]:
+    """What a checkpoint must share with a run for the run to go on from it."""
+    config = run.config
+    assert run.data.train is not None
+    return {
+        "model": dataclasses.asdict(run.model),
+        "optimizer": dataclasses.asdict(config.optimizer),
+        "tuning": dataclasses.asdict(config.tuning),
+        "seed": config.seed,
+        "init_from": str(Path(config.init_from).resolve()),
+        "from_scratch": config.from_scratch,
+        "batch_size": config.batch_size,
+        "best_metric": run.best_metric,
+        "row_lengths": list(run.row_lengths),
+        "examples": run.data.train.fingerprint,
+        "validation": {
+            name: examples.features.fingerprint for name, examples in run.data.validation.items()
+        },
+        "tokenizer": run.tokenizer.fingerprint,
+    }

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.data.finetuning.batches import FeatureBatches, InOrder, choose_lengths
+from bert_jax.data.finetuning.batches import ByLength, FeatureBatches, InOrder, choose_lengths
 from bert_jax.data.finetuning.features import Features
 from bert_jax.data.loader import Loader
 from bert_jax.finetuning.task_data import Logits, TaskData
 from bert_jax.models.parameters import Parameters
-from bert_jax.tasks.classifier_task import ClassifierTask
+from bert_jax.tasks.classifier_task import INPUTS, ClassifierTask
 from bert_jax.tasks.protocol import Metrics
 from bert_jax.training.evaluation import MetricTotals
 from bert_jax.training.sharding import local_rows, to_global
-from bert_jax.training.step import PredictionStep
+from bert_jax.training.step import MetricsStep, PredictionStep
 
 LOSS = "loss"
 
@@ -34,6 +34,7 @@ class Scorer:
     mesh: Mesh
     task: ClassifierTask
     step: PredictionStep
+    metrics_step: MetricsStep
     batch_size: int
     row_lengths: Sequence[int]
 
@@ -48,7 +49,7 @@ class Scorer:
         pending: tuple[int, jax.Array, Metrics] | None = None
         with Loader(FeatureBatches(features, plan, local_rows=rows)) as batches:
             for number, batch in enumerate(batches):
-                found = self.step(params, to_global(batch, self.mesh, rows, self.batch_size))
+                found = self._dispatched(params, to_global(batch, self.mesh, rows, self.batch_size))
                 # Read one batch late: the next is under way before the host waits for this one.
                 if pending is not None:
                     self._take(pending, plan, gathered, totals)
@@ -60,6 +61,12 @@ class Scorer:
         loss = {LOSS: sum(c * means[name] for name, c in terms)} if features.has_targets else {}
         return gathered.logits, loss
 
+    def _dispatched(
+        self, params: Parameters, batch: Mapping[str, jax.Array]
+    ) -> tuple[jax.Array, Metrics]:
+        logits = self.step(params, {name: batch[name] for name in INPUTS})
+        return logits, self.metrics_step(logits, batch) if has_targets(batch) else {}
+
     def _take(
         self,
         found: tuple[int, jax.Array, Metrics],
@@ -70,6 +77,11 @@ class Scorer:
         number, logits, metrics = found
         gathered.put(plan.place(number).examples, np.asarray(logits))
         totals.add(metrics)
+
+
+def has_targets(batch: Mapping[str, jax.Array]) -> bool:
+    """Whether a batch says what the answers are."""
+    return "labels" in batch or "start_positions" in batch
 
 
 class _Gathered:
@@ -126,7 +138,8 @@ def row_lengths(data: TaskData, max_shapes: int, max_positions: int) -> tuple[in
     return tuple(min(length, max_positions) for length in chosen)
 
 
-def padding(features: Features, lengths: Sequence[int]) -> float:
-    """The share of padding in rows of these lengths."""
-    padded = np.asarray(lengths)[np.searchsorted(lengths, features.lengths)].sum()
-    return 1.0 - float(features.lengths.sum()) / float(padded)
+def padding(features: Features, plan: ByLength) -> float:
+    """The share of padding in the batches of epoch 0, missing rows of a ragged one included."""
+    places = map(plan.place, range(plan.steps_per_epoch))
+    padded = sum(len(examples) * length for examples, length in places)
+    return 1.0 - len(features.sequences.token_ids) / (padded * features.sequences_per_example)

@@ -16,6 +16,8 @@ from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, weighted_mean
 
 Arrays = dict[str, jax.Array]
+# What of a batch the model reads.
+INPUTS = ("token_ids", "segment_ids", "attention_mask")
 
 
 class ClassifierTask(abc.ABC):
@@ -61,10 +63,6 @@ class ClassifierTask(abc.ABC):
         real_tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
         return metrics | {"tokens": Metric(real_tokens, jnp.ones(()))}
 
-    def has_targets(self, batch: Batch) -> bool:
-        """Whether a batch says what the answers are."""
-        return "labels" in batch or "start_positions" in batch
-
     def logits(self, model: Classifier, batch: Batch) -> jax.Array:
         """The float32 logits of a batch, without dropout.
 
@@ -75,7 +73,7 @@ class ClassifierTask(abc.ABC):
 
 
 def _logits(model: Classifier, batch: Batch, dropout_key: jax.Array | None) -> jax.Array:
-    inputs = [batch[name] for name in ("token_ids", "segment_ids", "attention_mask")]
+    inputs = [batch[name] for name in INPUTS]
     *leading, length = inputs[0].shape
     logits = model(*(x.reshape(-1, length) for x in inputs), dropout_key=dropout_key)
     # With choices, every one of them is a row of its own to the model, and has one score.

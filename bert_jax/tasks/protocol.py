@@ -50,6 +50,18 @@ class Task(Protocol):
         ...
 
 
+class ScoringTask(Task, Protocol):
+    """A task whose metrics are of logits, one row of them for each example."""
+
+    def logits(self, model: Any, batch: Batch) -> jax.Array:
+        """Float32 logits without dropout; `batch` needs no targets."""
+        ...
+
+    def metrics_of(self, logits: jax.Array, batch: Batch) -> Metrics:
+        """`Task.metrics` of logits that are there already."""
+        ...
+
+
 def weighted_mean(values: jax.Array, weights: jax.Array) -> Metric:
     """The metric of float32 `values` under `weights` of the same shape."""
     return Metric(jnp.sum(values * weights), jnp.sum(weights))

@@ -28,6 +28,8 @@ class CheckpointConfig:
     keep_best: also keep this many best by `best_metric` of the held-out evaluation, for which every
       evaluated state is saved (0: no).
     lower_is_better: the direction of `best_metric`.
+    keep_unmeasured: keep every checkpoint that was saved without an evaluation, such as a stopped
+      run's, since it may prove one of the best when the run goes on.
     """
 
     every_steps: int = 1_000
@@ -36,6 +38,7 @@ class CheckpointConfig:
     keep_best: int = 1
     best_metric: str = "mlm_loss"
     lower_is_better: bool = True
+    keep_unmeasured: bool = False
 
     def __post_init__(self) -> None:
         if self.every_steps < 1 or self.keep_last < 1:
@@ -92,13 +95,10 @@ class Checkpointer:
         latest = self._checkpointer.latest
         return latest is not None and bool(latest.metrics)
 
-    def save(
-        self, state: TrainState, metrics: Mapping[str, float] | None, *, replacing: bool = False
-    ) -> None:
+    def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
         """Saves `state` under its own step; returns while the bytes are still being written.
 
         metrics: the held-out metrics at this step, for `keep_best`; None where not evaluated.
-        replacing: a checkpoint of this step that there is already.
 
         Raises:
           ValueError: `best_metric` is not among `metrics`.
@@ -112,7 +112,6 @@ class Checkpointer:
             int(state.step),
             {"params": state.params, "optimizer": _as_tree(state.opt_state)},
             force=True,
-            overwrite=replacing,
             metrics=dict(metrics) if metrics else None,
             custom_metadata={"identity": self._identity},
         )
@@ -274,7 +273,7 @@ def _preservation(config: CheckpointConfig) -> Any:
             policies.BestN(
                 get_metric_fn=lambda metrics: sign * metrics[config.best_metric],
                 n=config.keep_best,
-                keep_checkpoints_without_metrics=False,
+                keep_checkpoints_without_metrics=config.keep_unmeasured,
             )
         )
     return policies.AnyPreservationPolicy(kept)

@@ -128,10 +128,7 @@ class Trainer:
         total = phases[-1].end
         if self._evaluation_missed(step, total):
             phase = next(phase for phase in phases if step <= phase.end)
-            held_out = self._evaluate(state, step, phase)
-            if self.intervals.save_evaluated:
-                # Kept as one of the best only if it was saved with what it is compared by.
-                self.checkpointer.save(state, held_out, replacing=True)
+            self._evaluate(state, step, phase)
         if self.early and self.early.enough:
             return state, True
         self._window = _Window(step, began=time.perf_counter())

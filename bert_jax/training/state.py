@@ -96,6 +96,19 @@ def init_state(
     learns: Learns = everything,
 ) -> TrainState:
     """A fresh state, every array created where it stays; the same numbers under any mesh."""
+    return make_init(definition, optimizer, mesh, learns)(parameter_key(seed))
+
+
+Init = Callable[[jax.Array], TrainState]
+
+
+def make_init(
+    definition: ModelDefinition[Any],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    learns: Learns = everything,
+) -> Init:
+    """Compiles on first call: the key of fresh parameters -> a state, as `init_state`'s."""
 
     def init(key: jax.Array) -> TrainState:
         params = definition.init(key)
@@ -103,4 +116,4 @@ def init_state(
         return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
 
     shardings = shardings_of(abstract_state(definition, optimizer, mesh, learns))
-    return jax.jit(init, out_shardings=shardings)(parameter_key(seed))
+    return jax.jit(init, out_shardings=shardings)

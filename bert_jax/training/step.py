@@ -12,8 +12,15 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.models.parameters import Parameters
-from bert_jax.tasks.classifier_task import ClassifierTask
-from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, add_metrics, total_loss
+from bert_jax.tasks.protocol import (
+    Batch,
+    Metric,
+    Metrics,
+    ScoringTask,
+    Task,
+    add_metrics,
+    total_loss,
+)
 from bert_jax.training.sharding import batch_sharding, layout, parameter_shardings
 from bert_jax.training.state import (
     Learns,
@@ -40,7 +47,8 @@ class Dials(NamedTuple):
 
 TrainStep = Callable[[TrainState, Batch, Dials], tuple[TrainState, Metrics]]
 EvaluationStep = Callable[[Parameters, Batch], Metrics]
-PredictionStep = Callable[[Parameters, Batch], tuple[jax.Array, Metrics]]
+PredictionStep = Callable[[Parameters, Batch], jax.Array]
+MetricsStep = Callable[[jax.Array, Batch], Metrics]
 
 
 def make_train_step(
@@ -75,7 +83,7 @@ def make_train_step(
         metrics = task.metrics(task.definition.module({**frozen, **learning}), batch, key)
         return total_loss(task, metrics, weights), metrics
 
-    def step(state: TrainState, batch: Batch, dials: Dials) -> tuple[TrainState, Metrics]:
+    def train_step(state: TrainState, batch: Batch, dials: Dials) -> tuple[TrainState, Metrics]:
         with layout(mesh):
             key = dropout_key(dials.seed, state.step)
             weights = task.loss_weights(batch)
@@ -101,7 +109,7 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return jax.jit(
-        step,
+        train_step,
         in_shardings=(state_shardings, batch_sharding(mesh), replicated),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
@@ -143,32 +151,43 @@ def make_evaluation_step(task: Task, mesh: Mesh) -> jax.stages.Wrapped:
     definition = task.definition
     param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
 
-    def step(params: Parameters, batch: Batch) -> Metrics:
+    def evaluation_step(params: Parameters, batch: Batch) -> Metrics:
         with layout(mesh):
             return task.metrics(definition.module(params), batch, None)
 
     return jax.jit(
-        step,
+        evaluation_step,
         in_shardings=(param_shardings, batch_sharding(mesh)),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
 
 
-def make_prediction_step(task: ClassifierTask, mesh: Mesh) -> jax.stages.Wrapped:
-    """Compiles on first call: (params, batch) -> logits, and metrics if the batch has targets.
-
-    Both are whole on every process.
-    """
+def make_prediction_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
+    """Compiles on first call: (params, batch without targets) -> logits, whole on every process."""
     definition = task.definition
     param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
 
-    def step(params: Parameters, batch: Batch) -> tuple[jax.Array, Metrics]:
+    def prediction_step(params: Parameters, batch: Batch) -> jax.Array:
         with layout(mesh):
-            logits = task.logits(definition.module(params), batch)
-            return logits, task.metrics_of(logits, batch) if task.has_targets(batch) else {}
+            return task.logits(definition.module(params), batch)
 
     return jax.jit(
-        step,
+        prediction_step,
         in_shardings=(param_shardings, batch_sharding(mesh)),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
+
+
+def make_metrics_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
+    """Compiles on first call: (logits, batch with targets) -> metrics; no model is run.
+
+    Apart from the logits, so that examples with and without targets share the larger program.
+    """
+
+    def metrics_step(logits: jax.Array, batch: Batch) -> Metrics:
+        return task.metrics_of(logits, batch)
+
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(
+        metrics_step, in_shardings=(replicated, batch_sharding(mesh)), out_shardings=replicated
     )

@@ -28,8 +28,8 @@ def test_a_program_a_shape_and_none_for_other_dials(toy, source, tmp_path):
         with ExitStack() as closing:
             assert turned.train(closing.enter_context(StopRequest()), closing)
         assert turned.programs.train_step._cache_size() == 2
-        # At each length with targets and, of the test set, without.
-        assert turned.programs.prediction_step._cache_size() <= 4
+        # With targets and, of the test set, without; a batch has the length of its longest row.
+        assert 1 <= turned.programs.prediction_step._cache_size() <= 2
 
 
 def test_a_second_run_takes_the_steps_from_the_cache(toy, tmp_path):
@@ -41,7 +41,8 @@ def test_a_second_run_takes_the_steps_from_the_cache(toy, tmp_path):
 
     command(*toy.words("glue", tmp_path / "one", "num_epochs=1"))
     first = entries()
-    assert sum(name.startswith("jit_step-") for name in first) >= 2
+    for name in ("jit_train_step-", "jit_prediction_step-"):
+        assert any(entry.startswith(name) for entry in first), first
     other = ("num_epochs=1", "seed=1", "optimizer.peak_learning_rate=1e-3")
     command(*toy.words("glue", tmp_path / "two", *other))
     assert entries() == first

@@ -178,3 +178,17 @@ def test_a_run_goes_on_for_more_epochs(toy, whole, bert_jax_here, tmp_path):
     assert finished.code == 0, finished.errors
     assert f"checkpoint of step {TOTAL}\n" in finished.output
     assert max(step for _, step in history(work_dir)) == 48
+
+
+def test_a_finished_run_is_not_taken_for_another(toy, whole, bert_jax_here, tmp_path):
+    work_dir = tmp_path / "run"
+    shutil.copytree(whole, work_dir)
+    before = (work_dir / "model.json").read_text(), (work_dir / "config.json").read_text()
+    for other, words in {
+        "num_epochs=1": "set num_epochs to what it was or more",
+        "optimizer.weight_decay=0.3": "optimizer.weight_decay: 0.01 -> 0.3",
+        "best_metric=loss": "best_metric: ",
+    }.items():
+        refused = bert_jax_here(*toy.words("glue", work_dir, *WHOLE, other))
+        assert refused.code == 2 and words in refused.errors, refused.errors
+    assert before == ((work_dir / "model.json").read_text(), (work_dir / "config.json").read_text())

@@ -97,7 +97,7 @@ def test_programs_are_compiled_once_for_all_runs(undisturbed) -> None:
     programs, lengths = undisturbed[1].base.programs, undisturbed[1].base.row_lengths
     assert programs.train_step._cache_size() <= 2 * len(lengths)  # of each batch size
     # With targets and, of the test set, without.
-    assert programs.prediction_step._cache_size() <= 2 * len(lengths)
+    assert programs.prediction_step._cache_size() <= len(lengths)
 
 
 def test_a_finished_sweep_trains_nothing_more(undisturbed, toy, bert_jax_here, monkeypatch) -> None:
