@@ -20,11 +20,12 @@ def describe(run: FinetuneRun) -> list[str]:
     each = ", ".join(map(str, run.row_lengths))
     sets = {**run.data.validation, **run.data.test}
     held = [f"{len(examples.features):,} {name}" for name, examples in sets.items()]
+    held += [] if run.data.test else ["no test set"]
     return [
         f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
         f"{run.compute.dtype}, {run.compute.attention} attention",
         f"examples   {len(train):,} to learn from, {', '.join(held)}",
         f"batches    {run.total_steps:,} of {run.config.batch_size} in "
         f"{run.config.num_epochs} epochs, rows of {each} tokens, "
-        f"{padding(train, run.row_lengths):.1%} padding",
+        f"{padding(train, run.plan):.1%} padding",
     ]

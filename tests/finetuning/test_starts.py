@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
 from bert_jax.cli.config import load_config
+from bert_jax.cli.finetune_messages import describe
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.finetune_start import first_state
+from bert_jax.data.finetuning.batches import FeatureBatches
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
 from bert_jax.training.sharding import make_mesh
 
-from .conftest import parameters
+from .conftest import parameters, scores
 
 
 @pytest.fixture
@@ -99,6 +103,7 @@ def test_another_seed_draws_another_classifier(begun):
     [
         ("top_layers=0", ("encoder.",)),
         ("top_layers=1", ("encoder.embeddings.", "encoder.layers.0.")),
+        ("embeddings=False", ("encoder.embeddings.",)),
     ],
 )
 def test_what_does_not_learn_does_not_change(
@@ -111,6 +116,26 @@ def test_what_does_not_learn_does_not_change(
     found, theirs = parameters(tmp_path), parameters(init)
     wanted = {name for name in found if name.startswith(frozen)}
     assert wanted and kept(found, theirs) == wanted
+
+
+@pytest.mark.parametrize("task", ["glue", "choices"])
+def test_the_padding_that_is_announced_is_trained_on(opened, task):
+    run = opened(task, "max_shapes=3", "batch_size=40")
+    batches = FeatureBatches(run.data.train, run.plan)
+    masks = [batches[step]["attention_mask"] for step in range(len(batches))]
+    assert masks[0].ndim == (3 if task == "choices" else 2) and len(masks) == 5  # the last ragged
+    share = 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
+    assert describe(run)[-1].endswith(f" {share:.1%} padding")
+
+
+def test_a_directory_without_a_test_set_is_learned_from(toy, bert_jax_here, tmp_path):
+    directory, work_dir = tmp_path / "reviews", tmp_path / "run"
+    shutil.copytree(toy.root / "reviews", directory, ignore=shutil.ignore_patterns("test.tsv"))
+    words = toy.words("glue", work_dir, f"glue.directory={directory}", "num_epochs=1")
+    finished = bert_jax_here(*words)
+    assert finished.code == 0, finished.errors
+    assert "examples   192 to learn from, 21 validation, no test set\n" in finished.output
+    assert scores(work_dir)["predictions"] == []
 
 
 def test_rows_are_no_longer_than_the_model_has_positions(opened, make_source):

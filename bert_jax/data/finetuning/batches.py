@@ -58,7 +58,8 @@ class ByLength:
     """The batches of every epoch over examples of given lengths.
 
     What is left over when the examples of a row length are cut into batches joins those of the next
-    longer one: an epoch has one ragged batch at most, whose missing rows are padding.
+    longer one: an epoch has one ragged batch at most, whose missing rows are padding. It is as long
+    as its longest example asks for.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class ByLength:
             batches += [Placed(part, length) for part in here[:whole].reshape(-1, size)]
             carried = here[whole:]
         if len(carried):
-            batches.append(Placed(_filled(carried, size), self._row_lengths[-1]))
+            length = self._row_lengths[self._rows[carried].max()]
+            batches.append(Placed(_filled(carried, size), length))
         turn = hash_of(self._seed, Purpose.BATCH_ORDER, epoch, np.arange(len(batches)))
         return [batches[index] for index in np.argsort(turn, kind="stable")]
 

@@ -17,14 +17,22 @@ def find_file(path: str | Path) -> Path:
     Raises:
         ValueError: there is neither.
     """
-    plain = Path(path)
-    packed = [plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS]
-    for candidate in (plain, *packed):
-        if candidate.is_file():
-            return candidate
-    raise ValueError(
-        f"{path} does not exist, nor does it with {', '.join(COMPRESSIONS)} after its name"
-    )
+    found = _first_there(Path(path))
+    if found is None:
+        raise ValueError(
+            f"{path} does not exist, nor does it with {', '.join(COMPRESSIONS)} after its name"
+        )
+    return found
+
+
+def has_file(path: str | Path) -> bool:
+    """Whether `find_file` finds one."""
+    return _first_there(Path(path)) is not None
+
+
+def _first_there(plain: Path) -> Path | None:
+    packed = (plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS)
+    return next((path for path in (plain, *packed) if path.is_file()), None)
 
 
 def file_lines(path: Path) -> Iterator[str]:

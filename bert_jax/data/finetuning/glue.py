@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.file_lines import has_file
 from bert_jax.data.finetuning.sentences import SentenceFiles
 from bert_jax.data.finetuning.tables import TableFormat
 from bert_jax.data.input_paths import TFDS_PREFIX, is_tfds
@@ -50,7 +51,10 @@ class GlueTask:
 
 
 class GlueFiles(NamedTuple):
-    """Files of a task: `train`; those of `validation` by name; those of `test` by submission."""
+    """Files of a task: `train`; those of `validation` by name; those of `test` by submission.
+
+    A test set is left out where its file is not there: many copies of GLUE come without.
+    """
 
     train: SentenceFiles
     validation: dict[str, SentenceFiles]
@@ -142,10 +146,9 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
             for suffix in suffixes
         },
         test={
-            name: SentenceFiles(
-                test=f"{directory}/test{suffix}.tsv", index=task.test_index, **columns
-            )
+            name: SentenceFiles(test=file, index=task.test_index, **columns)
             for name, suffix in zip(submission_names(task), suffixes, strict=True)
+            if has_file(file := f"{directory}/test{suffix}.tsv")
         },
     )
 

@@ -81,6 +81,18 @@ def test_an_epoch_sees_every_example_once(batch_size: int) -> None:
             assert lengths[batch.examples[batch.examples >= 0]].max() <= batch.length
 
 
+def test_a_ragged_batch_is_as_long_as_its_longest_example() -> None:
+    lengths = np.array([3, 8, 5, 17, 20, 2, 7])
+    # The last two row lengths are those of other sets: nothing here is so long.
+    plan = ByLength(lengths, (8, 16, 24, 64, 128), 4, seed=0)
+    for epoch in range(8):
+        whole, ragged = sorted(map(plan.place, (2 * epoch, 2 * epoch + 1)), key=lambda x: x.length)
+        assert (whole.length, ragged.length) == (8, 24)
+        assert sorted(ragged.examples.tolist())[0] == -1
+    short = ByLength(lengths[:3], (8, 16, 24), 4, seed=0)
+    assert [short.place(step).length for step in range(3)] == [8, 8, 8]
+
+
 def test_epochs_and_seeds_differ_and_nothing_else_does() -> None:
     lengths = np.random.default_rng(0).integers(1, 100, 45)
 

@@ -60,6 +60,18 @@ def test_mnli_has_two_validation_and_test_sets(shared_data: Path, tmp_path: Path
     assert len(read_sentences(files.test["MNLI-mm"], "test", labelled=False)) == 48
 
 
+def test_a_test_set_that_is_not_there_is_left_out(tmp_path: Path) -> None:
+    assert glue_files("RTE", str(tmp_path)).test == {}
+    assert list(glue_files("RTE", str(tmp_path)).validation) == ["validation"]
+    (tmp_path / "test_mismatched.tsv.xz").touch()
+    (tmp_path / "test.tsv").mkdir()  # no file
+    found = glue_files("MNLI", str(tmp_path)).test
+    assert {name: each.test for name, each in found.items()} == {
+        "MNLI-mm": f"{tmp_path}/test_mismatched.tsv"
+    }
+    assert glue_files("RTE", str(tmp_path)).test == {}
+
+
 # A few rows of every task's files, as the official ones are laid out.
 OFFICIAL = {
     "CoLA": {
