@@ -10,7 +10,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.layers import dense
 from bert_jax.models.layout import constrain
-from bert_jax.models.products import einsum_float32
+from bert_jax.models.products import attention_scores, weighted_values
 
 
 def document_mask(document_ids: jax.Array) -> jax.Array:
@@ -43,7 +43,7 @@ def xla_attention(
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
     query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    scores = einsum_float32("bqhd,bkhd->bhqk", query, key)
+    scores = attention_scores(query, key)
     if document_ids is not None:
         # In a row of one document padding sees the tokens, as it does in cuDNN's kernel and in
         # other BERTs: a span's softmax has the scores of padding in it.
@@ -51,7 +51,7 @@ def xla_attention(
         scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     probabilities = dropout(probabilities, dropout_rate, dropout_key)
-    return jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
+    return weighted_values(probabilities, value)
 
 
 def cudnn_attention(

@@ -14,7 +14,7 @@ from bert_jax.models.attention import SelfAttention
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.dropout import dropout
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layers import dense, layer_norm, select_rows
+from bert_jax.models.layers import DENSE, dense, layer_norm, select_rows
 from bert_jax.models.layout import constrain
 
 
@@ -165,7 +165,7 @@ class Encoder(nnx.Module):
             return step
         policy = None
         if self.compute.remat == "dots":
-            policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            policy = jax.checkpoint_policies.save_only_these_names(DENSE)
         return jax.checkpoint(step, policy=policy)
 
     def _scan(

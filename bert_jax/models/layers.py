@@ -10,9 +10,10 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.products import affine_float32, matrix_product
+from bert_jax.models.products import affine, affine_float32
 
 # Plain pytrees: no shared references between modules, ordinary jax.jit / grad / scan on top.
 nnx.set_graph_mode(False)
@@ -36,6 +37,22 @@ def initializer(config: EncoderConfig) -> nnx.Initializer:
     return nnx.initializers.truncated_normal(stddev=config.initializer_range)
 
 
+DENSE = "dense"  # what rematerialisation calls the results of products with parameters
+
+
+class Dense(nnx.Linear):
+    """An affine map, computed by `affine`: for its backward pass."""
+
+    def __call__(self, inputs: jax.Array, out_sharding: None = None) -> jax.Array:
+        """[..., in_features] to [..., out_features], in the compute dtype."""
+        assert self.bias is not None and out_sharding is None
+        dtype = self.dtype
+        result = affine(
+            inputs.astype(dtype), self.kernel[...].astype(dtype), self.bias[...].astype(dtype)
+        )
+        return checkpoint_name(result, DENSE)
+
+
 def dense(
     in_dim: int,
     out_dim: int,
@@ -43,14 +60,13 @@ def dense(
     config: EncoderConfig,
     compute: ComputeConfig,
     rngs: nnx.Rngs,
-) -> nnx.Linear:
+) -> Dense:
     """An affine map whose kernel [in_dim, out_dim] has logical `axes`."""
-    return nnx.Linear(
+    return Dense(
         in_dim,
         out_dim,
         dtype=compute_dtype(compute),
         kernel_init=initializer(config),
-        dot_general=matrix_product,
         kernel_metadata={"logical_axes": axes},
         bias_metadata={"logical_axes": (axes[1],)},
         rngs=rngs,

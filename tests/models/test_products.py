@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
-from bert_jax.models.products import affine_float32, matrix_product
+from bert_jax.models.products import (
+    affine,
+    affine_float32,
+    attention_scores,
+    weighted_values,
+)
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[jax.Array]:
@@ -18,33 +25,94 @@ def arrays(*shapes: tuple[int, ...]) -> list[jax.Array]:
     return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
 
 
-def test_a_matrix_product_is_the_dot_general_it_stands_for() -> None:
-    x, kernel, cotangent = arrays((2, 3, 5), (5, 7), (2, 3, 7))
-    numbers = (((2,), (0,)), ((), ()))
-
-    def result(function: Any) -> Any:
-        value, pull = jax.vjp(lambda x, kernel: function(x, kernel, numbers), x, kernel)
-        return value, *pull(cotangent)
-
-    found, expected = result(matrix_product), result(jax.lax.dot_general)
-    for one, other in zip(found, expected, strict=True):
-        assert_allclose(one, other, rtol=0, atol=1e-5)
-    assert matrix_product(x[0, 0], kernel, (((0,), (0,)), ((), ()))).shape == (7,)
+def pulled(function: Any, operands: list[jax.Array], cotangent: jax.Array) -> list[jax.Array]:
+    value, pull = jax.vjp(function, *operands)
+    return [value, *pull(cotangent.astype(value.dtype))]
 
 
-def test_no_gradient_of_a_matrix_product_contracts_two_dims() -> None:
-    x, kernel = arrays((2, 3, 5), (5, 7))
+SHAPES = [(1, 1, 1, 4), (1, 7, 1, 3), (2, 16, 2, 8), (3, 5, 4, 64), (2, 130, 2, 64)]
+CASES = {
+    "affine": (affine, lambda x, kernel, bias: x @ kernel + bias),
+    "rows": (affine, lambda x, kernel, bias: x @ kernel + bias),
+    "scores": (attention_scores, lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k)),
+    "values": (weighted_values, lambda p, v: jnp.einsum("bhqk,bkhd->bqhd", p, v)),
+}
+
+
+def shapes_of(case: str, batch: int, length: int, heads: int, dim: int) -> list[tuple[int, ...]]:
+    """Of a case's operands, and of its result."""
+    sequence, pairs = (batch, length, heads, dim), (batch, heads, length, length)
+    hidden, wide = heads * dim, 4 * dim
+    return {
+        "affine": [(batch, length, hidden), (hidden, wide), (wide,), (batch, length, wide)],
+        "rows": [(length, hidden), (hidden, wide), (wide,), (length, wide)],
+        "scores": [sequence, sequence, pairs],
+        "values": [pairs, sequence, sequence],
+    }[case]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_products_and_their_gradients_are_those_of_einsum(
+    case: str, shape: tuple[int, int, int, int]
+) -> None:
+    function, formula = CASES[case]
+    *operands, cotangent = arrays(*shapes_of(case, *shape))
+    expected = pulled(formula, operands, cotangent)
+    for found, exact in zip(pulled(function, operands, cotangent), expected, strict=True):
+        assert_allclose(found, exact, rtol=0, atol=1e-5 * float(jnp.abs(exact).max()))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_bfloat16_products_are_rounded_once(case: str, shape: tuple[int, int, int, int]) -> None:
+    function, formula = CASES[case]
+    rounded = [one.astype(jnp.bfloat16) for one in arrays(*shapes_of(case, *shape))]
+    *operands, cotangent = rounded
+    found = jax.jit(lambda *args: pulled(function, list(args[:-1]), args[-1]))(*rounded)
+    wide = [one.astype(jnp.float32) for one in rounded]
+    expected = pulled(formula, wide[:-1], wide[-1])
+    assert [one.dtype for one in found[1:]] == [one.dtype for one in operands]
+    assert found[0].dtype == (jnp.float32 if case == "scores" else jnp.bfloat16)
+    # Half the last of bfloat16's eight bits; `affine` rounds its product, too, before it adds.
+    added = jnp.abs(wide[2]).max() if case in ("affine", "rows") else None
+    for number, (one, exact) in enumerate(zip(found, expected, strict=True)):
+        rounding = jnp.abs(exact)
+        if number == 0 and added is not None:
+            rounding = rounding + jnp.abs(exact) + added
+        bound = 2**-8 * rounding + 1e-6 * jnp.abs(exact).max()
+        assert bool(jnp.all(jnp.abs(one.astype(jnp.float32) - exact) <= bound)), number
+
+
+def test_no_float32_gradient_of_an_affine_map_contracts_two_dims() -> None:
+    x, kernel, bias = arrays((2, 3, 5), (5, 7), (7,))
 
     def contracted(function: Any) -> list[int]:
         def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.sin(function(x, kernel, (((2,), (0,)), ((), ())))))
+            return jnp.sum(jnp.sin(function(x, kernel, bias)))
 
-        jaxpr = jax.make_jaxpr(jax.grad(loss, (0, 1)))(x, kernel).jaxpr
-        dots = [one for one in jaxpr.eqns if one.primitive.name == "dot_general"]
-        return [len(one.params["dimension_numbers"][0][0]) for one in dots]
+        text = jax.jit(jax.grad(loss, (0, 1))).lower(x, kernel).as_text()
+        dims = re.findall(r"contracting_dims = \[([\d, ]*)\]", text)
+        return [len(one.split(",")) for one in dims]
 
-    assert contracted(matrix_product) == [1, 1, 1]
-    assert 2 in contracted(jax.lax.dot_general)  # what the function is there to avoid
+    assert contracted(affine) == [1, 1, 1]
+    assert 2 in contracted(lambda x, kernel, bias: x @ kernel + bias)  # what it is there to avoid
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of the products on a CPU")
+def test_on_a_cpu_bfloat16_products_are_asked_for_in_float32() -> None:
+    x, kernel, bias = (one.astype(jnp.bfloat16) for one in arrays((2, 3, 5), (5, 7), (7,)))
+
+    def loss(*operands: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(affine(*operands)).astype(jnp.float32))
+
+    text = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, kernel, bias).as_text()
+    results = re.findall(r"dot_general .*-> tensor<[\dx]*(\w+)>", text)
+    assert results == ["f32"] * 3
+    tpu = (
+        jax.jit(jax.grad(loss, (0, 1, 2))).trace(x, kernel, bias).lower(lowering_platforms=("tpu",))
+    )
+    assert re.findall(r"dot_general .*-> tensor<[\dx]*(\w+)>", tpu.as_text()) == ["bf16"] * 3
 
 
 def test_logits_and_their_gradients_are_those_of_the_formula() -> None:
