@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import jax
@@ -199,7 +199,7 @@ class FinetuneRun:
         train = self.data.train
         assert train is not None
         size = self.config.batch_size
-        rows = local_rows(self.mesh, size)
+        rows = partial(local_rows, self.mesh)
         batches = FeatureBatches(
             train, self.plan, num_epochs=self.config.num_epochs, local_rows=rows
         )

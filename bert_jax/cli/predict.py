@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.predict_lines import FORMATS, InputLine, chunks, output_to, read_input
@@ -27,6 +27,7 @@ from bert_jax.cli.progress_line import ProgressLine
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.texts import UnusableText
 from bert_jax.inference.work_dir import read_model
+from bert_jax.models.config import DTypeName
 
 # Lines are sorted by length among the lines of so many batches.
 _BATCHES_AT_ONCE = 32
@@ -62,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "positions)",
     )
     parser.add_argument(
+        "--dtype",
+        choices=get_args(DTypeName),
+        default="auto",
+        help="of the computation (default: auto: bfloat16 on accelerators, float32 on a CPU)",
+    )
+    parser.add_argument(
         "--top-k",
         type=int,
         metavar="N",
@@ -77,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     top_k = _top_k(args.top_k, name, task)
     keep_programs()
     predictor = task.predictor(
-        args.work_dir, batch_size=args.batch_size, max_length=args.max_length
+        args.work_dir, batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
     lines = read_input(args.input, args.format, task.fields)
     progress, start, done = ProgressLine(), time.monotonic(), 0

@@ -38,7 +38,8 @@ class FinetuneConfig:
     seed: of what is drawn anew, the order of the examples and dropout.
     max_length: tokens of a sequence; longer ones are cut or, with spans and tags, windowed.
     num_epochs, batch_size: examples a step, over all devices.
-    evaluation_batch_size: 0 takes four batches of training.
+    evaluation_batch_size: the most examples at once; 0 takes four batches of training. On a CPU
+      batches of long examples are smaller (`Scorer`).
     max_shapes: lengths that rows are padded to, at most: each compiles a program.
     dropout: of the encoder and its attention; -1 takes what `init_from` was trained with.
       head_dropout: on what the classifier reads.

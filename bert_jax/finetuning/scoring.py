@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.data.finetuning.batches import ByLength, FeatureBatches, InOrder, choose_lengths
+from bert_jax.data.finetuning.batches import (
+    TOKENS_IN_A_CACHE,
+    ByLength,
+    FeatureBatches,
+    InOrder,
+    choose_lengths,
+    rows_by_length,
+)
 from bert_jax.data.finetuning.features import Features
 from bert_jax.data.loader import Loader
 from bert_jax.finetuning.task_data import Logits, TaskData
@@ -18,7 +26,7 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.classifier_task import INPUTS, ClassifierTask
 from bert_jax.tasks.protocol import Metrics
 from bert_jax.training.evaluation import MetricTotals
-from bert_jax.training.sharding import local_rows, to_global
+from bert_jax.training.sharding import batch_extent, local_rows, to_global
 from bert_jax.training.step import MetricsStep, PredictionStep
 
 LOSS = "loss"
@@ -28,7 +36,8 @@ LOSS = "loss"
 class Scorer:
     """Runs a model over sets of examples.
 
-    batch_size: rows of a batch over all processes. row_lengths: what rows are padded to.
+    batch_size: the most rows of a batch over all processes; on a CPU batches of long rows have
+      fewer, which is faster. row_lengths: what rows are padded to.
     """
 
     mesh: Mesh
@@ -43,13 +52,15 @@ class Scorer:
 
         The same on every process.
         """
-        plan = InOrder(features.lengths, self.row_lengths, self.batch_size)
-        rows = local_rows(self.mesh, self.batch_size)
+        plan = InOrder(features.lengths, self.row_lengths, self._batch_sizes(features))
+        rows = partial(local_rows, self.mesh)
         totals, gathered = MetricTotals(), _Gathered(features)
         pending: tuple[int, jax.Array, Metrics] | None = None
         with Loader(FeatureBatches(features, plan, local_rows=rows)) as batches:
             for number, batch in enumerate(batches):
-                found = self._dispatched(params, to_global(batch, self.mesh, rows, self.batch_size))
+                size = len(plan.place(number).examples)
+                placed = to_global(batch, self.mesh, rows(size), size)
+                found = self._dispatched(params, placed)
                 # Read one batch late: the next is under way before the host waits for this one.
                 if pending is not None:
                     self._take(pending, plan, gathered, totals)
@@ -60,6 +71,12 @@ class Scorer:
         terms = self.task.loss_terms.items()
         loss = {LOSS: sum(c * means[name] for name, c in terms)} if features.has_targets else {}
         return gathered.logits, loss
+
+    def _batch_sizes(self, features: Features) -> tuple[int, ...]:
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        tokens = TOKENS_IN_A_CACHE // features.sequences_per_example if on_cpu else None
+        multiple = batch_extent(self.mesh)
+        return rows_by_length(self.row_lengths, self.batch_size, tokens, multiple)
 
     def _dispatched(
         self, params: Parameters, batch: Mapping[str, jax.Array]

@@ -9,6 +9,7 @@ from bert_jax.data.finetuning.features import Features
 from bert_jax.inference.batch_runner import BatchRunner, Program, Row
 from bert_jax.inference.usage import Usage
 from bert_jax.inference.work_dir import load_trained, read_model, read_usage
+from bert_jax.models.config import DTypeName
 from bert_jax.models.model import Head
 
 # `[CLS]`, a token of either text of a pair, and two `[SEP]`.
@@ -27,7 +28,12 @@ class Predictor:
     unsaid: ClassVar[Usage | None] = None
 
     def __init__(
-        self, work_dir: str | Path, *, batch_size: int = 32, max_length: int | None = None
+        self,
+        work_dir: str | Path,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        dtype: DTypeName = "auto",
     ):
         """Loads the checkpoint of a work directory that did best, or else the newest.
 
@@ -36,6 +42,8 @@ class Predictor:
           batch_size: the most sequences that are computed at once.
           max_length: the most tokens of a sequence, special ones included; None for those of
             the fine-tuning run, or of another model for all its positions (questions: at most 384).
+          dtype: of the computation: "auto" is bfloat16 on accelerators and float32 on a CPU, where
+            "bfloat16" is faster on processors with matrix instructions (AMX).
 
         Raises:
           ValueError: no such model, one without the head, or numbers out of range.
@@ -55,7 +63,7 @@ class Predictor:
                 f"max_length is {max_length}; expected {_SHORTEST} up to the model's {positions} "
                 "positions"
             )
-        trained = load_trained(str(work_dir))
+        trained = load_trained(str(work_dir), dtype)
         self.config = trained.config
         self.tokenizer = trained.tokenizer
         self.usage = read_usage(Path(work_dir)) or self.unsaid

@@ -14,7 +14,7 @@ from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.usage import Usage
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
 from bert_jax.models.model import Head, Model, ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import differences, load_parameters, newest_step
@@ -151,15 +151,17 @@ def load_for_export(
     return config, step, {name: parameters[name] for name in wanted}
 
 
-def load_trained(work_dir: str) -> TrainedModel:
+def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
     """Loads what `bert-jax pretrain`, `finetune` or `import` left in `work_dir`: `chosen_step`.
 
+    Computed in `dtype` (see `ComputeConfig`), whatever it was trained in.
+
     Raises:
-      ValueError: it is no work directory, or holds no finished checkpoint.
+      ValueError: it is no work directory, holds no finished checkpoint, or no such dtype.
     """
     directory = Path(work_dir)
     config, _ = read_model(directory)
-    compute = ComputeConfig().resolve(jax.default_backend(), config.encoder)
+    compute = ComputeConfig(dtype=dtype).resolve(jax.default_backend(), config.encoder)
     params = load_model_parameters(directory, config, compute)
     tokenizer = Tokenizer.load(directory / TOKENIZER_NAME)
     return TrainedModel(config, tokenizer, define_model(config, compute).module(params))

@@ -118,23 +118,27 @@ attention_scores.defvjp(_scores_forward, _scores_backward)
 
 
 @jax.custom_vjp
-def weighted_values(probabilities: jax.Array, value: jax.Array) -> jax.Array:
-    """The sums of `value` [batch, to, heads, head_dim] that [batch, heads, from, to] weigh."""
-    return product("bhqk,bkhd->bqhd", probabilities, value)
+def weighted_values(weights: jax.Array, value: jax.Array) -> jax.Array:
+    """The sums of `value` [batch, to, heads, head_dim] that [batch, heads, from, to] weigh.
+
+    In float32; differentiated like `attention_scores`.
+    """
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value, preferred_element_type=jnp.float32)
 
 
 def _values_forward(
-    probabilities: jax.Array, value: jax.Array
+    weights: jax.Array, value: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return weighted_values(probabilities, value), (probabilities, value)
+    return weighted_values(weights, value), (weights, value)
 
 
 def _values_backward(
     operands: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    probabilities, value = operands
-    to_probabilities = product("bqhd,bkhd->bhqk", cotangent, value)
-    return to_probabilities, product("bhqk,bqhd->bkhd", probabilities, cotangent)
+    weights, value = operands
+    cotangent = cotangent.astype(value.dtype)
+    to_weights = product("bqhd,bkhd->bhqk", cotangent, value)
+    return to_weights, product("bhqk,bqhd->bkhd", weights, cotangent)
 
 
 weighted_values.defvjp(_values_forward, _values_backward)

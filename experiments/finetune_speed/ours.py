@@ -77,10 +77,12 @@ def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure the run that `config.py` in a directory describes."""
+    """Measure the run that `config.py` in a directory describes, in a dtype."""
     keep_freed_memory()  # as `bert-jax` does before it trains
-    directory = Path(sys.argv[1])
-    config = load_config(FinetuneConfig, str(directory / "config.py"), [])
+    directory, dtype = Path(sys.argv[1]), sys.argv[2]
+    config = load_config(
+        FinetuneConfig, str(directory / "config.py"), [f"--config.compute.dtype={dtype}"]
+    )
     keep_programs()
     shutil.rmtree(config.work_dir, ignore_errors=True)
     run = open_run(config, make_mesh(config.mesh))

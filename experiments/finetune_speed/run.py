@@ -5,10 +5,11 @@ r"""Fine-tuning and prediction speed beside Hugging Face's Trainer, both in one 
 
 DATA holds glue/SST-2, squad/{train-v1.1-prefix,dev-v1.1}.json.xz and vocab/bert-base-uncased. Every
 side runs once a round in a process of its own, on the same examples cut into the same tokens; ours
-first in one round and last in the next. On a CPU the peer runs in float32 and with bf16=True, and
-the ratio of a round is ours over its faster mode; on a GPU bf16 alone. On a CPU our command tells
-malloc to keep freed buffers; --same-malloc gives the peer that setting as well. The first round
-compiles, the others find the programs in a cache. Writes results.json, or results_cuda.json.
+first in one round and last in the next. On a CPU each side runs in float32 and in bfloat16
+(bf16=True), and the ratio of a round is that of the faster modes; on a GPU bfloat16 alone. On a CPU
+our command tells malloc to keep freed buffers; --same-malloc gives the peer that setting as well.
+The first round compiles, the others find the programs in a cache. Writes results.json, or
+results_cuda.json.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from prepared import SIZES, Work, write_examples, write_features, write_model  #
 from bert_jax.cli.freed_memory import largest_block, memory_bytes  # noqa: E402
 
 BATCHES = {"sst2": 32, "squad": 16}
+MODES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16",)}
 SPEEDS = ("train_examples_s", "predict_examples_s")
 # What bert_jax.cli.freed_memory does, as words for a program that does not do it itself.
 KEEPING = (
@@ -53,11 +55,11 @@ def last_json(*words: str | Path, **variables: str) -> dict:
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
-def ours(directory: Path) -> dict:
-    """One measurement of our run; programs are kept in `directory` alone."""
-    return last_json(
-        HERE / "ours.py", directory, JAX_COMPILATION_CACHE_DIR=str(directory / "programs")
-    )
+def ours(directory: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
+    """One measurement of each mode of ours; programs are kept in `directory` alone."""
+    programs = str(directory / "programs")
+    for mode in MODES[args.device]:
+        yield mode, last_json(HERE / "ours.py", directory, mode, JAX_COMPILATION_CACHE_DIR=programs)
 
 
 def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
@@ -65,24 +67,32 @@ def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tu
     words = [HERE / "theirs.py", directory, "--task", work.task, "--device", args.device]
     words += ["--batch", str(work.batch_size)]
     malloc = {"GLIBC_TUNABLES": KEEPING} if args.same_malloc else {}
-    if args.device == "cpu":
-        yield "float32", last_json(*words, **malloc)
-    yield "bf16", last_json(*words, "--bf16", **malloc)
+    for mode in MODES[args.device]:
+        yield mode, last_json(*words, *["--bf16"] * (mode == "bfloat16"), **malloc)
 
 
 def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) -> dict:
-    """One round: every side once, and the ratios to the peer's faster mode."""
+    """One round: every mode of every side once, and the ratios of the faster modes."""
     row: dict = {"task": work.task, "size": work.size, "round": number}
     if number % 2 == 0:
-        row["ours"] = ours(directory)
+        row["ours"] = dict(ours(directory, args))
     row["theirs"] = dict(theirs(directory, work, args))
     if number % 2 == 1:
-        row["ours"] = ours(directory)
+        row["ours"] = dict(ours(directory, args))
     for speed in SPEEDS:
-        best = max(row["theirs"], key=lambda mode: row["theirs"][mode][speed])
-        row[speed.replace("examples_s", "faster_mode")] = best
-        row[speed.replace("examples_s", "ratio")] = row["ours"][speed] / row["theirs"][best][speed]
+        mine, peer = (fastest(row[side], speed) for side in ("ours", "theirs"))
+        row[ratio_name(speed)] = row["ours"][mine][speed] / row["theirs"][peer][speed]
     return row
+
+
+def fastest(modes: dict[str, dict], speed: str) -> str:
+    """The mode with the highest speed."""
+    return max(modes, key=lambda mode: modes[mode][speed])
+
+
+def ratio_name(speed: str) -> str:
+    """The key of a round's ratio."""
+    return speed.replace("examples_s", "ratio")
 
 
 def processor() -> str:
@@ -97,20 +107,22 @@ def lines_of(rows: list[dict]) -> Iterator[str]:
     """Table lines of one task and size: medians, and the spread of the ratio."""
     for speed in SPEEDS:
         doing = speed.removesuffix("_examples_s")
-        ratios = [row[f"{doing}_ratio"] for row in rows]
-        modes = {row[f"{doing}_faster_mode"] for row in rows}
-        mine = statistics.median(row["ours"][speed] for row in rows)
-        peer = statistics.median(row["theirs"][row[f"{doing}_faster_mode"]][speed] for row in rows)
+        ratios = [row[ratio_name(speed)] for row in rows]
+        told = []
+        for side in ("ours", "theirs"):
+            modes = {mode: [row[side][mode][speed] for row in rows] for mode in rows[0][side]}
+            told += [f"{mode} {statistics.median(found):,.1f}" for mode, found in modes.items()]
+        half = len(told) // 2
         yield (
-            f"| {rows[0]['task']} | {rows[0]['size']} | {doing} | {mine:,.1f} | {peer:,.1f} "
-            f"({' or '.join(sorted(modes))}) | {statistics.median(ratios):.2f} "
+            f"| {rows[0]['task']} | {rows[0]['size']} | {doing} | {', '.join(told[:half])} | "
+            f"{', '.join(told[half:])} | {statistics.median(ratios):.2f} "
             f"({min(ratios):.2f} to {max(ratios):.2f}) |"
         )
 
 
 def compilation_line(rows: list[dict]) -> str:
-    """How many programs a task needs, and the seconds they take, new and from the cache."""
-    first, *others = [row["ours"] for row in rows]
+    """How many programs a task needs, and their seconds in bfloat16, new and from the cache."""
+    first, *others = [row["ours"]["bfloat16"] for row in rows]
     spent = ("train_compilation_s", "predict_compilation_s")
     cached = [f"{statistics.median(o[name] for o in others):.1f}" for name in spent if others]
     return (

@@ -7,7 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.data.finetuning.batches import ByLength, FeatureBatches, InOrder, choose_lengths
+from bert_jax.data.finetuning.batches import (
+    ByLength,
+    FeatureBatches,
+    InOrder,
+    choose_lengths,
+    rows_by_length,
+)
 from bert_jax.data.finetuning.features import Features, Sequences
 
 
@@ -117,7 +123,7 @@ def test_batches_by_length_pad_less_than_batches_at_random() -> None:
 
 def test_one_pass_begins_with_the_longest() -> None:
     features = features_of([3, 50, 2, 9, 30])
-    batches = FeatureBatches(features, InOrder(features.lengths, (8, 32, 56), 2))
+    batches = FeatureBatches(features, InOrder(features.lengths, (8, 32, 56), (2, 2, 2)))
     assert len(batches) == 3
     assert [batches[step]["token_ids"].shape for step in range(3)] == [(2, 56), (2, 16 * 2), (2, 8)]
     labels = [batches[step]["labels"].tolist() for step in range(3)]
@@ -126,11 +132,27 @@ def test_one_pass_begins_with_the_longest() -> None:
         batches[3]
 
 
+def test_batches_of_one_pass_hold_fewer_of_the_long_rows() -> None:
+    features = features_of([3, 50, 2, 9, 30, 31, 7, 8, 5])
+    sizes = rows_by_length((8, 32, 56), 4, 80)
+    assert sizes == (4, 2, 1)
+    batches = FeatureBatches(features, InOrder(features.lengths, (8, 32, 56), sizes))
+    labels = [batches[step]["labels"].tolist() for step in range(len(batches))]
+    shapes = [batches[step]["token_ids"].shape for step in range(len(batches))]
+    assert labels == [[1], [5, 4], [3, 7], [6, 8, 0, 2]]
+    assert shapes == [(1, 56), (2, 32), (2, 32), (4, 8)]
+
+
+def test_rows_by_length_are_whole_multiples() -> None:
+    assert rows_by_length((8, 32, 512), 16, None) == (16, 16, 16)
+    assert rows_by_length((8, 100, 512), 16, 1024, multiple=4) == (16, 8, 4)
+
+
 def test_a_process_makes_its_own_rows() -> None:
     features = features_of([3, 5, 2, 9, 30])
     plan = ByLength(features.lengths, (32,), 4, seed=0)
     whole = FeatureBatches(features, plan, num_epochs=2)
-    part = FeatureBatches(features, plan, num_epochs=2, local_rows=np.array([1, 3]))
+    part = FeatureBatches(features, plan, num_epochs=2, local_rows=lambda size: np.array([1, 3]))
     assert len(whole) == len(part) == 4
     for step in range(4):
         for name, array in part[step].items():
