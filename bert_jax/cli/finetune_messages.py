@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bert_jax.cli.matrix_instructions import dtype_hint
 from bert_jax.finetuning.scoring import padding
 from bert_jax.models.parameters import count
 from bert_jax.training.state import learned
@@ -24,6 +25,7 @@ def describe(run: FinetuneRun) -> list[str]:
     return [
         f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
         f"{run.compute.dtype}, {run.compute.attention} attention",
+        *dtype_hint(run.config.compute, run.mesh.devices.flat[0].platform),
         f"examples   {len(train):,} to learn from, {', '.join(held)}",
         f"batches    {run.total_steps:,} of {run.config.batch_size} in "
         f"{run.config.num_epochs} epochs, rows of {each} tokens, "

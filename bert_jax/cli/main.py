@@ -22,7 +22,7 @@ INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run t
 class Verb:
     """A word of the command line: a module with `add_arguments` and `run`, or a group of verbs.
 
-    trains: runs train steps, whose buffers are worth keeping from one to the next.
+    repeats: runs one program again and again, whose buffers are worth keeping.
     converts: passes on a model's weights, whose buffers are not.
     on_cpu: leaves accelerators alone, for exact float32 or for want of anything to compute.
     """
@@ -30,7 +30,7 @@ class Verb:
     help: str
     module: str = ""
     verbs: Mapping[str, Verb] = field(default_factory=dict)
-    trains: bool = False
+    repeats: bool = False
     converts: bool = False
     on_cpu: bool = False
 
@@ -44,14 +44,16 @@ VERBS = {
         "write the English that comes with Python as a corpus", "bert_jax.cli.demo_corpus"
     ),
     "pretrain": Verb(
-        "pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain", trains=True
+        "pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain", repeats=True
     ),
     "finetune": Verb(
-        "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", trains=True
+        "fine-tune a pretrained model on a task", "bert_jax.cli.finetune", repeats=True
     ),
-    "evaluate": Verb("score a fine-tuned model on a file of its task", "bert_jax.cli.evaluate"),
+    "evaluate": Verb(
+        "score a fine-tuned model on a file of its task", "bert_jax.cli.evaluate", repeats=True
+    ),
     "sweep": Verb(
-        "fine-tune over a grid of dials and seeds, and report", "bert_jax.cli.sweep", trains=True
+        "fine-tune over a grid of dials and seeds, and report", "bert_jax.cli.sweep", repeats=True
     ),
     "import": Verb(
         "bring a BERT of another framework in",
@@ -75,10 +77,12 @@ VERBS = {
         verbs={
             "data": Verb("records to ready batches", "bert_jax.cli.bench_data"),
             "prepare": Verb("text to records", "bert_jax.cli.bench_prepare"),
-            "step": Verb("the train step", "bert_jax.cli.bench_step", trains=True),
+            "step": Verb("the train step", "bert_jax.cli.bench_step", repeats=True),
         },
     ),
-    "predict": Verb("ask a trained model about texts, line by line", "bert_jax.cli.predict"),
+    "predict": Verb(
+        "ask a trained model about texts, line by line", "bert_jax.cli.predict", repeats=True
+    ),
     "fill-mask": Verb("guess the masked words of a sentence", "bert_jax.cli.fill_mask"),
 }
 
@@ -164,7 +168,7 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     args = parser.parse_args(words)
     args.config_overrides = overrides
     # JAX is imported by now, but starts its threads when first used.
-    if verb.trains and own_process:
+    if verb.repeats and own_process:
         keep_freed_memory()
     if verb.converts and own_process:
         return_freed_memory()

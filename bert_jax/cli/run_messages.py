@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
+from bert_jax.cli.matrix_instructions import dtype_hint
 from bert_jax.cli.phases import PhaseCorpus, training_flops
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.data.baseline import unigram_cross_entropy
@@ -38,6 +39,7 @@ def describe(
         + (f" ({axes})" if axes else "")
         + f", {state_bytes / 2**20:,.0f} MiB of state on each",
     ]
+    lines += dtype_hint(config.compute, mesh.devices.flat[0].platform)
     lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
     for corpus in corpora:
         phase, info = corpus.config, corpus.train.info

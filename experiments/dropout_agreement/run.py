@@ -1,0 +1,142 @@
+r"""Do our fine-tuning and Hugging Face's Trainer reach the same accuracy, dropout on?
+
+    python experiments/dropout_agreement/run.py MODEL --data DATA --work runs/agreement
+
+MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/SST-2. Both sides
+begin from MODEL's weights, read the same sentences with tokenizers of their own and learn with the
+same hyperparameters, each with seeds 0, 1, ... of its own: orders of the examples, classifiers and
+dropout differ. A run counts with the best of its accuracies at the end of each epoch. Killed, the
+same command goes on. Writes results.json and prints the table; --check writes it into --work, of
+fewer sentences and seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import lzma
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))  # a checkout that is not installed
+
+from bert_jax.finetuning.sweep_results import read_results  # noqa: E402
+
+BATCH, EPOCHS, LENGTH = 32, 3, 64
+CONFIG = """from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({0!r})
+"""
+
+
+def run_words(*words: str | Path) -> None:
+    """Runs a command of this interpreter; ends when it does not succeed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if subprocess.run([sys.executable, *map(str, words)], env=environment, cwd=ROOT).returncode:
+        raise SystemExit(f"{' '.join(map(str, words))} failed")
+
+
+def write_sentences(data: Path, count: int, work: Path) -> None:
+    """A sample of SST-2's training set and its whole development set."""
+    with lzma.open(data / "glue/SST-2/train.tsv.xz", "rt", encoding="utf-8") as stream:
+        header, *lines = stream.read().splitlines()
+    chosen = random.Random(0).sample(lines, count)
+    (work / "train.tsv").write_text("\n".join([header, *chosen]) + "\n", encoding="utf-8")
+    validation = (data / "glue/SST-2/dev.tsv").read_text(encoding="utf-8")
+    (work / "validation.tsv").write_text(validation, encoding="utf-8")
+
+
+def ours(args: argparse.Namespace, rate: float) -> list[float]:
+    """The best accuracy of each seed of ours."""
+    files = {split: str(args.work / f"{split}.tsv") for split in ("train", "validation")}
+    table = {"first": "sentence", "label": "label", "labels": ("0", "1")}
+    values = {
+        "init_from": str(args.model),
+        "sentences": {"files": files | table},
+        "max_length": LENGTH,
+        "evaluations_per_epoch": 1,
+        "best_metric": "accuracy",
+        "compute": {"dtype": "float32"},
+        "dropout": 0.1,
+        "head_dropout": 0.1,
+    }
+    config, output = args.work / "config.py", args.work / "ours"
+    config.write_text(CONFIG.format(values), encoding="utf-8")
+    words = ["-m", "bert_jax.cli.main", "sweep", "--config", config, "--init", args.model]
+    words += ["--output", output, "--seeds", str(args.seeds), "--keep", "none"]
+    words += ["--batch-sizes", str(BATCH), "--epochs", str(EPOCHS), "--learning-rates", str(rate)]
+    run_words(*words)
+    return [found.scores["accuracy"] for found in read_results(output).runs]
+
+
+def theirs(args: argparse.Namespace, rate: float) -> list[float]:
+    """The best accuracy of each seed of the Trainer's."""
+    exported = args.work / "exported"
+    if not exported.is_dir():
+        words = ["-m", "bert_jax.cli.main", "export", args.model, "--format", "huggingface"]
+        run_words(*words, "--head", "encoder", "--output", exported)
+    found = []
+    for seed in range(args.seeds):
+        result = args.work / f"theirs-{seed}.json"
+        if not result.is_file():
+            words = [HERE / "theirs.py", exported, args.work, "--seed", str(seed)]
+            words += ["--batch", str(BATCH), "--epochs", str(EPOCHS), "--length", str(LENGTH)]
+            run_words(*words, "--rate", str(rate), "--output", result)
+        found.append(max(json.loads(result.read_text(encoding="utf-8"))["accuracies"]))
+    return found
+
+
+def main() -> None:
+    """Measure both sides and say how far apart their means are."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
+    parser.add_argument("--work", type=Path, required=True, help="where the runs go")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--sentences", type=int, default=6000)
+    parser.add_argument("--rate", type=float, default=1e-4, help="the highest learning rate")
+    parser.add_argument("--check", action="store_true", help="300 sentences, 2 seeds")
+    args = parser.parse_args()
+    args.model, args.work = args.model.resolve(), args.work.resolve()
+    if args.check:
+        args.sentences, args.seeds = 300, 2
+    args.work.mkdir(parents=True, exist_ok=True)
+    write_sentences(args.data, args.sentences, args.work)
+    accuracies = {"bert_jax": ours(args, args.rate), "Trainer": theirs(args, args.rate)}
+    means = {side: statistics.mean(found) for side, found in accuracies.items()}
+    deviations = {side: statistics.stdev(found) for side, found in accuracies.items()}
+    apart = abs(means["bert_jax"] - means["Trainer"])
+    pooled = statistics.mean(one**2 for one in deviations.values()) ** 0.5
+    results = {
+        "date": str(datetime.date.today()),
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "sentences": args.sentences,
+        "rate": args.rate,
+        "accuracies": accuracies,
+        "apart": apart,
+        "standard_deviation": pooled,
+    }
+    file = (args.work if args.check else HERE) / "results.json"
+    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print("| side | accuracies | mean | standard deviation |")
+    print("|---|---|---|---|")
+    for side, found in accuracies.items():
+        each = ", ".join(f"{one:.3f}" for one in found)
+        print(f"| {side} | {each} | {means[side]:.4f} | {deviations[side]:.4f} |")
+    within = "within" if apart <= pooled else "MORE THAN"
+    print(f"\nMeans {apart:.4f} apart, {within} one standard deviation ({pooled:.4f}).")
+
+
+if __name__ == "__main__":
+    main()
