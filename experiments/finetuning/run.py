@@ -6,7 +6,10 @@ MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/
 squad_shifts/ and ner_wnut17/. Each task is a `bert-jax sweep` from MODEL and one from random
 parameters of the same sizes, over the same rates and seeds, and a baseline. Killed at any moment,
 the same command goes on where it was. Writes results.json and a picture a task, and
-prints the table; with --fast, for a check in minutes, into the folder --work.
+prints the table; with --fast, for a check in minutes, into the folder --work. Tasks that are not
+named keep their results of the same model, so that a slow one may be given fewer rates:
+
+    run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 2
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,6 +31,7 @@ from report import SIDES, draw, table  # noqa: E402
 from tasks import TASKS, Files, Task, files_of  # noqa: E402
 
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
+from bert_jax.inference.work_dir import chosen_step, read_model  # noqa: E402
 
 
 def sweep(task: Task, files: Files, side: str, args: argparse.Namespace) -> SweepResults:
@@ -38,6 +43,7 @@ def sweep(task: Task, files: Files, side: str, args: argparse.Namespace) -> Swee
     words += ["--batch-sizes", str(args.batch_size), "--epochs", str(args.epochs)]
     words += ["--learning-rates", *map(str, args.learning_rates)]
     words += [f"--config.max_length={args.max_length}"] if args.max_length else []
+    words += [f"--config.compute.dtype={args.dtype}"]
     words += ["--config.from_scratch=true"] if side == "from_scratch" else []
     ended = subprocess.run(words, cwd=ROOT)
     if ended.returncode:
@@ -82,6 +88,14 @@ def measure(task: Task, args: argparse.Namespace) -> dict:
     }
 
 
+def known(file: Path, model: dict) -> dict[str, dict]:
+    """The results that `file` has of a model of these sizes and so many steps."""
+    if not file.is_file():
+        return {}
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return content["tasks"] if content["model"] == model else {}
+
+
 def main() -> None:
     """Run what is missing, write the results, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -96,18 +110,20 @@ def main() -> None:
     parser.add_argument(
         "--max-length", type=int, help="of every task, for a model of fewer positions than a recipe"
     )
+    parser.add_argument("--dtype", default="auto", help="of the computation")
     parser.add_argument("--fast", action="store_true", help="2 seeds and 1 epoch of 400 examples")
     args = parser.parse_args()
     args.model, args.data, args.work = (x.resolve() for x in (args.model, args.data, args.work))
     if args.fast:
         args.seeds, args.epochs, args.learning_rates = 2, 1, [3e-4]
     output = args.work if args.fast else HERE
-    description = json.loads((args.model / "model.json").read_text(encoding="utf-8"))["model"]
-    results: dict[str, dict] = {}
+    model = {"encoder": asdict(read_model(args.model)[0].encoder), "step": chosen_step(args.model)}
+    results = known(output / "results.json", model)
     for name in args.tasks:
         results[name] = measure(TASKS[name], args)
         draw(name, results[name], output / f"{name}.png")
-        content = {"model": description["encoder"], "tasks": results}
+        results = {task: results[task] for task in TASKS if task in results}
+        content = {"model": model, "tasks": results}
         (output / "results.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print("\n".join(table(results)))
 
