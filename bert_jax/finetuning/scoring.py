@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -53,7 +53,7 @@ class Scorer:
         The same on every process.
         """
         plan = InOrder(features.lengths, self.row_lengths, self._batch_sizes(features))
-        rows = partial(local_rows, self.mesh)
+        rows = cache(partial(local_rows, self.mesh))
         totals, gathered = MetricTotals(), _Gathered(features)
         pending: tuple[int, jax.Array, Metrics] | None = None
         with Loader(FeatureBatches(features, plan, local_rows=rows)) as batches:
@@ -73,10 +73,11 @@ class Scorer:
         return gathered.logits, loss
 
     def _batch_sizes(self, features: Features) -> tuple[int, ...]:
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        tokens = TOKENS_IN_A_CACHE // features.sequences_per_example if on_cpu else None
-        multiple = batch_extent(self.mesh)
-        return rows_by_length(self.row_lengths, self.batch_size, tokens, multiple)
+        devices, multiple = self.mesh.devices.flat, batch_extent(self.mesh)
+        machines = len({device.process_index for device in devices})
+        tokens = machines * TOKENS_IN_A_CACHE // features.sequences_per_example
+        most = tokens if devices[0].platform == "cpu" else None
+        return rows_by_length(self.row_lengths, self.batch_size, most, multiple)
 
     def _dispatched(
         self, params: Parameters, batch: Mapping[str, jax.Array]

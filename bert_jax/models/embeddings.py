@@ -28,7 +28,8 @@ def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
 
 
 # How a token table is laid out for its use, and how it is kept.
-_WHOLE_ROWS = (("vocab", None), ("vocab", "embed"))
+_USED = ("vocab", None)
+_KEPT = ("vocab", "embed")
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -38,7 +39,7 @@ def look_up(table: jax.Array, token_ids: jax.Array, dtype: jnp.dtype) -> jax.Arr
     A row's gradient is added up in float32: thousands of rows of a batch are `[MASK]`, and 4,096
     additions in bfloat16 were off by 6 % to 77 %.
     """
-    rounded = gather(table.astype(dtype), *_WHOLE_ROWS)
+    rounded = constrain(table.astype(dtype), *_USED)
     return jnp.take(rounded, token_ids, axis=0, mode="clip")
 
 
@@ -53,8 +54,9 @@ def _look_up_backward(
 ) -> tuple[jax.Array, None]:
     table, token_ids = kept
     rows = jnp.clip(token_ids, 0, len(table) - 1)
-    gradient = jnp.zeros(table.shape, jnp.float32).at[rows].add(cotangent.astype(jnp.float32))
-    return constrain(gradient, *_WHOLE_ROWS[1]), None
+    zeros = jnp.zeros(table.shape, jnp.float32)
+    gradient = zeros.at[rows].add(cotangent.astype(jnp.float32), mode="promise_in_bounds")
+    return constrain(gradient, *_KEPT), None
 
 
 look_up.defvjp(_look_up_forward, _look_up_backward)
@@ -115,7 +117,7 @@ class Embeddings(nnx.Module):
     def _token_table(self) -> jax.Array:
         # Whole rows on every device: a lookup in a table split by feature would move the
         # embedded batch between devices, which is larger than the table.
-        return gather(self.token[...].astype(self.dtype), *_WHOLE_ROWS)
+        return gather(self.token[...].astype(self.dtype), _USED, _KEPT)
 
     def _positions(self, position_ids: jax.Array | None, length: int) -> jax.Array:
         if length > self.config.max_positions:

@@ -44,7 +44,10 @@ class Dense(nnx.Linear):
     """An affine map, computed by `affine`: for its backward pass."""
 
     def __call__(self, inputs: jax.Array, out_sharding: None = None) -> jax.Array:
-        """[..., in_features] to [..., out_features], in the compute dtype."""
+        """[rows, in_features] or [batch, length, in_features] to as many out_features.
+
+        In the compute dtype.
+        """
         assert self.bias is not None and out_sharding is None
         dtype = self.dtype
         result = affine(

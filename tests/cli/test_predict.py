@@ -115,6 +115,14 @@ def test_tags_and_answers(models, predicted):
     assert [each["text"] for each in line["candidates"]] == [c.text for c in expected.candidates]
 
 
+def test_a_dtype_is_handed_on(models, predicted):
+    work_dir, text = models["classification"], "a fine film.\n"
+    (found,) = predicted(work_dir, "--dtype", "bfloat16", text=text)
+    expected = Classify(work_dir, dtype="bfloat16")(text.strip())
+    assert found["scores"] == pytest.approx(expected.scores, rel=1e-6)
+    assert found["scores"] != predicted(work_dir, "--dtype", "float32", text=text)[0]["scores"]
+
+
 def test_vectors_of_any_head(models, predicted):
     lines = predicted(models["multiple_choice"], "--task", "embed", text="a b\n\nc")
     expected = Embed(models["multiple_choice"]).sentences(["a b", "", "c"])

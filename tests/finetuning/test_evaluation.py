@@ -55,6 +55,32 @@ def test_one_device_gives_what_eight_give(whole, bert_jax, tmp_path):
     assert found == pytest.approx(scores(whole)["scores"], rel=1e-5)
 
 
+def test_smaller_batches_of_long_rows_give_the_same(whole, monkeypatch):
+    from bert_jax.cli.evaluate_run import open_evaluation
+    from bert_jax.finetuning import scoring
+
+    evaluation = open_evaluation(whole, None, None)
+    (examples,) = evaluation.data.validation.values()
+    scorer = evaluation.scorer
+    step, shapes = scorer.step, []
+
+    def seen(params, batch):
+        shapes.append(batch["token_ids"].shape)
+        return step(params, batch)
+
+    monkeypatch.setitem(scorer.__dict__, "step", seen)
+    expected, loss = scorer.logits(evaluation.params, examples.features)
+    whole_shapes = shapes.copy()
+    shapes.clear()
+    monkeypatch.setattr(scoring, "TOKENS_IN_A_CACHE", 8 * max(scorer.row_lengths))
+    found, other_loss = scorer.logits(evaluation.params, examples.features)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert other_loss == pytest.approx(loss, rel=1e-5)
+    longest = max(length for _, length in shapes)
+    assert {rows for rows, length in shapes if length == longest} == {8}
+    assert max(rows for rows, _ in whole_shapes) > 8
+
+
 def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
     """The loss over the set is that of each example computed alone, in float64."""
     from bert_jax.cli.evaluate_run import open_evaluation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -40,6 +41,15 @@ def test_a_few_sequences_are_not_padded_to_many():
         runner(sums, features_of([20] * count))
     assert runner.shapes == {(1, 32), (8, 32), (32, 32)}
     assert runner(sums, Features(Sequences(np.empty(0, np.int32), np.zeros(1), np.empty(0)))) == []
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of batches on a CPU")
+def test_a_batch_of_long_rows_fits_a_cpus_caches():
+    runner = BatchRunner("model", 512, 32)
+    lengths = [512] * 24 + [16] * 20
+    rows = runner(sums, features_of(lengths))
+    assert [len(row["tokens"]) for row in rows] == lengths
+    assert runner.shapes == {(8, 512), (32, 16)}
 
 
 def test_row_lengths():

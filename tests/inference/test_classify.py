@@ -114,6 +114,18 @@ def test_order_is_kept_and_neighbours_do_not_matter(both, batch_size):
         assert found.label == alone[text].label
 
 
+def test_a_dtype_is_computed_in(both):
+    ours = both("classification").ours
+    texts = ["a fine film.", ("it rains", "so wet.")]
+    exact, rounded = Classify(ours, dtype="float32"), Classify(ours, dtype="bfloat16")
+    for one, other in zip(exact(texts), rounded(texts), strict=True):
+        assert one.scores != other.scores
+        # Half a per cent: two layers of numbers rounded to eight bits.
+        assert other.scores == pytest.approx(one.scores, rel=5e-3)
+    with pytest.raises(ValueError, match="dtype='float16': expected one of 'auto', 'float32', 'b"):
+        Classify(ours, dtype="float16")
+
+
 def test_what_is_cut_is_said(both):
     classify = Classify(both("classification").ours, max_length=16)
     found = classify(["a " * 14, "a " * 15, ("a " * 6, "b " * 7), ("a " * 6, "b " * 8)])

@@ -73,7 +73,7 @@ def test_bfloat16_products_are_rounded_once(case: str, shape: tuple[int, int, in
     wide = [one.astype(jnp.float32) for one in rounded]
     expected = pulled(formula, wide[:-1], wide[-1])
     assert [one.dtype for one in found[1:]] == [one.dtype for one in operands]
-    assert found[0].dtype == (jnp.bfloat16 if case in ("affine", "rows") else jnp.float32)
+    assert found[0].dtype == (jnp.float32 if case == "scores" else jnp.bfloat16)
     # Half the last of bfloat16's eight bits; `affine` rounds its product, too, before it adds.
     added = jnp.abs(wide[2]).max() if case in ("affine", "rows") else None
     for number, (one, exact) in enumerate(zip(found, expected, strict=True)):
@@ -99,20 +99,21 @@ def test_no_float32_gradient_of_an_affine_map_contracts_two_dims() -> None:
     assert 2 in contracted(lambda x, kernel, bias: x @ kernel + bias)  # what it is there to avoid
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of the products on a CPU")
-def test_on_a_cpu_bfloat16_products_are_asked_for_in_float32() -> None:
-    x, kernel, bias = (one.astype(jnp.bfloat16) for one in arrays((2, 3, 5), (5, 7), (7,)))
-
-    def loss(*operands: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.sin(affine(*operands)).astype(jnp.float32))
-
-    text = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, kernel, bias).as_text()
-    results = re.findall(r"dot_general .*-> tensor<[\dx]*(\w+)>", text)
-    assert results == ["f32"] * 3
-    tpu = (
-        jax.jit(jax.grad(loss, (0, 1, 2))).trace(x, kernel, bias).lower(lowering_platforms=("tpu",))
+@pytest.mark.parametrize("case", CASES)
+def test_bfloat16_products_are_asked_for_in_float32_on_a_cpu_alone(case: str) -> None:
+    function, _ = CASES[case]
+    *operands, cotangent = (
+        one.astype(jnp.bfloat16) for one in arrays(*shapes_of(case, 2, 16, 2, 8))
     )
-    assert re.findall(r"dot_general .*-> tensor<[\dx]*(\w+)>", tpu.as_text()) == ["bf16"] * 3
+    traced = jax.jit(lambda *args: pulled(function, list(args), cotangent)).trace(*operands)
+
+    def results(platform: str) -> list[str]:
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        return re.findall(r"dot_general .*-> tensor<[\dx]*(\w+)>", text)
+
+    assert results("cpu") == ["f32"] * 3
+    # A softmax reads scores in float32 anywhere.
+    assert results("tpu") == ["f32" if case == "scores" else "bf16", "bf16", "bf16"]
 
 
 def test_logits_and_their_gradients_are_those_of_the_formula() -> None:

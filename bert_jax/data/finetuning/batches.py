@@ -100,9 +100,10 @@ class ByLength:
         return [batches[index] for index in np.argsort(turn, kind="stable")]
 
 
-# The tokens of a batch, padding included, from which on a CPU takes longer for a row: what a layer
-# keeps no longer stays in its caches. BERT-mini in bfloat16 took 9 ms for a row of 384 tokens in
-# batches of 8 rows, 12 in 16 and 13 in 64 (2 cores of a Xeon, 2026-11).
+# The tokens of a batch, padding included, from which on a CPU takes longer for a row in bfloat16:
+# what a layer keeps no longer stays in its caches. BERT-mini took 9 ms for a row of 384 tokens in
+# batches of 8 rows, 12 in 16 and 13 in 64 (2 cores of a Xeon, 2026-11). In float32, where computing
+# takes longer, it makes no difference.
 TOKENS_IN_A_CACHE = 4096
 
 
