@@ -6,8 +6,8 @@ MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/
 begin from MODEL's weights, read the same sentences with tokenizers of their own and learn with the
 same hyperparameters, each with seeds 0, 1, ... of its own: orders of the examples, classifiers and
 dropout differ. A run counts with the best of its accuracies at the end of each epoch. Killed, the
-same command goes on. Writes results.json and prints the table; --check writes it into --work, of
-fewer sentences and seeds.
+same command goes on; a folder --work is for one model and one set of options. Writes results.json
+and prints the table; --check writes it into --work, of fewer sentences and seeds.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ import random
 import statistics
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+
+from scipy.stats import ttest_ind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout that is not installed
 
 from bert_jax.finetuning.sweep_results import read_results  # noqa: E402
+from bert_jax.inference.work_dir import chosen_step  # noqa: E402
 
 BATCH, EPOCHS, LENGTH = 32, 3, 64
 CONFIG = """from ml_collections import ConfigDict
@@ -44,6 +48,29 @@ def run_words(*words: str | Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if subprocess.run([sys.executable, *map(str, words)], env=environment, cwd=ROOT).returncode:
         raise SystemExit(f"{' '.join(map(str, words))} failed")
+
+
+def claim(work: Path, settings: dict) -> None:
+    """Keeps what a folder's runs are of; refuses one that holds runs of something else."""
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / "settings.json"
+    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != settings:
+        raise SystemExit(f"{work} holds runs of other settings ({file}): give another --work")
+    file.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def processor() -> str:
+    """The processor's name, as Linux tells it."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def difference(one: list[float], other: list[float]) -> tuple[float, float, float]:
+    """The difference of the means and its 95 % interval (Welch's t test)."""
+    found = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    return statistics.mean(one) - statistics.mean(other), float(found.low), float(found.high)
 
 
 def write_sentences(data: Path, count: int, work: Path) -> None:
@@ -110,21 +137,25 @@ def main() -> None:
     args.model, args.work = args.model.resolve(), args.work.resolve()
     if args.check:
         args.sentences, args.seeds = 300, 2
-    args.work.mkdir(parents=True, exist_ok=True)
+    settings = {
+        **{name: getattr(args, name) for name in ("sentences", "rate")},
+        **{"model": str(args.model), "step": chosen_step(args.model)},
+        **{"batch": BATCH, "epochs": EPOCHS, "length": LENGTH},
+    }
+    claim(args.work, settings)
     write_sentences(args.data, args.sentences, args.work)
     accuracies = {"bert_jax": ours(args, args.rate), "Trainer": theirs(args, args.rate)}
-    means = {side: statistics.mean(found) for side, found in accuracies.items()}
     deviations = {side: statistics.stdev(found) for side, found in accuracies.items()}
-    apart = abs(means["bert_jax"] - means["Trainer"])
+    apart, low, high = difference(*accuracies.values())
     pooled = statistics.mean(one**2 for one in deviations.values()) ** 0.5
     results = {
         "date": str(datetime.date.today()),
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "sentences": args.sentences,
-        "rate": args.rate,
+        "hardware": f"{os.cpu_count()} cores of {processor()}",
+        "versions": {name: version(name) for name in ("jax", "torch", "transformers")},
+        "settings": {name: value for name, value in settings.items() if name != "model"},
         "accuracies": accuracies,
-        "apart": apart,
+        "difference": apart,
+        "interval": [low, high],
         "standard_deviation": pooled,
     }
     file = (args.work if args.check else HERE) / "results.json"
@@ -133,9 +164,12 @@ def main() -> None:
     print("|---|---|---|---|")
     for side, found in accuracies.items():
         each = ", ".join(f"{one:.3f}" for one in found)
-        print(f"| {side} | {each} | {means[side]:.4f} | {deviations[side]:.4f} |")
-    within = "within" if apart <= pooled else "MORE THAN"
-    print(f"\nMeans {apart:.4f} apart, {within} one standard deviation ({pooled:.4f}).")
+        print(f"| {side} | {each} | {statistics.mean(found):.4f} | {deviations[side]:.4f} |")
+    within = "within" if abs(apart) <= pooled else "MORE THAN"
+    print(
+        f"\nMeans {apart:+.4f} apart (95 %: {low:+.4f} to {high:+.4f}), {within} one standard "
+        f"deviation of a run ({pooled:.4f})."
+    )
 
 
 if __name__ == "__main__":

@@ -15,8 +15,11 @@ _INK = "#333333"
 
 def table(results: dict[str, dict]) -> Iterator[str]:
     """Markdown: mean and standard deviation over seeds, in hundredths."""
-    yield "| task | metric | pretrained | from scratch | ahead by | baseline | ahead by | chance |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield (
+        "| task | metric | pretrained | from scratch | ahead by | baseline | ahead by | chance | "
+        "rates, epochs, dtype |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
     for name, result in results.items():
         means = {side: statistics.fmean(result[side]["scores"]) for side in SIDES}
         ahead = (
@@ -26,6 +29,9 @@ def table(results: dict[str, dict]) -> Iterator[str]:
         cells = [_spread(result["pretrained"]), _spread(result["from_scratch"])]
         cells += [f"{100 * ahead[0]:+.1f}", f"{100 * result['baseline']:.1f}"]
         cells += [f"{100 * ahead[1]:+.1f}", f"{100 * result['chance']:.1f}"]
+        settings = result["settings"]
+        rates = " or ".join(f"{rate:g}" for rate in settings["learning_rates"])
+        cells += [f"{rates}, {settings['epochs']}, {settings['dtype']}"]
         yield f"| {name} | {result['metric']} | {' | '.join(cells)} |"
 
 

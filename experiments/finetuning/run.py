@@ -15,6 +15,7 @@ named keep their results of the same model, so that a slow one may be given fewe
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -32,6 +33,9 @@ from tasks import TASKS, Files, Task, files_of  # noqa: E402
 
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
 from bert_jax.inference.work_dir import chosen_step, read_model  # noqa: E402
+
+
+SETTINGS = ("seeds", "epochs", "batch_size", "learning_rates", "max_length", "dtype")
 
 
 def sweep(task: Task, files: Files, side: str, args: argparse.Namespace) -> SweepResults:
@@ -75,6 +79,7 @@ def measure(task: Task, args: argparse.Namespace) -> dict:
     """Everything about one task."""
     files = files_of(task, args.data, args.work / task.name / "data", fast=args.fast)
     result: dict = {"metric": task.metric, "baseline_is": task.baseline}
+    result["settings"] = {name: getattr(args, name) for name in SETTINGS}
     result["baseline"] = baseline(task, files, args.work)
     sweeps = {side: sweep(task, files, side, args) for side in SIDES}
     provenance = sweeps["pretrained"].provenance
@@ -88,8 +93,14 @@ def measure(task: Task, args: argparse.Namespace) -> dict:
     }
 
 
+def corpora_of(model: Path) -> dict[str, str]:
+    """The checksum of the manifest of each phase's corpus; none of a model that was imported."""
+    manifests = sorted(model.glob("manifest-*.json"))
+    return {file.stem: hashlib.sha256(file.read_bytes()).hexdigest() for file in manifests}
+
+
 def known(file: Path, model: dict) -> dict[str, dict]:
-    """The results that `file` has of a model of these sizes and so many steps."""
+    """The results that `file` has of a model of these sizes, steps and corpora."""
     if not file.is_file():
         return {}
     content = json.loads(file.read_text(encoding="utf-8"))
@@ -117,7 +128,11 @@ def main() -> None:
     if args.fast:
         args.seeds, args.epochs, args.learning_rates = 2, 1, [3e-4]
     output = args.work if args.fast else HERE
-    model = {"encoder": asdict(read_model(args.model)[0].encoder), "step": chosen_step(args.model)}
+    model = {
+        "encoder": asdict(read_model(args.model)[0].encoder),
+        "step": chosen_step(args.model),
+        "corpora": corpora_of(args.model),
+    }
     results = known(output / "results.json", model)
     for name in args.tasks:
         results[name] = measure(TASKS[name], args)
