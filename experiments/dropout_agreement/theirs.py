@@ -49,8 +49,11 @@ def main() -> None:
     args = parsed()
     transformers.set_seed(args.seed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(args.model)
-    assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.1
+    # Whatever it was pretrained with; before the classifier stands hidden_dropout_prob, too.
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        args.model, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
+    )
+    assert model.config.classifier_dropout is None
     sets = [
         Sentences(args.work / f"{split}.tsv", tokenizer, args.length)
         for split in ("train", "validation")

@@ -34,7 +34,6 @@ from tasks import TASKS, Files, Task, files_of  # noqa: E402
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
 from bert_jax.inference.work_dir import chosen_step, read_model  # noqa: E402
 
-
 SETTINGS = ("seeds", "epochs", "batch_size", "learning_rates", "max_length", "dtype")
 
 
