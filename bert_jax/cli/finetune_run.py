@@ -152,7 +152,7 @@ class FinetuneRun:
         ended = start == self.total_steps or early.enough
         concluded = ended and self._concluded(early.best_step)
         if first:
-            end = " (finished: nothing to do)" if concluded else ""
+            end = " (finished: nothing to do)" if concluded else "; compiling the first step"
             print("\n".join(describe(self)))
             print(f"start      {origin}{end}", flush=True)
         if concluded:
@@ -180,6 +180,8 @@ class FinetuneRun:
             if first:
                 print(f"told to stop: saved after step {int(state.step):,}")
             return False
+        if first and int(state.step) < self.total_steps:
+            print(f"ended early: {config.patience} evaluations in a row were no better (patience)")
         if early.best_step is None:
             raise ValueError(
                 f"{self.work_dir}: it is trained, but {LOG_NAME} in it, which says what did best, "
@@ -275,7 +277,7 @@ class FinetuneRun:
 
     def _write_model(self, best_step: int | None) -> None:
         origin = {"command": "bert-jax finetune", "source": self.config.init_from}
-        usage = usage_of(self.config, self.data.head)
+        usage = usage_of(self.config, self.data)
         write_model(self.model, origin, self.work_dir, best_step=best_step, usage=usage)
 
 

@@ -28,9 +28,14 @@ def open_source(config: FinetuneConfig) -> tuple[ModelConfig, Tokenizer]:
     """The model that a run starts from, and its tokenizer.
 
     Raises:
-      ValueError: `init_from` is no work directory.
+      ValueError: `init_from` is no work directory, or is `work_dir`.
     """
     directory = Path(config.init_from)
+    if Path(config.work_dir).resolve() == directory.resolve():
+        raise ValueError(
+            f"work_dir={config.work_dir} is where the model to start from is (init_from); expected "
+            "a directory of the run's own"
+        )
     source, _ = read_model(directory)
     return source, Tokenizer.load(directory / TOKENIZER_NAME)
 
@@ -117,18 +122,20 @@ def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainStat
     told = f"the parameters of {config.init_from}"
     if fresh:
         told += f"; drawn anew: {', '.join(fresh)}"
+    if any(name.startswith("classifier.") for name in kept):
+        told += "; its classifier too, of the same labels"
     return TrainState(state.step, state.params | kept, state.opt_state), told
 
 
 def _parameters_of(run: FinetuneRun) -> Parameters:
-    """Those of the source; a classifier of another task is none of them."""
+    """Those of the source; a classifier of another task or other labels is none of them."""
     directory = Path(run.config.init_from)
     definition = define_model(run.source, ComputeConfig(dtype="float32", attention="xla"))
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, run.mesh)
     found = load_parameters(
         directory / CHECKPOINTS_NAME, definition, shardings, chosen_step(directory)
     )
-    ours, theirs = ((model.head, model.scores, model.problem) for model in (run.model, run.source))
+    ours, theirs = ((model.head, model.labels, model.problem) for model in (run.model, run.source))
     if ours == theirs:
         return found
     return {name: x for name, x in found.items() if not name.startswith("classifier.")}

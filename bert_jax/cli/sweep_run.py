@@ -71,6 +71,8 @@ class Sweep:
         self._collect()
         if self._runs:
             print(f"{len(self._runs)} of {len(self.grid.runs)} runs ended before", flush=True)
+        outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME
+        print(f"runs       {len(self.grid.runs):,}, a line each at its end; {outputs}", flush=True)
         for dials in self.grid.runs:
             if dials in self._runs:
                 continue

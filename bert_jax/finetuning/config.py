@@ -46,7 +46,8 @@ class FinetuneConfig:
     evaluations_per_epoch: on the validation set, evenly spaced, the last at the epoch's end; each
       may prove the best.
     best_metric: by which the kept checkpoint is chosen; empty for the task's own.
-    patience: end when so many evaluations in a row were no better than the best; 0: never.
+    patience: end when so many evaluations in a row were no better than the best; 0: never. Of
+      equal evaluations the last is kept, but does not count as better.
     report_every_steps: steps between progress lines.
     """
 
@@ -86,15 +87,17 @@ class FinetuneConfig:
             )
         for name in ("work_dir", "init_from"):
             if not getattr(self, name):
-                raise ValueError(f"{name} is empty; expected a directory")
+                hint = " (--init on the command line)" if name == "init_from" else ""
+                raise ValueError(f"{name} is empty; expected a directory{hint}")
         for name in (
             *("num_epochs", "batch_size", "accumulation_steps", "max_shapes"),
             *("evaluations_per_epoch", "report_every_steps"),
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-        if self.patience < 0 or self.evaluation_batch_size < 0:
-            raise ValueError("patience and evaluation_batch_size must be 0 or more")
+        for name in ("patience", "evaluation_batch_size"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: must be 0 or more")
         if self.dropout != -1.0 and not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout={self.dropout}: expected 0 <= x < 1, or -1")
         if not 0 <= self.seed < 1 << 32:

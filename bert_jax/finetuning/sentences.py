@@ -40,7 +40,10 @@ class SentencesConfig:
     def __post_init__(self) -> None:
         need = "class" if self.files.labels else "number"
         for name in self.metrics:
-            if METRICS.get(name, need) != need:
+            if name not in METRICS:
+                fitting = ", ".join(each for each, what in METRICS.items() if what == need)
+                raise ValueError(f"metrics: {name!r} is unknown; of a {need} there are {fitting}")
+            if METRICS[name] != need:
                 raise ValueError(
                     f"metrics: {name!r} is of a {METRICS[name]}, the labels are each a {need}"
                 )

@@ -11,7 +11,7 @@ import jax
 
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import Text, cut_texts
+from bert_jax.inference.texts import Text, UnusableText, cut_texts
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model, Problem
 from bert_jax.tasks.protocol import Batch
@@ -61,19 +61,31 @@ class Classify(Predictor):
         What is too long is cut as in training: a text at its end, of a pair the longer one first.
 
         Raises:
-          UnusableText: not a string or a tuple of two, or no Unicode text.
+          UnusableText: not a string or a tuple of two, no Unicode text, or a pair where the
+            model was fine-tuned on single texts, and the other way round.
         """
         if isinstance(text, (str, tuple)):
             return self._classify([text])[0]
         return self._classify(text)
 
     def _classify(self, texts: Sequence[Text]) -> list[Classification]:
+        self._check_pairs(texts)
         cut = cut_texts(self.tokenizer, texts, self.max_length)
         rows = self._run(partial(_scores, problem=self.config.problem), cut.features)
         return [
             self._result(row["scores"].tolist(), truncated)
             for row, truncated in zip(rows, cut.truncated, strict=True)
         ]
+
+    def _check_pairs(self, texts: Sequence[Text]) -> None:
+        pairs = None if self.usage is None else self.usage.pairs
+        for index, text in enumerate(texts):
+            if pairs is None or isinstance(text, tuple) is pairs:
+                continue
+            given, learned = "a pair", "single texts"
+            if pairs:
+                given, learned = "a single text", "pairs: (first, second)"
+            raise UnusableText(index, len(texts), f"{given}, but the model learned {learned}")
 
     def _result(self, values: Sequence[float], truncated: bool) -> Classification:
         scores = dict(zip(self.config.labels, values, strict=True))

@@ -26,11 +26,13 @@ class Usage:
     spans: of the head "span" alone.
     negative: of a model with one score, the probability of its one label: what it is called when
       that label does not hold; "" of the others.
+    pairs: whether its texts were pairs; None where nobody said.
     """
 
     max_length: int
     spans: SpanUsage | None = None
     negative: str = ""
+    pairs: bool | None = None
 
 
 # Of Devlin et al.'s release, for models that come from elsewhere.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,8 @@ def write_directory(
     tokenizer.save(target)
     write_tokenizer_limit(target, config.encoder.max_positions)
     (target / "config.json").write_text(content, encoding="utf-8")
+    # safetensors lets nobody but the owner read what it wrote.
+    shutil.copymode(target / "config.json", target / SAFETENSORS)
 
 
 def write_tokenizer_limit(directory: Path, max_positions: int) -> None:

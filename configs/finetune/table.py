@@ -1,9 +1,10 @@
-"""Your own table: a class or a number for every text, or pair of texts, of a file.
+r"""Your own table: a class or a number for every text, or pair of texts, of a file.
 
 Copy this file and change the lines that say so; or leave it and override them on the command line.
 Command:
-    bert-jax finetune --config configs/finetune/table.py --init DIR \\
-      --config.sentences.files.train=train.csv --config.sentences.files.validation=held_out.csv
+    bert-jax finetune --config configs/finetune/table.py --init DIR \
+      --config.sentences.files.train=train.csv --config.sentences.files.validation=held_out.csv \
+      --config.sentences.files.labels="('bad', 'good')"
 Hardware: any.
 """
 

@@ -34,7 +34,8 @@ BAD_FILES = {
     "another label": ("reviews.tsv", TSV + "a\t2\n", ":4: label '2'; expected one of '0', '1'"),
     "a row too short": ("reviews.tsv", TSV + "a\n", ":4: the row has too few columns"),
     "nothing but a header": ("reviews.tsv", "sentence\tlabel\n", "holds no row; expected"),
-    "an empty file": ("reviews.tsv", "", ":1: no column is named 'sentence'"),
+    "an empty file": ("reviews.tsv", "", "is empty; expected at least one example"),
+    "a tab in a text": ("reviews.tsv", TSV + "a\tb\t1\n", ":4: 3 columns, the first line has 2"),
     "no number": ("scores.jsonl", '{"a": "x", "b": "y", "score": "high"}\n', ":1: label 'high'"),
     "no such choice": ("choices.csv", "context,e0,e1,e2,label\na,b,c,d,3\n", ":2: label '3'; exp"),
     "mixed schemes": ("tagged.txt", IOB1, "mixed tag schemes: "),
@@ -102,6 +103,17 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         ("glue", ["evaluation_batch_size=20"], "evaluation_batch_size=20 is not divisible by 8"),
         ("glue", ["tuning.top_layers=2"], "tuning.top_layers=2: the model has 1"),
         ("glue", ["mesh.data=3"], "does not fit 8 devices"),
+        ("glue", ["patience=-1"], "patience=-1: must be 0 or more"),
+        (
+            "regression",
+            ["sentences.metrics=pearson,roc"],
+            "'pearson,roc' is unknown; of a number th",
+        ),
+        (
+            "regression",
+            ["sentences.files.labels=a,b"],
+            "Several are written \"('a', 'b')\", quotes",
+        ),
         ("glue", ["max_shapes=0"], "max_shapes=0: must be at least 1"),
         ("glue", ["num_epoch=1"], "config.num_epoch: no such key; nearest: num_epochs"),
         ("sigmoid", ["glue.task=MNLI"], "sigmoid=True is for two labels, which MNLI has not"),
@@ -136,6 +148,11 @@ def test_a_scan_over_all_layers_where_some_learn(refused, make_source, top):
     errors = refused("glue", *words, init=make_source(num_layers=3))
     assert "compute.scan_layers=True differentiates all 3 layers, of which" in errors
     assert f"tuning.top_layers={top} learn: set compute.scan_layers=False" in errors
+
+
+def test_the_model_to_begin_with_stays(toy, refused, source, tmp_path):
+    errors = refused("glue", f"work_dir={source}")
+    assert f"work_dir={source} is where the model to start from is (init_from)" in errors
 
 
 def test_pairs_need_segments(refused, make_source):

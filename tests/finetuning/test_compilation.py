@@ -37,7 +37,9 @@ def test_a_second_run_takes_the_steps_from_the_cache(toy, tmp_path):
     command = Command(tmp_path / "programs")
 
     def entries() -> set[str]:
-        return {path.name for path in Path(tmp_path / "programs").glob("*-cache")}
+        # Of the run's own programs: whether JAX keeps a smaller one depends on how long it took.
+        names = (path.name for path in Path(tmp_path / "programs").glob("*-cache"))
+        return {name for name in names if not name.startswith("jit__threefry")}
 
     command(*toy.words("glue", tmp_path / "one", "num_epochs=1"))
     first = entries()

@@ -84,6 +84,15 @@ def test_a_classifier_of_the_same_labels_is_kept(begun, make_source, labels, sam
     assert ("classifier.kernel" in kept(found, parameters(init))) == same
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_classifier_of_classes_is_kept_by_their_names(begun, opened, make_source, same):
+    labels = opened("glue").model.labels
+    init = make_source("classification", labels if same else labels[::-1])
+    found, told = begun("glue", init=init)
+    assert ("; its classifier too, of the same labels" in told) == same
+    assert ("classifier.kernel" in kept(found, parameters(init))) == same
+
+
 def test_from_scratch_takes_sizes_and_tokenizer_alone(begun, source):
     found, told = begun("glue", "from_scratch=True", "seed=3")
     assert told == "random parameters (seed 3)"

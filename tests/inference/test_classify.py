@@ -103,6 +103,16 @@ def test_texts_are_read_as_in_the_run_that_made_the_model(tmp_path):
     assert Classify(tmp_path / "ours", max_length=17).max_length == 17
 
 
+@pytest.mark.parametrize("pairs", [True, False])
+def test_pairs_are_told_from_single_texts(tmp_path, pairs):
+    classify = biased(tmp_path, [1.0], Usage(max_length=16, pairs=pairs))
+    right, wrong = (("a", "b"), "a") if pairs else ("a", ("a", "b"))
+    assert classify(right).scores
+    learned = r"a single text, .* pairs: \(first, " if pairs else "a pair, .* learned single texts"
+    with pytest.raises(UnusableText, match=f"text 1 of 2: {learned}"):
+        classify([right, wrong])
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 100])
 def test_order_is_kept_and_neighbours_do_not_matter(both, batch_size):
     classify = Classify(both("classification").ours, batch_size=batch_size)

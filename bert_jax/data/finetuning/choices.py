@@ -12,7 +12,7 @@ from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.tables import TableFormat, read_table
-from bert_jax.data.finetuning.truncation import check_max_length, cut_pair
+from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
 
 
@@ -130,11 +130,15 @@ def choice_features(
     endings = iter(tokenizer.encode_batch([text for each in examples.choices for text in each]))
     firsts: list[Sequence[int]] = []
     seconds: list[Sequence[int] | None] = []
+    num_cut = 0
     for context, choices in zip(contexts, examples.choices, strict=True):
-        for _ in choices:
-            first, second = cut_pair(context, next(endings), max_length - 3)
+        own = [next(endings) for _ in choices]
+        num_cut += len(context) + max(map(len, own)) > max_length - 3
+        for ending in own:
+            first, second = cut_pair(context, ending, max_length - 3)
             firsts.append(first)
             seconds.append(second)
+    report_cut(num_cut, len(contexts), max_length, examples.places)
     return Features(
         sequences_of(tokenizer, firsts, seconds),
         {} if examples.labels is None else {"labels": label_numbers(examples.labels, labels)},

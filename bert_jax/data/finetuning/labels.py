@@ -31,7 +31,11 @@ def check_labels(
 def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
     """Refuses a set of labels with less than two or the same twice, or names that do not fit it."""
     if len(labels) == 1:
-        raise ValueError(f"labels is {tuple(labels)}; expected at least two, or () for numbers")
+        parts = tuple(part.strip(" []()'\"") for part in labels[0].split(","))
+        hint = f'. Several are written "{parts}", quotes included' if len(parts) > 1 else ""
+        raise ValueError(
+            f"labels is {tuple(labels)}; expected at least two, or () for numbers{hint}"
+        )
     for what, values in (("labels", labels), ("label_names", names)):
         if isinstance(values, str) or len(set(values)) != len(values):
             raise ValueError(f"{what} is {values!r}; expected a tuple of different strings")

@@ -9,7 +9,7 @@ from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.tables import TableFormat, read_table
-from bert_jax.data.finetuning.truncation import check_max_length, cut_pair
+from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
 
 
@@ -95,11 +95,15 @@ def sentence_features(
     seconds: list[Sequence[int] | None] = [None] * len(firsts)
     if examples.seconds is None:
         check_max_length(max_length, 2)
+        num_cut = sum(len(first) > max_length - 2 for first in firsts)
         firsts = [first[: max_length - 2] for first in firsts]
     else:
         check_max_length(max_length, 3)
+        num_cut = 0
         for i, second in enumerate(tokenizer.encode_batch(examples.seconds)):
+            num_cut += len(firsts[i]) + len(second) > max_length - 3
             firsts[i], seconds[i] = cut_pair(firsts[i], second, max_length - 3)
+    report_cut(num_cut, len(firsts), max_length, examples.places)
     return Features(
         sequences_of(tokenizer, firsts, seconds),
         {} if examples.labels is None else {"labels": label_numbers(examples.labels, labels)},

@@ -131,6 +131,7 @@ def _check_lengths(max_length: int, doc_stride: int, max_query_length: int) -> N
             f"max_query_length {max_query_length} and {_NUM_SPECIALS} special tokens; windows "
             f"doc_stride {doc_stride} apart would pass tokens over. Expected max_length >= "
             f"max_query_length + doc_stride + {_NUM_SPECIALS}"
+            + (f": here a doc_stride of at most {room}" if room > 0 else "")
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,13 @@ class TableFormat:
             raise ValueError(f"short_rows is {self.short_rows!r}; expected 'error' or 'skip'")
         if self.kind == "jsonl" and not self.header:
             raise ValueError("header is False; the fields of JSON Lines always have names")
+
+
+# What a row with more columns than the first line of {} asks for.
+_TOO_MANY = {
+    "csv": 'the first line has {}: put a text that holds commas between quotes ("...")',
+    "tsv": "the first line has {}: a text cannot hold tabs",
+}
 
 
 class Table(NamedTuple):
@@ -126,12 +134,18 @@ def _as_text(value: Any, name: str, place: str, *, scalar: bool) -> str:
 
 def _delimited_rows(path: Path, form: TableFormat, names: Sequence[str]) -> Iterator[_Row]:
     cells = _tsv_cells(path) if form.kind == "tsv" else _csv_cells(path)
+    first = next(cells, None)
+    if first is None:
+        raise ValueError(f"{path} is empty; expected at least one example")
+    width = len(first[1])
     if form.header:
-        _, header = next(cells, ("", []))
-        indices = [_index_by_name(name, header, path) for name in names]
+        indices = [_index_by_name(name, first[1], path) for name in names]
     else:
         indices = [_index_by_number(name, path) for name in names]
+        cells = itertools.chain([first], cells)
     for place, row in cells:
+        if len(row) > width:
+            raise ValueError(f"{place}: {len(row)} columns, {_TOO_MANY[form.kind].format(width)}")
         values: list[str] = []
         for index in indices:
             if index >= len(row):
@@ -147,7 +161,7 @@ def _index_by_name(name: str, header: Sequence[str], path: Path) -> int:
     problem = f"{header.count(name)} columns are" if name in header else "no column is"
     raise ValueError(
         f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Name one of them; "
-        "or, if this line is an example, say header=False and give the columns by number"
+        "or, if this line is an example, say form.header=False and give the columns by number"
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+
+logger = logging.getLogger(__name__)
 
 
 def cut_pair(
@@ -20,6 +23,16 @@ def cut_pair(
     if len(first) > len(second):
         return first[: budget - kept], second[:kept]
     return first[:kept], second[: budget - kept]
+
+
+def report_cut(num_cut: int, total: int, max_length: int, places: Sequence[str]) -> None:
+    """Logs how many of the examples that stand at `places` ("file:line") were cut, if any."""
+    if num_cut:
+        source = places[0].partition("[")[0].rpartition(":")[0] or places[0]
+        logger.info(
+            "%s: %s of %s examples are cut to max_length=%d tokens",
+            *(source, f"{num_cut:,}", f"{total:,}", max_length),
+        )
 
 
 def check_max_length(max_length: int, special_tokens: int) -> None:
