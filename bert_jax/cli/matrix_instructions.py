@@ -11,7 +11,7 @@ def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the processor has Intel's AMX for bfloat16, as Linux tells; False where it does not.
 
     BERT-mini's train step of 64 x 128 tokens takes 0.7 s in bfloat16 on 2 cores that have it, and
-    1.3 s in float32 (2026-11).
+    1.3 s in float32 (2026-11); fine-tuned on short sentences it gains 1.4 times.
     """
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
@@ -26,5 +26,5 @@ def dtype_hint(asked: ComputeConfig, platform: str) -> list[str]:
         return []
     return [
         "hint       this processor multiplies bfloat16 matrices itself (AMX): "
-        "--config.compute.dtype=bfloat16 takes about half the time"
+        "--config.compute.dtype=bfloat16 is faster, the more so the longer the rows"
     ]

@@ -17,7 +17,6 @@ import datetime
 import json
 import lzma
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -57,14 +56,6 @@ def claim(work: Path, settings: dict) -> None:
     if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != settings:
         raise SystemExit(f"{work} holds runs of other settings ({file}): give another --work")
     file.write_text(json.dumps(settings, indent=1), encoding="utf-8")
-
-
-def processor() -> str:
-    """The processor's name, as Linux tells it."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 def difference(one: list[float], other: list[float]) -> tuple[float, float, float]:
@@ -150,7 +141,7 @@ def main() -> None:
     pooled = statistics.mean(one**2 for one in deviations.values()) ** 0.5
     results = {
         "date": str(datetime.date.today()),
-        "hardware": f"{os.cpu_count()} cores of {processor()}",
+        "hardware": read_results(args.work / "ours").provenance.hardware,
         "versions": {name: version(name) for name in ("jax", "torch", "transformers")},
         "settings": {name: value for name, value in settings.items() if name != "model"},
         "accuracies": accuracies,
