@@ -36,8 +36,10 @@ $(DEMO)/corpus/manifest.json: $(DEMO)/text/demo.jsonl $(DEMO)/tokenizer/vocab.tx
 	  --max-length 128 --held-out 0.05 --workers $(WORKERS)
 
 # Compiled programs are kept between runs; tests of one file share theirs, so they share a worker.
+# Files are taken in the order of tests/conftest.py, the slow ones first.
 test: .venv/installed-dev
-	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile \
+	  --no-loadscope-reorder
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .

@@ -26,6 +26,8 @@ REQUIRES = [
     "safetensors>=0.8,<0.9",
     "huggingface_hub>=2.4,<3",
     "tokenizers>=0.23.3,<0.24",
+    "sentencepiece>=0.2.3,<0.3",
+    "protobuf>=7.36,<8",  # what sentencepiece's models are written in
     "sentencex>=1.0.32,<2",
     # scoring
     "scikit-learn>=1.9,<2",
@@ -65,7 +67,7 @@ DEV = [
 setup(
     name="bert_jax",
     version=VERSION,
-    description="BERT in JAX: from raw text to a pretrained, resumable encoder.",
+    description="BERT and its family in JAX: from raw text to a pretrained, resumable encoder.",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

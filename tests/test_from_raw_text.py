@@ -118,11 +118,17 @@ def test_a_start_from_a_model_of_another_kind_is_refused(bert_jax_here, trained,
     assert {path.name for path in tmp_path.iterdir()} <= {"checkpoints"}
 
 
+# Two steps at a learning rate of 0 leave what they began with.
+STILL = (
+    "phases.only.num_steps=2",
+    "optimizer.peak_learning_rate=0.0",
+    "optimizer.warmup_steps=0",
+    "reporting.tensorboard=False",
+)
+
+
 def test_a_run_starts_from_the_parameters_of_another(bert_jax_here, trained, tmp_path):
-    # Two steps at a learning rate of 0 leave what they began with.
-    still = ["phases.only.num_steps=2", "optimizer.peak_learning_rate=0.0"]
-    still += ["optimizer.warmup_steps=0", "reporting.tensorboard=False"]
-    settings = [*still, f"work_dir={tmp_path / 'run'}", f"init_from={trained.work_dir}"]
+    settings = [*STILL, f"work_dir={tmp_path / 'run'}", f"init_from={trained.work_dir}"]
     words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
@@ -133,6 +139,30 @@ def test_a_run_starts_from_the_parameters_of_another(bert_jax_here, trained, tmp
     )
     for theirs, ours in zip(before, after, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_longer_model_starts_from_copies_of_the_positions_of_a_shorter(
+    bert_jax_here, trained, tmp_path
+):
+    theirs = jax.tree.map(np.asarray, load_trained(str(trained.work_dir)).model)
+    table = theirs.encoder.embeddings.position[...]
+    longer = len(table) * 2 + 3
+    settings = [*STILL, f"work_dir={tmp_path / 'run'}", f"init_from={trained.work_dir}"]
+    settings += [f"model.max_positions={longer}"]
+    words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
+    finished = bert_jax_here(*words)
+    assert finished.code == 0, finished.errors
+    assert f"positions from {len(table)} on are copies of those before\n" in finished.output
+    ours = jax.tree.map(np.asarray, load_trained(str(tmp_path / "run")).model)
+    found = ours.encoder.embeddings.position[...]
+    np.testing.assert_array_equal(found, np.concatenate([table, table, table[:3]]))
+    token = (each.encoder.embeddings.token[...] for each in (ours, theirs))
+    np.testing.assert_array_equal(*token)
+
+    settings[-1] = f"model.max_positions={len(table) - 1}"
+    words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
+    refused = bert_jax_here(*words, f"--config.work_dir={tmp_path / 'other'}")
+    assert refused.code == 2 and "max_positions" in refused.errors
 
 
 def exchange_tokenizer(directory: Path) -> None:

@@ -56,8 +56,12 @@ def encoder_training_flops(config: EncoderConfig, length: int, learning_layers: 
 
 @dataclass(frozen=True)
 class PretrainingFlops:
-    """One sequence, forward: the encoder's layers, the MLM head, pooler and next-sentence head."""
+    """One sequence, forward: the encoder's layers, the MLM head, pooler and next-sentence head.
 
+    projection: of embeddings of another dimension; 0 where there is none.
+    """
+
+    projection: int
     layers: int
     masked_lm: int
     next_sentence: int
@@ -65,7 +69,7 @@ class PretrainingFlops:
     @property
     def forward(self) -> int:
         """All parts."""
-        return self.layers + self.masked_lm + self.next_sentence
+        return self.projection + self.layers + self.masked_lm + self.next_sentence
 
     @property
     def training(self) -> int:
@@ -83,10 +87,12 @@ def pretraining_flops(
       predictions: positions the MLM head is evaluated at.
       pieces: documents in the sequence, each with its own pair for the next-sentence head.
     """
-    dim = config.hidden_dim
+    dim, table_dim = config.hidden_dim, config.table_dim
+    projection = 0 if config.embedding_dim is None else 2 * length * table_dim * dim
     pairs = 2 * pieces * (dim * dim + 2 * dim) if next_sentence else 0
     return PretrainingFlops(
+        projection=projection,
         layers=config.num_layers * layer_flops(config, length).total,
-        masked_lm=2 * predictions * (dim * dim + dim * config.vocab_size),
+        masked_lm=2 * predictions * table_dim * (dim + config.vocab_size),
         next_sentence=pairs,
     )

@@ -14,6 +14,7 @@ PARTS: tuple[tuple[str, str], ...] = (
     ("encoder.embeddings.position", "position embedding"),
     ("encoder.embeddings.segment", "segment embedding"),
     ("encoder.embeddings.norm", "embedding LayerNorm"),
+    ("encoder.embeddings.projection", "embedding projection"),
     (".attention.", "self-attention"),
     (".attention_norm.", "attention LayerNorm"),
     (".ffn.", "feed-forward"),

@@ -22,6 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, writ
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import Vocabulary
 from bert_jax.data.workers import available_cores
+from bert_jax.objectives import SentencePairs
 
 _VOCAB_SIZE = 30522
 _HELDOUT_TOKENS = 10_000
@@ -62,7 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="worker processes to measure the loader with (default: 0 1 2)",
     )
     parser.add_argument(
-        "--no-next-sentence", action="store_true", help="without next-sentence pairs"
+        "--sentence-pairs",
+        choices=get_args(SentencePairs),
+        default="next_sentence",
+        help="what pairs are made (default: next_sentence)",
     )
     synthetic = parser.add_argument_group("the temporary corpus, without --corpus")
     synthetic.add_argument(
@@ -79,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--seconds and --batch-size must be positive")
     with _corpus(args) as (directory, vocabulary):
         corpus = Corpus(directory, "train")
-        config = ExampleConfig(seed=0, next_sentence=not args.no_next_sentence)
+        config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)
         examples = ExampleSource(corpus, vocabulary, config)
         if len(examples) < args.batch_size:
             raise ValueError(
@@ -91,8 +96,8 @@ def run(args: argparse.Namespace) -> int:
             f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
             f"shards, {info.num_pieces / info.num_records:.2f} pieces a record"
         )
-        objective = "MLM + next sentence" if config.next_sentence else "MLM"
-        print(f"batches of {args.batch_size}, {objective}, {available_cores()} cores here")
+        pairs = f"sentence pairs: {config.sentence_pairs}"
+        print(f"batches of {args.batch_size}, {pairs}, {available_cores()} cores here")
         _report_one_core(examples, args.batch_size, args.seconds)
         for num_workers in args.workers:
             _report_loader(examples, args.batch_size, args.seconds, num_workers)
@@ -147,7 +152,7 @@ def _report_one_core(examples: ExampleSource, batch_size: int, seconds: float) -
         clock, filled, step = _Clock(), 0.0, 0
         while time.perf_counter() - begin < seconds:
             epoch, number = divmod(step, batches_an_epoch)
-            batch = examples.examples(epoch, number * batch_size + rows, clock)
+            batch = examples.examples(epoch, number * batch_size + rows, stage_done=clock)
             filled += float((batch["document_ids"] > 0).mean())
             step += 1
             clock("filled")  # the bench's own share, taken off below

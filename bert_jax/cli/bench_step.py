@@ -3,7 +3,8 @@
     bert-jax bench step --config configs/pretrain/bert_base.py --phase phase2
 
 Prints one JSON line: compile time, ms, tokens/s, model FLOP/s (forward and backward of the layers
-and of the MLM head at the masked positions) and the MiB a device needs, as the compiler counts.
+and of the MLM head at the masked positions, and what a teacher adds) and the MiB a device needs, as
+the compiler counts.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.random_batch import random_batch
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.cli.teacher import known_teacher, tasks_of
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.planning import read_compiled
@@ -61,14 +63,25 @@ def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int)
     """Times the real train step of `phase` on this process's devices."""
     mesh = make_mesh(config.mesh)
     compute = config.compute.resolve(jax.default_backend(), config.model)
-    task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
+    known = known_teacher(config, jax.default_backend())
+    task, learned = tasks_of(config, compute, known)
     optimizer = make_optimizer(config.optimizer)
     state = init_state(task.definition, optimizer, mesh, config.seed)
     rows = local_rows(mesh, phase.batch_size)
     local = random_batch(config, phase, pieces, len(rows))
     batch = to_global(local, mesh, rows, phase.batch_size)
-    step = make_train_step(task, optimizer, mesh, accumulation_steps=config.accumulation_steps)
-    dials = Dials(np.uint32(config.seed), np.float32(config.optimizer.peak_learning_rate))
+    step = make_train_step(
+        learned,
+        optimizer,
+        mesh,
+        accumulation_steps=config.accumulation_steps,
+        teacher=None if known is None else known.teacher,
+    )
+    taught = {}
+    if known is not None:
+        taught = init_state(known.teacher.definition, optax.identity(), mesh, config.seed).params
+    rate = np.float32(config.optimizer.peak_learning_rate)
+    dials = Dials(np.uint32(config.seed), rate, taught)
     began = time.perf_counter()
     compiled = step.lower(state, batch, dials).compile()
     compile_seconds = time.perf_counter() - began
@@ -77,9 +90,12 @@ def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int)
         config.model,
         phase.sequence_length,
         config.max_predictions(phase),
-        next_sentence=config.next_sentence,
+        next_sentence=config.sentence_pairs != "none",
     )
-    model_flops = TRAINING_FACTOR * (flops.layers + flops.masked_lm) * phase.batch_size
+    counted = flops.projection + flops.layers + flops.masked_lm
+    model_flops = TRAINING_FACTOR * counted * phase.batch_size
+    if known is not None:
+        model_flops += known.added_flops(config, phase)
     peak = peak_flops(mesh.devices.flat[0].device_kind, compute.dtype)
     return {
         "device": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",

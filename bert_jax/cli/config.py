@@ -7,22 +7,24 @@ import importlib.util
 import json
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax.cli.config_tree import with_every_key
-from bert_jax.conversion import to_dataclass, to_plain
+from bert_jax.conversion import to_dataclass, to_plain, without_none
 from bert_jax.data.files import write_file
 from bert_jax.suggestions import nearest
 
 T = TypeVar("T")
 
 RESOLVED_NAME = "config.json"
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def add_config_argument(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -51,7 +53,11 @@ def load_config(cls: type[T], path: str, overrides: Sequence[str] = ()) -> T:
         as its key's type, or one the dataclass refuses; the message holds the key's dotted path.
     """
     tree = with_every_key(cls, _read_file(path))
-    return to_dataclass(cls, _apply_overrides(tree, overrides).to_dict())
+    left_out = [word for word in overrides if word.endswith("=None") and _is_section(word, tree)]
+    for word in left_out:
+        _leave_out(word, tree, cls)
+    kept = [word for word in overrides if word not in left_out]
+    return to_dataclass(cls, _apply_overrides(tree, kept).to_dict())
 
 
 def write_resolved(config: Any, work_dir: str | os.PathLike[str]) -> Path:
@@ -89,15 +95,51 @@ def _read_file(path: str) -> ConfigDict:
     return config
 
 
+def _is_section(word: str, tree: ConfigDict) -> bool:
+    *sections, name = word.removeprefix("--config.").partition("=")[0].split(".")
+    for section in sections:
+        tree = tree.get(section)
+        if not isinstance(tree, ConfigDict):
+            return False
+    return isinstance(tree.get(name), ConfigDict)
+
+
+def _leave_out(word: str, tree: ConfigDict, cls: type) -> None:
+    """Takes a section out, where it is one of several or may be left out."""
+    *sections, name = word.removeprefix("--config.").partition("=")[0].split(".")
+    hint: Any = cls
+    for section in sections:
+        hint = _inside(hint, section)
+        tree = tree[section]
+    hint, _ = without_none(hint)
+    if get_origin(hint) in (dict, Mapping):
+        del tree[name]
+        return
+    if not without_none(get_type_hints(hint)[name])[1]:
+        raise ValueError(f"{word}: this section cannot be left out")
+    del tree[name]
+
+
+def _inside(hint: Any, name: str) -> Any:
+    """The type of what is called `name` in a section of this type."""
+    hint, _ = without_none(hint)
+    return get_args(hint)[1] if get_origin(hint) in (dict, Mapping) else get_type_hints(hint)[name]
+
+
 def _apply_overrides(tree: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     keys = list(_leaves(tree))
     last = {}
     for word in overrides:
         key, equals, value = word.removeprefix("--config.").partition("=")
         if key not in keys:
+            empty = [each for each in keys if key.startswith(f"{each}.")]
+            if any(_type_of(each, tree) is type(None) for each in empty):
+                raise ValueError(_empty_section(word))
             raise ValueError(_unknown_key(key, keys))
         if not equals:
             raise ValueError(f"--config.{key}: write the value as --config.{key}=VALUE")
+        if value != "None" and _type_of(key, tree) is type(None):
+            raise ValueError(_empty_section(word))
         last[key] = value
     words = [f"--config.{key}={value}" for key, value in last.items() if value != "None"]
     argv = ["bert-jax", *words]
@@ -106,11 +148,15 @@ def _apply_overrides(tree: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     try:
         values(argv)
     except flags.Error as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(_unreadable(str(error), tree, last)) from error
     # config_flags reads numbers and truths, but has no word for a key that holds nothing.
     emptied = {key: None for key, value in last.items() if value == "None"}
     values.config.update_from_flattened_dict(emptied)
     return values.config
+
+
+def _empty_section(word: str) -> str:
+    return f"{word}: a section that the config file leaves empty, and that can only be filled there"
 
 
 def _leaves(tree: ConfigDict, prefix: str = "") -> Iterator[str]:
@@ -120,6 +166,21 @@ def _leaves(tree: ConfigDict, prefix: str = "") -> Iterator[str]:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key
+
+
+def _type_of(key: str, tree: ConfigDict) -> type:
+    *sections, name = key.split(".")
+    section: ConfigDict = reduce(getattr, sections, tree)
+    return section.get_type(name)
+
+
+def _unreadable(error: str, tree: ConfigDict, given: Mapping[str, str]) -> str:
+    """What is wrong with a value, from the complaint of config_flags, which is Python's own."""
+    for key, value in given.items():
+        if error.startswith(f"flag --config.{key}="):
+            kind = _type_of(key, tree)
+            return f"--config.{key}={value}: expected {_KINDS.get(kind, kind.__name__)}"
+    return error
 
 
 def _unknown_key(key: str, keys: Sequence[str]) -> str:

@@ -34,13 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step", type=int, metavar="N", help="of the checkpoint (default: the best)"
     )
     parser.add_argument("--output", metavar="FILE", help="for the scores, as JSON")
-    parser.add_argument("--predictions", metavar="DIR", help="for what was predicted")
+    parser.add_argument(
+        "--predictions", metavar="DIR", help="for what was predicted, under the name of its set"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Score, print, and write what was asked for."""
     keep_programs()
     distributed.join()
+    _check_separate(args.data, args.predictions)
     evaluation = open_evaluation(Path(args.work_dir), args.data, args.step)
     directory = Path(args.predictions) if args.predictions else None
     found = evaluation.score(directory)
@@ -52,6 +55,15 @@ def run(args: argparse.Namespace) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_file(output, json.dumps(_content(evaluation, args.data, found), indent=2) + "\n")
     return 0
+
+
+def _check_separate(data: str | None, predictions: str | None) -> None:
+    """Predictions are written under the name of the file that is scored: never over it."""
+    if data and predictions and Path(data).resolve().parent == Path(predictions).resolve():
+        raise ValueError(
+            f"--predictions {predictions} is the folder that --data {data} lies in, and could "
+            "replace it: give another"
+        )
 
 
 def _lines(evaluation: Evaluation, found: Mapping[str, SetScores]) -> list[str]:

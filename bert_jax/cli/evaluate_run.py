@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jax
@@ -15,7 +15,7 @@ from bert_jax.conversion import to_dataclass
 from bert_jax.data.finetuning.batches import MULTIPLE
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.other_files import judged_on, with_labels
+from bert_jax.finetuning.other_files import judged_on, named_after, with_labels
 from bert_jax.finetuning.scoring import Scorer
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.inference.work_dir import (
@@ -65,10 +65,10 @@ class Evaluation:
             files = []
             if predictions is not None and jax.process_index() == 0:
                 predictions.mkdir(parents=True, exist_ok=True)
-                files = examples.write(logits, predictions)
+                files = examples.write(logits, predictions, name)
             scores = examples.scores(logits) | loss
             by_type = examples.scores_by_type(logits)
-            found[name] = SetScores(len(examples.features), scores, by_type, files)
+            found[name] = SetScores(examples.num_examples, scores, by_type, files)
         return found
 
 
@@ -86,6 +86,8 @@ def open_evaluation(work_dir: Path, data: str | None, step: int | None) -> Evalu
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
     config = with_labels(config if data is None else judged_on(config, data), model.labels)
     found = config.open(Tokenizer.load(work_dir / TOKENIZER_NAME), train=False, test=False)
+    if data is not None:
+        found = replace(found, validation=named_after(data, found.validation))
     longest = max(int(each.features.lengths.max()) for each in found.validation.values())
     lengths = _holding(longest, identity["row_lengths"], model.encoder.max_positions)
 

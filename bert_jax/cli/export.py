@@ -22,7 +22,8 @@ from bert_jax.cli.export_formats import FORMATS, LIBRARIES, usage, write
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.inference.work_dir import TOKENIZER_NAME, load_for_export, read_model
+from bert_jax.inference.work_dir import TOKENIZER_NAME, load_for_export, read_model, read_usage
+from bert_jax.interop.huggingface_names import family_of
 from bert_jax.models.model import HEADS
 
 
@@ -55,9 +56,16 @@ def run(args: argparse.Namespace) -> int:
         tokenizer = Tokenizer.load(work_dir / TOKENIZER_NAME)
         hidden_states = args.hidden_states
         write(form, config, parameters, tokenizer, target, hidden_states=hidden_states)
-        code = usage(form, config)
+        said = read_usage(work_dir)
+        code = usage(
+            form,
+            config,
+            mask=tokenizer.specials.mask,
+            pairs=said is not None and bool(said.pairs),
+        )
         card = model_card(work_dir, config, origin, step, LIBRARIES[form], code)
         (target / "README.md").write_text(card, encoding="utf-8")
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
-    print(f"{output}: a BERT with the head {config.head!r}, {size / 2**20:,.1f} MiB")
+    title = family_of(config.encoder).title
+    print(f"{output}: {title} with the head {config.head!r}, {size / 2**20:,.1f} MiB")
     return 0

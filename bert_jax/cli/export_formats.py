@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.huggingface_names import ARCHITECTURES
+from bert_jax.interop.huggingface_names import architecture_of
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 
@@ -54,55 +54,80 @@ def write(
                 raise AssertionError(form)
     except ImportError as error:
         extra = {"savedmodel": "tensorflow"}.get(form, form)
-        raise ValueError(f"--format {form}: {error}; pip install 'bert_jax[{extra}]'") from error
+        raise ValueError(f"--format {form}: {error}; pip install -e '.[{extra}]'") from error
     write_format(config, parameters, tokenizer, target, hidden_states=hidden_states)
 
 
-def usage(form: str, config: ModelConfig) -> str:
-    """Python code that loads and runs what `write` wrote."""
+def usage(form: str, config: ModelConfig, *, mask: str, pairs: bool) -> str:
+    """Python code that loads and runs what `write` wrote.
+
+    mask: the tokenizer's. pairs: whether a classifier learned from such.
+    """
+    text = _text(config, mask, pairs)
     match form:
         case "huggingface":
-            return _huggingface_usage(config)
+            return _huggingface_usage(config, text)
         case "onnx":
-            return _onnx_usage(config)
+            return _onnx_usage(config, text)
         case "stablehlo":
-            return _stablehlo_usage(config)
+            return _stablehlo_usage(config, text)
         case "savedmodel":
-            return _savedmodel_usage(config)
+            return _savedmodel_usage(config, text)
     raise AssertionError(form)
 
 
-def _huggingface_usage(config: ModelConfig) -> str:
-    architecture = ARCHITECTURES[config.head]
-    bare = ", add_pooling_layer=False" if config.head == "encoder" and not config.pooler else ""
-    choice = ""
-    if config.head == "multiple_choice":
-        choice = "inputs = {name: tensor[None] for name, tensor in inputs.items()}\n"
+def _text(config: ModelConfig, mask: str, pairs: bool) -> str:
+    """What a model is asked in its code: as Python has the words of a call."""
+    match config.head:
+        case "pretraining" | "masked_lm":
+            return f'"The {mask} of the sea."'
+        case "span":
+            return '"Where does Matt live?", "Matt lives in Canada."'
+        case "multiple_choice":
+            return '"He opened the door", "and went in."'
+    return '"It rains in Rome.", "Rome is wet."' if pairs else '"A delightful film."'
+
+
+def _huggingface_usage(config: ModelConfig, text: str) -> str:
+    architecture = architecture_of(config)
+    poolerless = config.head == "encoder" and not config.pooler and config.encoder.num_segments
+    bare = ", add_pooling_layer=False" if poolerless else ""
+    more = "outputs = model(**inputs)"
+    match config.head:
+        case "multiple_choice":
+            more = f"inputs = {{name: tensor[None] for name, tensor in inputs.items()}}\n{more}"
+        case "classification" if config.problem == "single_label":
+            more += "\nprint(model.config.id2label[outputs.logits.argmax().item()])"
+        case "pretraining" | "masked_lm":
+            logits = "prediction_logits" if config.head == "pretraining" else "logits"
+            more += f"""
+masked = inputs.input_ids == tokenizer.mask_token_id
+print(tokenizer.decode(outputs.{logits}[masked].argmax(-1)))"""
     return f"""
 from transformers import AutoTokenizer, {architecture}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
 model = {architecture}.from_pretrained("."{bare})
-inputs = tokenizer("A sentence.", return_tensors="pt")
-{choice}outputs = model(**inputs)
+inputs = tokenizer({text}, return_tensors="pt")
+{more}
 """
 
 
-def _ids(config: ModelConfig, call: str, names: tuple[str, ...], dtype: str) -> str:
-    """Code that tokenizes a sentence and gives the model its ids."""
+def _ids(config: ModelConfig, text: str, call: str, names: tuple[str, ...], dtype: str) -> str:
+    """Code that tokenizes a text and gives the model its ids."""
     axis = "[None, None]" if config.head == "multiple_choice" else "[None]"
     fields = dict(zip(names, ("ids", "type_ids", "attention_mask"), strict=True))
-    lines = ['encoding = tokenizers.Tokenizer.from_file("tokenizer.json").encode("A sentence.")']
+    lines = [f'encoding = tokenizers.Tokenizer.from_file("tokenizer.json").encode({text})']
     lines += [
         f"{name} = np.array(encoding.{field}, np.{dtype}){axis}" for name, field in fields.items()
     ]
     return "\n".join([*lines, call])
 
 
-def _onnx_usage(config: ModelConfig) -> str:
+def _onnx_usage(config: ModelConfig, text: str) -> str:
     names = ("input_ids", "token_type_ids", "attention_mask")
     feed = "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
-    code = _ids(config, f"outputs = session.run(None, {feed})", names, "int64")
+    code = _ids(config, text, f"outputs = session.run(None, {feed})", names, "int64")
     return f"""
 import numpy as np
 import onnxruntime
@@ -113,9 +138,11 @@ session = onnxruntime.InferenceSession("model.onnx")
 """
 
 
-def _stablehlo_usage(config: ModelConfig) -> str:
+def _stablehlo_usage(config: ModelConfig, text: str) -> str:
     names = ("token_ids", "segment_ids", "attention_mask")
-    code = _ids(config, f"outputs = program.call(weights, {', '.join(names)})", names, "int32")
+    code = _ids(
+        config, text, f"outputs = program.call(weights, {', '.join(names)})", names, "int32"
+    )
     return f"""
 # pip install jax flatbuffers tokenizers. JAX loads this artefact for at least six months after the
 # version that wrote it, and from up to three weeks before it (jax.export's compatibility
@@ -132,10 +159,10 @@ weights = {{name: jax.numpy.asarray(array) for name, array in np.load("weights.n
 """
 
 
-def _savedmodel_usage(config: ModelConfig) -> str:
+def _savedmodel_usage(config: ModelConfig, text: str) -> str:
     names = ("token_ids", "segment_ids", "attention_mask")
     feed = ", ".join(f"{name}=tensorflow.constant({name})" for name in names)
-    code = _ids(config, f"outputs = serve({feed})", names, "int32")
+    code = _ids(config, text, f"outputs = serve({feed})", names, "int32")
     return f"""
 import numpy as np
 import tensorflow

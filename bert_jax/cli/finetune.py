@@ -1,4 +1,4 @@
-"""Fine-tune a pretrained model on a task, or go on exactly where a run stopped.
+r"""Fine-tune a pretrained model on a task, or go on exactly where a run stopped.
 
     bert-jax finetune --config configs/finetune/sst2.py --init runs/mine \
       --config.glue.directory=data/SST-2

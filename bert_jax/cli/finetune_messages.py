@@ -21,13 +21,15 @@ def describe(run: FinetuneRun) -> list[str]:
     each = ", ".join(map(str, run.row_lengths))
     sets = {**run.data.validation, **run.data.test}
     held = [f"{len(examples.features):,} {name}" for name, examples in sets.items()]
+    kind = "windows of passages " if run.model.head == "span" else ""
+    epochs = run.config.num_epochs
     held += [] if run.data.test else ["no test set"]
     return [
         f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
         f"{run.compute.dtype}, {run.compute.attention} attention",
         *dtype_hint(run.config.compute, run.mesh.devices.flat[0].platform),
-        f"examples   {len(train):,} to learn from, {', '.join(held)}",
+        f"examples   {len(train):,} {kind}to learn from, {', '.join(held)}",
         f"batches    {run.total_steps:,} of {run.config.batch_size} in "
-        f"{run.config.num_epochs} epochs, rows of {each} tokens, "
+        f"{epochs} epoch{'s' * (epochs > 1)}, rows of {each} tokens, "
         f"{padding(train, run.plan):.1%} padding",
     ]

@@ -46,7 +46,7 @@ def make_programs(
     Raises:
       ValueError: more layers are to be tuned than there are, or some of them in a scan over all.
     """
-    task, tuning = task_of(model, compute), Tuning(config.tuning, model.encoder.num_layers)
+    task, tuning = task_of(model, compute), Tuning(config.tuning, model.encoder)
     _check_scan(compute, tuning)
     rate = tuning.rate if config.tuning.layer_decay < 1.0 else None
     optimizer = make_optimizer(config.optimizer, rate)

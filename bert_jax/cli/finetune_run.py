@@ -18,7 +18,7 @@ from bert_jax.cli.config import write_resolved
 from bert_jax.cli.finetune_messages import describe
 from bert_jax.cli.finetune_programs import Programs, make_programs
 from bert_jax.cli.finetune_start import (
-    check_data,
+    check_best_metric,
     check_mesh,
     encoder_of,
     first_state,
@@ -33,17 +33,13 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, row_lengths
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import (
-    CHECKPOINTS_NAME,
-    TOKENIZER_NAME,
-    chosen_step,
-    write_model,
-)
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, chosen_step, write_model
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.classifier_task import ClassifierTask
-from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer, load_parameters
+from bert_jax.training.checkpoint import Checkpointer, load_parameters
+from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Phase, Trainer
@@ -227,10 +223,10 @@ class FinetuneRun:
         directory = self.work_dir / PREDICTIONS_NAME
         directory.mkdir(exist_ok=True)
         files = []
-        for examples in self.data.test.values():
+        for name, examples in self.data.test.items():
             logits, _ = self.scorer.logits(params, examples.features)
             if jax.process_index() == 0:
-                files += examples.write(logits, directory)
+                files += examples.write(logits, directory, name)
         if jax.process_index() != 0:
             return
         scores = next(e for e in self._evaluations(self.total_steps) if e["step"] == best_step)
@@ -291,7 +287,7 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     source, tokenizer = open_source(config)
     encoder = encoder_of(config, source)
     data = config.open(tokenizer, train=True, test=True)
-    check_data(config, encoder, data)
+    check_best_metric(config, data)
     model = data.head.on(encoder, config.head_dropout)
     compute = config.compute.resolve(jax.default_backend(), encoder)
     lengths = row_lengths(data, config.max_shapes, encoder.max_positions)

@@ -73,19 +73,8 @@ def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
             )
 
 
-def check_data(config: FinetuneConfig, encoder: EncoderConfig, data: TaskData) -> None:
-    """Raises ValueError if the model cannot tell the segments of a pair apart, or nothing is best.
-
-    A model without any segments is told of pairs by `[SEP]` alone, as it was in pretraining.
-    """
-    sets = [data.train, *(each.features for each in data.validation.values())]
-    sequences = [features.sequences for features in sets if features is not None]
-    pairs = any((each.second_starts < each.lengths).any() for each in sequences)
-    if pairs and encoder.num_segments == 1:
-        raise ValueError(
-            f"the task is of pairs, but the model of {config.init_from} has one segment "
-            "(num_segments=1): expected two, or none; start from another model"
-        )
+def check_best_metric(config: FinetuneConfig, data: TaskData) -> None:
+    """Raises ValueError if the metric that is to be best is none of the task's."""
     losses = [data.metric_of(name, LOSS) for name in data.validation]
     known = (*data.metrics, *losses)
     if config.best_metric and config.best_metric not in known:
@@ -155,8 +144,9 @@ def identity(run: FinetuneRun) -> dict[str, object]:
         "batch_size": config.batch_size,
         "best_metric": run.best_metric,
         "row_lengths": list(run.row_lengths),
-        "examples": run.data.train.fingerprint,
-        "validation": {
+        # The keys are told to a user whose file has changed, to whom the values say nothing.
+        "training examples (their file, its columns, max_length)": run.data.train.fingerprint,
+        "validation examples (likewise)": {
             name: examples.features.fingerprint for name, examples in run.data.validation.items()
         },
         "tokenizer": run.tokenizer.fingerprint,

@@ -1,4 +1,4 @@
-"""Bring a BERT of another framework in: a work directory to start from, evaluate and export.
+"""Bring a model of another framework in: a work directory to start from, evaluate and export.
 
     bert-jax import bert-base-uncased/ --output models/base
     bert-jax import google-bert/bert-base-uncased --output models/base     # from the hub
@@ -18,9 +18,10 @@ from typing import get_args
 
 from bert_jax.cli.foreign_source import local_directory
 from bert_jax.cli.new_directory import new_directory
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, write_model
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
 from bert_jax.interop.huggingface_import import open_directory
 from bert_jax.interop.huggingface_model import Wanted
+from bert_jax.interop.huggingface_names import family_of
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.models.model import HEADS, Problem
 from bert_jax.training.checkpoint import save_parameters
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels",
         nargs="+",
+        action="extend",
         default=[],
         metavar="NAME",
         help="of a classifier that is drawn anew, or new names of the source's own",
@@ -81,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         origin = {"command": "bert-jax import", "source": args.source}
         if commit:
             origin["revision"] = commit
+        if found.config.head in ("pretraining", "next_sentence"):
+            origin[PAIRS] = family_of(found.config.encoder).pairs_are
         if found.account.fresh:
             origin["drawn anew, random until trained"] = ", ".join(found.account.fresh)
         save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)
@@ -88,5 +92,6 @@ def run(args: argparse.Namespace) -> int:
         write_model(found.config, origin, target)
     for line in (*found.notes, *found.account.lines()):
         print(line)
-    print(f"{args.output}: a BERT with the head {found.config.head!r}")
+    title = family_of(found.config.encoder).title
+    print(f"{args.output}: {title} with the head {found.config.head!r}")
     return 0

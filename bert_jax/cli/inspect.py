@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(PretrainConfig, args.config, args.config_overrides)
     # Parameters and FLOPs do not depend on how a model is computed.
     compute = ComputeConfig(dtype="float32", attention="xla")
-    task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
+    task = Pretraining(config.model, compute, sentence_pairs=config.sentence_pairs)
     shapes = task.definition.shapes
     total = count(shapes)
     print(f"{'parameters':62s}{'':>16s}")
@@ -38,19 +38,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+_PAIRS = {
+    "none": "next-sentence",
+    "next_sentence": "next-sentence",
+    "sentence_order": "sentence-order",
+}
+
+
 def _flops_table(config: PretrainConfig, name: str, phase: PhaseConfig) -> list[str]:
     """FLOPs of one sequence by part, then of a step and of the phase."""
     length, predictions = phase.sequence_length, config.max_predictions(phase)
     layer = layer_flops(config.model, length)
-    parts = pretraining_flops(config.model, length, predictions, next_sentence=config.next_sentence)
+    parts = pretraining_flops(
+        config.model, length, predictions, next_sentence=config.sentence_pairs != "none"
+    )
     rows = {
+        **({"embedding projection": parts.projection} if parts.projection else {}),
         "one layer: query, key and value projections": layer.projections,
         "one layer: attention and its output projection": layer.attention,
         "one layer: feed-forward": layer.ffn,
         "one layer": layer.total,
         f"all {config.model.num_layers} layers": parts.layers,
         f"masked-LM head at {predictions} positions": parts.masked_lm,
-        "pooler and next-sentence head": parts.next_sentence,
+        f"pooler and {_PAIRS[config.sentence_pairs]} head": parts.next_sentence,
         "forward": parts.forward,
         f"forward and backward ({TRAINING_FACTOR} x)": parts.training,
     }

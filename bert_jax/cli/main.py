@@ -37,9 +37,7 @@ class Verb:
 
 VERBS = {
     "prepare": Verb("cut a corpus into training records", "bert_jax.cli.prepare"),
-    "train-tokenizer": Verb(
-        "learn a WordPiece vocabulary from a corpus", "bert_jax.cli.train_tokenizer"
-    ),
+    "train-tokenizer": Verb("learn a vocabulary from a corpus", "bert_jax.cli.train_tokenizer"),
     "demo-corpus": Verb(
         "write the English that comes with Python as a corpus", "bert_jax.cli.demo_corpus"
     ),
@@ -56,7 +54,7 @@ VERBS = {
         "fine-tune over a grid of dials and seeds, and report", "bert_jax.cli.sweep", repeats=True
     ),
     "import": Verb(
-        "bring a BERT of another framework in",
+        "bring a model of another framework in",
         "bert_jax.cli.import_model",
         converts=True,
         on_cpu=True,
@@ -68,6 +66,7 @@ VERBS = {
         on_cpu=True,
     ),
     "verify": Verb("compare two models, output by output", "bert_jax.cli.verify", on_cpu=True),
+    "keys": Verb("print every key of a config and what it means", "bert_jax.cli.keys"),
     "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),
     "plan": Verb(
         "compile a run for hardware that is not here: memory, collectives, ETA", "bert_jax.cli.plan"

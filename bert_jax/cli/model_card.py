@@ -10,6 +10,7 @@ from typing import Any
 from bert_jax import __version__
 from bert_jax.cli.config import RESOLVED_NAME
 from bert_jax.finetuning.config import SECTIONS
+from bert_jax.interop.huggingface_names import family_of
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
@@ -48,13 +49,14 @@ def model_card(
       usage: Python code that does.
     """
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+    family = family_of(config.encoder)
     lines = ["---", f"library_name: {library}"]
     if config.head in PIPELINES:
         lines.append(f"pipeline_tag: {PIPELINES[config.head]}")
-    lines += ["tags:", "- bert", "---", "", f"# {work_dir.resolve().name}", ""]
+    lines += ["tags:", f"- {family.model_type}", "---", "", f"# {work_dir.resolve().name}", ""]
     lines.append(
-        f"A BERT with the head `{config.head}` and {count(definition.shapes):,} parameters, "
-        f"exported by bert_jax {__version__}."
+        f"{family.title} with the head `{config.head}` and {count(definition.shapes):,} "
+        f"parameters, exported by bert_jax {__version__}."
     )
     lines += ["", "```python", usage.strip(), "```"]
     lines += ["", "## Model", "", "| | |", "|---|---|"]
@@ -83,6 +85,7 @@ def _training(work_dir: Path, step: int) -> list[str]:
     lines.append(
         f"- optimizer: {optimizer['name']}, peak learning rate {optimizer['peak_learning_rate']}"
     )
+    lines += _objective(run)
     if "phases" not in run:
         return lines + _task(run) + _measured(work_dir / LOG_NAME, step, "on the validation set")
     for name, phase in run["phases"].items():
@@ -94,6 +97,25 @@ def _training(work_dir: Path, step: int) -> list[str]:
         if manifest.is_file():
             lines.append(_corpus(json.loads(manifest.read_text(encoding="utf-8"))))
     return lines + _measured(work_dir / LOG_NAME, step, "losses in nats a token")
+
+
+def _objective(run: Mapping[str, Any]) -> list[str]:
+    """What a pretraining run learned; nothing of a fine-tuning run."""
+    if "sentence_pairs" not in run:
+        return []
+    masking = run["masking"]
+    rate = f"{masking['rate']:g}"
+    rate += f" to {masking['final_rate']:g}" if masking["final_rate"] else ""
+    drawn = f"{masking['num_maskings']} maskings" if masking["num_maskings"] else "drawn anew"
+    lines = [f"- masked: {rate} of the tokens, unit {masking['unit']}, {drawn}"]
+    joined = ", documents joined" if run["join_documents"] else ""
+    lines.append(f"- sentence pairs: {run['sentence_pairs']}{joined}")
+    if run.get("distillation"):
+        wanted = dict(run["distillation"])
+        teacher = Path(wanted.pop("teacher")).name
+        values = ", ".join(f"{name} {value}" for name, value in wanted.items())
+        lines.append(f"- distilled from: {teacher} ({values})")
+    return lines
 
 
 def _task(run: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.loader import BatchSource, EvaluationSource, Loader
 from bert_jax.data.manifest import TOKENIZER
-from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
+from bert_jax.data.pipeline import Batch, ExampleSource
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import Vocabulary
 from bert_jax.training.evaluation import HeldOutMetrics
@@ -67,6 +67,9 @@ def facts(config: PretrainConfig, corpus: PhaseCorpus) -> PhaseFacts:
         corpus_vocab_size=manifest.vocab_size,
         corpus_documents=manifest.train.num_documents,
         held_out_documents=manifest.heldout.num_documents,
+        corpus_sentences=manifest.train.num_sentences,
+        held_out_sentences=manifest.heldout.num_sentences,
+        corpus_kind=corpus.tokenizer.kind,
         num_records=len(corpus.train),
         held_out_records=len(corpus.held_out),
         corpus_tokenizer_fingerprint=manifest.tokenizer_fingerprint,
@@ -81,6 +84,7 @@ def identity(config: PretrainConfig, corpora: list[PhaseCorpus]) -> dict[str, ob
         "optimizer": config.optimizer.name,
         "seed": config.seed,
         "masking": vars(config.masking),
+        "join_documents": config.join_documents,
         "phases": {
             corpus.name: {
                 "first_step": corpus.first_step,
@@ -102,30 +106,35 @@ def training_flops(config: PretrainConfig, phase: PhaseConfig, pieces: int) -> i
             phase.sequence_length,
             config.max_predictions(phase),
             pieces=pieces,
-            next_sentence=config.next_sentence,
+            next_sentence=config.sentence_pairs != "none",
         ).training
     )
 
 
 def make_phase(
-    config: PretrainConfig, corpus: PhaseCorpus, mesh: Mesh, evaluation_step: EvaluationStep
+    config: PretrainConfig,
+    corpus: PhaseCorpus,
+    mesh: Mesh,
+    evaluation_step: EvaluationStep,
+    flops: int,
 ) -> Phase:
-    """The trainer's view of a phase; nothing is read before the phase begins."""
+    """The trainer's view of a phase, of so many FLOPs a step; nothing is read before it begins."""
     vocabulary = Vocabulary.of(corpus.tokenizer)
-    examples = ExampleConfig(config.seed, config.next_sentence, config.masking)
+    examples = config.examples
     phase, evaluation_size = corpus.config, config.evaluation_batch_size(corpus.config)
     train = BatchSource(
         ExampleSource(corpus.train, vocabulary, examples),
         batch_size=phase.batch_size,
         num_steps=phase.num_steps,
         local_rows=local_rows(mesh, phase.batch_size),
+        first_step=corpus.first_step,
+        run_steps=config.total_steps,
     )
     held_out = EvaluationSource(
         ExampleSource(corpus.held_out, vocabulary, examples),
         batch_size=evaluation_size,
         local_rows=local_rows(mesh, evaluation_size),
     )
-    flops = training_flops(config, phase, corpus.train.manifest.max_pieces)
     return Phase(
         name=corpus.name,
         first_step=corpus.first_step,

@@ -66,7 +66,7 @@ def header(config: PretrainConfig, devices: list[jax.Device]) -> list[str]:
     """Lines: what is planned, and for what."""
     mesh = make_mesh(config.mesh, devices)
     compute = config.compute.resolve(devices[0].platform, config.model)
-    definition = Pretraining(config.model, compute, next_sentence=config.next_sentence).definition
+    definition = Pretraining(config.model, compute, sentence_pairs=config.sentence_pairs).definition
     sizes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
     lines = [
         f"model     {count(definition.shapes):,} parameters, {compute.dtype}, "

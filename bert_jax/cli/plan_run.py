@@ -12,12 +12,11 @@ from collections.abc import Iterator
 import jax
 
 from bert_jax.cli.config import load_config
-from bert_jax.cli.phases import training_flops
 from bert_jax.cli.plan_remedies import flags, remedies, with_changes
 from bert_jax.cli.plan_report import PhasePlan, gib, header, phase_lines, total_lines
 from bert_jax.cli.random_batch import random_batch
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.cli.teacher import known_teacher, step_flops, tasks_of
 from bert_jax.training.chips import GIB, chip
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.planning import OutOfMemory, compile_step, state_bytes
@@ -38,6 +37,9 @@ def plan_run(args: argparse.Namespace, devices: list[jax.Device]) -> int:
         limit = int(args.hbm * GIB)
     _check(config, devices)
     print("\n".join(header(config, devices)), flush=True)
+    teacher = known_teacher(config, devices[0].platform)
+    if teacher is not None:
+        print("\n".join(teacher.lines(config, width=10)))
     plans = []
     for name, _, phase in config.ordered_phases():
         plans.append(plan_phase(config, name, phase, devices, args.pieces))
@@ -56,7 +58,8 @@ def plan_phase(
     """Compiles the train step of one phase."""
     mesh = make_mesh(config.mesh, devices)
     compute = config.compute.resolve(devices[0].platform, config.model)
-    task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
+    known = known_teacher(config, devices[0].platform)
+    task, learned = tasks_of(config, compute, known)
     optimizer = make_optimizer(config.optimizer)
     pieces = pieces or max(1, phase.sequence_length // TOKENS_PER_PIECE)
     # One row tells the shapes of all: the batch itself is never made.
@@ -70,11 +73,12 @@ def plan_phase(
     with _signs_of_life(f"{name} ({phase.batch_size} x {phase.sequence_length})"):
         try:
             step = compile_step(
-                task,
+                learned,
                 optimizer,
                 mesh,
                 batch,
                 accumulation_steps=config.accumulation_steps,
+                teacher=None if known is None else known.teacher,
             )
         except OutOfMemory as error:
             refused = error
@@ -84,7 +88,7 @@ def plan_phase(
         pieces=pieces,
         dtype=compute.dtype,
         state_bytes=state_bytes(task.definition, optimizer, mesh),
-        model_flops=training_flops(config, phase, pieces),
+        model_flops=step_flops(config, phase, pieces, known),
         compile_seconds=time.perf_counter() - began,
         step=step,
         refused=refused,
@@ -104,6 +108,9 @@ def _check(config: PretrainConfig, devices: list[jax.Device]) -> None:
             corpus_vocab_size=config.model.vocab_size,
             corpus_documents=phase.batch_size + 1,
             held_out_documents=2,
+            corpus_sentences=2 * (phase.batch_size + 1),
+            held_out_sentences=4,
+            corpus_kind=config.vocabulary,
             num_records=phase.batch_size,
             held_out_records=1,
             corpus_tokenizer_fingerprint="",
@@ -116,7 +123,7 @@ def _check(config: PretrainConfig, devices: list[jax.Device]) -> None:
         facts,
         make_mesh(config.mesh, devices),
         accumulation_steps=config.accumulation_steps,
-        next_sentence=config.next_sentence,
+        sentence_pairs=config.sentence_pairs,
     )
 
 

@@ -1,7 +1,7 @@
-"""Ask a trained model about texts: a result for every line, in order, as JSON Lines.
+r"""Ask a trained model about texts: a result for every line, in order, as JSON Lines.
 
 bert-jax predict runs/sst2 --input reviews.txt --output sentiments.jsonl
-echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}' \\
+echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}' \
     | bert-jax predict runs/squad
 
 Input is plain text, a text a line, or JSON Lines: objects with the fields "text", "first" and

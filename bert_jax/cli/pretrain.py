@@ -15,27 +15,30 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import jax
-import optax
+import numpy as np
 from jax.sharding import Mesh
+from numpy.typing import NDArray
 
-from bert_jax.cli.config import add_config_argument, load_config, write_resolved
+from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.config_history import keep_config
+from bert_jax.cli.distillation import IDENTITY as TEACHERS
+from bert_jax.cli.distillation import open_teacher, steps_of, teachers_identity
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
+from bert_jax.cli.pretrain_start import first_state
 from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.cli.run_messages import conclude, describe, surplus_rows
+from bert_jax.cli.run_messages import conclude, describe, few_pairs, surplus_rows
+from bert_jax.cli.teacher import step_flops, tasks_of
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.data.manifest import MANIFEST, TOKENIZER
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
+    PAIRS,
     TOKENIZER_NAME,
-    computed_otherwise,
-    read_model,
     write_model,
 )
 from bert_jax.models.config import ComputeConfig
-from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training import distributed
-from bert_jax.training.checkpoint import Checkpointer, load_parameters
+from bert_jax.training.checkpoint import Checkpointer, saved_run
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import Intervals, Trainer
 from bert_jax.training.optimizer import learning_rates, make_optimizer
@@ -43,9 +46,7 @@ from bert_jax.training.peaks import peak_flops
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
 from bert_jax.training.reporting import Reporter
-from bert_jax.training.sharding import make_mesh, parameter_shardings
-from bert_jax.training.state import TrainState, abstract_state, init_state
-from bert_jax.training.step import make_evaluation_step, make_train_step
+from bert_jax.training.sharding import make_mesh
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Train to the end of the last phase, or until told to stop."""
     config = load_config(PretrainConfig, args.config, args.config_overrides)
     distributed.join(force=args.distributed)
+    rates = learning_rates(config.optimizer, config.total_steps)
     corpora = open_corpora(config)
     mesh = make_mesh(config.mesh)
     check(
@@ -70,21 +72,23 @@ def run(args: argparse.Namespace) -> int:
         [facts(config, corpus) for corpus in corpora],
         mesh,
         accumulation_steps=config.accumulation_steps,
-        next_sentence=config.next_sentence,
+        sentence_pairs=config.sentence_pairs,
+        vocabulary=config.vocabulary,
     )
     with ExitStack() as closing:
         # Left last: the save under way is finished before a signal may kill again.
         stop = closing.enter_context(StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(Path(config.work_dir)))
-        finished = _train(config, corpora, mesh, stop, closing)
+        finished = _train(config, rates, corpora, mesh, stop, closing)
     if finished and jax.process_index() == 0:
-        print("\n".join(conclude(Path(config.work_dir), corpora[-1])))
+        print("\n".join(conclude(config, corpora[-1])))
     return 0 if finished else stop.exit_code
 
 
 def _train(
     config: PretrainConfig,
+    rates: NDArray[np.float32],
     corpora: list[PhaseCorpus],
     mesh: Mesh,
     stop: StopRequest,
@@ -93,37 +97,50 @@ def _train(
     """Runs the phases; False when told to stop before their end."""
     work_dir = Path(config.work_dir)
     compute = config.compute.resolve(jax.default_backend(), config.model)
-    task = Pretraining(config.model, compute, next_sentence=config.next_sentence)
-    rates = learning_rates(config.optimizer, config.total_steps)
+    saved, kept_identity = saved_run(work_dir / CHECKPOINTS_NAME) or (0, {})
+    finished = saved >= config.total_steps
+    kept = kept_identity.get(TEACHERS, {})
+    teacher = None if finished else open_teacher(config, corpora, mesh, kept)
+    known = None if teacher is None else teacher.known
+    task, learned = tasks_of(config, compute, known)
     optimizer = make_optimizer(config.optimizer)
-    evaluation_step = make_evaluation_step(task, mesh)
-    phases = [make_phase(config, corpus, mesh, evaluation_step) for corpus in corpora]
+    shared = identity(config, corpora) | teachers_identity(config.distillation, teacher, kept)
     checkpointer = closing.enter_context(
-        Checkpointer(work_dir / CHECKPOINTS_NAME, config.checkpoint, identity(config, corpora))
+        Checkpointer(work_dir / CHECKPOINTS_NAME, config.checkpoint, shared)
     )
-    state, origin = _first_state(config, corpora, task, optimizer, mesh, checkpointer)
-    start = int(state.step)
-    finished = start >= config.total_steps
+    if saved:
+        checkpointer.check_identity()
     first = jax.process_index() == 0
     if first:
         held = state_bytes(task.definition, optimizer, mesh)
-        end = " (finished: nothing to do)" if finished else ""
         print("\n".join(describe(config, task, compute, mesh, corpora, held)))
-        if start == 0 and not config.init_from:  # else the size is not to be chosen any more
+        if not saved and not config.init_from:  # else the size is not to be chosen any more
             for line in surplus_rows(corpora[0].tokenizer.vocab_size, config.model.vocab_size):
                 print(line)
-        print(f"start      {origin}{end}", flush=True)
-        if start == 0:
-            _forget_provenance(work_dir)
-        _write_provenance(work_dir, config, corpora)
+        for line in few_pairs(config, corpora):
+            print(line)
+        if known is not None:
+            print("\n".join(known.lines(config)))
     if finished:
+        if first:
+            print(f"start      this run's checkpoint of step {saved:,} (finished: nothing to do)")
+            _write_provenance(work_dir, config, corpora, saved)
         return True
-    reporter = _reporter(config, work_dir, start, mesh, compute, closing) if first else None
+    state, origin = first_state(config, corpora, task, optimizer, mesh, checkpointer, teacher)
+    if first:
+        print(f"start      {origin}", flush=True)
+        if not saved:
+            _forget_provenance(work_dir)
+        _write_provenance(work_dir, config, corpora, saved)
+    reporter = _reporter(config, work_dir, saved, mesh, compute, closing) if first else None
+    train_step, evaluation_step = steps_of(config, learned, optimizer, mesh, teacher)
+    phases = []
+    for corpus in corpora:
+        flops = step_flops(config, corpus.config, corpus.train.manifest.max_pieces, known)
+        phases.append(make_phase(config, corpus, mesh, evaluation_step, flops))
     trainer = Trainer(
         mesh=mesh,
-        train_step=make_train_step(
-            task, optimizer, mesh, accumulation_steps=config.accumulation_steps
-        ),
+        train_step=train_step,
         seed=config.seed,
         learning_rates=rates,
         checkpointer=checkpointer,
@@ -141,48 +158,6 @@ def _train(
         with suppress(BrokenPipeError):  # a `tee` that heard the same Ctrl-C; the exit code tells
             print(f"told to stop: saved after step {int(state.step):,}; the same command goes on")
     return finished
-
-
-def _first_state(
-    config: PretrainConfig,
-    corpora: list[PhaseCorpus],
-    task: Pretraining,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    checkpointer: Checkpointer,
-) -> tuple[TrainState, str]:
-    """The state to start from and where it comes from, in this order.
-
-    This run's newest checkpoint; else random, with the parameters of `init_from` if it is set.
-
-    Raises:
-      ValueError: a checkpoint does not fit the run, or `init_from` has another vocabulary or model.
-    """
-    step = checkpointer.latest_step()
-    if step is not None:
-        abstract = abstract_state(task.definition, optimizer, mesh)
-        return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
-    state = init_state(task.definition, optimizer, mesh, config.seed)
-    if not config.init_from:
-        return state, f"random parameters (seed {config.seed})"
-    theirs = Tokenizer.load(Path(config.init_from) / TOKENIZER_NAME)
-    if theirs.fingerprint != corpora[0].tokenizer.fingerprint:
-        raise ValueError(
-            f"init_from={config.init_from} was trained with another tokenizer than "
-            f"{corpora[0].config.corpus} was prepared with: its token embeddings would mean other "
-            f"tokens. Prepare the corpus with --tokenizer {config.init_from}/{TOKENIZER_NAME}"
-        )
-    lines = computed_otherwise(read_model(Path(config.init_from))[0].encoder, config.model)
-    if lines:
-        raise ValueError(
-            f"init_from={config.init_from} computes other things with its parameters than this "
-            "config's model (there -> here):\n  " + "\n  ".join(lines) + "\n"
-            "Set model.* as there"
-        )
-    shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
-    source = Path(config.init_from) / CHECKPOINTS_NAME
-    params = load_parameters(source, task.definition, shardings)
-    return TrainState(state.step, params, state.opt_state), f"the parameters of {config.init_from}"
 
 
 def _reporter(
@@ -215,10 +190,14 @@ def _forget_provenance(work_dir: Path) -> None:
         manifest.unlink()
 
 
-def _write_provenance(work_dir: Path, config: PretrainConfig, corpora: list[PhaseCorpus]) -> None:
+def _write_provenance(
+    work_dir: Path, config: PretrainConfig, corpora: list[PhaseCorpus], saved: int
+) -> None:
     """Puts config, tokenizer and manifests beside the checkpoints: a work directory is whole."""
-    write_resolved(config, work_dir)
-    write_model(config.model_config(), {"command": "bert-jax pretrain"}, work_dir)
+    for line in keep_config(config, work_dir, saved, finished=saved >= config.total_steps):
+        print(line, flush=True)
+    origin = {"command": "bert-jax pretrain", PAIRS: config.sentence_pairs}
+    write_model(config.model_config(), origin, work_dir)
     _copy(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
     for corpus in corpora:
         source = corpus.train.directory / MANIFEST

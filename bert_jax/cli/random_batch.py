@@ -26,9 +26,9 @@ def random_batch(
         "masked_positions": places,
         "masked_labels": np.take_along_axis(token_ids, places, axis=1),
         "cls_positions": np.tile(starts, (rows, 1)),
-        "next_sentence_labels": rng.integers(0, 2, (rows, pieces)),
+        "pair_labels": rng.integers(0, 2, (rows, pieces)),
     }
     result = {name: value.astype(np.int32) for name, value in batch.items()}
     result["masked_weights"] = np.ones((rows, predictions), np.float32)
-    result["next_sentence_weights"] = np.ones((rows, pieces), np.float32)
+    result["pair_weights"] = np.ones((rows, pieces), np.float32)
     return result

@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from bert_jax.data.masking import MaskingConfig
+from bert_jax.data.pipeline import ExampleConfig
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.model import ModelConfig
+from bert_jax.models.model import Head, ModelConfig
+from bert_jax.objectives import SentencePairs
+from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
-from bert_jax.training.checkpoint import CheckpointConfig
+from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+
+Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
 
 def _at_least(minimum: int, section: str, **values: int) -> None:
@@ -92,8 +98,15 @@ class PretrainConfig:
     """A pretraining run.
 
     seed: of parameters, dropout and examples.
-    init_from: a work directory to take parameters from; empty starts from random ones.
-    next_sentence: pairs of segments and the next-sentence loss; False is MLM alone.
+    init_from: a work directory to take parameters from; empty starts from random ones. Its model
+      may have fewer positions: those it has are repeated.
+    sentence_pairs: "next_sentence" or "sentence_order", pairs of segments and their loss; "none",
+      MLM alone.
+    join_documents: the documents of a row read on into each other (RoBERTa); False: each sees
+      itself alone. For rows without pairs.
+    vocabulary: the kind that the corpora must have: "wordpiece" (BERT), "byte_bpe" (RoBERTa),
+      "sentencepiece" (ALBERT), or "any".
+    distillation: a teacher to learn from as well; None for none.
     accumulation_steps: parts a batch is processed in, one after the other, for one update.
     phases: run in the order of their names (phase2 before phase10); one learning-rate schedule
       spans all of them.
@@ -104,7 +117,10 @@ class PretrainConfig:
     model: EncoderConfig
     seed: int = 0
     init_from: str = ""
-    next_sentence: bool = True
+    sentence_pairs: SentencePairs = "next_sentence"
+    join_documents: bool = False
+    vocabulary: Vocabulary = "any"
+    distillation: DistillationConfig | None = None
     accumulation_steps: int = 1
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
@@ -123,12 +139,42 @@ class PretrainConfig:
             raise ValueError("phases is empty: a run needs at least one, such as phases.phase1")
         if not self.work_dir:
             raise ValueError("work_dir is empty: name the directory the run writes to")
-        held_out = (*metric_names(self.next_sentence), "mlm_perplexity")
+        if self.distillation is not None and self.distillation.init_layers and self.init_from:
+            raise ValueError(
+                f"init_from={self.init_from} and distillation.init_layers=True both say what the "
+                "student begins with: leave out one of them"
+            )
+        assert self.examples  # refuses what makes no examples
+        held_out = (*metric_names(self.sentence_pairs), "mlm_perplexity")
+        held_out += self.distillation_losses
         if self.checkpoint.keep_best and self.checkpoint.best_metric not in held_out:
             raise ValueError(
                 f"checkpoint.best_metric={self.checkpoint.best_metric!r} is no held-out metric of "
                 f"this run: expected one of {', '.join(held_out)}; or set checkpoint.keep_best=0"
             )
+        if self.checkpoint.keep_best and self.checkpoint.best_metric.startswith("mlm_"):
+            if not self.trains_masked_lm:
+                raise ValueError(
+                    f"checkpoint.best_metric={self.checkpoint.best_metric!r} is of the masked-LM "
+                    "head, which learns nothing with distillation.mlm_weight=0 and soft_weight=0: "
+                    f"set it to one of {', '.join(self.distillation_losses)}"
+                )
+
+    @property
+    def distillation_losses(self) -> tuple[str, ...]:
+        """Losses against the teacher; none without one."""
+        return () if self.distillation is None else self.distillation.losses
+
+    @property
+    def trains_masked_lm(self) -> bool:
+        """Whether anything that is learned reaches the masked-LM head."""
+        wanted = self.distillation
+        return wanted is None or wanted.mlm_weight > 0 or wanted.soft_weight > 0
+
+    @property
+    def examples(self) -> ExampleConfig:
+        """What decides the examples, besides the corpora."""
+        return ExampleConfig(self.seed, self.sentence_pairs, self.masking, self.join_documents)
 
     @property
     def total_steps(self) -> int:
@@ -153,8 +199,9 @@ class PretrainConfig:
 
     def model_config(self) -> ModelConfig:
         """The encoder with the heads that the run trains."""
-        return ModelConfig(self.model, "pretraining" if self.next_sentence else "masked_lm")
+        head: Head = "masked_lm" if self.sentence_pairs == "none" else "pretraining"
+        return ModelConfig(self.model, head)
 
     def model_identity(self) -> dict[str, object]:
         """What a checkpoint's parameters depend on, as plain values."""
-        return {**dataclasses.asdict(self.model), "next_sentence": self.next_sentence}
+        return {**dataclasses.asdict(self.model), "sentence_pairs": self.sentence_pairs}

@@ -12,6 +12,7 @@ from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.data.baseline import unigram_cross_entropy
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.parameters import count
+from bert_jax.models.student import TRAINING_ONLY
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reporting import CURVES_NAME, LOG_NAME
@@ -19,6 +20,8 @@ from bert_jax.training.sharding import undivided
 
 # Surplus rows of a token table that someone may have wanted, for a round or divisible number.
 _MOST_PADDING = 1_023
+# Below this share of documents that can be paired, a run is told so.
+_FEW_PAIRED = 0.5
 
 
 def describe(
@@ -32,9 +35,9 @@ def describe(
     """Lines: model, devices with the bytes of state on each, phases with corpora and epochs."""
     definition = task.definition
     axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items() if size > 1)
+    kept = {n: s for n, s in definition.shapes.items() if not n.startswith(TRAINING_ONLY)}
     lines = [
-        f"model      {count(definition.shapes):,} parameters, {compute.dtype}, "
-        f"{compute.attention} attention",
+        f"model      {count(kept):,} parameters, {compute.dtype}, {compute.attention} attention",
         f"devices    {mesh.size} x {mesh.devices.flat[0].device_kind}"
         + (f" ({axes})" if axes else "")
         + f", {state_bytes / 2**20:,.0f} MiB of state on each",
@@ -53,6 +56,24 @@ def describe(
     return lines
 
 
+def few_pairs(config: PretrainConfig, corpora: list[PhaseCorpus]) -> list[str]:
+    """A line for each phase in most of whose documents there are no two sentences to pair."""
+    if config.sentence_pairs == "none":
+        return []
+    lines = []
+    for corpus in corpora:
+        train = corpus.train.manifest.train
+        # Each document that has a second sentence has at least one beyond its first.
+        most = (train.num_sentences - train.num_documents) / train.num_documents
+        if most < _FEW_PAIRED:
+            lines.append(
+                f"NOTE       {corpus.name}: at most {most:.1%} of the documents of "
+                f"{corpus.config.corpus} have two sentences; the others teach sentence_pairs="
+                f"{config.sentence_pairs!r} nothing: prepare longer documents, or set 'none'"
+            )
+    return lines
+
+
 def surplus_rows(words: int, vocab_size: int) -> list[str]:
     """A line where a token table has more rows than its tokenizer has words, beyond padding."""
     if vocab_size - words <= _MOST_PADDING:
@@ -64,13 +85,16 @@ def surplus_rows(words: int, vocab_size: int) -> list[str]:
     ]
 
 
-def conclude(work_dir: Path, last: PhaseCorpus) -> list[str]:
+def conclude(config: PretrainConfig, last: PhaseCorpus) -> list[str]:
     """Lines: where the held-out loss ended, and what a model that ignores context could reach."""
+    work_dir = Path(config.work_dir)
     evaluations = [
         entry for entry in read_metrics(work_dir / LOG_NAME) if entry["kind"] == "evaluation"
     ]
     if not evaluations:
         return []
+    if not config.trains_masked_lm:
+        return [f"curves: {work_dir / CURVES_NAME}"]
     loss = evaluations[-1]["mlm_loss"]
     unigram = unigram_cross_entropy(last.train, last.held_out)
     return [

@@ -82,7 +82,7 @@ def _onnx_side(file: Path) -> Side:
     try:
         from bert_jax.interop.onnx import OnnxSide
     except ImportError as error:
-        raise ValueError(f"{file}: {error}; pip install 'bert_jax[onnx]'") from error
+        raise ValueError(f"{file}: {error}; pip install -e '.[onnx]'") from error
     return OnnxSide(file)
 
 

@@ -14,6 +14,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input",
         nargs="+",
+        action="extend",
         required=True,
         metavar="PATH",
         help="files, directories, patterns or tfds:NAME/CONFIG:SPLIT (default of SPLIT: train)",

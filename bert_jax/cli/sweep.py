@@ -57,7 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--epochs", int, _GRID.num_epochs),
     ):
         shown = " ".join(f"{value:g}" for value in default)
-        parser.add_argument(name, nargs="+", type=kind, metavar="X", help=f"default: {shown}")
+        parser.add_argument(
+            name,
+            nargs="+",
+            action="extend",
+            type=kind,
+            metavar="X",
+            help=f"default: {shown}",
+        )
     parser.add_argument(
         "--seeds",
         type=int,
@@ -73,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report-only",
         nargs="+",
+        action="extend",
         metavar="DIR",
         help="train nothing: make the report of these outputs again, in --output or in the one DIR",
     )

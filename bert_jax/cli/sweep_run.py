@@ -203,9 +203,9 @@ class Sweep:
             directory / CHECKPOINTS_NAME, definition, shardings, chosen_step(directory)
         )
         files = []
-        for examples in self.base.data.test.values():
+        for name, examples in self.base.data.test.items():
             logits, _ = self.base.scorer.logits(params, examples.features)
-            files += examples.write(logits, directory / PREDICTIONS_NAME)
+            files += examples.write(logits, directory / PREDICTIONS_NAME, name)
         return files
 
 

@@ -65,7 +65,7 @@ def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
     if "TPU_LIBRARY_PATH" not in os.environ and importlib.util.find_spec("libtpu") is None:
         raise ValueError(
             f"--topology {name!r}: compiling for a TPU needs libtpu, which is not installed: "
-            "pip install 'bert_jax[tpu]' (it does not need a TPU; --topology cpu:N goes without)"
+            "pip install -e '.[tpu]' (it does not need a TPU; --topology cpu:N goes without)"
         )
     for variable, value in (_NO_TPU_HOST | {"JAX_PLATFORMS": "cpu"}).items():
         os.environ.setdefault(variable, value)

@@ -1,6 +1,10 @@
-"""Learn a WordPiece vocabulary from a corpus.
+"""Learn a vocabulary from a corpus.
 
     bert-jax train-tokenizer --input books/*.txt wiki.jsonl.gz --output tokenizer
+    bert-jax train-tokenizer --kind byte-bpe --input books/ --output tokenizer
+
+BERT's WordPiece, RoBERTa's byte-level BPE, or SentencePiece with ALBERT's normalisation (a unigram
+model, or its form of BPE).
 
 The inputs are those of `prepare`, and are read twice. The directory it writes is accepted wherever
 a tokenizer is, here and by transformers.AutoTokenizer. The same text gives the same vocabulary.
@@ -16,14 +20,34 @@ from pathlib import Path
 
 from bert_jax.cli.progress_line import ProgressLine, clock
 from bert_jax.cli.source_arguments import add_source_arguments, source_options
-from bert_jax.data.sources import SourceCounts, SourceOptions, read_documents, total_bytes
-from bert_jax.data.tokenizer_files import holds_tokenizer
-from bert_jax.data.wordpiece_training import (
-    BERT_NUM_UNUSED,
-    BERT_VOCAB_SIZE,
-    MAX_SAMPLE_BYTES,
-    train_wordpiece,
+from bert_jax.data.byte_bpe_training import ROBERTA_VOCAB_SIZE, train_byte_bpe
+from bert_jax.data.files import write_file
+from bert_jax.data.sentencepiece_files import MODEL_NAME
+from bert_jax.data.sentencepiece_training import (
+    ALBERT_VOCAB_SIZE,
+    MAX_SENTENCEPIECE_BYTES,
+    train_sentencepiece,
 )
+from bert_jax.data.sources import SourceCounts, SourceOptions, read_documents, total_bytes
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer_files import holds_tokenizer
+from bert_jax.data.vocabulary_sample import MAX_SAMPLE_BYTES
+from bert_jax.data.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
+
+VOCAB_SIZES = {
+    "wordpiece": BERT_VOCAB_SIZE,
+    "byte-bpe": ROBERTA_VOCAB_SIZE,
+    "sentencepiece": ALBERT_VOCAB_SIZE,
+    "sentencepiece-bpe": ALBERT_VOCAB_SIZE,
+}
+KINDS = tuple(VOCAB_SIZES)
+# What the two readings of the inputs are for.
+PASSES = {
+    "wordpiece": ("counting characters", "counting words"),
+    "byte-bpe": ("measuring", "counting words"),
+    "sentencepiece": ("measuring", "reading"),
+    "sentencepiece-bpe": ("measuring", "reading"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,44 +55,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="a new directory")
     parser.add_argument(
+        "--kind", choices=KINDS, default="wordpiece", help="of vocabulary (default: %(default)s)"
+    )
+    parser.add_argument(
         "--vocab-size",
         type=int,
-        default=BERT_VOCAB_SIZE,
         metavar="N",
-        help="entries, special and unused ones included (default: %(default)s)",
+        help="entries, special and unused ones included (default: the release's: "
+        + ", ".join(f"{size:,}" for size in dict.fromkeys(VOCAB_SIZES.values()))
+        + ")",
     )
     case = parser.add_mutually_exclusive_group()
     case.add_argument(
         "--uncased",
         dest="lowercase",
-        action="store_true",
-        default=True,
-        help="lower the case and strip accents (default)",
+        action="store_const",
+        const=True,
+        help="lower the case and strip accents (default, but for byte-bpe)",
     )
     case.add_argument(
-        "--cased", dest="lowercase", action="store_false", help="leave the text alone"
+        "--cased",
+        dest="lowercase",
+        action="store_const",
+        const=False,
+        help="leave the text alone (byte-bpe always does)",
     )
     parser.add_argument(
         "--min-frequency",
         type=int,
-        default=2,
         metavar="N",
-        help="how often a piece must occur to be learned (default: %(default)s)",
+        help="how often a piece must occur to be learned (default: 2; not of sentencepiece)",
     )
     parser.add_argument(
         "--num-unused",
         type=int,
-        default=BERT_NUM_UNUSED,
         metavar="N",
-        help="[unusedN] slots to fill in later (default: %(default)s, as in BERT)",
+        help=f"[unusedN] slots to fill in later (default: {BERT_NUM_UNUSED}, as in BERT; of "
+        "wordpiece alone)",
     )
     parser.add_argument(
         "--max-bytes",
         type=int,
-        default=MAX_SAMPLE_BYTES,
         metavar="N",
-        help="text to count words in; of a larger corpus, documents spread evenly over it "
-        "(default: %(default)s)",
+        help="text to learn from; of a larger corpus, documents spread evenly over it (default: "
+        f"{MAX_SAMPLE_BYTES}, of sentencepiece {MAX_SENTENCEPIECE_BYTES})",
     )
 
 
@@ -80,29 +110,25 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.output.exists() and not args.output.is_dir():
         raise ValueError(f"--output {args.output} is a file; a tokenizer is a directory")
-    texts = _Texts(args.input, source_options(args))
+    _check_options(args)
+    texts = _Texts(args.input, source_options(args), PASSES[args.kind])
     started = time.monotonic()
-    tokenizer = train_wordpiece(
-        texts,
-        vocab_size=args.vocab_size,
-        lowercase=args.lowercase,
-        num_unused=args.num_unused,
-        min_frequency=args.min_frequency,
-        max_bytes=args.max_bytes,
-        show_progress=sys.stderr.isatty(),  # the library's own bars, once the words are counted
-    )
+    tokenizer, files = _learn(args, texts)
     tokenizer.save(args.output)
+    for name, content in files.items():
+        write_file(args.output / name, content)
     counts = texts.counts
-    sampled = min(1.0, args.max_bytes / counts.text_bytes)
+    sampled = min(1.0, _max_bytes(args) / counts.text_bytes)
     print(
         f"{args.output}: {tokenizer.vocab_size} entries, "
         f"{'uncased' if tokenizer.lowercase else 'cased'}, "
         f"fingerprint {tokenizer.fingerprint[:12]}"
     )
+    how = "learned from" if args.kind.startswith("sentencepiece") else "words counted in"
     print(
         f"from {counts.documents} documents in {counts.files} inputs, "
         f"{counts.text_bytes / 1e6:.1f} MB of text"
-        + (f" (words counted in {sampled:.1%} of it)" if sampled < 1 else "")
+        + (f" ({how} {sampled:.1%} of it)" if sampled < 1 else "")
         + f", in {time.monotonic() - started:.1f} s"
     )
     left_out = {
@@ -115,13 +141,73 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuses what means nothing to a kind of vocabulary."""
+    kind = args.kind
+    for option, value, kinds in (
+        ("--num-unused", args.num_unused, ("wordpiece",)),
+        ("--min-frequency", args.min_frequency, ("wordpiece", "byte-bpe")),
+    ):
+        if value is not None and kind not in kinds:
+            raise ValueError(
+                f"{option} means nothing to --kind {kind}; it is of {', '.join(kinds)}"
+            )
+    if kind == "byte-bpe" and args.lowercase:
+        raise ValueError("--uncased: --kind byte-bpe keeps the case; expected another kind")
+
+
+def _max_bytes(args: argparse.Namespace) -> int:
+    if args.max_bytes is not None:
+        return int(args.max_bytes)
+    return MAX_SENTENCEPIECE_BYTES if args.kind.startswith("sentencepiece") else MAX_SAMPLE_BYTES
+
+
+def _learn(args: argparse.Namespace, texts: _Texts) -> tuple[Tokenizer, dict[str, bytes]]:
+    """The tokenizer, and files that it is also kept in, by name."""
+    max_bytes, lowercase = _max_bytes(args), args.lowercase is not False
+    vocab_size = VOCAB_SIZES[args.kind] if args.vocab_size is None else args.vocab_size
+    min_frequency = 2 if args.min_frequency is None else args.min_frequency
+    bars = sys.stderr.isatty()  # the library's own, once the words are counted
+    match args.kind:
+        case "wordpiece":
+            tokenizer = train_wordpiece(
+                texts,
+                vocab_size=vocab_size,
+                lowercase=lowercase,
+                num_unused=BERT_NUM_UNUSED if args.num_unused is None else args.num_unused,
+                min_frequency=min_frequency,
+                max_bytes=max_bytes,
+                show_progress=bars,
+            )
+        case "byte-bpe":
+            tokenizer = train_byte_bpe(
+                texts,
+                vocab_size=vocab_size,
+                min_frequency=min_frequency,
+                max_bytes=max_bytes,
+                show_progress=bars,
+            )
+        case _:
+            tokenizer, model = train_sentencepiece(
+                texts,
+                model_type="bpe" if args.kind == "sentencepiece-bpe" else "unigram",
+                vocab_size=vocab_size,
+                lowercase=lowercase,
+                max_bytes=max_bytes,
+            )
+            return tokenizer, {MODEL_NAME: model}
+    return tokenizer, {}
+
+
 class _Texts:
     """The texts of the inputs, read anew each time, with a line of progress on stderr."""
 
-    def __init__(self, inputs: Sequence[str], options: SourceOptions) -> None:
+    def __init__(
+        self, inputs: Sequence[str], options: SourceOptions, passes: tuple[str, str]
+    ) -> None:
         self._inputs, self._options = inputs, options
         self._total_bytes = total_bytes(inputs, options)
-        self._passes = iter(("counting characters", "counting words"))
+        self._passes = iter(passes)
         self.counts = SourceCounts()
 
     def __iter__(self) -> Iterator[str]:

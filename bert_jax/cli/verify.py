@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--tolerance is {args.tolerance}; expected a positive number")
     sides = [open_side(Path(path)) for path in (args.first, args.second)]
     sizes = smallest(sides)
-    probes = [random_probe(sizes.vocab_size, sizes.num_segments, sizes.max_positions, args.seed)]
     for letter, side in zip("AB", sides, strict=True):
         print(f"{letter}  {side.title}")
     known = [side.sizes for side in sides if side.sizes is not None]
@@ -76,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
     tokenizers = [open_tokenizer(Path(path)) for path in (args.first, args.second)]
     words = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
     alike = len(words) < 2 or same_ids(*words)
+    limits = (sizes.vocab_size, sizes.num_segments, sizes.max_positions)
+    pad_id = words[0].pad_id if words else 0
+    probes = [random_probe(*limits, args.seed, pad_id=pad_id)]
     if words and words[0].vocab_size > sizes.vocab_size:
         print("NOTE  no sentences: the tokenizer has more entries than a token table has rows")
     elif words:

@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -38,3 +38,5 @@ def only_writer(work_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(directory)
+        with suppress(OSError):  # a run that was refused leaves no empty directory behind
+            work_dir.rmdir()

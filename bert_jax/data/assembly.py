@@ -21,8 +21,8 @@ class Rows:
         position_ids: [B, L] int32, from 0 in every piece; 0 for padding.
         document_ids: [B, L] int32, 1, 2, ... for the pieces of a row; 0 for padding.
         cls_positions: [B, P] int32, where a piece begins; 0 beyond the last piece.
-        next_sentence_labels: [B, P] int32.
-        next_sentence_weights: [B, P] float32, 1 for pieces with a segment B.
+        pair_labels: [B, P] int32; see `Segments.label`.
+        pair_weights: [B, P] float32, 1 for pieces with a segment B.
     """
 
     token_ids: NDArray[np.int32]
@@ -30,8 +30,8 @@ class Rows:
     position_ids: NDArray[np.int32]
     document_ids: NDArray[np.int32]
     cls_positions: NDArray[np.int32]
-    next_sentence_labels: NDArray[np.int32]
-    next_sentence_weights: NDArray[np.float32]
+    pair_labels: NDArray[np.int32]
+    pair_weights: NDArray[np.float32]
 
 
 def assemble_rows(
@@ -95,6 +95,30 @@ def assemble_rows(
         position_ids=position_ids.reshape(num_rows, length),
         document_ids=document_ids.reshape(num_rows, length),
         cls_positions=per_piece(begin - row * length, np.int32),
-        next_sentence_labels=per_piece(segments.label, np.int32),
-        next_sentence_weights=per_piece(paired, np.float32),
+        pair_labels=per_piece(segments.label, np.int32),
+        pair_weights=per_piece(paired, np.float32),
+    )
+
+
+def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
+    """Rows without pairs whose pieces read on into each other, as one document each.
+
+    `[CLS] A [SEP] [SEP] B [SEP]`: a [CLS] within a row becomes the extra separator of Liu et al.
+    2019 (section 4.2, FULL-SENTENCES). Positions go on; [B, 1] in place of [B, P].
+    """
+    assert not rows.pair_weights.any(), "rows of pairs are not joined"
+    there = rows.document_ids > 0
+    token_ids = rows.token_ids.copy()
+    begins = there[:, 1:] & (rows.document_ids[:, 1:] != rows.document_ids[:, :-1])
+    token_ids[:, 1:][begins] = vocabulary.sep_id
+    places = np.arange(token_ids.shape[1], dtype=np.int32)
+    nothing = np.zeros((len(token_ids), 1), np.int32)
+    return Rows(
+        token_ids=token_ids,
+        segment_ids=rows.segment_ids,
+        position_ids=np.where(there, places, 0).astype(np.int32),
+        document_ids=there.astype(np.int32),
+        cls_positions=nothing,
+        pair_labels=nothing,
+        pair_weights=nothing.astype(np.float32),
     )

@@ -14,7 +14,13 @@ _MAX_CALL = 1 << 18
 
 
 class Encoder(Protocol):
-    """What is asked of a tokenizer here."""
+    """What is asked of a tokenizer here.
+
+    spaces_are_text: whether the space before a word is part of its tokens (byte-level BPE).
+    """
+
+    @property
+    def spaces_are_text(self) -> bool: ...
 
     def encode_batch(self, texts: Sequence[str], *, specials_as_text: bool) -> list[list[int]]:
         """Token ids of each text, none added; a "[MASK]" in a text is brackets around a word."""
@@ -25,7 +31,9 @@ def tokenize_document(
 ) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
     """Split `text` into sentences and encode them.
 
-    What holds no token (white space, control characters) is no sentence.
+    What holds no token (white space, control characters) is no sentence. Where spaces are part of
+    the tokens, all white space is one of them, that between two sentences the second one's: so a
+    sentence has the tokens it would have in the middle of a line.
 
     Returns: token_ids [num_tokens] of `dtype`, sentence_starts [num_sentences] ascending from 0;
     both empty if the text has no token.
@@ -34,7 +42,7 @@ def tokenize_document(
     sentence_of_part: list[int] = []
     for sentence, whole in enumerate(split_sentences(text, language)):
         for part in _parts(whole):
-            parts.append(part)
+            parts.append(_spaced(part, first=not parts) if encoder.spaces_are_text else part)
             sentence_of_part.append(sentence)
     counts: list[int] = []
     token_ids = [np.zeros(0, dtype)]
@@ -47,6 +55,11 @@ def tokenize_document(
     _, first = np.unique(np.array(sentence_of_part, np.int64)[filled], return_index=True)
     starts = (np.cumsum(length) - length)[filled[first]]
     return np.concatenate(token_ids), starts
+
+
+def _spaced(part: str, *, first: bool) -> str:
+    words = " ".join(part.split())
+    return words if first or not words else f" {words}"
 
 
 def _parts(sentence: str) -> Iterator[str]:

@@ -13,16 +13,16 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8, whole or not at all, also after a power cut.
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write `content` to `path`, text as UTF-8, whole or not at all, also after a power cut.
 
     Raises:
         OSError: it cannot be written; names it.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     MASK_CHOICE = 6
     MASK_REPLACEMENT = 7
     BATCH_ORDER = 8
+    MASK_SPAN = 9
 
 
 def hash_of(*parts: ArrayLike) -> NDArray[np.uint64]:

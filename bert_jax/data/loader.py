@@ -40,10 +40,14 @@ class BatchSource:
         batch_size: int,
         num_steps: int,
         local_rows: NDArray[np.int64] | None = None,
+        first_step: int = 0,
+        run_steps: int | None = None,
     ):
         """Describes `num_steps` batches of `batch_size` rows over all processes.
 
         Args:
+            first_step: of the run, which these steps are a part of, and run_steps: all it has; by
+                default they are all of it.
             local_rows: [R] the rows of each batch that are wanted here, ascending; by default all.
 
         Raises:
@@ -58,6 +62,8 @@ class BatchSource:
         self.batch_size = batch_size
         self.num_steps = num_steps
         self.local_rows = rows
+        self._first_step = first_step
+        self._last_step = (num_steps if run_steps is None else run_steps) - 1
 
     def __len__(self) -> int:
         return self.num_steps
@@ -72,10 +78,11 @@ class BatchSource:
             raise IndexError(f"step {step} of {self.num_steps}")
         place = int(step) * self.batch_size + self.local_rows
         epochs, indices = np.divmod(place, len(self.examples))
+        progress = (self._first_step + int(step)) / max(self._last_step, 1)
         # Ascending rows: an epoch's are together. There are two where a batch straddles epochs,
         # more only where the corpus is smaller than the batch.
         parts = [
-            self.examples.examples(epoch, indices[epochs == epoch])
+            self.examples.examples(epoch, indices[epochs == epoch], progress)
             for epoch in np.unique(epochs).tolist()
         ]
         return _concatenate(parts)

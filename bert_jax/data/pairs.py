@@ -1,4 +1,4 @@
-"""Next-sentence pairs: which pieces are split, and whether the second half is their own.
+"""Sentence pairs: which pieces are split, and whether the second half is their own, or comes first.
 
 The pair task of BERT (Devlin et al. 2019, section 3.1, task 2): half of the second segments truly
 follow, half come from another document.
@@ -9,6 +9,12 @@ is nearest is taken, and both second halves are cut to the shorter length *befor
 drawn. So label and lengths are independent by construction. And because both halves come from one
 population, B is as likely to begin, and to end, where a sentence or a document does under either
 label: a model cannot tell them apart without reading across [SEP].
+
+The order task of ALBERT (Lan et al. 2020, section 3.1): the two halves of a piece, half of the time
+the second before the first. A piece is split at the sentence start nearest to a place drawn in it,
+each as likely: drawing one of the sentence starts would often split off a heading, which tells by
+its length that it comes first. On books and Wikipedia lengths and positions tell the order with an
+AUC of 0.495 to 0.505, be it a score of their own or of boosted trees (rows of 128 and 512).
 """
 
 from __future__ import annotations
@@ -29,6 +35,8 @@ DRAWS_PER_PIECE = 2
 
 IS_NEXT = 0
 IS_RANDOM = 1
+IN_ORDER = 0
+IS_SWAPPED = 1
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Segments:
     Attributes:
         a_offset, a_length: where A is.
         b_offset, b_length: where B is; length 0 for a piece that is not split.
-        label: IS_NEXT or IS_RANDOM; IS_NEXT where not split.
+        label: IS_NEXT or IS_RANDOM, or IN_ORDER or IS_SWAPPED; 0 where not split.
     """
 
     a_offset: NDArray[np.int64]
@@ -71,10 +79,7 @@ def draw_pairs(
         Segments of all pieces. A piece stays whole if no sentence starts inside it or its group
         holds no other document's split piece.
     """
-    within = np.arange(len(pool.piece_record)) - np.searchsorted(
-        pool.piece_record, pool.piece_record
-    )
-    key = hash_of(record_key[pool.piece_record], within)
+    key = _piece_keys(pool, record_key)
     group = record_group[pool.piece_record]
     piece, splits = _draw_splits(pool, key)
     own_rest = pool.piece_length[piece] - splits[0]
@@ -95,6 +100,62 @@ def draw_pairs(
     b_length[piece] = length
     label[piece] = np.where(random, IS_RANDOM, IS_NEXT)
     return Segments(pool.piece_offset, a_length, b_offset, b_length, label)
+
+
+def draw_orders(pool: RecordBatch, record_key: NDArray[np.uint64]) -> Segments:
+    """Splits the pieces of a pool in two and draws which half comes first.
+
+    Args:
+        record_key: [num_records] hash of all that the draws of a record may depend on.
+
+    Returns:
+        Segments of all pieces. A piece stays whole if no sentence starts inside it.
+    """
+    key = _piece_keys(pool, record_key)
+    piece, split = _nearest_splits(pool, key)
+    begin, rest = pool.piece_offset[piece], pool.piece_length[piece] - split
+    swapped = below(hash_of(key[piece], Purpose.LABEL), 2) == IS_SWAPPED
+    alike = swapped & (split == rest)
+    swapped &= ~_equal_tokens(pool.tokens, begin, begin + split, split, alike)
+
+    a_offset, a_length = pool.piece_offset.copy(), pool.piece_length.copy()
+    b_offset, b_length, label = np.zeros((3, len(a_length)), np.int64)
+    a_offset[piece] = np.where(swapped, begin + split, begin)
+    a_length[piece] = np.where(swapped, rest, split)
+    b_offset[piece] = np.where(swapped, begin, begin + split)
+    b_length[piece] = np.where(swapped, split, rest)
+    label[piece] = np.where(swapped, IS_SWAPPED, IN_ORDER)
+    return Segments(a_offset, a_length, b_offset, b_length, label)
+
+
+def _piece_keys(pool: RecordBatch, record_key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash for every piece, from its record's and its place in the record."""
+    within = np.arange(len(pool.piece_record)) - np.searchsorted(
+        pool.piece_record, pool.piece_record
+    )
+    return hash_of(record_key[pool.piece_record], within)
+
+
+def _nearest_splits(
+    pool: RecordBatch, key: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the pieces that can be split, and the start nearest to a place drawn in each."""
+    # Starts of one piece after the other, each as (piece, start): sorted as they stand.
+    owner = np.repeat(np.arange(len(pool.starts_length)), pool.starts_length)
+    listed = (owner << 16) | pool.starts
+    pieces = np.arange(len(pool.starts_length)) << 16
+    first = np.searchsorted(listed, pieces | 1)
+    last = np.searchsorted(listed, pieces | 0xFFFF, side="right") - 1
+    piece = np.flatnonzero(first <= last)
+    first, last = first[piece], last[piece]
+    bits = hash_of(Purpose.SPLIT, key[piece])
+    place = 1 + below(bits, pool.piece_length[piece] - 1)
+    above = np.clip(np.searchsorted(listed, (piece << 16) | place), first, last)
+    before = np.maximum(above - 1, first)
+    excess, lack = np.abs(pool.starts[above] - place), np.abs(place - pool.starts[before])
+    coin = below(low_half(bits), 2) == 0
+    upper = (excess < lack) | ((excess == lack) & coin)
+    return piece, pool.starts[np.where(upper, above, before)]
 
 
 def _draw_splits(

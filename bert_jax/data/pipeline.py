@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.assembly import Rows, assemble_rows
+from bert_jax.data.assembly import Rows, assemble_rows, join_documents
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.hashing import Purpose, hash_of, permuted
 from bert_jax.data.masking import Masker, MaskingConfig, Predictions
 from bert_jax.data.packing import SPECIAL_TOKENS_PER_PIECE
-from bert_jax.data.pairs import Segments, draw_pairs, whole_pieces
+from bert_jax.data.pairs import Segments, draw_orders, draw_pairs, whole_pieces
 from bert_jax.data.records import RecordBatch, ranges
 from bert_jax.data.vocabulary import Vocabulary
+from bert_jax.objectives import SentencePairs
 
 Batch = dict[str, NDArray]
 
@@ -34,17 +35,25 @@ class ExampleConfig:
 
     Attributes:
         seed: 0 up to 2**63 - 1.
-        next_sentence: whether pieces are split into pairs A and B.
+        sentence_pairs: whether pieces are split into pairs A and B, and what B is.
         masking: which tokens are predicted.
+        join_documents: whether the documents of a row read on into each other (FULL-SENTENCES of
+            Liu et al. 2019, section 4.2) or each sees itself alone (DOC-SENTENCES).
     """
 
     seed: int
-    next_sentence: bool = True
+    sentence_pairs: SentencePairs = "next_sentence"
     masking: MaskingConfig = MaskingConfig()
+    join_documents: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 63:
             raise ValueError(f"seed is {self.seed}; expected 0 up to 2**63 - 1")
+        if self.join_documents and self.sentence_pairs != "none":
+            raise ValueError(
+                f"join_documents=True with sentence_pairs={self.sentence_pairs!r}: pairs are of "
+                "one document each; set sentence_pairs='none' or join_documents=False"
+            )
 
 
 class ExampleSource:
@@ -62,7 +71,7 @@ class ExampleSource:
         self.vocabulary = vocabulary
         self.config = config
         self.length = corpus.manifest.max_length
-        self.max_pieces = corpus.manifest.max_pieces
+        self.max_pieces = 1 if config.join_documents else corpus.manifest.max_pieces
         self.max_predictions = config.masking.max_predictions(self.length)
         self._masker = Masker(config.masking, vocabulary)
 
@@ -73,12 +82,14 @@ class ExampleSource:
         self,
         epoch: int,
         indices: NDArray[np.int64],
+        progress: float = 1.0,
         stage_done: Callable[[str], None] = lambda stage: None,
     ) -> Batch:
         """Returns the examples `indices` of `epoch`, a row each, in the order asked.
 
         Args:
             indices: [B] numbers in 0..len(self)-1, at least one; they may repeat.
+            progress: how much of the run is over, 0 up to 1: for a masking whose rate changes.
             stage_done: told "order", "read", "decode", "pair", "assemble" and "mask" as each ends.
 
         Returns:
@@ -89,21 +100,23 @@ class ExampleSource:
             ValueError: a shard cannot be read, or a record is corrupt; names it.
         """
         slots, record_group = self._pool(indices)
-        records = permuted(slots, len(self), self._key(Purpose.SHUFFLE, epoch))
+        drawn = epoch % (self.config.masking.num_maskings or epoch + 1)
+        # Partners are drawn among records that stand together: pairs repeat in their order alone.
+        order = drawn if self.config.sentence_pairs == "next_sentence" else epoch
+        records = permuted(slots, len(self), self._key(Purpose.SHUFFLE, order))
         stage_done("order")
         blobs = self.corpus.read(records)
         stage_done("read")
         pool = self.corpus.decode(records, blobs)
         self._check_fit(pool, records)
         stage_done("decode")
-        key = hash_of(self._key(Purpose.EXAMPLE, epoch), records)
-        pairs = self.config.next_sentence
-        segments = draw_pairs(pool, record_group, key) if pairs else whole_pieces(pool)
+        key = hash_of(self._key(Purpose.EXAMPLE, drawn), records)
+        segments = self._segments(pool, record_group, key)
         stage_done("pair")
         slot = np.searchsorted(slots, indices)
         rows = self._assemble(pool, segments, slot)
         stage_done("assemble")
-        predictions = self._masker.mask(rows.token_ids, key[slot])
+        predictions = self._masker.mask(rows.token_ids, key[slot], progress)
         stage_done("mask")
         return _as_batch(rows, predictions)
 
@@ -118,8 +131,8 @@ class ExampleSource:
             "position_ids": positions,
             "document_ids": positions,
             "cls_positions": (pieces, np.int32),
-            "next_sentence_labels": (pieces, np.int32),
-            "next_sentence_weights": (pieces, np.float32),
+            "pair_labels": (pieces, np.int32),
+            "pair_weights": (pieces, np.float32),
             "masked_positions": (predictions, np.int32),
             "masked_labels": (predictions, np.int32),
             "masked_weights": (predictions, np.float32),
@@ -139,7 +152,7 @@ class ExampleSource:
 
         Groups are aligned runs of GROUP_SIZE indices; the last one takes in the remainder.
         """
-        if not self.config.next_sentence:
+        if self.config.sentence_pairs != "next_sentence":
             slots = np.unique(indices)
             return slots, np.zeros_like(slots)
         num_groups = max(1, len(self) // GROUP_SIZE)
@@ -148,27 +161,40 @@ class ExampleSource:
         size = end - groups * GROUP_SIZE
         return ranges(groups * GROUP_SIZE, size), np.repeat(np.arange(len(groups)), size)
 
+    def _segments(
+        self, pool: RecordBatch, record_group: NDArray[np.int64], key: NDArray[np.uint64]
+    ) -> Segments:
+        match self.config.sentence_pairs:
+            case "next_sentence":
+                return draw_pairs(pool, record_group, key)
+            case "sentence_order":
+                return draw_orders(pool, key)
+            case "none":
+                return whole_pieces(pool)
+
     def _assemble(self, pool: RecordBatch, segments: Segments, slot: NDArray[np.int64]) -> Rows:
         """Lays out the records in these places of the pool, a row each."""
         first = np.searchsorted(pool.piece_record, slot)
         count = np.searchsorted(pool.piece_record, slot, side="right") - first
         row = np.repeat(np.arange(len(slot)), count)
-        shape = (len(slot), self.length, self.max_pieces)
+        shape = (len(slot), self.length, self.corpus.manifest.max_pieces)
         segments = segments.take(ranges(first, count))
-        return assemble_rows(pool.tokens, segments, row, shape, self.vocabulary)
+        rows = assemble_rows(pool.tokens, segments, row, shape, self.vocabulary)
+        return join_documents(rows, self.vocabulary) if self.config.join_documents else rows
 
     def _check_fit(self, pool: RecordBatch, records: NDArray[np.int64]) -> None:
         """Refuses records that exceed what the manifest promises."""
         pieces = np.bincount(pool.piece_record, minlength=len(records))
         positions = pool.piece_length + SPECIAL_TOKENS_PER_PIECE
         cost = np.bincount(pool.piece_record, positions, minlength=len(records))
-        bad = (pieces > self.max_pieces) | (cost > self.length)
+        most = self.corpus.manifest.max_pieces
+        bad = (pieces > most) | (cost > self.length)
         if bad.any():
             at = int(np.argmax(bad))
             raise ValueError(
                 f"{self.corpus.where(int(records[at]))} takes {int(cost[at])} positions in "
                 f"{pieces[at]} pieces; the manifest promises at most {self.length} in "
-                f"{self.max_pieces}"
+                f"{most}"
             )
         if pool.tokens.max() >= self.vocabulary.vocab_size:
             piece = np.searchsorted(pool.piece_offset, np.argmax(pool.tokens), side="right") - 1
@@ -186,7 +212,7 @@ def _check_corpus(corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig)
             f"{corpus.directory} was prepared with {corpus.manifest.vocab_size} token ids, the "
             f"vocabulary has {vocabulary.vocab_size}: use the tokenizer saved with the corpus"
         )
-    if config.next_sentence and corpus.info.num_documents < 2:
+    if config.sentence_pairs == "next_sentence" and corpus.info.num_documents < 2:
         raise ValueError(
             f"the {corpus.split} split of {corpus.directory} holds a single document, so no "
             "second segment can be drawn from another one: train without next-sentence pairs, or "

@@ -1,4 +1,4 @@
-"""The tokenizer: text to WordPiece ids and back, the same ids as Hugging Face's BERT tokenizer."""
+"""The tokenizer: text to ids and back, the same ids as Hugging Face's tokenizers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.tokenizer_files import (
-    SPECIAL_TOKENS,
-    UNUSED,
-    lowercases,
-    read_backend,
-    write_backend,
-)
+from bert_jax.data.pieces import continues_word, stands_in_text
+from bert_jax.data.special_tokens import SpecialTokens, special_tokens_of
+from bert_jax.data.tokenizer_files import Kind, kind_of, lowercases, read_backend, write_backend
 
 
 class LocatedTokens(NamedTuple):
@@ -34,20 +30,24 @@ class LocatedTokens(NamedTuple):
 
 
 class Tokenizer:
-    """BERT's WordPiece tokenizer, run by the `tokenizers` library; can be sent to a process."""
+    """A tokenizer of the BERT family, run by the `tokenizers` library; can be sent to a process.
+
+    BERT's WordPiece, RoBERTa's byte-level BPE, or ALBERT's SentencePiece: `kind`.
+    """
 
     def __init__(self, backend: Any) -> None:
-        """Wraps a `tokenizers.Tokenizer` that knows BERT's five special tokens."""
+        """Wraps a `tokenizers.Tokenizer` that knows the five special tokens of its kind."""
         self._backend = backend
 
     @classmethod
     def load(cls, path: str | Path, lowercase: bool | None = None) -> Tokenizer:
-        """Loads a vocab.txt, a tokenizer.json, or a directory that holds one.
+        """Loads a tokenizer.json, vocab.txt, spiece.model, vocab.json or a directory with one.
 
         Text is lower-cased and stripped of accents if `lowercase` says so; if it is None, as
         tokenizer_config.json beside the file says; without one, as tokenizer.json itself says;
-        and with a bare vocab.txt, if none of its entries holds an upper-case ASCII letter.
-        ValueError if there is no such file, or it is not a BERT WordPiece vocabulary.
+        with a bare vocab.txt, if none of its entries holds an upper-case ASCII letter; with a
+        bare spiece.model always. A vocab.json has its merges.txt beside it and keeps the case.
+        ValueError if there is no such file, or it is not a vocabulary of the family.
         """
         return cls(read_backend(Path(path), lowercase))
 
@@ -83,6 +83,16 @@ class Tokenizer:
             )
             for encoding in encodings
         ]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Token ids of words that stand among others, each by itself.
+
+        As `encode_batch`, but where spaces are part of the tokens every word has one before it: the
+        ids of Hugging Face's `is_split_into_words=True`, and `add_prefix_space=True` for RoBERTa.
+        """
+        if self.spaces_are_text:
+            words = [f" {word}" for word in words]
+        return self.encode_batch(words)
 
     def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """The words and punctuation marks that a text is split into before they become pieces.
@@ -125,6 +135,12 @@ class Tokenizer:
         """Readable text of token ids; special tokens are kept."""
         return self._backend.decode(list(ids), skip_special_tokens=False)
 
+    def readable(self, token_id: int) -> str:
+        """A vocabulary entry as text: "##ing" of WordPiece, "city" of "Ġcity" and "▁city"."""
+        if self.kind == "wordpiece" or token_id in self.special_ids:
+            return str(self.id_to_token(token_id))
+        return self.decode([token_id]).strip() or str(self.id_to_token(token_id))
+
     def token_to_id(self, token: str) -> int | None:
         """Id of a vocabulary entry, None if it is not one."""
         return self._backend.token_to_id(token)
@@ -145,29 +161,58 @@ class Tokenizer:
         return max(self.vocabulary.values()) + 1
 
     @cached_property
+    def kind(self) -> Kind:
+        """How its vocabulary cuts words up."""
+        kind = kind_of(self._state())
+        assert kind is not None
+        return kind
+
+    @cached_property
+    def separators_between(self) -> int:
+        """[SEP]s between the segments of a pair: RoBERTa's release has `<s> A </s></s> B </s>`."""
+        return 2 if self.kind == "byte_bpe" else 1
+
+    @cached_property
+    def specials_of_pair(self) -> int:
+        """Special tokens of a pair: [CLS], those between the segments, and the last [SEP]."""
+        return self.separators_between + 2
+
+    @cached_property
+    def spaces_are_text(self) -> bool:
+        """Whether the space before a word is part of its tokens, as in byte-level BPE."""
+        return self.kind == "byte_bpe"
+
+    @cached_property
+    def specials(self) -> SpecialTokens:
+        """What its special tokens are called."""
+        found = special_tokens_of(self.vocabulary)
+        assert found is not None
+        return found
+
+    @cached_property
     def pad_id(self) -> int:
         """Id of [PAD]."""
-        return self.vocabulary[SPECIAL_TOKENS["pad_token"]]
+        return self.vocabulary[self.specials.pad]
 
     @cached_property
     def unk_id(self) -> int:
         """Id of [UNK]."""
-        return self.vocabulary[SPECIAL_TOKENS["unk_token"]]
+        return self.vocabulary[self.specials.unk]
 
     @cached_property
     def cls_id(self) -> int:
-        """Id of [CLS]."""
-        return self.vocabulary[SPECIAL_TOKENS["cls_token"]]
+        """Id of [CLS], in RoBERTa <s>."""
+        return self.vocabulary[self.specials.cls]
 
     @cached_property
     def sep_id(self) -> int:
-        """Id of [SEP]."""
-        return self.vocabulary[SPECIAL_TOKENS["sep_token"]]
+        """Id of [SEP], in RoBERTa </s>."""
+        return self.vocabulary[self.specials.sep]
 
     @cached_property
     def mask_id(self) -> int:
         """Id of [MASK]."""
-        return self.vocabulary[SPECIAL_TOKENS["mask_token"]]
+        return self.vocabulary[self.specials.mask]
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
@@ -176,13 +221,26 @@ class Tokenizer:
 
     @cached_property
     def random_ids(self) -> NDArray[np.int32]:
-        """Ids that can stand in text, ascending: all but the special tokens and [unusedN]."""
+        """Ids that can stand in text, ascending: all but special tokens and unused slots."""
         special = set(self.special_ids)
         return np.array(
             [
                 token_id
                 for token, token_id in self.vocabulary.items()
-                if token_id not in special and not UNUSED.fullmatch(token)
+                if token_id not in special and stands_in_text(token)
+            ],
+            np.int32,
+        )
+
+    @cached_property
+    def continuation_ids(self) -> NDArray[np.int32]:
+        """Ids of the pieces that go on with a word, ascending."""
+        special = set(self.special_ids)
+        return np.array(
+            [
+                token_id
+                for token, token_id in self.vocabulary.items()
+                if token_id not in special and continues_word(token, self.kind)
             ],
             np.int32,
         )
@@ -207,6 +265,9 @@ class Tokenizer:
             "pre_tokenizer": state["pre_tokenizer"],
             "added_tokens": state["added_tokens"],
         }
+        if state["model"]["type"] == "Unigram":
+            # The library reads what it wrote with another last digit.
+            content["scores"] = [f"{score:.7g}" for _, score in state["model"]["vocab"]]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode("utf-8")).hexdigest()
 

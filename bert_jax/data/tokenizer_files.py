@@ -1,97 +1,99 @@
-"""Tokenizer files as the world keeps them: vocab.txt, tokenizer.json and tokenizer_config.json."""
+"""Tokenizer files as the world keeps them, of every kind of vocabulary in the BERT family."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import normalizers
 
+from bert_jax.data import byte_bpe_files, sentencepiece_files
 from bert_jax.data.files import write_file
+from bert_jax.data.special_tokens import BERT, SpecialTokens, special_tokens_of
+from bert_jax.data.wordpiece_files import (
+    CONTINUATION,
+    MAX_WORD_CHARACTERS,
+    has_upper_case,
+    read_vocabulary,
+    wordpiece_backend,
+)
 
-SPECIAL_TOKENS = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
-UNUSED = re.compile(r"\[unused\d+\]")
-CONTINUATION = "##"
-_FILE_NAMES = ("tokenizer.json", "vocab.txt")  # the first one found is read
-MAX_WORD_CHARACTERS = 100  # a longer word is [UNK]; BERT's released code says 200, every port 100
+# BERT's, RoBERTa's and ALBERT's; the last also holds SentencePiece's form of BPE.
+Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
+# The first one found is read.
+_FILE_NAMES = (
+    "tokenizer.json",
+    "vocab.txt",
+    sentencepiece_files.MODEL_NAME,
+    byte_bpe_files.VOCABULARY_NAME,
+)
+_ANY = f"{', '.join(_FILE_NAMES[:-1])} or {_FILE_NAMES[-1]} with {byte_bpe_files.MERGES_NAME}"
 
 
-def wordpiece_backend(
-    vocabulary: Mapping[str, int],
-    *,
-    lowercase: bool,
-    strip_accents: bool | None = None,
-    separate_cjk: bool = True,
-) -> Any:
-    """BERT's tokenizer over `vocabulary`: clean, split at spaces, punctuation and CJK, WordPiece.
-
-    `strip_accents=None` strips them exactly where text is lower-cased.
-    Source: Devlin et al. 2018, section 3 ("Input/Output Representations"), and its released code.
-    """
-    backend = tokenizers.Tokenizer(
-        models.WordPiece(
-            dict(vocabulary),
-            unk_token=SPECIAL_TOKENS["unk_token"],
-            continuing_subword_prefix=CONTINUATION,
-            max_input_chars_per_word=MAX_WORD_CHARACTERS,
-        )
-    )
-    backend.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=separate_cjk,
-        strip_accents=strip_accents,
-        lowercase=lowercase,
-    )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
-    cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(token, vocabulary[token]) for token in (cls, sep)],
-    )
-    return backend
+def kind_of(state: Mapping[str, Any]) -> Kind | None:
+    """The kind of a tokenizer as tokenizer.json describes it; None for one of another family."""
+    splitters = _types(state["pre_tokenizer"])
+    match state["model"]["type"]:
+        case "WordPiece":
+            return "wordpiece"
+        case "BPE" if "ByteLevel" in splitters:
+            return "byte_bpe"
+        case "BPE" | "Unigram" if "Metaspace" in splitters:
+            return "sentencepiece"
+    return None
 
 
 def read_backend(path: Path, lowercase: bool | None) -> Any:
-    """Reads vocab.txt, tokenizer.json, or the directory that holds one (tokenizer.json first).
+    """Reads a tokenizer's file, or that of a directory (tokenizer.json first).
 
     Case: `lowercase` if given; else `do_lower_case` of a tokenizer_config.json beside the file;
-    else what tokenizer.json says itself; else, of a plain vocabulary, uncased if no entry holds an
-    upper-case ASCII letter. ValueError if the files are missing, damaged, or no WordPiece.
+    else what tokenizer.json says itself; else, of a plain vocab.txt, uncased if no entry holds an
+    upper-case ASCII letter, and of a spiece.model, uncased, as ALBERT's are. Byte-level BPE keeps
+    the case. ValueError if the files are missing, damaged, or of another kind.
     """
     file = _tokenizer_file(path)
     config = _read_config(file.parent)
     if lowercase is None:
         lowercase = config.get("do_lower_case")
-    if file.suffix == ".json":
+    if file.name == byte_bpe_files.VOCABULARY_NAME:
+        if lowercase:
+            raise ValueError(f"{file}: byte-level BPE keeps the case, and lower case was asked for")
+        backend = byte_bpe_files.read_byte_bpe(file)
+    elif file.suffix == ".json":
         backend = _read_json(file)
         _override_normalizer(backend, file, config, lowercase)
+    elif file.suffix == ".model":
+        keep_accents = config.get("keep_accents", False)
+        backend = sentencepiece_files.read_sentencepiece(
+            file, lowercase=lowercase is not False, keep_accents=keep_accents
+        )
     else:
-        vocabulary = _read_vocabulary(file)
-        if lowercase is None:
-            lowercase = not any(_has_upper_case(token) for token in vocabulary)
+        vocabulary = read_vocabulary(file)
         backend = wordpiece_backend(
             vocabulary,
-            lowercase=lowercase,
+            lowercase=not has_upper_case(vocabulary) if lowercase is None else lowercase,
             strip_accents=config.get("strip_accents"),
             separate_cjk=config.get("tokenize_chinese_chars", True),
         )
     # Without these a corpus would be cut to 512 tokens, or padded, because a file once said so.
     backend.no_truncation()
     backend.no_padding()
-    backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
+    add_special_tokens(backend)
     return backend
+
+
+def add_special_tokens(backend: Any) -> None:
+    """Makes the special tokens of its vocabulary known to a backend."""
+    specials = special_tokens_of(backend.get_vocab(with_added_tokens=True))
+    assert specials is not None
+    tokens: list[Any] = list(specials.tokens)
+    if specials is not BERT:
+        # A space before the mask is the word's that it stands for, which none is written for.
+        tokens[-1] = tokenizers.AddedToken(specials.mask, lstrip=True, special=True)
+    backend.add_special_tokens(tokens)
 
 
 def write_backend(backend: Any, directory: Path) -> None:
@@ -101,31 +103,51 @@ def write_backend(backend: Any, directory: Path) -> None:
     before those that hold it.
     """
     state = json.loads(backend.to_str())
-    normalizer = state["normalizer"] or {}
     vocabulary = backend.get_vocab(with_added_tokens=True)
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    specials = special_tokens_of(vocabulary)
+    assert specials is not None
     # transformers rebuilds a BertTokenizer from its vocabulary and these settings alone.
-    is_bert = (
-        normalizer.get("type") == "BertNormalizer"
-        and normalizer["clean_text"]
-        and state["pre_tokenizer"] == {"type": "BertPreTokenizer"}
-        and state["model"]["continuing_subword_prefix"] == CONTINUATION
-        and state["model"]["max_input_chars_per_word"] == MAX_WORD_CHARACTERS
-        and len(state["added_tokens"]) == len(SPECIAL_TOKENS)
-        and list(vocabulary[token] for token in tokens) == list(range(len(tokens)))
+    is_bert = _is_bert(state, specials) and [vocabulary[t] for t in tokens] == list(
+        range(len(tokens))
     )
-    config: dict[str, object] = dict(SPECIAL_TOKENS)
+    config: dict[str, object] = dict(specials.named)
     config["tokenizer_class"] = "BertTokenizer" if is_bert else "PreTrainedTokenizerFast"
     if is_bert:
+        normalizer = state["normalizer"]
         config["do_lower_case"] = normalizer["lowercase"]
         config["strip_accents"] = normalizer["strip_accents"]
         config["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
-    directory.mkdir(parents=True, exist_ok=True)
-    write_file(directory / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
-    write_file(directory / "special_tokens_map.json", json.dumps(SPECIAL_TOKENS, indent=2) + "\n")
+    elif kind_of(state) == "sentencepiece":
+        # What a spiece.model beside it is read with, which does not say so itself.
+        config["do_lower_case"] = lowercases(state["normalizer"])
+        config["keep_accents"] = not strips_accents(state["normalizer"])
+    files = {
+        "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
+        "special_tokens_map.json": json.dumps(specials.named, indent=2) + "\n",
+    }
     if is_bert:
-        write_file(directory / "vocab.txt", "".join(token + "\n" for token in tokens))
+        files["vocab.txt"] = "".join(token + "\n" for token in tokens)
+    elif kind_of(state) == "byte_bpe":
+        files |= byte_bpe_files.write_byte_bpe(state["model"])
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_file(directory / name, content)
     write_file(directory / "tokenizer.json", backend.to_str(pretty=True))
+
+
+def _is_bert(state: Mapping[str, Any], specials: SpecialTokens) -> bool:
+    normalizer = state["normalizer"] or {}
+    return (
+        normalizer.get("type") == "BertNormalizer"
+        and normalizer["clean_text"]
+        and state["pre_tokenizer"] == {"type": "BertPreTokenizer"}
+        and state["model"]["type"] == "WordPiece"
+        and state["model"]["continuing_subword_prefix"] == CONTINUATION
+        and state["model"]["max_input_chars_per_word"] == MAX_WORD_CHARACTERS
+        and specials is BERT
+        and len(state["added_tokens"]) == len(BERT.tokens)
+    )
 
 
 def holds_tokenizer(directory: Path) -> bool:
@@ -138,14 +160,14 @@ def _tokenizer_file(path: Path) -> Path:
         for name in _FILE_NAMES:
             if (path / name).is_file():
                 return path / name
-        raise ValueError(f"{path} holds no tokenizer; expected a tokenizer.json or vocab.txt in it")
+        raise ValueError(f"{path} holds no tokenizer; expected a {_ANY} in it")
     if not path.is_file():
         raise ValueError(
-            f"tokenizer {path} does not exist; give a vocab.txt, a tokenizer.json, or a directory "
-            "that holds one (bert-jax train-tokenizer makes one)"
+            f"tokenizer {path} does not exist; give a {_ANY}, or a directory that holds one "
+            "(bert-jax train-tokenizer makes one)"
         )
-    if path.suffix not in (".txt", ".json"):
-        raise ValueError(f"{path}: expected a vocab.txt or a tokenizer.json")
+    if path.suffix not in (".txt", ".json", ".model"):
+        raise ValueError(f"{path}: expected a {_ANY}")
     return path
 
 
@@ -165,44 +187,26 @@ def _read_config(directory: Path) -> dict[str, Any]:
 def _read_json(file: Path) -> Any:
     try:
         state = json.loads(file.read_text(encoding="utf-8"))
-        kind = state["model"]["type"]
+        model, kind = state["model"]["type"], kind_of(state)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file}: not a tokenizer.json of the tokenizers library") from error
-    if kind != "WordPiece":
-        raise ValueError(f"{file}: its model is {kind}, expected WordPiece")
+    if kind is None:
+        raise ValueError(
+            f"{file}: its model is {model}, expected WordPiece, byte-level BPE, or a SentencePiece "
+            "model (Unigram or BPE with spaces written as part of a word)"
+        )
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     except Exception as error:  # what the library raises is a bare Exception
         raise ValueError(f"{file}: the tokenizers library cannot load it: {error}") from error
-    _check_special_tokens(file, backend.get_vocab(with_added_tokens=True))
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    if special_tokens_of(vocabulary) is None:
+        missing = [token for token in BERT.tokens if token not in vocabulary]
+        raise ValueError(
+            f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}; nor has it the special "
+            "tokens of RoBERTa or ALBERT"
+        )
     return backend
-
-
-def _read_vocabulary(file: Path) -> dict[str, int]:
-    # Universal line ends would split at a lone "\r", str.splitlines at U+2028 as well.
-    with open(file, encoding="utf-8", newline="\n") as lines:
-        try:
-            tokens = [line.rstrip("\r\n") for line in lines]
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{file}: not UTF-8 text ({error}); expected a vocab.txt") from error
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    vocabulary: dict[str, int] = {}
-    for index, token in enumerate(tokens):
-        if not token or token in vocabulary:
-            what = f"repeats line {vocabulary[token] + 1}" if token else "is empty"
-            raise ValueError(
-                f"{file}:{index + 1}: the line {what}; expected a different entry on every line"
-            )
-        vocabulary[token] = index
-    _check_special_tokens(file, vocabulary)
-    return vocabulary
-
-
-def _check_special_tokens(file: Path, vocabulary: Mapping[str, int]) -> None:
-    missing = [token for token in SPECIAL_TOKENS.values() if token not in vocabulary]
-    if missing:
-        raise ValueError(f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}")
 
 
 def _override_normalizer(
@@ -242,7 +246,17 @@ def lowercases(normalizer: Any) -> bool:
     )
 
 
-def _has_upper_case(token: str) -> bool:
-    if token in SPECIAL_TOKENS.values() or UNUSED.fullmatch(token):
+def strips_accents(normalizer: Any) -> bool:
+    """Whether a normalizer, as tokenizer.json describes it, takes accents off."""
+    if isinstance(normalizer, list):
+        return any(map(strips_accents, normalizer))
+    if not isinstance(normalizer, dict):
         return False
-    return any("A" <= character <= "Z" for character in token)
+    return normalizer.get("type") == "StripAccents" or strips_accents(normalizer.get("normalizers"))
+
+
+def _types(part: Any) -> set[str]:
+    """The types of a pre-tokenizer and of all that it is made of."""
+    if not isinstance(part, dict):
+        return set()
+    return {str(part.get("type"))}.union(*map(_types, part.get("pretokenizers", ())))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +27,8 @@ class TokenizerIds(Protocol):
     def special_ids(self) -> Sequence[int]: ...
     @property
     def random_ids(self) -> NDArray[np.integer]: ...
+    @property
+    def continuation_ids(self) -> NDArray[np.integer]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +39,7 @@ class Vocabulary:
         vocab_size: one more than the largest id.
         special_ids: ids that are never masked: padding, [CLS], [SEP], [MASK] and [UNK].
         random_ids: ids a random replacement is drawn from.
+        continuation_ids: ids of tokens that go on with the word of the token before them.
     """
 
     vocab_size: int
@@ -46,11 +49,12 @@ class Vocabulary:
     mask_id: int
     special_ids: tuple[int, ...]
     random_ids: NDArray[np.int32]
+    continuation_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def __post_init__(self) -> None:
         missing = {self.pad_id, self.cls_id, self.sep_id, self.mask_id} - set(self.special_ids)
         assert not missing, f"special_ids lack {missing}"
-        ids = np.concatenate([self.special_ids, self.random_ids])
+        ids = np.concatenate([self.special_ids, self.random_ids, self.continuation_ids])
         if ids.min() < 0 or ids.max() >= self.vocab_size:
             raise ValueError(f"token ids {ids.min()}..{ids.max()} outside 0..{self.vocab_size - 1}")
         if not len(self.random_ids):
@@ -67,10 +71,17 @@ class Vocabulary:
             mask_id=tokenizer.mask_id,
             special_ids=tuple(tokenizer.special_ids),
             random_ids=np.asarray(tokenizer.random_ids, np.int32),
+            continuation_ids=np.asarray(tokenizer.continuation_ids, np.int32),
         )
 
     def is_maskable(self) -> NDArray[np.bool_]:
         """Returns [vocab_size], True where a token may be chosen for prediction."""
         table = np.ones(self.vocab_size, bool)
         table[list(self.special_ids)] = False
+        return table
+
+    def continues_word(self) -> NDArray[np.bool_]:
+        """Returns [vocab_size], True where a token goes on with the word before it."""
+        table = np.zeros(self.vocab_size, bool)
+        table[self.continuation_ids] = True
         return table

@@ -12,14 +12,17 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models, trainers
 
+from bert_jax.data.special_tokens import BERT
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import (
-    CONTINUATION,
-    MAX_WORD_CHARACTERS,
-    SPECIAL_TOKENS,
-    wordpiece_backend,
+from bert_jax.data.tokenizer_files import add_special_tokens
+from bert_jax.data.vocabulary_sample import (
+    MAX_SAMPLE_BYTES,
+    check_repeatable,
+    even_sample,
+    utf8_size,
 )
 from bert_jax.data.word_limit import WordLimit
+from bert_jax.data.wordpiece_files import CONTINUATION, MAX_WORD_CHARACTERS, wordpiece_backend
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +31,6 @@ BERT_NUM_UNUSED = 99  # puts [UNK] [CLS] [SEP] [MASK] at 100..103, as in BERT's 
 # BERT's own vocabularies hold 997 (uncased) characters, each also as a continuation.
 MAX_ALPHABET = 1000
 
-MAX_SAMPLE_BYTES = 1 << 30  # three to five minutes on two cores
 _NUM_CODE_POINTS = 0x110000
 # The library's trainer takes 256 strings at a time; cut to this they are 16 M characters.
 _CHUNK_CHARACTERS = 1 << 16
@@ -62,11 +64,7 @@ def train_wordpiece(
     table seeded anew in each process. Knowing the alphabet beforehand makes the result a function
     of the text.
     """
-    if iter(documents) is documents:
-        raise ValueError(
-            "documents is an iterator, which can be gone through only once; expected a list or an "
-            "object that begins anew each time it is iterated over"
-        )
+    check_repeatable(documents)
     reserved = _reserved_tokens(num_unused)
     for name, value in (("min_frequency", min_frequency), ("max_bytes", max_bytes)):
         if value < 1:
@@ -94,7 +92,7 @@ def train_wordpiece(
         continuing_subword_prefix=CONTINUATION,
         show_progress=show_progress,
     )
-    sample = _even_sample(documents, survey.num_bytes, max_bytes)
+    sample = even_sample(documents, survey.num_bytes, max_bytes)
     vocabulary = _learn(map(_word_limit(survey, backend), _chunks(sample)), backend, trainer)
     assert all(vocabulary[token] == index for index, token in enumerate(reserved))
     if len(vocabulary) < vocab_size:
@@ -104,7 +102,7 @@ def train_wordpiece(
             vocab_size,
         )
     backend = wordpiece_backend(vocabulary, lowercase=lowercase)
-    backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
+    add_special_tokens(backend)
     return Tokenizer(backend)
 
 
@@ -120,7 +118,7 @@ def _survey(documents: Iterable[str]) -> _Survey:
     code_points = np.zeros(_NUM_CODE_POINTS, np.int64)
     num_bytes = 0
     for text in documents:
-        num_bytes += _utf8_size(text)
+        num_bytes += utf8_size(text)
         for chunk in _chunks([text]):
             counts = np.bincount(np.frombuffer(chunk.encode("utf-32-le"), np.uint32))
             code_points[: len(counts)] += counts
@@ -128,7 +126,7 @@ def _survey(documents: Iterable[str]) -> _Survey:
 
 
 def _learn(texts: Iterable[str], backend: Any, trainer: Any) -> dict[str, int]:
-    learner = tokenizers.Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
+    learner = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT.unk))
     learner.normalizer = backend.normalizer
     learner.pre_tokenizer = backend.pre_tokenizer
     learner.train_from_iterator(texts, trainer)
@@ -138,7 +136,7 @@ def _learn(texts: Iterable[str], backend: Any, trainer: Any) -> dict[str, int]:
 def _reserved_tokens(num_unused: int) -> list[str]:
     if num_unused < 0:
         raise ValueError(f"num_unused is {num_unused}, expected 0 or more")
-    pad, *others = SPECIAL_TOKENS.values()
+    pad, *others = BERT.tokens
     return [pad, *(f"[unused{i}]" for i in range(num_unused)), *others]
 
 
@@ -172,21 +170,6 @@ def _word_limit(survey: _Survey, backend: Any) -> WordLimit:
         max_word_characters=MAX_WORD_CHARACTERS,
         max_total_characters=_MAX_TOTAL_WORD_CHARACTERS,
     )
-
-
-def _even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
-    """Takes a document while the share taken of the budget is within the share seen of the text."""
-    seen = taken = 0
-    for text in documents:
-        size = _utf8_size(text)
-        seen += size
-        if (taken + size) * num_bytes <= max_bytes * seen:
-            taken += size
-            yield text
-
-
-def _utf8_size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[str]:

@@ -32,7 +32,6 @@ class ChoicesConfig:
 class ChoiceSet(ExampleSet):
     """Contexts, and the choice predicted for each."""
 
-    name: str
     features: Features
     examples: ChoiceExamples
     labels: tuple[str, ...]
@@ -53,9 +52,9 @@ class ChoiceSet(ExampleSet):
             self._accuracy(np.full(size, choice))[metric] for choice in range(len(self.labels))
         )
 
-    def write(self, logits: Logits, directory: Path) -> list[Path]:
+    def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """A .tsv of index and prediction, the choice as the label column calls it."""
-        file, chosen = directory / f"{self.name}.tsv", logits.argmax(axis=1).tolist()
+        file, chosen = directory / f"{name}.tsv", logits.argmax(axis=1).tolist()
         lines = [
             f"{index}\t{self.labels[choice]}\n"
             for index, choice in zip(self.examples.ids, chosen, strict=True)
@@ -76,7 +75,7 @@ def open_choices(
     def read(split: Split) -> ChoiceSet:
         examples = read_choices(files, split, labelled=split != "test")
         features = choice_features(examples, tokenizer, max_length, labels)
-        return ChoiceSet(split, features, examples, labels)
+        return ChoiceSet(features, examples, labels)
 
     return TaskData(
         head=HeadConfig("multiple_choice"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from bert_jax.data.compression import COMPRESSIONS
 from bert_jax.data.input_paths import is_tfds
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.task_data import ExampleSet
 
 
 def judged_on(config: FinetuneConfig, path: str) -> FinetuneConfig:
@@ -24,6 +27,18 @@ def judged_on(config: FinetuneConfig, path: str) -> FinetuneConfig:
             files = replace(section.files, validation=path)
             return replace(config, **{name: replace(section, files=files)})
     raise AssertionError("a config has a section")
+
+
+def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
+    """The one set that was read from the file `path`, by the file's name without its ending.
+
+    The sets of a directory or of TensorFlow Datasets keep theirs.
+    """
+    if is_tfds(path) or Path(path).is_dir():
+        return dict(sets)
+    (examples,) = sets.values()
+    file = Path(path)
+    return {(file.with_suffix("") if file.suffix in COMPRESSIONS else file).stem: examples}
 
 
 def with_labels(config: FinetuneConfig, labels: tuple[str, ...]) -> FinetuneConfig:

@@ -75,7 +75,6 @@ class SentenceSet(ExampleSet):
     labels: () for numbers. glue: whose submission format predictions are written in.
     """
 
-    name: str
     features: Features
     examples: SentenceExamples
     labels: tuple[str, ...]
@@ -102,9 +101,9 @@ class SentenceSet(ExampleSet):
             for answer in answers
         )
 
-    def write(self, logits: Logits, directory: Path) -> list[Path]:
+    def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """GLUE's submission; for other tables a .tsv of index and prediction."""
-        file, predictions = directory / f"{self.name}.tsv", self.predictions(logits)
+        file, predictions = directory / f"{name}.tsv", self.predictions(logits)
         if self.glue is not None:
             write_glue_submission(self.glue, predictions.tolist(), file)
             return [file]
@@ -137,16 +136,16 @@ def open_glue(
         form = next(iter(judged_on.values()))
         judged_on = {"validation": dataclasses.replace(form, validation=config.validation)}
 
-    def read(name: str, files: SentenceFiles, split: Split) -> SentenceSet:
+    def read(files: SentenceFiles, split: Split) -> SentenceSet:
         submitted = task if split == "test" else None
         metrics, sigmoid = task.metrics, config.sigmoid
-        return _read(name, files, split, tokenizer, max_length, metrics, sigmoid, submitted)
+        return _read(files, split, tokenizer, max_length, metrics, sigmoid, submitted)
 
     return TaskData(
         head=_head(found.train, config.sigmoid),
-        train=read("train", found.train, "train").features if train else None,
-        validation={name: read(name, each, "validation") for name, each in judged_on.items()},
-        test={name: read(name, each, "test") for name, each in found.test.items()} if test else {},
+        train=read(found.train, "train").features if train else None,
+        validation={name: read(each, "validation") for name, each in judged_on.items()},
+        test={name: read(each, "test") for name, each in found.test.items()} if test else {},
         primary=task.primary,
     )
 
@@ -159,7 +158,7 @@ def open_sentences(
     metrics = config.metrics or (("accuracy",) if files.labels else ("pearson", "spearman"))
 
     def read(split: Split) -> SentenceSet:
-        return _read(split, files, split, tokenizer, max_length, metrics, config.sigmoid, None)
+        return _read(files, split, tokenizer, max_length, metrics, config.sigmoid, None)
 
     return TaskData(
         head=_head(files, config.sigmoid),
@@ -180,7 +179,6 @@ def _head(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
 
 
 def _read(
-    name: str,
     files: SentenceFiles,
     split: Split,
     tokenizer: Tokenizer,
@@ -194,4 +192,4 @@ def _read(
     if sigmoid and features.targets:
         positive = features.targets["labels"][:, None].astype(np.float32)
         features = dataclasses.replace(features, targets={"labels": positive})
-    return SentenceSet(name, features, examples, files.labels, metrics, sigmoid, glue)
+    return SentenceSet(features, examples, files.labels, metrics, sigmoid, glue)

@@ -44,7 +44,6 @@ class SpansConfig:
 class SpanSet(ExampleSet):
     """Questions, and the answers predicted for them."""
 
-    name: str
     windows: SpanWindows
     examples: list[SpanExample]
     config: SpansConfig
@@ -58,6 +57,11 @@ class SpanSet(ExampleSet):
     def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
         """See `ExampleSet`."""
         return _METRICS
+
+    @property
+    def num_examples(self) -> int:
+        """The questions."""
+        return len(self.examples)
 
     def answers(self, logits: Logits) -> list[Answer]:
         """The candidates for every question."""
@@ -81,10 +85,10 @@ class SpanSet(ExampleSet):
         """Of answering with the whole passage, which holds every answer."""
         return self._scores({example.id: example.context for example in self.examples})[metric]
 
-    def write(self, logits: Logits, directory: Path) -> list[Path]:
+    def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """The official predictions, {id: text}, and the candidates of every question."""
         answers = self.answers(logits)
-        files = [directory / f"{self.name}.json", directory / f"{self.name}_n_best.json"]
+        files = [directory / f"{name}.json", directory / f"{name}_n_best.json"]
         write_squad_predictions(answers, files[0])
         write_squad_n_best(answers, files[1])
         return files
@@ -114,7 +118,7 @@ def open_spans(
             max_query_length=config.max_query_length,
             labelled=labelled,
         )
-        return SpanSet(split, windows, examples, config)
+        return SpanSet(windows, examples, config)
 
     return TaskData(
         head=HeadConfig("span"),

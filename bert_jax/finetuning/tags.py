@@ -38,7 +38,6 @@ class TagsConfig:
 class TagSet(ExampleSet):
     """Sentences, and the tags predicted for their words. entities: whether tags are of spans."""
 
-    name: str
     windows: TagFeatures
     sentences: TagSentences
     entities: bool
@@ -78,9 +77,9 @@ class TagSet(ExampleSet):
             for label in self.windows.labels
         )
 
-    def write(self, logits: Logits, directory: Path) -> list[Path]:
+    def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """The file's lines, the predicted tag behind each."""
-        file = directory / f"{self.name}.txt"
+        file = directory / f"{name}.txt"
         write_tags(self.sentences, self.tags(logits), file)
         return [file]
 
@@ -118,7 +117,7 @@ def open_tags(
 
     def read(split: Split) -> TagSet:
         sentences = read_tags(files, split, labelled=split != "test")
-        return TagSet(split, windows(sentences), sentences, entities)
+        return TagSet(windows(sentences), sentences, entities)
 
     return TaskData(
         head=HeadConfig("tagging", files.labels),

@@ -29,6 +29,11 @@ class ExampleSet(abc.ABC):
     features: Features
     metrics: tuple[str, ...]
 
+    @property
+    def num_examples(self) -> int:
+        """How many there are to predict, of each of which a model may read several sequences."""
+        return len(self.features)
+
     @abc.abstractmethod
     def scores(self, logits: Logits) -> dict[str, float]:
         """The task's metrics, as its official scorer has them. For sets with labels."""
@@ -42,8 +47,11 @@ class ExampleSet(abc.ABC):
         """The best score that giving every example the same answer has. For sets with labels."""
 
     @abc.abstractmethod
-    def write(self, logits: Logits, directory: Path) -> list[Path]:
-        """Writes the predictions in the form that the task's scorer or its server takes."""
+    def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
+        """Writes the predictions in the form that the task's scorer or its server takes.
+
+        name: of the set, and so of the files.
+        """
 
 
 @dataclass(frozen=True)

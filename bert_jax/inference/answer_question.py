@@ -21,7 +21,6 @@ from bert_jax.models.inference import infer
 from bert_jax.models.model import Model
 from bert_jax.tasks.protocol import Batch
 
-_NUM_SPECIALS = 3
 # Over so many candidates probabilities are taken, as in the release.
 _CANDIDATES = 20
 
@@ -85,7 +84,9 @@ class AnswerQuestion(Predictor):
 
     def _answers(self, examples: Sequence[SpanExample], n_best: int) -> list[FoundAnswer]:
         assert self.usage is not None and self.usage.spans is not None
-        doc_stride, query_length = window_sizes(self.max_length, self.usage)
+        doc_stride, query_length = window_sizes(
+            self.max_length, self.usage, self.tokenizer.specials_of_pair
+        )
         windows = span_windows(
             examples,
             self.tokenizer,
@@ -119,7 +120,7 @@ class AnswerQuestion(Predictor):
         return starts, ends
 
 
-def window_sizes(max_length: int, usage: Usage) -> tuple[int, int]:
+def window_sizes(max_length: int, usage: Usage, num_specials: int = 3) -> tuple[int, int]:
     """Tokens from one window to the next, and of a question, in rows of `max_length`.
 
     As in `usage` unless rows are shorter than there: then the question has a third of the row at
@@ -129,8 +130,8 @@ def window_sizes(max_length: int, usage: Usage) -> tuple[int, int]:
     doc_stride, query_length = usage.spans.doc_stride, usage.spans.max_query_length
     if max_length >= usage.max_length:
         return doc_stride, query_length
-    query_length = min(query_length, max(1, (max_length - _NUM_SPECIALS) // 3))
-    room = max_length - _NUM_SPECIALS - query_length
+    query_length = min(query_length, max(1, (max_length - num_specials) // 3))
+    room = max_length - num_specials - query_length
     return min(doc_stride, max(1, room // 2)), query_length
 
 

@@ -19,7 +19,6 @@ from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.layers import select_rows
 from bert_jax.tasks.protocol import Batch
 
-MASK = "[MASK]"
 # A text with more masks is computed once for every 4 of them: of rows of 16 tokens of BERT-base,
 # the vocabulary's scores at 4 places cost 7 % of the encoder.
 _MASKS_AT_ONCE = 4
@@ -27,7 +26,7 @@ _MASKS_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Guess:
-    """A word-piece of the vocabulary and how probable it is in the place of a mask."""
+    """A word-piece, as `Tokenizer.readable` has it, and how probable it is in a mask's place."""
 
     token: str
     probability: float
@@ -45,7 +44,7 @@ class FilledText:
 
 
 class FillMask(Predictor):
-    """Guesses the words behind `[MASK]`.
+    """Guesses the words behind `[MASK]`, or what the model's vocabulary calls it (`mask`).
 
     >>> fill = FillMask("runs/mine")                                          # doctest: +SKIP
     >>> fill("Istanbul is a great [MASK] to visit").masks[0][0].token         # doctest: +SKIP
@@ -54,6 +53,11 @@ class FillMask(Predictor):
 
     heads = ("pretraining", "masked_lm")
     made_by = "`bert-jax pretrain`"
+
+    @property
+    def mask(self) -> str:
+        """What stands for a word to be guessed."""
+        return self.tokenizer.specials.mask
 
     @overload
     def __call__(self, text: str, top_k: int = 5) -> FilledText: ...
@@ -104,19 +108,19 @@ class FillMask(Predictor):
         places = np.flatnonzero(np.array(ids) == self.tokenizer.mask_id)
         start = texts[index][:40]
         if not len(places):
-            reason = f"no {MASK} in {start!r}: put one where a word is to be guessed"
+            reason = f"no {self.mask} in {start!r}: put one where a word is to be guessed"
             raise UnusableText(index, len(texts), reason)
         if places[-1] >= self.max_length - 2:
             reason = (
                 f"{start!r}... takes {len(ids) + 2} positions of {self.max_length}, and would lose "
-                f"the {MASK} at {places[-1] + 1}: shorten it"
+                f"the {self.mask} at {places[-1] + 1}: shorten it"
             )
             raise UnusableText(index, len(texts), reason)
         return places
 
     def _guesses(self, row: Row, number: int) -> tuple[Guess, ...]:
         return tuple(
-            Guess(str(self.tokenizer.id_to_token(token_id)), probability)
+            Guess(self.tokenizer.readable(token_id), probability)
             for token_id, probability in zip(
                 row["token_ids"][number].tolist(),
                 row["probabilities"][number].tolist(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import overload
 
 import jax
@@ -10,6 +12,7 @@ import jax
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.texts import cut_texts, pairs_of
+from bert_jax.inference.work_dir import PAIRS
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model
 from bert_jax.tasks.protocol import Batch
@@ -33,6 +36,16 @@ class NextSentence(Predictor):
 
     heads = ("pretraining", "next_sentence")
     made_by = "`bert-jax pretrain` with next-sentence pairs"
+
+    @classmethod
+    def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
+        """ValueError if the model's pairs were in order or swapped: it tells nothing else."""
+        if origin.get(PAIRS) == "sentence_order":
+            raise ValueError(
+                f"{work_dir}: its model learned whether two sentences are in order "
+                "(sentence_pairs='sentence_order') and not whether one follows another; expected "
+                f"one made by {cls.made_by}"
+            )
 
     @overload
     def __call__(self, first: str, second: str) -> Following: ...

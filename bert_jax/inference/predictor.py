@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,9 +12,6 @@ from bert_jax.inference.usage import Usage
 from bert_jax.inference.work_dir import load_trained, read_model, read_usage
 from bert_jax.models.config import DTypeName
 from bert_jax.models.model import Head
-
-# `[CLS]`, a token of either text of a pair, and two `[SEP]`.
-_SHORTEST = 5
 
 
 class Predictor:
@@ -50,7 +48,7 @@ class Predictor:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; expected 1 or more")
-        config, _ = read_model(Path(work_dir))
+        config, origin = read_model(Path(work_dir))
         head, positions = config.head, config.encoder.max_positions
         if head not in self.heads:
             raise ValueError(
@@ -58,18 +56,24 @@ class Predictor:
                 f"{type(self).__name__} cannot work; expected "
                 f"{' or '.join(map(repr, self.heads))}: {self.made_by} makes one"
             )
-        if max_length is not None and not _SHORTEST <= max_length <= positions:
-            raise ValueError(
-                f"max_length is {max_length}; expected {_SHORTEST} up to the model's {positions} "
-                "positions"
-            )
+        self.check_origin(work_dir, origin)
         trained = load_trained(str(work_dir), dtype)
         self.config = trained.config
         self.tokenizer = trained.tokenizer
+        shortest = self.tokenizer.specials_of_pair + 2  # a token of either text
+        if max_length is not None and not shortest <= max_length <= positions:
+            raise ValueError(
+                f"max_length is {max_length}; expected {shortest} up to the model's {positions} "
+                "positions"
+            )
         self.usage = read_usage(Path(work_dir)) or self.unsaid
         usual = positions if self.usage is None else min(self.usage.max_length, positions)
         self.max_length = max_length or usual
         self._runner = BatchRunner(trained.model, self.max_length, batch_size)
+
+    @classmethod
+    def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
+        """Raises ValueError where a model has the head but learned something else with it."""
 
     @property
     def num_shapes(self) -> int:

@@ -77,7 +77,7 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> C
         if second is None:
             first = first[: max_length - 2]
         else:
-            first, second = cut_pair(first, second, max_length - 3)
+            first, second = cut_pair(first, second, max_length - tokenizer.specials_of_pair)
         firsts.append(first)
         seconds.append(second)
         truncated.append(len(first) + len(second or ()) < whole)

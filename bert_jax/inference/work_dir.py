@@ -23,6 +23,7 @@ from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_sharding
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
+PAIRS = "sentence_pairs"  # in the origin of a pretrained model: what its pairs were
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Hugging Face's config.json of a BERT, and ours."""
+"""Hugging Face's config.json, and ours."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.interop.huggingface_names import ARCHITECTURES
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.huggingface_family import Family
+from bert_jax.interop.huggingface_names import architecture_of, family_named, family_of
 from bert_jax.models.config import Activation, EncoderConfig
 from bert_jax.models.model import CLASSIFIERS, FIXED_LABELS, Head, ModelConfig, Problem
 
-# Ours to theirs, where the values are the same.
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_dim": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "ffn_dim": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "hidden_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "initializer_range": "initializer_range",
-}
 # Theirs to ours. The tanh forms differ from each other in the rounding of a constant.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -33,24 +21,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-# What their class takes when the file does not say; old files leave some of these out.
-DEFAULTS = {
-    "type_vocab_size": 2,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "layer_norm_eps": 1e-12,
-    "initializer_range": 0.02,
-    "max_position_embeddings": 512,
-    "hidden_act": "gelu",
-}
-# What their class can do and ours cannot: the one value that is understood.
-ONLY = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "is_encoder_decoder": False,
-}
-
 # Theirs to ours.
 PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single_label",
@@ -78,38 +48,36 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
       where: the file's name, for messages.
 
     Raises:
-      ValueError: it describes no BERT, or one that `EncoderConfig` cannot be.
+      ValueError: it describes none of the families, or one that `EncoderConfig` cannot be.
     """
-    kind = content.get("model_type", "bert")
-    if kind != "bert":
-        raise ValueError(
-            f"{where}: model_type is {kind!r}; expected 'bert', the one architecture that is "
-            "understood"
-        )
-    content = {**DEFAULTS, **content}
-    for key, understood in ONLY.items():
+    family = family_named(content, where)
+    content = {**family.defaults, **content}
+    for key, understood in family.only.items():
         if content.get(key) not in (None, understood):
             raise ValueError(
                 f"{where}: {key} is {content[key]!r}; only {understood!r} is understood"
             )
-    missing = [theirs for theirs in FIELDS.values() if theirs not in content]
+    missing = [theirs for theirs in family.fields.values() if theirs not in content]
     if missing:
-        raise ValueError(f"{where}: not a BERT's config: it lacks {', '.join(missing)}")
-    if str(content["hidden_act"]) not in ACTIVATIONS:
+        raise ValueError(f"{where}: not a {family.title}'s config: it lacks {', '.join(missing)}")
+    activation = content[family.activation]
+    if str(activation) not in ACTIVATIONS:
         raise ValueError(
-            f"{where}: hidden_act is {content['hidden_act']!r}; understood are "
+            f"{where}: {family.activation} is {activation!r}; understood are "
             f"{', '.join(ACTIVATIONS)}"
         )
-    values = {ours: _number(content, theirs, ours, where) for ours, theirs in FIELDS.items()}
+    values = {ours: _number(content, theirs, ours, where) for ours, theirs in family.fields.items()}
+    values |= {**family.constants, "activation": ACTIVATIONS[activation]}
     try:
-        return EncoderConfig(**values, activation=ACTIVATIONS[content["hidden_act"]])
-    except ValueError as error:
+        return EncoderConfig(**values | family.read(content))
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{where}: {error}") from error
 
 
 def _number(content: Mapping[str, Any], theirs: str, ours: str, where: str) -> Any:
     """A value of the type that our field has; JSON's 32.0 is no whole number here."""
-    value, whole = content[theirs], isinstance(getattr(EncoderConfig, ours), int)
+    # embedding_dim's default is None, and a number where it is given.
+    value, whole = content[theirs], not isinstance(getattr(EncoderConfig, ours), float)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         expected = "a whole number" if whole else "a number"
         raise ValueError(f"{where}: {theirs} is {value!r}; expected {expected}")
@@ -136,12 +104,14 @@ def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[st
     return tuple(labels)
 
 
-def head_dropout(content: Mapping[str, Any]) -> float:
-    """Dropout before a classifier: `classifier_dropout` if it is set, else that of the layers."""
-    own = content.get("classifier_dropout")
+def head_dropout(content: Mapping[str, Any], family: Family, head: Head) -> float:
+    """Dropout before a classifier: its own rate if that is set, else that of the layers."""
+    content = {**family.defaults, **content}
+    key = family.dropout_before(head)
+    own = content.get(key)
     if own is not None and (isinstance(own, bool) or not isinstance(own, (int, float))):
-        raise ValueError(f"classifier_dropout is {own!r}; expected a number")
-    return float({**DEFAULTS, **content}["hidden_dropout_prob"] if own is None else own)
+        raise ValueError(f"{key} is {own!r}; expected a number")
+    return float(content[family.fields["hidden_dropout"]] if own is None else own)
 
 
 def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
@@ -154,30 +124,39 @@ def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
     return PROBLEMS[told]
 
 
-def write_config(config: ModelConfig, pad_id: int) -> dict[str, Any]:
+def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """The content of a config.json that `transformers` builds the same model from.
 
     It has no place for what a fine-tuning run's model.json says besides the model: what the
     opposite of a single label is called, and how texts were read.
 
-    pad_id: the tokenizer's id of `[PAD]`.
+    tokenizer: whose ids of special tokens are written.
     """
-    encoder = config.encoder
+    encoder, family, pad_id = config.encoder, family_of(config.encoder), tokenizer.pad_id
+    if encoder.position_offset not in (0, pad_id + 1):
+        raise ValueError(
+            f"model.position_offset={encoder.position_offset}, but the tokenizer's padding has the "
+            f"id {pad_id}: Hugging Face's {family.title} begins its positions at {pad_id + 1} "
+            "then, and would read others than were learned"
+        )
     content: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[config.head]],
-        "model_type": "bert",
-        **{theirs: getattr(encoder, ours) for ours, theirs in FIELDS.items()},
-        "hidden_act": "gelu" if encoder.activation == "gelu" else "gelu_pytorch_tanh",
+        "architectures": [architecture_of(config)],
+        "model_type": family.model_type,
+        **{theirs: getattr(encoder, ours) for ours, theirs in family.fields.items()},
+        family.activation: "gelu" if encoder.activation == "gelu" else "gelu_pytorch_tanh",
         "pad_token_id": pad_id,
-        "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
         "dtype": "float32",
+        **family.write(encoder),
     }
+    if family.names_bounds:
+        content |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
     if config.labels:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}
     if config.head in CLASSIFIERS:
-        content["classifier_dropout"] = config.head_dropout
+        # Where their head has no rate of its own, it is that of the layers which stands there.
+        content.setdefault(family.dropout_before(config.head), config.head_dropout)
     if config.head == "classification":
         names = {ours: theirs for theirs, ours in PROBLEMS.items()}
         content["problem_type"] = names[config.problem]

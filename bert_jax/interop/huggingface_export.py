@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.huggingface_config import write_config
-from bert_jax.interop.huggingface_names import ENCODER, origins
+from bert_jax.interop.huggingface_names import family_of, origins
 from bert_jax.interop.huggingface_weights import SAFETENSORS
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -25,29 +25,32 @@ def write_directory(
     parameters: emptied as they are converted, so that they are never in memory twice.
 
     Raises:
-      ValueError: the model is none that Hugging Face's BERT can be.
+      ValueError: the model is none that Hugging Face's library can be.
     """
     places = origins(config)
-    content = json.dumps(write_config(config, tokenizer.pad_id), indent=2) + "\n"
+    content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
     tensors = {}
     for name, origin in places.items():
         values = np.asarray(parameters.pop(name))
         theirs = origin.name
         if config.head == "encoder":
-            theirs = theirs.removeprefix(ENCODER)
+            theirs = theirs.removeprefix(family_of(config.encoder).prefix)
         tensors[theirs] = np.ascontiguousarray(values.T if origin.transposed else values)
         del values
     assert not parameters, f"exported no {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
     tokenizer.save(target)
-    write_tokenizer_limit(target, config.encoder.max_positions)
+    change_tokenizer_config(target, model_max_length=config.encoder.max_positions)
+    if not config.encoder.num_segments:
+        # Their class without segments takes no such argument, which a BERT's tokenizer gives.
+        change_tokenizer_config(target, model_input_names=["input_ids", "attention_mask"])
     (target / "config.json").write_text(content, encoding="utf-8")
     # safetensors lets nobody but the owner read what it wrote.
     shutil.copymode(target / "config.json", target / SAFETENSORS)
 
 
-def write_tokenizer_limit(directory: Path, max_positions: int) -> None:
-    """Adds to tokenizer_config.json how many tokens the model takes, which a tokenizer cuts to."""
+def change_tokenizer_config(directory: Path, **values: object) -> None:
+    """Adds to tokenizer_config.json what of the model a tokenizer must know."""
     file = directory / "tokenizer_config.json"
-    content = json.loads(file.read_text(encoding="utf-8")) | {"model_max_length": max_positions}
+    content = json.loads(file.read_text(encoding="utf-8")) | values
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

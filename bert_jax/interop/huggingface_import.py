@@ -1,4 +1,4 @@
-"""A BERT of Hugging Face's as a model of ours, every tensor of it accounted for."""
+"""A model of Hugging Face's as one of ours, every tensor of it accounted for."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.foreign import Account, ForeignTensors, Origin, read, settle
 from bert_jax.interop.huggingface_config import read_encoder, read_object
+from bert_jax.interop.huggingface_family import Family
 from bert_jax.interop.huggingface_model import (
-    CLASSIFIER,
     Wanted,
     classifier_fits,
+    classifier_shape,
     model_config,
     with_table_sizes,
 )
-from bert_jax.interop.huggingface_names import POOLER, POSITION_TABLE, TIED, origins
+from bert_jax.interop.huggingface_names import family_of, origins
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.models.config import ComputeConfig, EncoderConfig
@@ -29,7 +30,6 @@ from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
 
 MASKED_LM_HEADS = ("pretraining", "masked_lm")
-PARTS = (POOLER, "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")
 BUFFERS = (".position_ids", ".token_type_ids")
 
 
@@ -80,10 +80,10 @@ def open_directory(
     *,
     tokenizer: Path | None = None,
 ) -> ForeignModel:
-    """Opens a Hugging Face directory of a BERT; reads its config and its tensors' names.
+    """Opens a Hugging Face directory; reads its config and its tensors' names.
 
     Args:
-      directory: holds config.json, weights, and vocab.txt or tokenizer.json.
+      directory: holds config.json, weights, and the files of a tokenizer.
       wanted: what of it to take.
       tokenizer: of the model, where `directory` does not hold it.
 
@@ -95,10 +95,11 @@ def open_directory(
     if not file.is_file():
         raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
     content = read_object(file)
+    encoder = read_encoder(content, str(file))
     return settle_directory(
         content,
-        read_encoder(content, str(file)),
-        NewestNames(open_weights(directory)),
+        encoder,
+        NewestNames(open_weights(directory), family_of(encoder)),
         _load_tokenizer(tokenizer or directory),
         directory,
         wanted,
@@ -141,14 +142,14 @@ def settle_directory(
         )
     config = model_config(content, encoder, tensors.shapes, wanted, source)
     fits = classifier_fits(content, tensors.shapes, config)
-    if wanted.labels and fits and CLASSIFIER in tensors.shapes:
+    if wanted.labels and fits and classifier_shape(tensors.shapes):
         notes.append(f"the scores of the source's classifier are now {', '.join(wanted.labels)}")
     if len(wanted.labels) == 1 and config.problem == "regression":
         notes.append("one label: a regression, whose score is the number itself (see --problem)")
     told = len(content.get("id2label") or {})
     if config.labels and not wanted.labels and told not in (0, len(config.labels)):
         notes.append(f"id2label names {told} labels, the classifier has {len(config.labels)}")
-    account = settle_bert(
+    account = settle_model(
         config,
         tensors,
         asked=wanted.head is not None,
@@ -156,11 +157,11 @@ def settle_directory(
         new_classifier=not fits,
     )
     if config.head in MASKED_LM_HEADS:
-        _check_tied(tensors, source)
+        _check_tied(tensors, family_of(encoder), source)
     return ForeignModel(source, config, tokenizer, account, tensors, notes)
 
 
-def settle_bert(
+def settle_model(
     config: ModelConfig,
     tensors: ForeignTensors,
     *,
@@ -168,47 +169,43 @@ def settle_bert(
     positions: int | None,
     new_classifier: bool,
 ) -> Account:
-    """The account of a BERT whose tensors have Hugging Face's names.
+    """The account of a model whose tensors have Hugging Face's names.
 
     asked: the head was asked for, and need not be the source's own. positions: take the first
     ones of a longer table; None takes a table of the config's size and no other. new_classifier:
     that of the source is of another task.
     """
-    places = origins(config)
+    places, family = origins(config), family_of(config.encoder)
     if new_classifier:
         places |= {f"classifier.{name}": Origin(f"(new).{name}") for name in ("kernel", "bias")}
-    places["encoder.embeddings.position"] = Origin(POSITION_TABLE, rows=positions)
+    rows = None if positions is None else config.encoder.position_offset + positions
+    places["encoder.embeddings.position"] = Origin(family.position_table, rows=rows)
     shapes = {name: shape.shape for name, shape in _definition(config).shapes.items()}
 
-    kept = {part_of(place.name) for place in places.values()}
+    kept = {family.part_of(place.name) for place in places.values()}
 
     def why_left_out(name: str) -> str | None:
         if name.endswith(BUFFERS):
             return "a buffer, no weights"
-        if name in TIED and config.head in MASKED_LM_HEADS:
-            return f"the same as {TIED[name]}"
-        part = part_of(name)
-        if new_classifier and part == part_of(CLASSIFIER):
+        if name in family.tied and config.head in MASKED_LM_HEADS:
+            return f"the same as {family.tied[name]}"
+        part = family.part_of(name)
+        if new_classifier and part == "classifier.":
             return "the classifier of another task, in whose place one is drawn anew"
-        if part and part not in kept and (asked or part == POOLER):
+        if part and part not in kept and (asked or part == family.pooler):
             return f"not part of a model with the head {config.head!r}"
         return None
 
     # A part of which there is anything is damaged if not all of it is there.
-    there = {part_of(name) for name in tensors.shapes}
+    there = {family.part_of(name) for name in tensors.shapes}
 
     def may_be_fresh(name: str) -> bool:
         if new_classifier and name.startswith("classifier."):
             return True
-        part = part_of(places[name].name)
+        part = family.part_of(places[name].name)
         return asked and not name.startswith("encoder.") and part not in there
 
     return settle(shapes, places, tensors, may_be_fresh=may_be_fresh, why_left_out=why_left_out)
-
-
-def part_of(name: str) -> str:
-    """Which part of `PARTS` a tensor belongs to; "" for the encoder and what is unknown."""
-    return next((part for part in PARTS if name.startswith(part)), "")
 
 
 def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
@@ -220,8 +217,8 @@ def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
         )
 
 
-def _check_tied(tensors: ForeignTensors, source: Path) -> None:
-    for copy, original in TIED.items():
+def _check_tied(tensors: ForeignTensors, family: Family, source: Path) -> None:
+    for copy, original in family.tied.items():
         if copy in tensors.shapes and original in tensors.shapes:
             if not np.array_equal(tensors.read(copy), tensors.read(original)):
                 raise ValueError(

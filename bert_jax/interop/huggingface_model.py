@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.interop.huggingface_config import head_dropout, read_labels, read_problem
-from bert_jax.interop.huggingface_names import (
-    ARCHITECTURES,
-    ENCODER,
-    POSITION_TABLE,
-    TOKEN_TABLE,
-)
+from bert_jax.interop.huggingface_family import Family
+from bert_jax.interop.huggingface_names import family_of, heads_of
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
 
-CLASSIFIER = "classifier.weight"
+# RoBERTa's classifier of sequences has two layers, and this is the last.
+_CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
+
+
+def classifier_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape of the layer that gives a classifier's scores, [scores, ...]; None without one."""
+    return next((shapes[name] for name in _CLASSIFIERS if name in shapes), None)
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,17 @@ def with_table_sizes(
     notes: list[str],
 ) -> EncoderConfig:
     """The encoder with the sizes that its tables have, where those may differ from the config."""
-    rows = shapes.get(TOKEN_TABLE, (encoder.vocab_size,))[0]
+    family = family_of(encoder)
+    rows = shapes.get(family.token_table, (encoder.vocab_size,))[0]
     if rows > encoder.vocab_size:
         notes.append(
             f"the token table has {rows:,} rows for a vocabulary of {encoder.vocab_size:,}: padded"
         )
         encoder = dataclasses.replace(encoder, vocab_size=rows)
-    positions = shapes.get(POSITION_TABLE, (encoder.max_positions,))[0]
     if max_positions is None:
         return encoder
+    there = shapes.get(family.position_table)
+    positions = there[0] - encoder.position_offset if there else encoder.max_positions
     if not 1 <= max_positions <= positions:
         raise ValueError(
             f"--max-positions is {max_positions}, the source has learned {positions}: expected 1 "
@@ -76,25 +80,25 @@ def model_config(
     Raises:
       ValueError: it is not told what a classifier is of, or a new one's labels.
     """
-    labels = wanted.labels
-    found = wanted.head or _head_of(shapes, _architectures(content), directory)
-    pooler = found != "encoder" or f"{ENCODER}pooler.dense.weight" in shapes
+    labels, family, scores = wanted.labels, family_of(encoder), classifier_shape(shapes)
+    found = wanted.head or _head_of(shapes, _architectures(content), family, directory)
+    pooler = found != "encoder" or _has_pooler(family, shapes)
     if found in ("classification", "tagging") and not labels:
-        weight = shapes.get(CLASSIFIER)
-        if weight is None or _another_task(content, found):
+        if scores is None or _another_task(content, found, family):
             raise ValueError(
                 f"--head {found}: {directory} has no such classifier, so one is drawn anew and "
                 "needs the names of its scores: --labels NAME NAME ..."
             )
-    if labels and not wanted.head and len(labels) != shapes.get(CLASSIFIER, (0,))[0]:
+    if labels and not wanted.head and len(labels) != (scores or (0,))[0]:
         raise ValueError(_wrong_labels(content, shapes, labels, directory))
     try:
         if found in ("classification", "tagging") and not labels:
-            labels = read_labels(content, found, shapes[CLASSIFIER][0])
+            assert scores is not None
+            labels = read_labels(content, found, scores[0])
         problem = wanted.problem or "single_label"
         if found == "classification" and not wanted.problem:
             problem = read_problem(content, len(labels))
-        dropout = head_dropout(content) if found in CLASSIFIERS else 0.0
+        dropout = head_dropout(content, family, found) if found in CLASSIFIERS else 0.0
         return ModelConfig(encoder, found, labels, pooler, dropout, problem)
     except ValueError as error:
         raise ValueError(f"{directory}: {error}") from error
@@ -106,12 +110,13 @@ def _wrong_labels(
     labels: tuple[str, ...],
     directory: Path,
 ) -> str:
-    if CLASSIFIER not in shapes:
+    scores = classifier_shape(shapes)
+    if scores is None:
         return (
             f"--labels: {directory} has no classifier to give names to; for a new one add --head "
             "with one of classification, tagging"
         )
-    names = read_labels(content, "classification", shapes[CLASSIFIER][0])
+    names = read_labels(content, "classification", scores[0])
     return (
         f"--labels gives {len(labels)} names, but the classifier of {directory} has {len(names)} "
         f"scores ({', '.join(names)}); for a new one in its place add --head"
@@ -122,16 +127,22 @@ def classifier_fits(
     content: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], config: ModelConfig
 ) -> bool:
     """Whether the source's classifier, if it has one, is the one that `config` wants."""
-    weight = shapes.get(CLASSIFIER)
-    if weight is None or config.head not in CLASSIFIERS:
+    scores = classifier_shape(shapes)
+    if scores is None or config.head not in CLASSIFIERS:
         return True
-    return not _another_task(content, config.head) and weight[0] == len(config.scores)
+    family = family_of(config.encoder)
+    return not _another_task(content, config.head, family) and scores[0] == len(config.scores)
 
 
-def _another_task(content: Mapping[str, Any], head: Head) -> bool:
+def _another_task(content: Mapping[str, Any], head: Head, family: Family) -> bool:
     """Whether config.json says that its classifier is of another kind than `head`."""
-    named = [a for a in _architectures(content) if a in map(ARCHITECTURES.get, CLASSIFIERS)]
-    return bool(named) and ARCHITECTURES[head] not in named
+    kinds = map(family.architectures.get, CLASSIFIERS)
+    named = set(_architectures(content)).intersection(kinds)
+    return bool(named) and family.architectures[head] not in named
+
+
+def _has_pooler(family: Family, shapes: Collection[str]) -> bool:
+    return bool(family.pooler) and any(name.startswith(family.pooler) for name in shapes)
 
 
 def _architectures(content: Mapping[str, Any]) -> list[str]:
@@ -139,10 +150,12 @@ def _architectures(content: Mapping[str, Any]) -> list[str]:
     return [found] if isinstance(found, str) else list(found)
 
 
-def _head_of(names: Collection[str], architectures: list[str], directory: Path) -> Head:
+def _head_of(
+    names: Collection[str], architectures: list[str], family: Family, directory: Path
+) -> Head:
     """The head that takes in most of what is there."""
-    masked_lm = any(name.startswith("cls.predictions.transform.") for name in names)
-    next_sentence = any(name.startswith("cls.seq_relationship.") for name in names)
+    masked_lm = any(name.startswith(family.masked_lm) for name in names)
+    next_sentence = any(family.pairs and name.startswith(family.pairs) for name in names)
     if masked_lm or next_sentence:
         if masked_lm and next_sentence:
             return "pretraining"
@@ -151,7 +164,7 @@ def _head_of(names: Collection[str], architectures: list[str], directory: Path) 
         return "span"
     if not any(name.startswith("classifier.") for name in names):
         return "encoder"
-    heads: dict[str, Head] = {theirs: ours for ours, theirs in ARCHITECTURES.items()}  # type: ignore[misc]
+    heads = heads_of(family)
     for architecture in architectures:
         if heads.get(architecture) in CLASSIFIERS:
             return heads[architecture]

@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 
 from bert_jax.interop.comparison import Outputs, Sizes
 from bert_jax.interop.huggingface_config import read_encoder, read_object
-from bert_jax.interop.huggingface_names import ARCHITECTURES, POOLER
+from bert_jax.interop.huggingface_family import Family
+from bert_jax.interop.huggingface_names import family_of, heads_of
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.interop.probes import Probe
@@ -21,6 +22,7 @@ LOGITS: dict[Head, dict[str, str]] = {
     "pretraining": {
         "prediction_logits": "token_logits",
         "seq_relationship_logits": "next_sentence_logits",
+        "sop_logits": "next_sentence_logits",  # ALBERT's
     },
     "masked_lm": {"logits": "token_logits"},
     "next_sentence": {"logits": "next_sentence_logits"},
@@ -49,22 +51,23 @@ class HuggingFaceSide:
         except ImportError as error:
             raise ValueError(
                 f"{directory}: a Hugging Face directory takes PyTorch and transformers to run: "
-                "pip install 'bert_jax[torch]'"
+                "pip install -e '.[torch]'"
             ) from error
         transformers.logging.disable_progress_bar()
         file = directory / "config.json"
         content = read_object(file)
         encoder = read_encoder(content, str(file))
-        named = (content.get("architectures") or ["BertModel"])[0]
-        heads: dict[str, Head] = {theirs: ours for ours, theirs in ARCHITECTURES.items()}  # type: ignore[misc]
+        self._family = family = family_of(encoder)
+        named = (content.get("architectures") or [family.architectures["encoder"]])[0]
+        heads = heads_of(family)
         if named not in heads:
             raise ValueError(
                 f"{file}: architectures is {named}; expected one of {', '.join(heads)}"
             )
         self._head = heads[named]
         self._torch = torch
-        # A BertModel has a pooler unless it is told to have none.
-        bare = self._head == "encoder" and not has_pooler_weights(directory)
+        # A bare model has a pooler unless it is told to have none, where there is one at all.
+        bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, family)
         options = {"add_pooling_layer": False} if bare else {}
         try:
             self._model, loading = getattr(transformers, named).from_pretrained(
@@ -97,27 +100,46 @@ class HuggingFaceSide:
         ]
         if self._head == "multiple_choice":
             tensors = [tensor[:, None] for tensor in tensors]
-        names = ("input_ids", "attention_mask", "token_type_ids")
+        given_names = ("input_ids", "attention_mask", "token_type_ids")
+        inputs = dict(zip(given_names, tensors, strict=True))
+        if self.sizes is not None and not self.sizes.num_segments:
+            del inputs["token_type_ids"]
         with self._torch.no_grad():
-            given = self._model(**dict(zip(names, tensors, strict=True)), output_hidden_states=True)
+            given = self._model(**inputs, output_hidden_states=True)
             found = self._named(given)
         return {name: tensor.numpy().astype(np.float32) for name, tensor in found.items()}
+
+    def _pooled(self, hidden: Any) -> Any:
+        """What the dense layer on the first token gives, wherever the family has it."""
+        model, first = self._model, hidden[:, 0]
+        if hasattr(model, "pre_classifier"):
+            return self._torch.relu(model.pre_classifier(first))
+        if hasattr(getattr(model, "classifier", None), "out_proj"):
+            return self._torch.tanh(model.classifier.dense(first))
+        prefix = self._family.prefix.removesuffix(".")
+        bare = model if self._head == "encoder" else getattr(model, prefix)
+        pooler = getattr(bare, "pooler", None)
+        if pooler is None or isinstance(pooler, self._torch.nn.Linear):
+            return None if pooler is None else self._torch.tanh(pooler(first))
+        return pooler(hidden)
 
     def _named(self, given: Any) -> dict[str, Any]:
         """Their outputs under our names."""
         found = {f"hidden_{n}": states for n, states in enumerate(given.hidden_states)}
         found["hidden"] = given.hidden_states[-1]
-        bert = self._model if self._head == "encoder" else self._model.bert
-        if bert.pooler is not None:
-            found["pooled"] = bert.pooler(given.hidden_states[-1])
+        pooled = self._pooled(given.hidden_states[-1])
+        if pooled is not None:
+            found["pooled"] = pooled
         for theirs, ours in LOGITS.get(self._head, {}).items():
-            found[ours] = given[theirs]
+            if theirs in given:
+                found[ours] = given[theirs]
         if self._head == "span":
             ends = (given["start_logits"], given["end_logits"])
             found["logits"] = self._torch.stack(ends, dim=-1)
         return found
 
 
-def has_pooler_weights(directory: Path) -> bool:
+def _has_pooler(directory: Path, family: Family) -> bool:
     """Whether the weights of a directory hold a pooler; ValueError if they cannot be read."""
-    return any(name.startswith(POOLER) for name in NewestNames(open_weights(directory)).shapes)
+    names = NewestNames(open_weights(directory), family).shapes
+    return any(name.startswith(family.pooler) for name in names)

@@ -150,7 +150,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
         import torch
     except ImportError as error:
         raise ValueError(
-            f"{file}: a PyTorch pickle takes PyTorch to read: pip install 'bert_jax[torch]', or "
+            f"{file}: a PyTorch pickle takes PyTorch to read: pip install -e '.[torch]', or "
             f"use the model's {SAFETENSORS} if it has one"
         ) from error
     try:

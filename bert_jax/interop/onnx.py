@@ -15,7 +15,8 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop import onnx_graph
 from bert_jax.interop.comparison import Outputs, Sizes
 from bert_jax.interop.huggingface_config import write_config
-from bert_jax.interop.huggingface_names import has_pooler
+from bert_jax.interop.huggingface_family import has_pooler
+from bert_jax.interop.huggingface_names import refusal_of
 from bert_jax.interop.probes import Probe
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -66,8 +67,8 @@ def write_onnx(
     model.metadata_props[_METADATA] = json.dumps(told)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
     tokenizer.save(target)
-    if encoder.norm == "post" and encoder.positions == "learned":  # what config.json can say
-        content = json.dumps(write_config(config, tokenizer.pad_id), indent=2) + "\n"
+    if refusal_of(config) is None:  # what config.json can say
+        content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
         (target / "config.json").write_text(content, encoding="utf-8")
 
 

@@ -91,14 +91,20 @@ def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) 
     if encoder.positions == "learned":
         table = graph.weight(f"{prefix}.position")
     else:
-        values = sinusoidal_positions(encoder.max_positions, encoder.hidden_dim)
+        values = sinusoidal_positions(encoder.max_positions, encoder.table_dim)
         table = graph.table(f"{prefix}.position", values.astype(np.float32))
-    length = graph.op("Shape", token_ids, start=1, end=2)
-    rows = graph.op("Slice", table, graph.constant([0]), length, graph.constant([0]))
+    begin = graph.constant([encoder.position_offset])
+    end = graph.op("Shape", token_ids, start=1, end=2)
+    if encoder.position_offset:
+        end = graph.op("Add", end, begin)
+    rows = graph.op("Slice", table, begin, end, graph.constant([0]))
     x = graph.op("Add", x, rows)
     if encoder.num_segments:
-        x = graph.op("Add", x, graph.op("Gather", graph.weight(f"{prefix}.segment"), segment_ids))
-    return graph.norm(x, f"{prefix}.norm")
+        # A single segment is every token's, whatever the ids say.
+        ids = graph.constant([[0]]) if encoder.num_segments == 1 else segment_ids
+        x = graph.op("Add", x, graph.op("Gather", graph.weight(f"{prefix}.segment"), ids))
+    x = graph.norm(x, f"{prefix}.norm")
+    return x if encoder.embedding_dim is None else graph.dense(x, f"{prefix}.projection")
 
 
 def mask_bias(graph: GraphBuilder, attention_mask: ir.Value) -> ir.Value:
@@ -128,13 +134,15 @@ def attention(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir
     return graph.dense(merged, f"{name}.output")
 
 
-def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir.Value:
+def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, number: int) -> ir.Value:
     """One layer, with its LayerNorms after or before, as bert_jax/models/encoder.py."""
+    first, second = (f"encoder.layers.{n}" for n in graph.config.encoder.owners(number))
 
     def ffn(y: ir.Value) -> ir.Value:
-        return graph.dense(graph.activation(graph.dense(y, f"{name}.ffn.up")), f"{name}.ffn.down")
+        up = graph.dense(y, f"{second}.ffn.up")
+        return graph.dense(graph.activation(up), f"{second}.ffn.down")
 
-    attention_name, norms = f"{name}.attention", (f"{name}.attention_norm", f"{name}.ffn_norm")
+    attention_name, norms = f"{first}.attention", (f"{first}.attention_norm", f"{second}.ffn_norm")
     if graph.config.encoder.norm == "post":
         x = graph.norm(graph.op("Add", attention(graph, x, bias, attention_name), x), norms[0])
         return graph.norm(graph.op("Add", ffn(x), x), norms[1])
@@ -149,16 +157,17 @@ def hidden_states(
     states = [embeddings(graph, token_ids, segment_ids)]
     bias = mask_bias(graph, attention_mask)
     for number in range(graph.config.encoder.num_layers):
-        states.append(layer(graph, states[-1], bias, f"encoder.layers.{number}"))
+        states.append(layer(graph, states[-1], bias, number))
     if graph.config.encoder.norm == "pre":
         states[-1] = graph.norm(states[-1], "encoder.final_norm")
     return states
 
 
 def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    """tanh of a dense layer on the first token's vector."""
+    """tanh, or what the config says, of a dense layer on the first token's vector."""
     first = graph.op("Gather", hidden, graph.constant(0), axis=1)
-    return graph.op("Tanh", graph.dense(first, "pooler.dense"))
+    activation = "Tanh" if graph.config.encoder.pooler_activation == "tanh" else "Relu"
+    return graph.op(activation, graph.dense(first, "pooler.dense"))
 
 
 def token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:

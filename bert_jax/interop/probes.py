@@ -41,8 +41,13 @@ class Probe:
         return int(self.attention_mask.sum())
 
 
-def random_probe(vocab_size: int, num_segments: int, max_positions: int, seed: int) -> Probe:
-    """Rows of random tokens: the first fills every position (up to 512), the last is short."""
+def random_probe(
+    vocab_size: int, num_segments: int, max_positions: int, seed: int, pad_id: int = 0
+) -> Probe:
+    """Rows of random tokens: the first fills every position (up to 512), the last is short.
+
+    pad_id: of padding. It stands nowhere else: Hugging Face's RoBERTa counts positions by it.
+    """
     rng = np.random.default_rng(seed)
     length = min(max_positions, MOST_POSITIONS)
     shape = (ROWS, length)
@@ -52,12 +57,13 @@ def random_probe(vocab_size: int, num_segments: int, max_positions: int, seed: i
     # A few switches a row, so that every segment stands at many positions.
     runs = np.cumsum(rng.random(shape) < 4 / length, axis=1)
     segments = (runs % max(num_segments, 1)) * mask
-    token_ids = rng.integers(0, vocab_size, shape) * mask
+    token_ids = rng.integers(0, vocab_size - 1, shape)
+    token_ids = np.where(mask == 1, token_ids + (token_ids >= pad_id), pad_id)
     return Probe("random", token_ids.astype(np.int32), segments.astype(np.int32), mask)
 
 
 def sentence_probe(tokenizer: Tokenizer, num_segments: int, max_positions: int) -> Probe:
-    """`[CLS] first [SEP] second [SEP]` of every pair of `SENTENCES`, padded to the longest."""
+    """Every pair of `SENTENCES` as the tokenizer's model reads it, padded to the longest."""
     flat = [text for pair in SENTENCES for text in pair]
     encoded = tokenizer.encode_batch(flat, specials_as_text=True)
     rows = []
@@ -65,6 +71,8 @@ def sentence_probe(tokenizer: Tokenizer, num_segments: int, max_positions: int) 
         ids = [tokenizer.cls_id, *first, tokenizer.sep_id]
         segments = [0] * len(ids)
         if second:
+            ids += [tokenizer.sep_id] * (tokenizer.separators_between - 1)
+            segments += [0] * (tokenizer.separators_between - 1)
             ids += [*second, tokenizer.sep_id]
             segments += [min(1, max(num_segments - 1, 0))] * (len(second) + 1)
         rows.append((ids[:max_positions], segments[:max_positions]))

@@ -15,6 +15,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.huggingface_config import read_encoder, read_object
 from bert_jax.interop.huggingface_import import ForeignModel, settle_directory
 from bert_jax.interop.huggingface_model import Wanted
+from bert_jax.interop.huggingface_names import family_of
 from bert_jax.interop.huggingface_newest import NewestNames
 
 CONFIG = "bert_config.json"
@@ -54,7 +55,7 @@ class CheckpointVariables:
         except ImportError as error:
             raise ValueError(
                 f"{prefix}: a TensorFlow checkpoint takes TensorFlow to read: "
-                "pip install 'bert_jax[tensorflow]'"
+                "pip install -e '.[tensorflow]'"
             ) from error
         try:
             self._reader: Any = tensorflow.train.load_checkpoint(str(prefix))
@@ -131,7 +132,7 @@ def open_checkpoint(
     found = settle_directory(
         content,
         encoder,
-        NewestNames(variables),
+        NewestNames(variables, family_of(encoder)),
         Tokenizer.load(tokenizer or prefix.parent),
         prefix,
         wanted,

@@ -21,19 +21,27 @@ def document_mask(document_ids: jax.Array) -> jax.Array:
     return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
 
 
+def scaled_scores(query: jax.Array, key: jax.Array) -> jax.Array:
+    """Of [batch, length, num_heads, head_dim] in float32: [batch, num_heads, from, to].
+
+    The products divided by the root of `head_dim`, nothing hidden (Vaswani et al. 2017, 3.2.1).
+    """
+    return attention_scores(query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype), key)
+
+
 def xla_attention(
-    query: jax.Array,
-    key: jax.Array,
+    scores: jax.Array,
     value: jax.Array,
     document_ids: jax.Array | None,
     packed: bool,
     dropout_rate: float,
     dropout_key: jax.Array | None,
 ) -> jax.Array:
-    """Scaled dot-product attention, softmax in float32 (Vaswani et al. 2017, section 3.2.1).
+    """The values weighted by a softmax in float32 (Vaswani et al. 2017, section 3.2.1).
 
     Args:
-      query, key, value: [batch, length, num_heads, head_dim].
+      scores: see `scaled_scores`.
+      value: [batch, length, num_heads, head_dim].
       document_ids: [batch, length], or None when nothing is hidden.
       packed: see `SelfAttention`.
       dropout_rate: of the attention probabilities.
@@ -42,8 +50,6 @@ def xla_attention(
     Returns:
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
-    query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-    scores = attention_scores(query, key)
     if document_ids is not None:
         # In a row of one document padding sees the tokens, as it does in cuDNN's kernel and in
         # other BERTs: a span's softmax has the scores of padding in it.
@@ -95,7 +101,9 @@ class SelfAttention(nnx.Module):
         document_ids: jax.Array | None,
         packed: bool,
         dropout_key: jax.Array | None,
-    ) -> jax.Array:
+        *,
+        return_scores: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Attends within each document.
 
         Args:
@@ -104,22 +112,28 @@ class SelfAttention(nnx.Module):
             0/1 attention mask is the case of one document a row, padded at its end.
           packed: whether a row may hold several documents.
           dropout_key: None when evaluating.
+
+        Returns:
+          What was attended to, like `x`, and the `scaled_scores` where asked for.
         """
         heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
         axes = ("batch", None, "heads", None)
         query = constrain(self.query(x).reshape(heads), *axes)
         key = constrain(self.key(x).reshape(heads), *axes)
         value = constrain(self.value(x).reshape(heads), *axes)
+        scores = None
+        if self.backend == "xla" or return_scores:
+            scores = scaled_scores(query, key)
         if self.backend == "cudnn":
             attended = cudnn_attention(query, key, value, document_ids, packed)
         else:
+            assert scores is not None
             attended = xla_attention(
-                query,
-                key,
+                scores,
                 value,
                 document_ids,
                 packed,
                 self.config.attention_dropout,
                 dropout_key,
             )
-        return self.output(attended.reshape(x.shape))
+        return self.output(attended.reshape(x.shape)), scores if return_scores else None

@@ -77,11 +77,15 @@ class SentenceClassifier(Classifier):
     ):
         super().__init__(config, compute, rngs, scores=scores, dropout=dropout)
         self.pooler = Pooler(config, compute, rngs)
+        self.drops_pooler_input = config.pooler_dropout
 
     def read_out(
         self, hidden: jax.Array, dropout_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
         """`pooled` [batch, hidden_dim] and float32 `logits` [batch, scores] of the last layer."""
+        if self.drops_pooler_input and dropout_key is not None:
+            first, dropout_key = jax.random.split(dropout_key)
+            hidden = dropout(hidden[:, :1], self.dropout, first)
         pooled = self.pooler(hidden)
         return {"pooled": pooled, "logits": self._logits(pooled, dropout_key)}
 

@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 Activation = Literal["gelu", "gelu_tanh"]
 PositionKind = Literal["learned", "sinusoidal"]
 NormPlacement = Literal["post", "pre"]
+Sharing = Literal["none", "all", "attention", "ffn"]
+PoolerActivation = Literal["tanh", "relu"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 AttentionBackend = Literal["auto", "xla", "cudnn"]
 Remat = Literal["none", "dots", "layer"]
@@ -30,10 +32,26 @@ def _require_choice(name: str, value: Any, choices: Any) -> None:
 class EncoderConfig:
     """Architecture of a BERT-family encoder; everything that decides the shape of its parameters.
 
-    The defaults are BERT-base (Devlin et al. 2019, section 3 and appendix A.2).
+    The defaults are BERT-base (Devlin et al. 2019, section 3 and appendix A.2). RoBERTa, ALBERT and
+    DistilBERT are other values, not other classes:
+
+    embedding_dim: of the three tables and of the masked-LM head's transform, with a dense layer
+      between the tables and the layers of `hidden_dim` (Lan et al. 2020, section 3.1, "factorized
+      embedding parameterization"); None for tables of `hidden_dim` and no such layer.
+    max_positions: the longest sequence. position_offset: rows of the position table before the one
+      of the first token, which nothing reads: 2 in RoBERTa's release.
+    num_segments: 0 for no table; with 1 its only row is added to every token, whatever segment the
+      batch says it is in (RoBERTa's release).
+    sharing: what the layers of a group have in common: nothing, all parameters, those of attention
+      or those of the feed-forward part, each with its LayerNorm (Lan et al. 2020, section 3.1).
+    num_groups: into which as many consecutive layers each are divided for that.
+    pooler_activation: of the dense layer on `[CLS]`: "tanh", or DistilBERT's "relu".
+    pooler_dropout: whether a classifier of sequences also drops out what its pooler reads
+      (RoBERTa's release).
 
     Raises:
-      ValueError: a value is out of range or `hidden_dim` does not split over `num_heads`.
+      ValueError: a value is out of range, `hidden_dim` does not split over `num_heads`, or the
+        layers do not divide into groups.
     """
 
     vocab_size: int = 30_522
@@ -50,6 +68,12 @@ class EncoderConfig:
     initializer_range: float = 0.02
     positions: PositionKind = "learned"
     norm: NormPlacement = "post"
+    embedding_dim: int | None = None
+    position_offset: int = 0
+    sharing: Sharing = "none"
+    num_groups: int = 1
+    pooler_activation: PoolerActivation = "tanh"
+    pooler_dropout: bool = False
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim"):
@@ -71,47 +95,56 @@ class EncoderConfig:
         _require_choice("activation", self.activation, Activation)
         _require_choice("positions", self.positions, PositionKind)
         _require_choice("norm", self.norm, NormPlacement)
+        _require_choice("sharing", self.sharing, Sharing)
+        _require_choice("pooler_activation", self.pooler_activation, PoolerActivation)
         _require(
-            self.positions != "sinusoidal" or self.hidden_dim % 2 == 0,
-            f"hidden_dim={self.hidden_dim}: sinusoidal positions need an even hidden_dim",
+            self.embedding_dim is None or self.embedding_dim >= 1,
+            f"embedding_dim={self.embedding_dim}: must be at least 1, or None for hidden_dim",
         )
+        dim = "embedding_dim" if self.embedding_dim else "hidden_dim"
+        _require(
+            self.positions != "sinusoidal" or self.table_dim % 2 == 0,
+            f"{dim}={self.table_dim}: sinusoidal positions need an even {dim}",
+        )
+        _require(
+            self.position_offset == 0 or (self.position_offset > 0 and self.positions == "learned"),
+            f"position_offset={self.position_offset}: rows of a learned table, 0 or more",
+        )
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        _require(
+            self.num_groups == 1 or self.sharing != "none",
+            f"num_groups={self.num_groups}, but sharing='none': layers share within a group; set "
+            "sharing to 'all', 'attention' or 'ffn'",
+        )
+        _require(
+            1 <= self.num_groups <= self.num_layers and self.num_layers % self.num_groups == 0,
+            f"num_groups={self.num_groups} does not divide num_layers={self.num_layers}: every "
+            "group has as many layers",
+        )
+
+    @property
+    def table_dim(self) -> int:
+        """Features of a row of the embedding tables."""
+        return self.hidden_dim if self.embedding_dim is None else self.embedding_dim
 
     @property
     def head_dim(self) -> int:
         """Features of one attention head."""
         return self.hidden_dim // self.num_heads
 
-    @classmethod
-    def variant(cls, name: str, **changes: Any) -> EncoderConfig:
-        """A published size by name, with `changes` applied.
+    def owners(self, layer: int) -> tuple[int, int]:
+        """The layers whose attention and whose feed-forward parameters are those of `layer`.
 
-        tiny, mini, small and medium: Turc et al. 2019, "Well-Read Students Learn Better", table 1.
-        base and large: Devlin et al. 2019, section 3.
-
-        Raises:
-          ValueError: no such variant.
+        Both counted from 0; the first layer of a group has what the group shares.
         """
-        if name not in VARIANTS:
-            raise ValueError(f"unknown variant {name!r}: expected one of {', '.join(VARIANTS)}")
-        num_layers, hidden_dim = VARIANTS[name]
-        values: dict[str, Any] = dict(
-            num_layers=num_layers,
-            hidden_dim=hidden_dim,
-            num_heads=hidden_dim // 64,
-            ffn_dim=4 * hidden_dim,
+        size = self.num_layers // self.num_groups
+        first = layer - layer % size
+        return (
+            first if self.sharing in ("all", "attention") else layer,
+            first if self.sharing in ("all", "ffn") else layer,
         )
-        return cls(**(values | changes))
-
-
-# name: (num_layers, hidden_dim); heads have 64 features and the FFN is 4 x hidden in all of them.
-VARIANTS: dict[str, tuple[int, int]] = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-    "large": (24, 1024),
-}
 
 
 @dataclass(frozen=True)

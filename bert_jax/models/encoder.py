@@ -24,10 +24,13 @@ class EncoderOutput(NamedTuple):
     hidden: [batch, length, hidden_dim], the last layer's output.
     hidden_states: the embeddings and every layer's output, num_layers + 1 arrays like `hidden`,
       or None when not asked for.
+    attention_scores: every layer's before the softmax, num_layers float32 arrays
+      [batch, num_heads, from, to] with nothing hidden, or None when not asked for.
     """
 
     hidden: jax.Array
     hidden_states: tuple[jax.Array, ...] | None
+    attention_scores: tuple[jax.Array, ...] | None = None
 
 
 class FeedForward(nnx.Module):
@@ -47,46 +50,75 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Self-attention and feed-forward, each with dropout, a residual sum and a LayerNorm.
+    """What a layer has of its own: self-attention and feed-forward, each with a LayerNorm.
 
-    norm="post": norm(x + f(x)), the original (Vaswani et al. 2017). norm="pre": x + f(norm(x))
-    (Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture").
+    attention, ffn: whether it has that part, or takes it from another layer.
     """
 
-    def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        self.config = config
-        self.attention = SelfAttention(config, compute, rngs)
-        self.attention_norm = layer_norm(config.hidden_dim, config, compute, rngs)
-        self.ffn = FeedForward(config, compute, rngs)
-        self.ffn_norm = layer_norm(config.hidden_dim, config, compute, rngs)
-
-    def __call__(
+    def __init__(
         self,
-        x: jax.Array,
-        document_ids: jax.Array | None,
-        packed: bool,
-        dropout_key: jax.Array | None,
-    ) -> jax.Array:
-        """[batch, length, hidden_dim] to the same; arguments as `SelfAttention.__call__`."""
-        keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
-        rate = self.config.hidden_dropout
-        if self.config.norm == "post":
-            update = self.attention(x, document_ids, packed, keys[0])
-            x = self.attention_norm(x + dropout(update, rate, keys[1]))
-            return self.ffn_norm(x + dropout(self.ffn(x), rate, keys[2]))
-        update = self.attention(self.attention_norm(x), document_ids, packed, keys[0])
-        x = x + dropout(update, rate, keys[1])
-        return x + dropout(self.ffn(self.ffn_norm(x)), rate, keys[2])
+        config: EncoderConfig,
+        compute: ComputeConfig,
+        rngs: nnx.Rngs,
+        *,
+        attention: bool,
+        ffn: bool,
+    ):
+        if attention:
+            self.attention = SelfAttention(config, compute, rngs)
+            self.attention_norm = layer_norm(config.hidden_dim, config, compute, rngs)
+        if ffn:
+            self.ffn = FeedForward(config, compute, rngs)
+            self.ffn_norm = layer_norm(config.hidden_dim, config, compute, rngs)
 
 
-LayerStep = Callable[[Layer, jax.Array, jax.Array | None], jax.Array]
+class LayerParts(NamedTuple):
+    """The layers that a layer has its attention and its feed-forward part from."""
+
+    attention: Layer
+    ffn: Layer
+
+
+def apply_layer(
+    config: EncoderConfig,
+    parts: LayerParts,
+    x: jax.Array,
+    document_ids: jax.Array | None,
+    packed: bool,
+    dropout_key: jax.Array | None,
+    *,
+    return_scores: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """[batch, length, hidden_dim] to the same; arguments and results as `SelfAttention.__call__`.
+
+    Each part with dropout and a residual sum. norm="post": norm(x + f(x)), the original (Vaswani
+    et al. 2017). norm="pre": x + f(norm(x)) (Xiong et al. 2020, "On Layer Normalization in the
+    Transformer Architecture").
+    """
+    keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
+    rate = config.hidden_dropout
+    attention, attention_norm = parts.attention.attention, parts.attention.attention_norm
+    ffn, ffn_norm = parts.ffn.ffn, parts.ffn.ffn_norm
+    read = x if config.norm == "post" else attention_norm(x)
+    update, scores = attention(read, document_ids, packed, keys[0], return_scores=return_scores)
+    x = x + dropout(update, rate, keys[1])
+    if config.norm == "post":
+        x = attention_norm(x)
+        return ffn_norm(x + dropout(ffn(x), rate, keys[2])), scores
+    return x + dropout(ffn(ffn_norm(x)), rate, keys[2]), scores
+
+
+LayerStep = Callable[[LayerParts, jax.Array, jax.Array | None], tuple[jax.Array, jax.Array | None]]
 
 
 class Pooler(nnx.Module):
-    """tanh of a dense layer on the `[CLS]` vectors (Devlin et al. 2019, section 3.1)."""
+    """tanh, or what the config says, of a dense layer on the `[CLS]` vectors.
+
+    Devlin et al. 2019, section 3.1.
+    """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        dim = config.hidden_dim
+        dim, self.activation = config.hidden_dim, config.pooler_activation
         self.dense = dense(dim, dim, ("embed", None), config, compute, rngs)
 
     def __call__(self, hidden: jax.Array, cls_positions: jax.Array | None = None) -> jax.Array:
@@ -99,19 +131,28 @@ class Pooler(nnx.Module):
         Returns:
           [batch, count, hidden_dim], or [batch, hidden_dim] where `cls_positions` is None.
         """
-        if cls_positions is None:
-            return jnp.tanh(self.dense(hidden[:, 0]))
-        return jnp.tanh(self.dense(select_rows(hidden, cls_positions)))
+        cls = hidden[:, 0] if cls_positions is None else select_rows(hidden, cls_positions)
+        x = self.dense(cls)
+        return jnp.tanh(x) if self.activation == "tanh" else jax.nn.relu(x)
 
 
 class Encoder(nnx.Module):
     """Embeddings and `num_layers` layers; heads and pooler sit on top."""
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
+        if compute.scan_layers and config.sharing in ("attention", "ffn"):
+            raise ValueError(
+                f"compute.scan_layers=True with model.sharing={config.sharing!r}: layers that have "
+                "a part in common only are no loop over equal ones; set compute.scan_layers=False"
+            )
         self.config = config
         self.compute = compute
         self.embeddings = Embeddings(config, compute, rngs)
-        self.layers = nnx.List([Layer(config, compute, rngs) for _ in range(config.num_layers)])
+        layers = []
+        for number in range(config.num_layers):
+            attention, ffn = (owner == number for owner in config.owners(number))
+            layers.append(Layer(config, compute, rngs, attention=attention, ffn=ffn))
+        self.layers = nnx.List(layers)
         if config.norm == "pre":
             self.final_norm = layer_norm(config.hidden_dim, config, compute, rngs)
 
@@ -125,6 +166,7 @@ class Encoder(nnx.Module):
         packed: bool = True,
         dropout_key: jax.Array | None = None,
         return_hidden_states: bool = False,
+        return_attention_scores: bool = False,
     ) -> EncoderOutput:
         """Encodes a batch.
 
@@ -135,31 +177,50 @@ class Encoder(nnx.Module):
           packed: False promises that no row holds more than one document and that padding comes
             last, which lets attention backends skip building a mask.
           dropout_key: None when evaluating; the same key draws the same dropout.
-          return_hidden_states: also return what every layer gave.
+          return_hidden_states, return_attention_scores: also return what every layer gave; the
+            layers are then unrolled.
         """
         count = self.config.num_layers + 1
         keys = None if dropout_key is None else jax.random.split(dropout_key, count)
         x = self.embeddings(token_ids, segment_ids, position_ids, None if keys is None else keys[0])
         x = constrain(x, "batch", None, None)
         states = [x]
-        if self.compute.scan_layers and not return_hidden_states:
+        scores: list[jax.Array] = []
+        if self.compute.scan_layers and not (return_hidden_states or return_attention_scores):
             x = self._scan(x, document_ids, packed, None if keys is None else keys[1:])
         else:
-            step = self._layer_step(document_ids, packed)
-            for number, layer in enumerate(self.layers, start=1):
-                x = step(layer, x, None if keys is None else keys[number])
+            step = self._layer_step(document_ids, packed, return_attention_scores)
+            for number in range(self.config.num_layers):
+                key = None if keys is None else keys[number + 1]
+                x, seen = step(self._parts(number), x, key)
                 states.append(x)
+                if seen is not None:
+                    scores.append(seen)
         if self.config.norm == "pre":
             x = self.final_norm(x)
             states[-1] = x
-        return EncoderOutput(x, tuple(states) if return_hidden_states else None)
+        return EncoderOutput(
+            x,
+            tuple(states) if return_hidden_states else None,
+            tuple(scores) if return_attention_scores else None,
+        )
 
-    def _layer_step(self, document_ids: jax.Array | None, packed: bool) -> LayerStep:
-        """One layer as a function of (layer, x, key), rematerialised as the config asks."""
+    def _parts(self, number: int) -> LayerParts:
+        attention, ffn = self.config.owners(number)
+        return LayerParts(self.layers[attention], self.layers[ffn])
 
-        def step(layer: Layer, x: jax.Array, key: jax.Array | None) -> jax.Array:
-            x = layer(x, document_ids, packed, key)
-            return constrain(x, "batch", None, None)
+    def _layer_step(
+        self, document_ids: jax.Array | None, packed: bool, return_scores: bool
+    ) -> LayerStep:
+        """One layer as a function of (its parts, x, key), rematerialised as the config asks."""
+
+        def step(
+            parts: LayerParts, x: jax.Array, key: jax.Array | None
+        ) -> tuple[jax.Array, jax.Array | None]:
+            x, scores = apply_layer(
+                self.config, parts, x, document_ids, packed, key, return_scores=return_scores
+            )
+            return constrain(x, "batch", None, None), scores
 
         if self.compute.remat == "none":
             return step
@@ -175,14 +236,28 @@ class Encoder(nnx.Module):
         packed: bool,
         keys: jax.Array | None,
     ) -> jax.Array:
-        """Runs the layers as one `lax.scan` over their stacked parameters."""
-        step = self._layer_step(document_ids, packed)
-        layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *self.layers)
+        """Runs the layers as one `lax.scan` over their stacked parameters.
+
+        Layers that share all they have are a loop over one of them, inside.
+        """
+        step = self._layer_step(document_ids, packed, return_scores=False)
+        owners = sorted({self.config.owners(n)[0] for n in range(self.config.num_layers)})
+        layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[self.layers[n] for n in owners])
+        times = self.config.num_layers // len(owners)
+        if keys is not None:
+            keys = keys.reshape(len(owners), times, *keys.shape[1:])
 
         def body(
-            carry: jax.Array, layer_and_key: tuple[Layer, jax.Array | None]
+            x: jax.Array, layer_and_keys: tuple[Layer, jax.Array | None]
         ) -> tuple[jax.Array, None]:
-            layer, key = layer_and_key
-            return step(layer, carry, key), None
+            layer, keys = layer_and_keys
+            parts = LayerParts(layer, layer)
+            if times == 1:
+                return step(parts, x, None if keys is None else keys[0])[0], None
+
+            def again(x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, None]:
+                return step(parts, x, key)[0], None
+
+            return jax.lax.scan(again, x, keys, length=times)
 
         return jax.lax.scan(body, x, (layers, keys))[0]

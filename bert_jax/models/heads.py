@@ -11,21 +11,24 @@ from flax import nnx
 from bert_jax.models.activations import activation_function
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.encoder import Encoder, Pooler
+from bert_jax.models.encoder import Encoder, EncoderOutput, Pooler
 from bert_jax.models.layers import dense, layer_norm, scores_of, select_rows
 from bert_jax.models.layout import constrain
+
+PAIRS_HEAD = "next_sentence."  # what the names of the parameters of a head of pairs begin with
 
 
 class MaskedLMHead(nnx.Module):
     """Transform, then token logits through the transposed token embedding plus a bias.
 
-    The transform is dense, activation, LayerNorm, as in the release of Devlin et al. 2019.
+    The transform is dense, activation, LayerNorm, as in the release of Devlin et al. 2019; to the
+    dimension of the table.
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.activation = config.activation
-        dim = config.hidden_dim
-        self.transform = dense(dim, dim, ("embed", None), config, compute, rngs)
+        dim = config.table_dim
+        self.transform = dense(config.hidden_dim, dim, ("embed", None), config, compute, rngs)
         self.norm = layer_norm(dim, config, compute, rngs)
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,)), logical_axes=("vocab",))
 
@@ -39,11 +42,14 @@ class MaskedLMHead(nnx.Module):
 class PretrainingOutput(NamedTuple):
     """token_logits: [batch, count, vocab_size] float32 at the masked positions.
 
-    next_sentence_logits: [batch, pieces, 2] float32 (0: is next, 1: random), or None.
+    next_sentence_logits: [batch, pieces, 2] float32, or None; 0 is next, or in order, and 1 is from
+      elsewhere, or swapped.
+    encoder: what the encoder gave.
     """
 
     token_logits: jax.Array
     next_sentence_logits: jax.Array | None
+    encoder: EncoderOutput
 
 
 class PretrainingModel(nnx.Module):
@@ -75,31 +81,36 @@ class PretrainingModel(nnx.Module):
         *,
         packed: bool = True,
         dropout_key: jax.Array | None = None,
+        return_hidden_states: bool = False,
+        return_attention_scores: bool = False,
     ) -> PretrainingOutput:
         """Logits at the masked positions and for each document's sentence pair.
 
         Args:
-          token_ids, segment_ids, position_ids, document_ids, packed, dropout_key:
-            see `Encoder.__call__`.
+          token_ids, segment_ids, position_ids, document_ids, packed, dropout_key,
+            return_hidden_states, return_attention_scores: see `Encoder.__call__`.
           masked_positions: [batch, count], where token logits are wanted; nothing else pays for
             the vocabulary-sized product.
           cls_positions: [batch, pieces], the `[CLS]` of each document of a row.
         """
-        hidden = self.encoder(
+        encoded = self.encoder(
             token_ids,
             segment_ids,
             position_ids,
             document_ids,
             packed=packed,
             dropout_key=dropout_key,
-        ).hidden
+            return_hidden_states=return_hidden_states,
+            return_attention_scores=return_attention_scores,
+        )
+        hidden = encoded.hidden
         token_logits = self.masked_lm(
             select_rows(hidden, masked_positions), self.encoder.embeddings
         )
         if not self.has_next_sentence:
-            return PretrainingOutput(token_logits, None)
+            return PretrainingOutput(token_logits, None, encoded)
         pooled = self.pooler(hidden, cls_positions)
-        return PretrainingOutput(token_logits, scores_of(self.next_sentence, pooled))
+        return PretrainingOutput(token_logits, scores_of(self.next_sentence, pooled), encoded)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
         """`token_logits` at every position, `pooled` and `next_sentence_logits` [batch, 2]."""

@@ -49,10 +49,7 @@ class Dense(nnx.Linear):
         In the compute dtype.
         """
         assert self.bias is not None and out_sharding is None
-        dtype = self.dtype
-        result = affine(
-            inputs.astype(dtype), self.kernel[...].astype(dtype), self.bias[...].astype(dtype)
-        )
+        result = affine(inputs.astype(self.dtype), self.kernel[...], self.bias[...])
         return checkpoint_name(result, DENSE)
 
 

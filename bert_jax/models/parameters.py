@@ -6,7 +6,7 @@ table, checkpoints and foreign formats all name parameters by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -61,7 +61,7 @@ def define(build: Callable[[nnx.Rngs], ModuleT]) -> ModelDefinition[ModuleT]:
     return ModelDefinition(build, shapes, axes, graph, state)
 
 
-def check_names(found: Mapping[str, object], expected: Mapping[str, object]) -> None:
+def check_names(found: Iterable[str], expected: Iterable[str]) -> None:
     """Raises ValueError listing missing (-) and unexpected (+) names unless they agree."""
     missing = [f"  - {name}" for name in sorted(set(expected) - set(found))]
     unexpected = [f"  + {name}" for name in sorted(set(found) - set(expected))]

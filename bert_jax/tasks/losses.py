@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -58,3 +59,39 @@ def _backward(
 
 
 _cross_entropy.defvjp(_forward, _backward)
+
+
+def soft_cross_entropy(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    """temperature^2 x KL(teacher || student) of logits [..., vocab_size] divided by it: [...].
+
+    Float32. The gradient for the student is that of the cross-entropy; there is none for the
+    teacher.
+    """
+    return _soft_cross_entropy(
+        student.astype(jnp.float32), teacher.astype(jnp.float32), temperature
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _soft_cross_entropy(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    ours = jax.nn.log_softmax(student / temperature, axis=-1)
+    theirs = jax.nn.log_softmax(teacher / temperature, axis=-1)
+    return temperature**2 * jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)
+
+
+def _soft_forward(
+    student: jax.Array, teacher: jax.Array, temperature: float
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _soft_cross_entropy(student, teacher, temperature), (student, teacher)
+
+
+def _soft_backward(
+    temperature: float, logits: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, None]:
+    # One difference of two softmaxes: differentiated as it stands, half as much again is kept, in
+    # arrays as large as the logits.
+    ours, theirs = (jax.nn.softmax(each / temperature, axis=-1) for each in logits)
+    return temperature * (ours - theirs) * cotangent[..., None], None
+
+
+_soft_cross_entropy.defvjp(_soft_forward, _soft_backward)

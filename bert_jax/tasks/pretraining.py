@@ -1,4 +1,4 @@
-"""Pretraining: masked language modelling, with or without next-sentence prediction."""
+"""Pretraining: masked language modelling, with or without a task of sentence pairs."""
 
 from __future__ import annotations
 
@@ -9,62 +9,103 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.heads import PretrainingModel
+from bert_jax.models.heads import PretrainingModel, PretrainingOutput
 from bert_jax.models.parameters import ModelDefinition, define
+from bert_jax.models.student import StudentModel
+from bert_jax.objectives import PAIR_PREFIX, SentencePairs
 from bert_jax.tasks.losses import cross_entropy
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, weighted_mean
 
 
-def metric_names(next_sentence: bool) -> tuple[str, ...]:
+def metric_names(sentence_pairs: SentencePairs) -> tuple[str, ...]:
     """What `Pretraining.metrics` tells besides `tokens`."""
     names = ("mlm_loss", "mlm_accuracy")
-    return (*names, "nsp_loss", "nsp_accuracy") if next_sentence else names
+    if sentence_pairs == "none":
+        return names
+    prefix = PAIR_PREFIX[sentence_pairs]
+    return (*names, f"{prefix}_loss", f"{prefix}_accuracy")
+
+
+def run(
+    model: PretrainingModel,
+    batch: Batch,
+    positions: jax.Array,
+    dropout_key: jax.Array | None,
+    *,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+) -> PretrainingOutput:
+    """The model on a batch, its masked-LM head at `positions` [batch, count]."""
+    packed = batch["cls_positions"].shape[1] > 1
+    return model(
+        batch["token_ids"],
+        batch["segment_ids"],
+        batch["position_ids"] if packed else None,
+        batch["document_ids"],
+        positions,
+        batch["cls_positions"],
+        packed=packed,
+        dropout_key=dropout_key,
+        return_hidden_states=return_hidden_states,
+        return_attention_scores=return_attention_scores,
+    )
 
 
 class Pretraining:
-    """The loss of Devlin et al. 2019, appendix A.2: mean MLM loss + mean NSP loss.
+    """The loss of Devlin et al. 2019, appendix A.2: mean MLM loss + mean loss of sentence pairs.
 
     A batch is what bert_jax.data.pipeline gives: `token_ids`, `segment_ids`, `position_ids`,
     `document_ids` [batch, length]; `masked_positions`, `masked_labels`, `masked_weights`
-    [batch, predictions]; `cls_positions`, `next_sentence_labels`, `next_sentence_weights`
+    [batch, predictions]; `cls_positions`, `pair_labels`, `pair_weights`
     [batch, pieces].
+
+    teacher_dim: also has the maps of a `StudentModel` to vectors of this size.
     """
 
     definition: ModelDefinition[PretrainingModel]
     loss_terms: Mapping[str, float]
 
     def __init__(
-        self, config: EncoderConfig, compute: ComputeConfig, *, next_sentence: bool = True
+        self,
+        config: EncoderConfig,
+        compute: ComputeConfig,
+        *,
+        sentence_pairs: SentencePairs = "next_sentence",
+        teacher_dim: int | None = None,
     ):
-        def build(rngs: nnx.Rngs) -> PretrainingModel:
-            return PretrainingModel(config, compute, rngs, next_sentence=next_sentence)
+        pairs = sentence_pairs != "none"
 
-        self.next_sentence = next_sentence
+        def build(rngs: nnx.Rngs) -> PretrainingModel:
+            if teacher_dim is None:
+                return PretrainingModel(config, compute, rngs, next_sentence=pairs)
+            return StudentModel(config, compute, rngs, next_sentence=pairs, teacher_dim=teacher_dim)
+
+        self._compute = compute
+        self.sentence_pairs = sentence_pairs
         self.definition = define(build)
-        self.loss_terms = {"mlm_loss": 1.0} | ({"nsp_loss": 1.0} if next_sentence else {})
+        self._metric_names = metric_names(sentence_pairs)
+        self.loss_terms = {name: 1.0 for name in self._metric_names if name.endswith("_loss")}
+
+    def on(self, config: EncoderConfig) -> Pretraining:
+        """The same task of another encoder, without maps to a teacher."""
+        return Pretraining(config, self._compute, sentence_pairs=self.sentence_pairs)
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
         """See `Task.loss_weights`."""
         weights = {"mlm_loss": jnp.sum(batch["masked_weights"])}
-        if self.next_sentence:
-            weights["nsp_loss"] = jnp.sum(batch["next_sentence_weights"])
+        if self.sentence_pairs != "none":
+            weights[self._metric_names[2]] = jnp.sum(batch["pair_weights"])
         return weights
 
     def metrics(
         self, model: PretrainingModel, batch: Batch, dropout_key: jax.Array | None
     ) -> Metrics:
-        """mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy (losses in nats), tokens."""
-        packed = batch["cls_positions"].shape[1] > 1
-        output = model(
-            batch["token_ids"],
-            batch["segment_ids"],
-            batch["position_ids"] if packed else None,
-            batch["document_ids"],
-            batch["masked_positions"],
-            batch["cls_positions"],
-            packed=packed,
-            dropout_key=dropout_key,
-        )
+        """The losses (in nats) and accuracies of `metric_names`, tokens."""
+        output = run(model, batch, batch["masked_positions"], dropout_key)
+        return self.metrics_of(output, batch)
+
+    def metrics_of(self, output: PretrainingOutput, batch: Batch) -> Metrics:
+        """`metrics` of what the model gave at the masked positions."""
         weights = batch["masked_weights"]
         mlm = cross_entropy(output.token_logits, batch["masked_labels"])
         real_tokens = jnp.sum(batch["document_ids"] != 0).astype(jnp.float32)
@@ -74,9 +115,10 @@ class Pretraining:
             "tokens": Metric(real_tokens, jnp.ones(())),
         }
         if output.next_sentence_logits is not None:
-            weights = batch["next_sentence_weights"]
-            nsp = cross_entropy(output.next_sentence_logits, batch["next_sentence_labels"])
-            metrics["nsp_loss"] = weighted_mean(nsp.loss, weights)
-            metrics["nsp_accuracy"] = weighted_mean(nsp.correct, weights)
-        assert metrics.keys() == {*metric_names(self.next_sentence), "tokens"}
+            weights = batch["pair_weights"]
+            found = cross_entropy(output.next_sentence_logits, batch["pair_labels"])
+            loss, accuracy = self._metric_names[2:]
+            metrics[loss] = weighted_mean(found.loss, weights)
+            metrics[accuracy] = weighted_mean(found.correct, weights)
+        assert metrics.keys() == {*self._metric_names, "tokens"}
         return metrics

@@ -50,6 +50,19 @@ class Task(Protocol):
         ...
 
 
+class Teacher(Protocol):
+    """A model that a task learns from; it never changes and is no part of the task's own.
+
+    definition: the model and its parameters.
+    """
+
+    definition: ModelDefinition[Any]
+
+    def shows(self, model: Any, batch: Batch) -> Batch:
+        """The batch with what the teacher says of it; arrays whose first dim is the batch's."""
+        ...
+
+
 class ScoringTask(Task, Protocol):
     """A task whose metrics are of logits, one row of them for each example."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,42 +13,11 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
+from bert_jax.models.student import TRAINING_ONLY
+from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.state import TrainState
 
 _WRITE_BYTES = 1 << 28
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """How often to save and what to keep.
-
-    every_steps: save interval; the last step and a terminated run are saved as well.
-    keep_last: newest checkpoints kept. keep_every: also keep every multiple of this step (0: no).
-    keep_best: also keep this many best by `best_metric` of the held-out evaluation, for which every
-      evaluated state is saved (0: no).
-    lower_is_better: the direction of `best_metric`.
-    keep_unmeasured: keep every checkpoint that was saved without an evaluation, such as a stopped
-      run's, since it may prove one of the best when the run goes on.
-    """
-
-    every_steps: int = 1_000
-    keep_last: int = 2
-    keep_every: int = 0
-    keep_best: int = 1
-    best_metric: str = "mlm_loss"
-    lower_is_better: bool = True
-    keep_unmeasured: bool = False
-
-    def __post_init__(self) -> None:
-        if self.every_steps < 1 or self.keep_last < 1:
-            raise ValueError("checkpoint.every_steps and checkpoint.keep_last must be at least 1")
-        if self.keep_every < 0 or self.keep_best < 0:
-            raise ValueError("checkpoint.keep_every and checkpoint.keep_best must be 0 or more")
-        if self.best_metric.endswith("accuracy") and self.lower_is_better:
-            raise ValueError(
-                f"checkpoint.best_metric={self.best_metric!r} with lower_is_better=True would keep "
-                "the worst: set checkpoint.lower_is_better=False"
-            )
 
 
 class Checkpointer:
@@ -123,17 +91,10 @@ class Checkpointer:
           ValueError: it belongs to a different model, corpus, tokenizer or optimizer; says where
             they differ.
         """
+        self.check_identity()
         latest = self._checkpointer.latest
-        assert latest is not None, "restore() before any checkpoint"
+        assert latest is not None
         metadata = self._checkpointer.checkpointables_metadata(latest.step)
-        stored = (metadata.custom_metadata or {}).get("identity", {})
-        lines = differences(stored, self._identity)
-        if lines:
-            raise ValueError(
-                f"the checkpoint in {self._checkpointer.directory} belongs to another run "
-                "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
-                "Use the config it was written with, or another work_dir"
-            )
         optimizer = _as_tree(abstract.opt_state)
         self._check_optimizer(metadata.metadata["optimizer"], optimizer)
         loaded = self._checkpointer.load_checkpointables(
@@ -145,6 +106,24 @@ class Checkpointer:
             jax.numpy.asarray(latest.step, abstract.step.dtype), abstract.step.sharding
         )
         return TrainState(step, loaded["params"], opt_state)
+
+    def check_identity(self) -> None:
+        """Refuses a newest checkpoint of another run.
+
+        Raises:
+          ValueError: as `restore`.
+        """
+        latest = self._checkpointer.latest
+        assert latest is not None, "there is no checkpoint yet"
+        metadata = self._checkpointer.checkpointables_metadata(latest.step)
+        stored = (metadata.custom_metadata or {}).get("identity", {})
+        lines = differences(stored, self._identity)
+        if lines:
+            raise ValueError(
+                f"the checkpoint in {self._checkpointer.directory} belongs to another run "
+                "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
+                "Use the config it was written with, or another work_dir"
+            )
 
     def _check_optimizer(self, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         lines = [f"  - {name}" for name in sorted(set(stored) - set(expected))]
@@ -168,6 +147,8 @@ def load_parameters(
 
     step: which one; None takes the newest.
 
+    What only the training of a student had (`TRAINING_ONLY`) stays where it is.
+
     Raises:
       ValueError: there is no checkpoint, or its parameters do not fit the model (± names, shapes).
     """
@@ -181,7 +162,7 @@ def load_parameters(
         found = checkpointer.checkpointables_metadata(step).metadata["params"]
         if found is None:
             raise ValueError(f"{directory / str(step)}: damaged: it holds no readable parameters")
-        check_names(found, definition.shapes)
+        check_names([n for n in found if not n.startswith(TRAINING_ONLY)], definition.shapes)
         for name, expected in definition.shapes.items():
             if tuple(found[name].shape) != tuple(expected.shape):
                 raise ValueError(
@@ -192,7 +173,10 @@ def load_parameters(
             name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
             for name, shape in definition.shapes.items()
         }
-        return checkpointer.load_checkpointables(step, {"params": abstract})["params"]
+        context = ocp.Context()
+        context.pytree.loading.partial_load = True
+        with context:
+            return checkpointer.load_checkpointables(step, {"params": abstract})["params"]
 
 
 def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
@@ -209,6 +193,15 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
         metadata = checkpointer.checkpointables_metadata(step).custom_metadata or {}
         identity: Mapping[str, Any] = metadata.get("identity", {})
         return identity
+
+
+def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
+    """The newest whole checkpoint's step and identity; None before the first."""
+    if not directory.is_dir():
+        return None
+    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+        step = None if checkpointer.latest is None else checkpointer.latest.step
+    return None if step is None else (step, identity_of(directory, step))
 
 
 def newest_step(directory: Path) -> int:

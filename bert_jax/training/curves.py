@@ -25,6 +25,8 @@ _TITLES = {
     "mlm_accuracy": "Masked-token accuracy",
     "nsp_loss": "Next-sentence loss (nats)",
     "nsp_accuracy": "Next-sentence accuracy",
+    "sop_loss": "Sentence-order loss (nats)",
+    "sop_accuracy": "Sentence-order accuracy",
     "loss": "Loss (nats)",
     "accuracy": "Accuracy",
 }

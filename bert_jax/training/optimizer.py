@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from numpy.typing import NDArray
@@ -132,7 +133,7 @@ def make_optimizer(
 
     rate: what a parameter's learning rate is multiplied by, from its name; None for 1 throughout.
     """
-    parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    parts = [_clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     parts.append(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
     if config.weight_decay:
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=_decay_mask))
@@ -140,6 +141,21 @@ def make_optimizer(
         parts.append(optax.masked(optax.scale_by_trust_ratio(), _decay_mask))
     parts.append(_scale_by_learning_rate(rate))
     return optax.with_extra_args_support(optax.chain(*parts))
+
+
+def _clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
+    """`optax.clip_by_global_norm` with one factor for all gradients in place of a division of each.
+
+    XLA's CPU compiler computes a product again for each of Adam's moments, and writes a quotient
+    out for both: 64 ms a step of BERT-mini on 32 sentences of 24 tokens, 60 without that pass over
+    its 30,522 words (2 cores of a Xeon, 2026-11).
+    """
+
+    def update(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
+        factor = max_norm / jnp.maximum(optax.tree.norm(updates), max_norm)
+        return jax.tree.map(lambda update: update * factor.astype(update.dtype), updates)
+
+    return optax.stateless(update)
 
 
 def _scale_by_learning_rate(

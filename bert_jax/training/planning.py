@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.models.parameters import ModelDefinition
-from bert_jax.tasks.protocol import Task
+from bert_jax.tasks.protocol import Task, Teacher
 from bert_jax.training.sharding import batch_sharding
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import Dials, make_train_step
@@ -64,8 +64,11 @@ def compile_step(
     batch: Mapping[str, jax.ShapeDtypeStruct],
     *,
     accumulation_steps: int,
+    teacher: Teacher | None = None,
 ) -> CompiledStep:
     """Compiles the train step for the devices of `mesh`; no array is ever made.
+
+    teacher: see `make_train_step`.
 
     Raises:
       OutOfMemory: the compiler knows the devices' memory and finds it too small.
@@ -75,8 +78,12 @@ def compile_step(
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
         for name, array in batch.items()
     }
-    step = make_train_step(task, optimizer, mesh, accumulation_steps=accumulation_steps)
-    dials = Dials(np.uint32(0), np.float32(0))
+    parts = accumulation_steps
+    step = make_train_step(task, optimizer, mesh, accumulation_steps=parts, teacher=teacher)
+    taught = {}
+    if teacher is not None:
+        taught = abstract_state(teacher.definition, optax.identity(), mesh).params
+    dials = Dials(np.uint32(0), np.float32(0), taught)
     lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed, dials)
     try:
         compiled = lowered.compile()

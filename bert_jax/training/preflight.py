@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jax.sharding import Mesh
 
 from bert_jax.models.config import EncoderConfig
+from bert_jax.objectives import SentencePairs
 from bert_jax.training.sharding import batch_extent
 
 
@@ -16,6 +17,8 @@ class PhaseFacts:
     """What a phase asks for and what its corpus is.
 
     corpus: its path, for messages. num_records, held_out_records: examples in each split.
+    corpus_sentences, held_out_sentences: with at least one token, as the documents.
+    corpus_kind: of its vocabulary.
     corpus_tokenizer_fingerprint: of the tokenizer that made the corpus. tokenizer_fingerprint: of
     the one that the run would take along as its own.
     """
@@ -29,6 +32,9 @@ class PhaseFacts:
     corpus_vocab_size: int
     corpus_documents: int
     held_out_documents: int
+    corpus_sentences: int
+    held_out_sentences: int
+    corpus_kind: str
     num_records: int
     held_out_records: int
     corpus_tokenizer_fingerprint: str
@@ -41,9 +47,12 @@ def check(
     mesh: Mesh,
     *,
     accumulation_steps: int,
-    next_sentence: bool,
+    sentence_pairs: SentencePairs,
+    vocabulary: str = "any",
 ) -> None:
     """Refuses a run that cannot work.
+
+    vocabulary: the kind that the corpora must have; "any" for all.
 
     Raises:
       ValueError: lists everything that is wrong, one line each, with what to change.
@@ -55,13 +64,19 @@ def check(
             + ", ".join(f"{p.corpus}: {p.corpus_tokenizer_fingerprint[:12]}" for p in phases)
             + "): prepare all of them with one"
         )
-    if next_sentence and model.num_segments < 2:
+    if sentence_pairs != "none" and model.num_segments < 2:
         problems.append(
-            f"next_sentence needs model.num_segments >= 2, not {model.num_segments}: a pair is "
-            "told apart by its segment ids"
+            f"sentence_pairs={sentence_pairs!r} needs model.num_segments >= 2, not "
+            f"{model.num_segments}: a pair is told apart by its segment ids"
         )
     for phase in phases:
-        found = _phase_problems(model, phase, mesh, accumulation_steps, next_sentence)
+        if vocabulary not in ("any", phase.corpus_kind):
+            problems.append(
+                f"phase {phase.name}: {phase.corpus} has a vocabulary of the kind "
+                f"{phase.corpus_kind!r}, the config asks for {vocabulary!r}: prepare it with such "
+                "a tokenizer, or set vocabulary='any'"
+            )
+        found = _phase_problems(model, phase, mesh, accumulation_steps, sentence_pairs)
         problems += [f"phase {phase.name}: {problem}" for problem in found]
     if problems:
         raise ValueError("this run cannot start:\n  " + "\n  ".join(problems))
@@ -72,7 +87,7 @@ def _phase_problems(
     phase: PhaseFacts,
     mesh: Mesh,
     accumulation_steps: int,
-    next_sentence: bool,
+    sentence_pairs: SentencePairs,
 ) -> list[str]:
     problems = []
     if phase.tokenizer_fingerprint != phase.corpus_tokenizer_fingerprint:
@@ -117,12 +132,21 @@ def _phase_problems(
             f"{phase.corpus} has no held-out records to evaluate on: prepare it with a larger "
             "--held-out"
         )
-    splits = {"training": phase.corpus_documents, "held-out": phase.held_out_documents}
-    for split, documents in splits.items():
-        if next_sentence and documents == 1:
+    splits = {
+        "training": (phase.corpus_documents, phase.corpus_sentences),
+        "held-out": (phase.held_out_documents, phase.held_out_sentences),
+    }
+    for split, (documents, sentences) in splits.items():
+        if sentence_pairs != "none" and documents and sentences == documents:
+            problems.append(
+                f"{sentence_pairs} cuts a document in two where a sentence begins, and none of the "
+                f"{split} split of {phase.corpus} has a second sentence: prepare text whose "
+                "documents have more, or set sentence_pairs='none'"
+            )
+        if sentence_pairs == "next_sentence" and documents == 1:
             problems.append(
                 f"next_sentence draws second segments from other documents, and the {split} split "
                 f"of {phase.corpus} has one: separate documents by blank lines, hold out a larger "
-                "share, or set next_sentence=False"
+                "share, or set sentence_pairs to 'none' or 'sentence_order'"
             )
     return problems

@@ -8,7 +8,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 # Metrics the line shows, in this order; the log and TensorBoard hold all of them.
-_SHOWN = {"loss": "loss", "mlm_accuracy": "mlm", "nsp_accuracy": "nsp", "accuracy": "accuracy"}
+_SHOWN = {
+    "loss": "loss",
+    "mlm_accuracy": "mlm",
+    "nsp_accuracy": "nsp",
+    "sop_accuracy": "sop",
+    "accuracy": "accuracy",
+}
 
 _WINDOW = 50  # reports the ETA looks back over, long enough to hold evaluations and checkpoints
 

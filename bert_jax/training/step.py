@@ -18,6 +18,7 @@ from bert_jax.tasks.protocol import (
     Metrics,
     ScoringTask,
     Task,
+    Teacher,
     add_metrics,
     total_loss,
 )
@@ -38,11 +39,13 @@ class Dials(NamedTuple):
 
     Inputs and no constants of the program: runs that differ in these alone compile it once.
 
-    seed: of dropout; 0 up to 2^32 - 1. learning_rate: of this step.
+    seed: of dropout; 0 up to 2^32 - 1. learning_rate: of this step. teacher: the parameters of the
+      model that is learned from, {} where there is none.
     """
 
     seed: np.uint32
     learning_rate: np.float32
+    teacher: Parameters = {}
 
 
 TrainStep = Callable[[TrainState, Batch, Dials], tuple[TrainState, Metrics]]
@@ -58,6 +61,7 @@ def make_train_step(
     *,
     accumulation_steps: int = 1,
     learns: Learns = everything,
+    teacher: Teacher | None = None,
 ) -> jax.stages.Wrapped:
     """Compiles on first call: (state, batch, dials) -> (next state, metrics of the batch).
 
@@ -69,9 +73,12 @@ def make_train_step(
       accumulation_steps: the batch is processed in this many parts, one after the other, and
         updates once with the gradient of the whole.
       learns: says of a parameter's name whether it is updated; the others are not differentiated.
+      teacher: adds to each part of the batch what it says of it, by the parameters of the dials,
+        which are split over the mesh as the task's own.
     """
     state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, learns))
     replicated = NamedSharding(mesh, PartitionSpec())
+    dials_shardings = Dials(cast(Any, replicated), cast(Any, replicated), _teachers(teacher, mesh))
 
     def loss_and_metrics(
         learning: Parameters,
@@ -80,7 +87,8 @@ def make_train_step(
         weights: dict[str, jax.Array],
         key: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
-        metrics = task.metrics(task.definition.module({**frozen, **learning}), batch, key)
+        model = task.definition.module({**frozen, **learning})
+        metrics = task.metrics(model, batch, key)
         return total_loss(task, metrics, weights), metrics
 
     def train_step(state: TrainState, batch: Batch, dials: Dials) -> tuple[TrainState, Metrics]:
@@ -91,6 +99,8 @@ def make_train_step(
             frozen = {name: x for name, x in state.params.items() if name not in learning}
 
             def gradient(batch: Batch, key: jax.Array) -> tuple[Parameters, Metrics]:
+                if teacher is not None:
+                    batch = teacher.shows(teacher.definition.module(dials.teacher), batch)
                 differentiated = jax.grad(loss_and_metrics, has_aux=True)
                 return differentiated(learning, frozen, batch, weights, key)
 
@@ -110,9 +120,18 @@ def make_train_step(
 
     return jax.jit(
         train_step,
-        in_shardings=(state_shardings, batch_sharding(mesh), replicated),
+        in_shardings=(state_shardings, batch_sharding(mesh), dials_shardings),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
+    )
+
+
+def _teachers(teacher: Teacher | None, mesh: Mesh) -> dict[str, Any]:
+    """The shardings of the teacher's parameters."""
+    if teacher is None:
+        return {}
+    return dict(
+        parameter_shardings(teacher.definition.shapes, teacher.definition.logical_axes, mesh)
     )
 
 
@@ -146,18 +165,26 @@ def _accumulate(
     return jax.lax.scan(body, zeros, (parts, keys))[0]
 
 
-def make_evaluation_step(task: Task, mesh: Mesh) -> jax.stages.Wrapped:
-    """Compiles on first call: (params, batch) -> the task's metrics, without dropout."""
+def make_evaluation_step(
+    task: Task, mesh: Mesh, *, teacher: Teacher | None = None
+) -> jax.stages.Wrapped:
+    """Compiles on first call: (params, batch) -> the task's metrics, without dropout.
+
+    teacher: see `make_train_step`; its parameters are a third argument.
+    """
     definition = task.definition
     param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
 
-    def evaluation_step(params: Parameters, batch: Batch) -> Metrics:
+    def evaluation_step(params: Parameters, batch: Batch, *taught: Parameters) -> Metrics:
         with layout(mesh):
+            if teacher is not None:
+                batch = teacher.shows(teacher.definition.module(*taught), batch)
             return task.metrics(definition.module(params), batch, None)
 
+    of_teacher = () if teacher is None else (_teachers(teacher, mesh),)
     return jax.jit(
         evaluation_step,
-        in_shardings=(param_shardings, batch_sharding(mesh)),
+        in_shardings=(param_shardings, batch_sharding(mesh), *of_teacher),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from bert_jax.models.config import EncoderConfig
+
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 
 
@@ -36,20 +38,34 @@ class TuningConfig:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A `TuningConfig` for an encoder of `num_layers`.
+    """A `TuningConfig` for an encoder.
 
     Raises:
-      ValueError: more layers are asked for than there are.
+      ValueError: more layers are asked for than there are, or layers are told apart that share
+        parameters.
     """
 
     config: TuningConfig
-    num_layers: int
+    encoder: EncoderConfig
 
     def __post_init__(self) -> None:
+        apart = self.num_learning_layers not in (0, self.num_layers) or self.config.layer_decay < 1
+        if self.encoder.sharing != "none" and apart:
+            raise ValueError(
+                f"tuning.top_layers={self.config.top_layers} and layer_decay="
+                f"{self.config.layer_decay}, but the model's layers share parameters (sharing="
+                f"{self.encoder.sharing!r}): all of them learn, at one rate, or none: "
+                "top_layers=-1 or 0 and layer_decay=1.0"
+            )
         if self.config.top_layers > self.num_layers:
             raise ValueError(
                 f"tuning.top_layers={self.config.top_layers}: the model has {self.num_layers}"
             )
+
+    @property
+    def num_layers(self) -> int:
+        """All layers of the encoder."""
+        return self.encoder.num_layers
 
     @property
     def num_learning_layers(self) -> int:

@@ -1,13 +1,13 @@
-"""BERT-large as published (Devlin et al. 2019, section 3 and appendix A.2), in its two phases.
+r"""BERT-large as published (Devlin et al. 2019, section 3 and appendix A.2), in its two phases.
 
 1,000,000 steps of 256 sequences: 900,000 at length 128, then 100,000 at length 512. AdamW at 1e-4
 after 10,000 steps of warm-up, linear decay over both phases, decay 0.01, dropout 0.1.
 
 Corpora: one text, prepared twice with one vocabulary (Wikipedia and BooksCorpus in the paper):
     bert-jax train-tokenizer --input TEXT --output corpora/tokenizer
-    bert-jax prepare --input TEXT --tokenizer corpora/tokenizer --output corpora/text128 \\
+    bert-jax prepare --input TEXT --tokenizer corpora/tokenizer --output corpora/text128 \
         --max-length 128
-    bert-jax prepare --input TEXT --tokenizer corpora/tokenizer --output corpora/text512 \\
+    bert-jax prepare --input TEXT --tokenizer corpora/tokenizer --output corpora/text512 \
         --max-length 512
 Command:
     bert-jax pretrain --config configs/pretrain/bert_large.py
@@ -35,7 +35,8 @@ def get_config() -> ConfigDict:
                 hidden_dropout=0.1,
                 attention_dropout=0.1,
             ),
-            next_sentence=True,
+            sentence_pairs="next_sentence",
+            vocabulary="wordpiece",
             phases=dict(
                 phase1=dict(
                     corpus="corpora/text128",

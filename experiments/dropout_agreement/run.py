@@ -16,10 +16,8 @@ import argparse
 import datetime
 import json
 import lzma
-import os
 import random
 import statistics
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -28,34 +26,15 @@ from scipy.stats import ttest_ind
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT))  # a checkout that is not installed
+# What experiments share, and the package of a checkout that is not installed.
+sys.path[:0] = [str(HERE.parent), str(ROOT)]
+
+from commands import bert_jax, claim, run_words, write_config  # noqa: E402
 
 from bert_jax.finetuning.sweep_results import read_results  # noqa: E402
 from bert_jax.inference.work_dir import chosen_step  # noqa: E402
 
 BATCH, EPOCHS, LENGTH = 32, 3, 64
-CONFIG = """from ml_collections import ConfigDict
-
-
-def get_config():
-    return ConfigDict({0!r})
-"""
-
-
-def run_words(*words: str | Path) -> None:
-    """Runs a command of this interpreter; ends when it does not succeed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if subprocess.run([sys.executable, *map(str, words)], env=environment, cwd=ROOT).returncode:
-        raise SystemExit(f"{' '.join(map(str, words))} failed")
-
-
-def claim(work: Path, settings: dict) -> None:
-    """Keeps what a folder's runs are of; refuses one that holds runs of something else."""
-    work.mkdir(parents=True, exist_ok=True)
-    file = work / "settings.json"
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != settings:
-        raise SystemExit(f"{work} holds runs of other settings ({file}): give another --work")
-    file.write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
 def difference(one: list[float], other: list[float]) -> tuple[float, float, float]:
@@ -89,11 +68,11 @@ def ours(args: argparse.Namespace, rate: float) -> list[float]:
         "head_dropout": 0.1,
     }
     config, output = args.work / "config.py", args.work / "ours"
-    config.write_text(CONFIG.format(values), encoding="utf-8")
-    words = ["-m", "bert_jax.cli.main", "sweep", "--config", config, "--init", args.model]
+    write_config(values, config)
+    words = ["sweep", "--config", config, "--init", args.model]
     words += ["--output", output, "--seeds", str(args.seeds), "--keep", "none"]
     words += ["--batch-sizes", str(BATCH), "--epochs", str(EPOCHS), "--learning-rates", str(rate)]
-    run_words(*words)
+    bert_jax(*words)
     return [found.scores["accuracy"] for found in read_results(output).runs]
 
 
@@ -101,8 +80,8 @@ def theirs(args: argparse.Namespace, rate: float) -> list[float]:
     """The best accuracy of each seed of the Trainer's."""
     exported = args.work / "exported"
     if not exported.is_dir():
-        words = ["-m", "bert_jax.cli.main", "export", args.model, "--format", "huggingface"]
-        run_words(*words, "--head", "encoder", "--output", exported)
+        words = ["export", args.model, "--format", "huggingface"]
+        bert_jax(*words, "--head", "encoder", "--output", exported)
     found = []
     for seed in range(args.seeds):
         result = args.work / f"theirs-{seed}.json"

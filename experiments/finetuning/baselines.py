@@ -30,14 +30,15 @@ _SHUFFLED = {"shuffle": True, "random_state": 0}
 _FOLDS = StratifiedKFold(3, **_SHUFFLED)
 
 
-def baseline_score(task: Task, files: Files) -> float:
-    """Of a task's own baseline on its validation set, a fraction."""
-    if task.glue:
-        return _sentences(task, files)
-    return _spans(files) if task.name == "SQuAD" else _tags(files)
+def baseline_scores(task: Task, files: Files) -> dict[str, float]:
+    """Of a task's baselines on its validation set, fractions: "plain" and, of pairs, "paired"."""
+    if not task.glue:
+        return {"plain": _spans(files) if task.name == "SQuAD" else _tags(files)}
+    scores = {"plain": _sentences(task, files, paired=False)}
+    return scores | ({"paired": _sentences(task, files, paired=True)} if task.paired else {})
 
 
-def _sentences(task: Task, files: Files) -> float:
+def _sentences(task: Task, files: Files, *, paired: bool) -> float:
     found, metric = glue_files(task.glue, files.directory), glue_task(task.glue).primary
     training = read_sentences(found.train, "train", labelled=True)
     held_out = read_sentences(found.validation["validation"], "validation", labelled=True)
@@ -51,17 +52,22 @@ def _sentences(task: Task, files: Files) -> float:
         model = GridSearchCV(linear, weights, scoring=_SCORERS[metric], cv=_FOLDS)
     else:
         model = GridSearchCV(Ridge(), {"alpha": [0.1, 1.0, 10.0]}, cv=KFold(3, **_SHUFFLED))
-    model.fit(_bag(words, training), labels[0])
-    predicted = model.predict(_bag(words, held_out))
+    model.fit(_bag(words, training, paired), labels[0])
+    predicted = model.predict(_bag(words, held_out, paired))
     return sentence_scores([metric], predicted, labels[1])[metric]
 
 
-def _bag(words: TfidfVectorizer, examples: SentenceExamples) -> sparse.csr_matrix:
-    """[examples, features]; of a pair what its sentences share, how they differ, and how alike."""
+def _bag(words: TfidfVectorizer, examples: SentenceExamples, paired: bool) -> sparse.csr_matrix:
+    """[examples, features]: the words of every sentence.
+
+    paired: instead what the two share, how they differ, and how alike they are.
+    """
     first = words.transform(examples.firsts)
     if examples.seconds is None:
         return first
     second = words.transform(examples.seconds)
+    if not paired:
+        return sparse.hstack([first, second]).tocsr()
     shared = first.multiply(second)
     alike = sparse.csr_matrix(np.asarray(shared.sum(axis=1)))
     return sparse.hstack([shared, abs(first - second), alike]).tocsr()

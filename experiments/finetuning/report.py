@@ -10,25 +10,27 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 SIDES = {"pretrained": "#3b6fb6", "from_scratch": "#d9622b"}
+BASELINES = {"plain": "bag of words", "paired": "bag of pairs"}
 _INK = "#333333"
+_STYLES = ("--", "-.", ":")
 
 
 def table(results: dict[str, dict]) -> Iterator[str]:
     """Markdown: mean and standard deviation over seeds, in hundredths."""
     yield (
-        "| task | metric | pretrained | from scratch | ahead by | baseline | ahead by | chance | "
-        "rates, epochs, dtype |"
+        "| task | metric | pretrained | from scratch | ahead by | bag of words | ahead by | "
+        "bag of pairs | ahead by | chance | rates, epochs, dtype |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "|" + "---|" * 11
     for name, result in results.items():
         means = {side: statistics.fmean(result[side]["scores"]) for side in SIDES}
-        ahead = (
-            means["pretrained"] - means["from_scratch"],
-            means["pretrained"] - result["baseline"],
-        )
         cells = [_spread(result["pretrained"]), _spread(result["from_scratch"])]
-        cells += [f"{100 * ahead[0]:+.1f}", f"{100 * result['baseline']:.1f}"]
-        cells += [f"{100 * ahead[1]:+.1f}", f"{100 * result['chance']:.1f}"]
+        cells += [f"{100 * (means['pretrained'] - means['from_scratch']):+.1f}"]
+        for kind in BASELINES:
+            score = result["baselines"].get(kind)
+            ahead = "" if score is None else f"{100 * (means['pretrained'] - score):+.1f}"
+            cells += ["" if score is None else f"{100 * score:.1f}", ahead]
+        cells += [f"{100 * result['chance']:.1f}"]
         settings = result["settings"]
         rates = " or ".join(f"{rate:g}" for rate in settings["learning_rates"])
         cells += [f"{rates}, {settings['epochs']}, {settings['dtype']}"]
@@ -46,8 +48,9 @@ def draw(name: str, result: dict, file: Path) -> None:
         mean = statistics.fmean(scores)
         axis.plot([place - 0.25, place + 0.25], [mean, mean], color=colour, linewidth=2)
         axis.annotate(f"{100 * mean:.1f}", (place + 0.28, mean), va="center", color=colour)
-    for label, style in (("baseline", "--"), ("chance", ":")):
-        axis.axhline(result[label], linestyle=style, color=_INK, linewidth=1, label=label)
+    lines = [(BASELINES[kind], score) for kind, score in result["baselines"].items()]
+    for (label, score), style in zip([*lines, ("chance", result["chance"])], _STYLES, strict=False):
+        axis.axhline(score, linestyle=style, color=_INK, linewidth=1, label=label)
     axis.set_xticks(range(len(SIDES)), [side.replace("_", " ") for side in SIDES])
     axis.set_xlim(-0.6, len(SIDES) - 0.3)
     axis.set_ylabel(result["metric"])

@@ -27,14 +27,14 @@ ROOT = HERE.parents[1]
 # The modules beside this one are imported, and the package by a checkout that is not installed.
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from baselines import baseline_score  # noqa: E402
+from baselines import baseline_scores  # noqa: E402
 from report import SIDES, draw, table  # noqa: E402
 from tasks import TASKS, Files, Task, files_of  # noqa: E402
 
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
 from bert_jax.inference.work_dir import chosen_step, read_model  # noqa: E402
 
-SETTINGS = ("seeds", "epochs", "batch_size", "learning_rates", "max_length", "dtype")
+SETTINGS = ("seeds", "epochs", "batch_size", "learning_rates", "max_length", "dropout", "dtype")
 
 
 def sweep(task: Task, files: Files, side: str, args: argparse.Namespace) -> SweepResults:
@@ -46,7 +46,7 @@ def sweep(task: Task, files: Files, side: str, args: argparse.Namespace) -> Swee
     words += ["--batch-sizes", str(args.batch_size), "--epochs", str(args.epochs)]
     words += ["--learning-rates", *map(str, args.learning_rates)]
     words += [f"--config.max_length={args.max_length}"] if args.max_length else []
-    words += [f"--config.compute.dtype={args.dtype}"]
+    words += [f"--config.compute.dtype={args.dtype}", f"--config.dropout={args.dropout}"]
     words += ["--config.from_scratch=true"] if side == "from_scratch" else []
     ended = subprocess.run(words, cwd=ROOT)
     if ended.returncode:
@@ -66,20 +66,22 @@ def side_of(results: SweepResults) -> dict:
     }
 
 
-def baseline(task: Task, files: Files, work: Path) -> float:
-    """The baseline's score, computed once."""
-    file = work / task.name / "baseline.json"
+def baselines(task: Task, files: Files, work: Path) -> dict[str, float]:
+    """The baselines' scores, computed once."""
+    file = work / task.name / "baselines.json"
     if not file.is_file():
-        file.write_text(json.dumps(baseline_score(task, files)), encoding="utf-8")
-    return float(json.loads(file.read_text(encoding="utf-8")))
+        file.write_text(json.dumps(baseline_scores(task, files)), encoding="utf-8")
+    scores: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+    return scores
 
 
 def measure(task: Task, args: argparse.Namespace) -> dict:
     """Everything about one task."""
     files = files_of(task, args.data, args.work / task.name / "data", fast=args.fast)
-    result: dict = {"metric": task.metric, "baseline_is": task.baseline}
+    result: dict = {"metric": task.metric}
+    result["baselines_are"] = {"plain": task.baseline, "paired": task.paired}
     result["settings"] = {name: getattr(args, name) for name in SETTINGS}
-    result["baseline"] = baseline(task, files, args.work)
+    result["baselines"] = baselines(task, files, args.work)
     sweeps = {side: sweep(task, files, side, args) for side in SIDES}
     provenance = sweeps["pretrained"].provenance
     result |= {side: side_of(results) for side, results in sweeps.items()}
@@ -120,6 +122,7 @@ def main() -> None:
     parser.add_argument(
         "--max-length", type=int, help="of every task, for a model of fewer positions than a recipe"
     )
+    parser.add_argument("--dropout", type=float, default=0.1, help="of the encoder")
     parser.add_argument("--dtype", default="auto", help="of the computation")
     parser.add_argument("--fast", action="store_true", help="2 seeds and 1 epoch of 400 examples")
     args = parser.parse_args()

@@ -17,7 +17,8 @@ class Task:
     """A task of this experiment.
 
     recipe: of configs/finetune. baseline: what the model is held against without any pretraining.
-    glue: its official name, "" for others.
+    paired: a second one for pairs of sentences, told what they share; "" for none. glue: its
+    official name, "" for others.
     """
 
     name: str
@@ -25,11 +26,13 @@ class Task:
     metric: str
     baseline: str
     glue: str = ""
+    paired: str = ""
 
 
 _BAG = "logistic regression on TF-IDF of words and word pairs"
-_PAIRED = "logistic regression on products and differences of TF-IDF vectors"
-_RIDGE = "ridge regression on products and differences of TF-IDF vectors"
+_BAGS = "logistic regression on TF-IDF of words and word pairs of either sentence"
+_RIDGE = "ridge regression on TF-IDF of words and word pairs of either sentence"
+_PAIRED = "the same on products and differences of the sentences' TF-IDF vectors"
 _SPELLING = "logistic regression on each word's spelling and the words beside it"
 _NEAREST = "the nearest likely words in the sentence most like the question"
 TASKS = {
@@ -37,9 +40,9 @@ TASKS = {
     for task in (
         Task("SST-2", "sst2", "accuracy", _BAG, "SST-2"),
         Task("CoLA", "cola", "Matthews correlation", _BAG, "CoLA"),
-        Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC"),
-        Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
-        Task("STS-B", "stsb", "Spearman correlation", _RIDGE, "STS-B"),
+        Task("MRPC", "mrpc", "F1", _BAGS, "MRPC", _PAIRED),
+        Task("RTE", "rte", "accuracy", _BAGS, "RTE", _PAIRED),
+        Task("STS-B", "stsb", "Spearman correlation", _RIDGE, "STS-B", _PAIRED),
         Task("SQuAD", "squad", "F1", _NEAREST),
         Task("WNUT-17", "wnut17", "F1", _SPELLING),
     )

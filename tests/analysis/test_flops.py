@@ -7,8 +7,11 @@ import pytest
 from bert_jax.analysis.flops import encoder_training_flops, layer_flops, pretraining_flops
 from bert_jax.analysis.parameters import counts_by_part, parameters_by_part
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.encoder import Encoder, Layer
+from bert_jax.models.encoder import Encoder, Layer, LayerParts, apply_layer
+from bert_jax.models.inference import infer
+from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count, define
+from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 
 BASE = EncoderConfig()
@@ -40,12 +43,13 @@ def products_of(program: str) -> int:
 
 
 def test_the_count_is_that_of_the_products_in_the_program() -> None:
-    config = EncoderConfig.variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
-    definition = define(lambda rngs: Layer(config, PLAIN, rngs))
+    config = variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
+    definition = define(lambda rngs: Layer(config, PLAIN, rngs, attention=True, ffn=True))
     x = jnp.zeros((1, 128, config.hidden_dim))
 
     def forward(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-        return definition.module(params)(x, None, False, None)
+        layer = definition.module(params)
+        return apply_layer(config, LayerParts(layer, layer), x, None, False, None)[0]
 
     text = jax.jit(forward).lower(definition.shapes, x).as_text()
     assert products_of(text) == layer_flops(config, 128).total
@@ -54,7 +58,7 @@ def test_the_count_is_that_of_the_products_in_the_program() -> None:
 @pytest.mark.parametrize("learning", [0, 1, 3, 4])
 def test_a_frozen_layer_costs_its_forward_pass_alone(learning: int) -> None:
     """Against the products in the program of the encoder's gradient."""
-    config = EncoderConfig.variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
+    config = variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
     definition = define(lambda rngs: Encoder(config, PLAIN, rngs))
     first = config.num_layers - learning
     names = tuple(f"layers.{number}." for number in range(first, config.num_layers))
@@ -84,6 +88,19 @@ def test_training_is_three_forward_passes_and_heads_count_only_where_used() -> N
     assert pretraining_flops(BASE, 512, 77, next_sentence=False).next_sentence == 0
 
 
+def test_a_factorised_table_costs_its_own_products() -> None:
+    """Against the products of the program of ALBERT's pretraining heads, but for choosing rows."""
+    config = variant("albert-base-v2", vocab_size=96, num_layers=2)
+    definition = define_model(ModelConfig(config), PLAIN)
+    ids = jnp.zeros((1, 64), jnp.int32)
+
+    def forward(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return infer(definition.module(params), ids, None, None)
+
+    text = jax.jit(forward).lower(definition.shapes).as_text()
+    assert products_of(text) == pretraining_flops(config, 64, 64, next_sentence=True).forward
+
+
 def test_parts_add_up_to_the_model() -> None:
     task = Pretraining(BASE, PLAIN)
     parts = counts_by_part(task.definition.shapes)
@@ -95,10 +112,19 @@ def test_parts_add_up_to_the_model() -> None:
 
 
 def test_a_pre_norm_model_has_a_final_norm_and_nothing_unnamed() -> None:
-    config = EncoderConfig.variant("tiny", norm="pre", positions="sinusoidal")
-    parts = counts_by_part(Pretraining(config, PLAIN, next_sentence=False).definition.shapes)
+    config = variant("tiny", norm="pre", positions="sinusoidal")
+    parts = counts_by_part(Pretraining(config, PLAIN, sentence_pairs="none").definition.shapes)
     assert parts["final LayerNorm"] == 2 * 128
     assert "position embedding" not in parts and "pooler" not in parts
+
+
+def test_shared_layers_are_counted_once() -> None:
+    config = variant("albert-base-v2")
+    task = Pretraining(config, PLAIN)
+    parts = counts_by_part(task.definition.shapes)
+    assert sum(parts.values()) == count(task.definition.shapes) == 11_813_810
+    assert parts["self-attention"] == 2_362_368
+    assert parts["embedding projection"] == 128 * 768 + 768
 
 
 def test_a_parameter_of_no_known_part_is_refused() -> None:

@@ -36,18 +36,18 @@ def test_a_prepared_corpus_is_measured(prepared, capsys):
     assert main(["bench", "data", "--corpus", str(prepared), *SHORT]) == 0
     output = capsys.readouterr().out
     assert_measured(output)
-    assert "MLM + next sentence" in output and "no --corpus given" not in output
+    assert "sentence pairs: next_sentence" in output and "no --corpus given" not in output
     stages = re.search(r"order (\d+) %, read (\d+) %, decode (\d+) %, pair (\d+) %", output)
     assert stages is not None
 
 
 def test_without_a_corpus_one_is_made_and_said_to_be(capsys):
-    words = ["--max-length", "64", "--million-tokens", "0.02", "--no-next-sentence"]
+    words = ["--max-length", "64", "--million-tokens", "0.02", "--sentence-pairs", "none"]
     assert main(["bench", "data", *SHORT, *words]) == 0
     output = capsys.readouterr().out
     assert_measured(output)
     assert "no --corpus given: measuring on a temporary one of random documents" in output
-    assert "MLM + next sentence" not in output
+    assert "sentence pairs: none" in output
 
 
 def test_a_corpus_smaller_than_a_batch_is_refused(prepared, capsys):

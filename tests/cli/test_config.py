@@ -103,6 +103,20 @@ def test_last_override_wins(config_file: str) -> None:
     assert load_config(Run, config_file, [*words, "--config.keep_every=4"]).keep_every == 4
 
 
+def test_a_section_is_left_out_by_none(config_file: str) -> None:
+    run = load_config(Run, config_file, ["--config.phases.phase2=None"])
+    assert list(run.phases) == ["phase1"]
+    filled = Path(config_file).with_name("filled.py")
+    text = FILE.replace("return config", "config.warm_start = ConfigDict()\n    return config")
+    filled.write_text(
+        text.replace("ConfigDict()\n    return", 'ConfigDict({"name": "lamb"})\n    return')
+    )
+    assert load_config(Run, str(filled)).warm_start == Optimizer(name="lamb")
+    assert load_config(Run, str(filled), ["--config.warm_start=None"]).warm_start is None
+    with pytest.raises(ValueError, match="--config.optimizer=None: this section cannot be left"):
+        load_config(Run, config_file, ["--config.optimizer=None"])
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -116,10 +130,18 @@ def test_last_override_wins(config_file: str) -> None:
         ("optimizer=3", "--config.optimizer is a section; its keys are optimizer.betas"),
         ("seed", "write the value as --config.seed=VALUE"),
         ("seed=many", "config.seed.*many"),
+        ("warm_start=1", "config.warm_start=1: a section that the config file leaves empty"),
+        ("warm_start.a=1", "config.warm_start.a=1: a section that the config file leaves empty"),
         ("seed=1.5", "config.seed.*1.5"),
         ("seed=None", "config.seed: missing"),
         ("next_sentence=perhaps", "config.next_sentence.*perhaps"),
         ("optimizer.name=sgd", "config.optimizer.name: 'sgd' is not one of 'adamw', 'lamb'"),
+        ("warm_start=1", "config.warm_start=1: a section that the config file leaves empty"),
+        ("seed=1.5", r"--config.seed=1.5: expected a whole number"),
+        (
+            "optimizer.peak_learning_rate=big",
+            r"--config.optimizer.peak_learning_rate=big: expected a number",
+        ),
         ("optimizer.betas=(0.9,)", r"config.optimizer.betas: expected 2 values, got 1"),
         ("optimizer.peak_learning_rate=-1", "config.optimizer: peak_learning_rate must be"),
     ],

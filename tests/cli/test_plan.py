@@ -12,7 +12,7 @@ from bert_jax.cli.main import main
 from bert_jax.cli.plan_remedies import flags, remedies, with_changes
 from bert_jax.cli.plan_report import PhasePlan, duration
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.variants import variant
 from bert_jax.training.planning import OutOfMemory
 from bert_jax.training.sharding import MeshConfig
 
@@ -140,7 +140,7 @@ def test_a_tpu_topology_without_libtpu_says_what_to_install(
 ) -> None:
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=re.escape("pip install 'bert_jax[tpu]'")):
+    with pytest.raises(ValueError, match=re.escape("pip install -e '.[tpu]'")):
         from bert_jax.cli.topology import topology_devices
 
         topology_devices("v5e:4x4")
@@ -163,9 +163,7 @@ def refused(state: int, needed: int) -> PhasePlan:
 
 def test_remedies_come_cheapest_first() -> None:
     worst = refused(state=10, needed=410)
-    config = PretrainConfig(
-        work_dir="w", phases={"phase1": worst.phase}, model=EncoderConfig.variant("tiny")
-    )
+    config = PretrainConfig(work_dir="w", phases={"phase1": worst.phase}, model=variant("tiny"))
     tried = [flags(changes) for changes in remedies(config, worst, 16, limit=150)]
     assert tried[:5] == [
         # 400 bytes beside the state: halves would not fit, quarters may.

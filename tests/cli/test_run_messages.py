@@ -1,6 +1,9 @@
 """What `pretrain` says of a run before it starts."""
 
-from bert_jax.cli.run_messages import surplus_rows
+from types import SimpleNamespace
+from typing import Any
+
+from bert_jax.cli.run_messages import few_pairs, surplus_rows
 
 
 def test_a_table_much_larger_than_its_vocabulary_is_pointed_out() -> None:
@@ -10,3 +13,19 @@ def test_a_table_much_larger_than_its_vocabulary_is_pointed_out() -> None:
     (line,) = surplus_rows(1_000, 30_522)
     assert "the tokenizer has 1,000 entries, model.vocab_size is 30,522" in line
     assert line.endswith("--config.model.vocab_size=1000 fits")
+
+
+def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
+    def corpus(name: str, documents: int, sentences: int) -> Any:
+        split = SimpleNamespace(num_documents=documents, num_sentences=sentences)
+        train = SimpleNamespace(manifest=SimpleNamespace(train=split))
+        config = SimpleNamespace(corpus=f"corpora/{name}")
+        return SimpleNamespace(name=name, train=train, config=config)
+
+    def config(pairs: str) -> Any:
+        return SimpleNamespace(sentence_pairs=pairs)
+
+    corpora = [corpus("phase1", 1_000, 1_004), corpus("phase2", 1_000, 5_000)]
+    (line,) = few_pairs(config("sentence_order"), corpora)
+    assert "phase1: at most 0.4% of the documents of corpora/phase1 have two sentences" in line
+    assert few_pairs(config("none"), corpora) == []

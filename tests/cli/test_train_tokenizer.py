@@ -37,6 +37,13 @@ def test_learns_from_a_mix_of_inputs(corpus, tmp_path, capsys):
     assert "already holds a tokenizer" in capsys.readouterr().err
 
 
+def test_an_option_that_is_given_again_adds_to_the_first(corpus, tmp_path, capsys):
+    words = ["--input", str(corpus / "a.txt"), "--input", str(corpus / "b.jsonl.gz")]
+    words += ["--output", str(tmp_path / "tokenizer"), "--text-field", "body"]
+    assert main(["train-tokenizer", *words, "--vocab-size", "300"]) == 0
+    assert "from 60 documents in 2 inputs" in capsys.readouterr().out
+
+
 def test_options_reach_the_training(corpus, tmp_path, capsys):
     output = tmp_path / "tokenizer"
     command = ["train-tokenizer", "--input", str(corpus / "a.txt"), "--output", str(output)]
@@ -66,3 +73,63 @@ def test_an_output_that_is_a_file_is_refused_before_the_work(corpus, capsys):
     assert main(["train-tokenizer", "--input", str(corpus), "--output", str(output)]) == 2
     shown = capsys.readouterr()
     assert f"--output {output} is a file; a tokenizer is a directory" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "files"),
+    [
+        ("byte-bpe", "300", {"vocab.json", "merges.txt"}),
+        ("sentencepiece", "90", {"spiece.model"}),
+        ("sentencepiece-bpe", "90", {"spiece.model"}),
+    ],
+)
+def test_other_kinds(kind, size, files, corpus, tmp_path, capsys):
+    output = tmp_path / "tokenizer"
+    command = ["train-tokenizer", "--kind", kind, "--input", str(corpus), "--output", str(output)]
+    assert main([*command, "--vocab-size", size, "--text-field", "body"]) == 0
+    tokenizer = Tokenizer.load(output)
+    case = "cased" if kind == "byte-bpe" else "uncased"
+    assert f"{tokenizer.vocab_size} entries, {case}" in capsys.readouterr().out
+    assert tokenizer.kind == ("byte_bpe" if kind == "byte-bpe" else "sentencepiece")
+    assert files < {path.name for path in output.iterdir()}
+    text = "The Café serves readers"
+    ids = AutoTokenizer.from_pretrained(output)(text, add_special_tokens=False)["input_ids"]
+    assert ids == tokenizer.encode_batch([text])[0]
+    for name in files - {"merges.txt"}:
+        assert Tokenizer.load(output / name).encode_batch([text])[0] == ids
+
+
+def test_a_cased_spiece_model_is_read_as_it_was_learned(corpus, tmp_path):
+    output = tmp_path / "tokenizer"
+    command = ["train-tokenizer", "--kind", "sentencepiece", "--cased", "--vocab-size", "90"]
+    command += ["--input", str(corpus), "--output", str(output), "--text-field", "body"]
+    assert main(command) == 0
+    whole, alone = Tokenizer.load(output), Tokenizer.load(output / "spiece.model")
+    assert not whole.lowercase and not alone.lowercase
+    assert alone.fingerprint == whole.fingerprint
+    (ids,) = alone.encode_batch(["The Café"])
+    assert alone.unk_id not in ids
+
+
+@pytest.mark.parametrize("kind", ["byte-bpe", "sentencepiece"])
+def test_a_document_larger_than_the_sample_is_told(kind, corpus, tmp_path, capsys):
+    (corpus / "a.txt").write_text("many words in one document. " * 40, encoding="utf-8")
+    command = ["train-tokenizer", "--kind", kind, "--vocab-size", "300", "--max-bytes", "1000"]
+    command += ["--input", str(corpus / "a.txt"), "--output", str(tmp_path / "tokenizer")]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert "the smallest document has 1,119 bytes" in error and "(--max-bytes)" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--kind", "byte-bpe", "--uncased"], "--kind byte-bpe keeps the case"),
+        (["--kind", "byte-bpe", "--num-unused", "3"], "--num-unused means nothing to --kind"),
+        (["--kind", "sentencepiece", "--min-frequency", "3"], "--min-frequency means nothing"),
+    ],
+)
+def test_options_of_other_kinds_are_refused(words, message, corpus, tmp_path, capsys):
+    command = ["train-tokenizer", "--input", str(corpus), "--output", str(tmp_path / "t"), *words]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err

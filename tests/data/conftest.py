@@ -4,20 +4,24 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert_jax.data.corpus import Corpus
+from bert_jax.data.packing import TokenizedDocument
 from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
 from bert_jax.data.prepare import prepare
 from bert_jax.data.prepare_options import PrepareOptions
-from bert_jax.data.synthetic import synthetic_vocabulary
+from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, write_corpus
 from bert_jax.data.tokenizer import Tokenizer
 
 WORDS = "the a of cat dog house sea tree run ran see saw old new red blue and or not".split()
+
+SPAN = 1 << 14
+LENGTH, MAX_PIECES = 128, 8
 
 WriteJsonLines = Callable[[Path, Sequence[str]], str]
 
@@ -156,8 +160,46 @@ def pieces_of(unmasked) -> Callable[[Batch], Iterator[tuple[np.ndarray, np.ndarr
                 yield (
                     token_ids[row][inside],
                     batch["segment_ids"][row][inside],
-                    int(batch["next_sentence_labels"][row, number]),
-                    float(batch["next_sentence_weights"][row, number]),
+                    int(batch["pair_labels"][row, number]),
+                    float(batch["pair_weights"][row, number]),
                 )
 
     return pieces
+
+
+def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
+    """Documents in tokens that name their own place: token = document * SPAN + position.
+
+    So where any token of a batch came from can be read off the batch itself.
+    """
+    documents = random_documents(num_tokens, 1000, seed)
+    return [
+        replace(document, token_ids=(number + 1) * SPAN + np.arange(len(document.token_ids)))
+        for number, document in enumerate(documents)
+        if len(document.token_ids) < SPAN
+    ]
+
+
+@dataclass(frozen=True)
+class NamedCorpus:
+    """Documents of `named_documents`, and the directory they were written to."""
+
+    documents: list[TokenizedDocument]
+    directory: Path
+
+
+@pytest.fixture(scope="session")
+def named_corpus(tmp_path_factory) -> NamedCorpus:
+    """600,000 tokens that name their place, in rows of `LENGTH`."""
+    directory, documents = tmp_path_factory.mktemp("corpus"), named_documents(600_000)
+    write_corpus(
+        directory,
+        documents,
+        documents[:40],
+        max_length=LENGTH,
+        max_pieces=MAX_PIECES,
+        vocab_size=(len(documents) + 1) * SPAN,
+        token_bytes=4,
+        num_shards=3,
+    )
+    return NamedCorpus(documents, directory)

@@ -17,6 +17,7 @@ import pytest
 
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.loader import BatchSource, EvaluationSource, Loader
+from bert_jax.data.masking import MaskingConfig
 from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
 from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, write_corpus
 
@@ -174,7 +175,7 @@ def test_a_broken_shard_is_named_through_the_loader(prepared, tmp_path, num_work
 def test_evaluation_sees_every_record_once(prepared, batch_size, process_count):
     corpus = Corpus(prepared, "heldout")
     examples = ExampleSource(
-        corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=9, next_sentence=False)
+        corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=9, sentence_pairs="none")
     )
     size = len(corpus)
     assert size % 7 and size < 80
@@ -277,3 +278,31 @@ def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
     process.kill()
     process.communicate(timeout=60)
     wait_until(lambda: not members(process.pid))
+
+
+def test_a_rate_that_changes_goes_from_the_first_step_of_a_run_to_its_last(prepared, make_source):
+    masking = MaskingConfig(rate=0.4, final_rate=0.2)
+    examples = make_source(prepared, sentence_pairs="none", masking=masking)
+
+    def share(batch: Batch) -> float:
+        words = np.isin(batch["token_ids"], examples.vocabulary.special_ids[:4], invert=True)
+        masked = batch["token_ids"] == examples.vocabulary.mask_id
+        return batch["masked_weights"].sum() / (words | masked).sum()
+
+    first = BatchSource(examples, batch_size=16, num_steps=5, run_steps=9)
+    second = BatchSource(examples, batch_size=16, num_steps=4, first_step=5, run_steps=9)
+    shares = [share(source[step]) for source in (first, second) for step in range(len(source))]
+    np.testing.assert_allclose(shares, np.linspace(0.4, 0.2, 9), atol=0.01)
+    held_out = EvaluationSource(examples, batch_size=16)[0]
+    assert share(held_out) == pytest.approx(0.2, abs=0.01)
+    assert held_out["masked_positions"].shape == first[0]["masked_positions"].shape
+    # What is predicted at a lower rate is predicted at a higher one too: the draws are the same.
+    alone = BatchSource(examples, batch_size=16, num_steps=5)[4]
+    places = [
+        {
+            (row, int(batch["masked_positions"][row, at]))
+            for row, at in zip(*np.nonzero(batch["masked_weights"]), strict=True)
+        }
+        for batch in (alone, first[4])
+    ]
+    assert places[0] < places[1]

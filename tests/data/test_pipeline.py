@@ -1,7 +1,6 @@
 """Examples are what the papers say, and a pure function of (corpus, seed, epoch, index).
 
-The corpus here is written in tokens that name their own place: token = document * SPAN + position.
-So where any token of a batch came from can be read off the batch itself.
+The tokens of the corpus here name their own place (`named_documents`).
 """
 
 from __future__ import annotations
@@ -13,47 +12,24 @@ import numpy as np
 import pytest
 
 from bert_jax.data.manifest import read_manifest, write_manifest
+from bert_jax.data.masking import MaskingConfig
 from bert_jax.data.packing import TokenizedDocument, pack_documents
 from bert_jax.data.pipeline import Batch, ExampleSource
-from bert_jax.data.synthetic import (
-    NUM_SPECIAL,
-    random_documents,
-    write_corpus,
-)
+from bert_jax.data.synthetic import NUM_SPECIAL, write_corpus
 
-SPAN = 1 << 14
-LENGTH, MAX_PIECES = 128, 8
+from .conftest import LENGTH, MAX_PIECES, SPAN
+
 CLS, SEP = 2, 3
 
 
-def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
-    documents = random_documents(num_tokens, 1000, seed)
-    return [
-        replace(document, token_ids=(number + 1) * SPAN + np.arange(len(document.token_ids)))
-        for number, document in enumerate(documents)
-        if len(document.token_ids) < SPAN
-    ]
+@pytest.fixture(scope="module")
+def documents(named_corpus) -> list[TokenizedDocument]:
+    return named_corpus.documents
 
 
 @pytest.fixture(scope="module")
-def documents() -> list[TokenizedDocument]:
-    return named_documents(600_000)
-
-
-@pytest.fixture(scope="module")
-def prepared(documents, tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("corpus")
-    write_corpus(
-        directory,
-        documents,
-        documents[:40],
-        max_length=LENGTH,
-        max_pieces=MAX_PIECES,
-        vocab_size=(len(documents) + 1) * SPAN,
-        token_bytes=4,
-        num_shards=3,
-    )
-    return directory
+def prepared(named_corpus) -> Path:
+    return named_corpus.directory
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +87,7 @@ def test_a_batch_is_what_its_spec_says(source, epochs):
 def test_every_epoch_visits_every_record_once_in_its_own_order(
     documents, prepared, make_source, unmasked
 ):
-    source = make_source(prepared, next_sentence=False)
+    source = make_source(prepared, sentence_pairs="none")
     records = pack_documents(documents, LENGTH, MAX_PIECES)
     expected = sorted(tuple(p.token_ids[0] for p in pieces) for pieces in records)
     orders = []
@@ -164,7 +140,7 @@ def test_layout_of_rows(source, epochs, unmasked):
         count = len(edges)
         np.testing.assert_array_equal(batch["cls_positions"][row][:count], edges)
         assert (batch["cls_positions"][row][count:] == 0).all()
-        assert (batch["next_sentence_weights"][row][count:] == 0).all()
+        assert (batch["pair_weights"][row][count:] == 0).all()
         begin = np.repeat(edges, np.diff([*edges, len(present)]))
         np.testing.assert_array_equal(
             batch["position_ids"][row][: len(present)], np.arange(len(present)) - begin
@@ -231,10 +207,10 @@ def test_an_example_is_the_same_alone_in_any_order_and_from_any_reader(
     assert_equal(source.examples(2, repeated), rows_of(epochs[2], repeated))
 
 
-@pytest.mark.parametrize("next_sentence", [True, False])
-def test_seeds_and_epochs_differ(prepared, next_sentence, make_source):
+@pytest.mark.parametrize("pairs", ["none", "next_sentence", "sentence_order"])
+def test_seeds_and_epochs_differ(prepared, pairs, make_source):
     def make(seed: int, epoch: int) -> np.ndarray:
-        source = make_source(prepared, seed=seed, next_sentence=next_sentence)
+        source = make_source(prepared, seed=seed, sentence_pairs=pairs)
         return source.examples(epoch, np.arange(64))["token_ids"]
 
     first = make(1, 0)
@@ -261,10 +237,32 @@ def test_a_record_is_split_and_masked_anew_each_epoch(epochs, unmasked):
     assert same_split < 0.6 and same_masks < 0.01
 
 
+@pytest.mark.parametrize("pairs", ["none", "next_sentence", "sentence_order"])
+def test_static_maskings_come_again_and_dynamic_ones_do_not(prepared, pairs, make_source, unmasked):
+    def masks(num_maskings: int) -> list[dict[tuple, tuple]]:
+        """Of two epochs that share a static masking, what is masked of every text."""
+        masking = MaskingConfig(num_maskings=num_maskings)
+        source = make_source(prepared, sentence_pairs=pairs, masking=masking)
+        found = []
+        for epoch in (1, 4):
+            batch = source.examples(epoch, np.arange(len(source)))
+            texts = map(tuple, unmasked(batch).tolist())
+            seen = map(tuple, batch["token_ids"].tolist())
+            found.append(dict(zip(texts, seen, strict=True)))
+        return found
+
+    static, dynamic = masks(3), masks(0)
+    assert len(static[0]) > 100 and static[0] == static[1]
+    same = [text for text in dynamic[0] if dynamic[1].get(text) == dynamic[0][text]]
+    assert len(same) < 0.01 * len(dynamic[0])
+    one, other = masks(2)  # 1 % 2 and 4 % 2
+    assert one != other
+
+
 def test_without_pairs_every_piece_is_one_segment(prepared, make_source, pieces_of):
-    batch = make_source(prepared, next_sentence=False).examples(0, np.arange(200))
+    batch = make_source(prepared, sentence_pairs="none").examples(0, np.arange(200))
     assert batch["segment_ids"].max() == 0
-    assert batch["next_sentence_weights"].max() == 0
+    assert batch["pair_weights"].max() == 0
     for tokens, *_ in pieces_of(batch):
         assert tokens[0] == CLS and tokens[-1] == SEP and (np.diff(tokens[1:-1]) == 1).all()
 
@@ -289,6 +287,6 @@ def test_a_record_against_the_manifest_is_named(documents, tmp_path, change, mes
         token_bytes=4,
     )
     write_manifest(tmp_path, replace(read_manifest(tmp_path), **change))
-    source = make_source(tmp_path, next_sentence=False)
+    source = make_source(tmp_path, sentence_pairs="none")
     with pytest.raises(ValueError, match=rf"train-00000.arrayrecord: record \d+ .*{message}"):
         source.examples(0, np.arange(len(source)))

@@ -39,7 +39,7 @@ def test_the_data_drawn_never_changes(tmp_path, make_source):
     assert batch["masked_positions"][:, 3].tolist() == GOLDEN_POSITIONS
     assert batch["token_ids"][:, 1].tolist() == GOLDEN_TOKENS
     assert batch["segment_ids"].sum(axis=1).tolist() == GOLDEN_B_LENGTHS
-    assert batch["next_sentence_labels"].sum(axis=1).tolist() == GOLDEN_LABELS
+    assert batch["pair_labels"].sum(axis=1).tolist() == GOLDEN_LABELS
 
 
 def test_a_copied_document_is_never_a_negative(tmp_path, make_source):
@@ -47,8 +47,8 @@ def test_a_copied_document_is_never_a_negative(tmp_path, make_source):
     twins = [TokenizedDocument(number, text, np.array([0, 10])) for number in range(40)]
     source = make_source(write_documents(tmp_path, twins))
     batch = source.examples(0, np.arange(len(source)))
-    assert batch["next_sentence_weights"].sum() == 40
-    assert batch["next_sentence_labels"].sum() == 0
+    assert batch["pair_weights"].sum() == 40
+    assert batch["pair_labels"].sum() == 0
 
 
 def test_what_cannot_be_paired_is_one_segment_without_a_label(tmp_path, make_source, unmasked):
@@ -56,7 +56,7 @@ def test_what_cannot_be_paired_is_one_segment_without_a_label(tmp_path, make_sou
     lone_pair = TokenizedDocument(9, 100 + np.arange(20), np.array([0, 10]))
     source = make_source(write_documents(tmp_path, [*single, lone_pair]))
     batch = source.examples(0, np.arange(len(source)))
-    assert batch["next_sentence_weights"].sum() == 0 and batch["segment_ids"].sum() == 0
+    assert batch["pair_weights"].sum() == 0 and batch["segment_ids"].sum() == 0
     assert (unmasked(batch) == SEP).sum() == 6
 
 
@@ -68,7 +68,7 @@ def test_a_second_segment_is_found_behind_many_of_the_same_document(
     source = make_source(write_documents(tmp_path, [long, short], max_pieces=1))
     assert len(source) == 31
     batch = source.examples(0, np.arange(31))
-    assert batch["next_sentence_weights"].sum() == 31
+    assert batch["pair_weights"].sum() == 31
     from_short = [
         {bool(token < 1000) for token in tokens[1:-1] if token > SEP}
         for tokens, _, label, _ in pieces_of(batch)
@@ -83,7 +83,7 @@ def test_a_corpus_that_cannot_serve_is_refused(tmp_path, make_source):
     write_documents(tmp_path, [alone])
     with pytest.raises(ValueError, match="a single document"):
         make_source(tmp_path)
-    assert len(make_source(tmp_path, next_sentence=False)) > 1
+    assert len(make_source(tmp_path, sentence_pairs="none")) > 1
     corpus = Corpus(tmp_path, "train")
     with pytest.raises(ValueError, match="prepared with 150 token ids, the vocabulary has 149"):
         ExampleSource(corpus, synthetic_vocabulary(149), ExampleConfig(seed=0))

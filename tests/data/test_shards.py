@@ -13,6 +13,8 @@ UNIT = Unit("train", 3, [0, 1], [b"one two. three four.", b"five"], "digest")
 class OneIdPerWord:
     """Encodes each word as its length."""
 
+    spaces_are_text = False
+
     def encode_batch(self, texts, *, specials_as_text):
         assert specials_as_text
         return [[len(word) for word in text.split()] for text in texts]
@@ -32,6 +34,8 @@ def test_result_describes_the_shard(tmp_path):
 
 def test_a_failure_says_in_which_document(tmp_path):
     class Failing:
+        spaces_are_text = False
+
         def encode_batch(self, texts, *, specials_as_text):
             if texts == ["five"]:
                 raise ZeroDivisionError

@@ -9,7 +9,7 @@ import tokenizers
 from transformers import AutoTokenizer, BertTokenizerFast
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import wordpiece_backend
+from bert_jax.data.wordpiece_files import wordpiece_backend
 from bert_jax.data.wordpiece_training import train_wordpiece
 
 TORTURE = Path(__file__).with_name("unicode_torture.txt")
@@ -115,6 +115,13 @@ def test_special_tokens_spelled_out_in_text(trained):
     assert tokenizer.encode_batch(["the [MASK] sat [SEP]"])[0] == marked
 
 
+def test_continuation_ids_are_those_of_pieces_within_words(trained):
+    tokenizer = trained[True]
+    pieces = [tokenizer.id_to_token(i) for i in tokenizer.continuation_ids.tolist()]
+    assert pieces and all(piece.startswith("##") for piece in pieces)
+    assert len(pieces) == sum(token.startswith("##") for token in tokenizer.vocabulary)
+
+
 def test_random_ids_are_what_can_stand_in_text(trained):
     tokenizer = trained[True]
     assert tokenizer.random_ids.tolist() == list(range(104, tokenizer.vocab_size))
@@ -197,7 +204,9 @@ def test_what_is_no_tokenizer_is_refused_in_words(tmp_path, trained):
         ("broken/tokenizer.json", "{", "not a tokenizer.json"),
         ("other/tokenizer.json", '{"a": 1}', "not a tokenizer.json"),
         ("bpe/tokenizer.json", bpe.to_str(), "its model is BPE, expected WordPiece"),
-        ("name/spiece.model", "x", r"expected a vocab\.txt or a tokenizer\.json"),
+        ("name/vocabulary.bin", "x", r"expected a tokenizer\.json, vocab\.txt, spiece\.model or"),
+        ("damaged/spiece.model", "x", "not a SentencePiece model"),
+        ("alone/vocab.json", "{}", r"expected a merges\.txt beside it"),
     ]:
         path = tmp_path / name
         path.parent.mkdir()

@@ -155,12 +155,6 @@ def test_the_model_to_begin_with_stays(toy, refused, source, tmp_path):
     assert f"work_dir={source} is where the model to start from is (init_from)" in errors
 
 
-def test_pairs_need_segments(refused, make_source):
-    errors = refused("regression", init=make_source(num_segments=1))
-    assert "the task is of pairs, but the model of" in errors
-    assert "one segment (num_segments=1)" in errors
-
-
 def test_what_is_no_fine_tuned_directory_is_not_evaluated(bert_jax_here, source, tmp_path):
     for directory, message in (
         (tmp_path, "no model.json in it; expected the work directory of a `bert-jax finetune`"),

@@ -109,8 +109,8 @@ def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
     file.write_text("\n".join([lines[0], *wrong, "the " * 60 + "\t0"]) + "\n")
     found = evaluated(whole, "--data", file)
     assert found["data"] == str(file)
-    assert found["sets"]["validation"]["examples"] == 22
-    assert found["sets"]["validation"]["scores"]["accuracy"] <= 1 - right + 1 / 22
+    assert found["sets"]["wrong"]["examples"] == 22
+    assert found["sets"]["wrong"]["scores"]["accuracy"] <= 1 - right + 1 / 22
     found = evaluated(whole, "--data", toy.root / "reviews")
     assert found["sets"]["validation"]["scores"] == scores(whole)["scores"]
 
@@ -132,9 +132,9 @@ def test_entities_have_rows_of_their_types(toy, bert_jax_here, evaluated, tmp_pa
     config["tags"]["files"]["train"] = "gone"
     (work_dir / "config.json").write_text(json.dumps(config))
     found = evaluated(work_dir, "--data", file, "--predictions", tmp_path / "predicted")
-    assert found["sets"]["validation"]["scores"] == scores(work_dir)["scores"]
-    written = (tmp_path / "predicted/validation.txt").read_text().strip().split("\n\n")
+    assert found["sets"]["tagged"]["scores"] == scores(work_dir)["scores"]
+    written = (tmp_path / "predicted/tagged.txt").read_text().strip().split("\n\n")
     columns = [[line.split("\t")[1:] for line in sentence.split("\n")] for sentence in written]
     gold, predicted = ([[row[c] for row in each] for each in columns] for c in (0, 1))
     for kind, row in entity_counts(predicted, gold, "IOB2").items():
-        assert found["sets"]["validation"]["types"][kind] == row.scores() | row._asdict()
+        assert found["sets"]["tagged"]["types"][kind] == row.scores() | row._asdict()

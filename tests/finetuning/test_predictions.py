@@ -26,7 +26,7 @@ def both_ways(bert_jax_here, monkeypatch, tmp_path):
             "evaluate", work_dir, "--data", data, "--predictions", tmp_path / "predicted"
         )
         assert finished.code == 0, finished.errors
-        told = (tmp_path / f"predicted/validation.{ending}").read_text()
+        told = (tmp_path / f"predicted/{Path(data).stem}.{ending}").read_text()
         finished = bert_jax_here("predict", work_dir, "--input", source)
         assert finished.code == 0, finished.errors
         return told, [json.loads(line) for line in finished.output.splitlines()]

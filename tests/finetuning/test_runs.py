@@ -97,6 +97,13 @@ def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here)
     assert "batch_size: 16 -> 8" in finished.errors and "seed: 0 -> 1" in finished.errors
 
 
+def test_a_training_file_that_has_changed_is_told(toy, whole, bert_jax_here):
+    other = f"glue.directory={toy.root / 'flipped'}"
+    finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, other))
+    assert finished.code == 2
+    assert "training examples (their file, its columns, max_length): " in finished.errors
+
+
 @pytest.fixture
 def spoiled(toy, whole, tmp_path) -> list:
     """The words of a run that unlearns what `whole` knows: the first evaluation is the best."""

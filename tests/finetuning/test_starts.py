@@ -13,7 +13,8 @@ from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.finetune_start import first_state
 from bert_jax.data.finetuning.batches import FeatureBatches
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.sharding import make_mesh
 
 from .conftest import parameters, scores
@@ -150,3 +151,27 @@ def test_a_directory_without_a_test_set_is_learned_from(toy, bert_jax_here, tmp_
 def test_rows_are_no_longer_than_the_model_has_positions(opened, make_source):
     run = opened("glue", "max_length=13", init=make_source(max_positions=13))
     assert max(run.row_lengths) == 13
+
+
+def test_a_model_of_the_other_families_learns_pairs(toy, bert_jax_here, make_source, tmp_path):
+    """Every value that RoBERTa, ALBERT and DistilBERT have, at once; its layers are one."""
+    source = make_source(
+        head="masked_lm", num_layers=2, embedding_dim=8, sharing="all", num_segments=1,
+        position_offset=2, pooler_activation="relu", pooler_dropout=True,
+    )  # fmt: skip
+    work_dir = tmp_path / "run"
+    words = toy.words("regression", work_dir, "num_epochs=2", "head_dropout=0.1", init=source)
+    finished = bert_jax_here(*words)
+    assert finished.code == 0, finished.errors
+    assert "drawn anew: classifier.bias, classifier.kernel, pooler" in finished.output
+    before, after = parameters(source), parameters(work_dir)
+    assert "encoder.layers.0.ffn.up.kernel" in after
+    assert not any(name.startswith("encoder.layers.1.") for name in after)
+    for name in ("encoder.embeddings.projection.kernel", "encoder.layers.0.attention.query.kernel"):
+        assert not np.array_equal(before[name], after[name]), name
+    told = bert_jax_here("evaluate", work_dir)
+    assert told.code == 0 and "spearman" in told.output
+    apart = bert_jax_here(
+        *toy.words("regression", tmp_path / "x", "tuning.top_layers=1", init=source)
+    )
+    assert apart.code == 2 and "the model's layers share parameters" in apart.errors

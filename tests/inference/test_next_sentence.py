@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 import torch
 import transformers
@@ -35,6 +38,15 @@ def test_hugging_face_says_the_same(both, head):
         whole = len(tokenizer(*pair)["input_ids"][0])
         assert ours.truncated == (whole > 40)
         assert follows(first, second).probability == pytest.approx(ours.probability, abs=1e-6)
+
+
+def test_a_model_that_learned_the_order_of_sentences_is_refused(both, tmp_path):
+    model = shutil.copytree(both("pretraining").ours, tmp_path / "model")
+    content = json.loads((model / "model.json").read_text())
+    content["origin"]["sentence_pairs"] = "sentence_order"
+    (model / "model.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="learned whether two sentences are in order"):
+        NextSentence(model)
 
 
 def test_what_is_no_pair(both):

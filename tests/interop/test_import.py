@@ -381,7 +381,7 @@ def test_another_number_of_positions_than_its_config_says(rows, make_bert, refus
 
 
 REFUSED_CONFIGS = {
-    "another architecture": (dict(model_type="roberta"), "model_type is 'roberta'"),
+    "another architecture": (dict(model_type="xlnet"), "model_type is 'xlnet'"),
     "another activation": (dict(hidden_act="relu"), "hidden_act is 'relu'; understood are gelu"),
     "relative positions": (
         dict(position_embedding_type="relative_key"),

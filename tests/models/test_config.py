@@ -8,9 +8,10 @@ import jax
 import pytest
 from flax import nnx
 
-from bert_jax.models.config import VARIANTS, ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.layers import compute_dtype
 from bert_jax.models.parameters import define
+from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.tasks.pretraining import Pretraining
 
 
@@ -35,6 +36,21 @@ from bert_jax.tasks.pretraining import Pretraining
             {"hidden_dim": 9, "num_heads": 3, "positions": "sinusoidal"},
             "hidden_dim=9: sinusoidal positions need an even hidden_dim",
         ),
+        ({"embedding_dim": 0}, "embedding_dim=0: must be at least 1, or None for hidden_dim"),
+        (
+            {"embedding_dim": 3, "positions": "sinusoidal"},
+            "embedding_dim=3: sinusoidal positions need an even embedding_dim",
+        ),
+        ({"position_offset": -1}, "position_offset=-1: rows of a learned table"),
+        (
+            {"position_offset": 2, "positions": "sinusoidal"},
+            "position_offset=2: rows of a learned table",
+        ),
+        ({"sharing": "most"}, "sharing='most': expected one of 'none', 'all', 'attention', 'ffn'"),
+        ({"num_groups": 2}, "num_groups=2, but sharing='none': layers share within a group"),
+        ({"sharing": "all", "num_groups": 5}, "num_groups=5 does not divide num_layers=12"),
+        ({"sharing": "ffn", "num_groups": 24}, "num_groups=24 does not divide num_layers=12"),
+        ({"pooler_activation": "gelu"}, "pooler_activation='gelu': expected one of 'tanh', 'relu'"),
     ],
 )
 def test_impossible_encoders_are_refused(values: dict[str, Any], message: str) -> None:
@@ -43,7 +59,7 @@ def test_impossible_encoders_are_refused(values: dict[str, Any], message: str) -
 
 
 def test_defaults_are_bert_base() -> None:
-    assert EncoderConfig() == EncoderConfig.variant("base")
+    assert EncoderConfig() == variant("base")
 
 
 def test_variants_have_the_published_shapes() -> None:
@@ -55,18 +71,30 @@ def test_variants_have_the_published_shapes() -> None:
         "medium": (8, 512, 8, 2048),
         "base": (12, 768, 12, 3072),
         "large": (24, 1024, 16, 4096),
+        # Liu et al. 2019, table 9; Lan et al. 2020, table 1; Sanh et al. 2019, section 3.
+        "roberta-base": (12, 768, 12, 3072),
+        "roberta-large": (24, 1024, 16, 4096),
+        "albert-base-v1": (12, 768, 12, 3072),
+        "albert-large-v1": (24, 1024, 16, 4096),
+        "albert-xlarge-v1": (24, 2048, 16, 8192),
+        "albert-xxlarge-v1": (12, 4096, 64, 16384),
+        "albert-base-v2": (12, 768, 12, 3072),
+        "albert-large-v2": (24, 1024, 16, 4096),
+        "albert-xlarge-v2": (24, 2048, 16, 8192),
+        "albert-xxlarge-v2": (12, 4096, 64, 16384),
+        "distilbert": (6, 768, 12, 3072),
     }
     assert published.keys() == VARIANTS.keys()
     for name, shape in published.items():
-        config = EncoderConfig.variant(name)
+        config = variant(name)
         assert shape == (config.num_layers, config.hidden_dim, config.num_heads, config.ffn_dim)
 
 
 def test_a_variant_takes_changes_and_an_unknown_one_is_refused() -> None:
-    config = EncoderConfig.variant("tiny", vocab_size=99, num_heads=4)
+    config = variant("tiny", vocab_size=99, num_heads=4)
     assert (config.vocab_size, config.num_heads, config.head_dim) == (99, 4, 32)
     with pytest.raises(ValueError, match="unknown variant 'huge': expected one of tiny, mini"):
-        EncoderConfig.variant("huge")
+        variant("huge")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +160,8 @@ def test_an_unresolved_config_is_refused_where_it_would_matter() -> None:
 
 
 def test_sequences_beyond_the_position_table_are_refused() -> None:
-    config = EncoderConfig.variant("tiny", vocab_size=8, num_layers=1, max_positions=4)
-    task = Pretraining(config, ComputeConfig().resolve("cpu", config), next_sentence=False)
+    config = variant("tiny", vocab_size=8, num_layers=1, max_positions=4)
+    task = Pretraining(config, ComputeConfig().resolve("cpu", config), sentence_pairs="none")
     tokens = jax.ShapeDtypeStruct((1, 5), "int32")
 
     def encode(params: dict[str, jax.Array], token_ids: jax.Array) -> jax.Array:
@@ -144,7 +172,7 @@ def test_sequences_beyond_the_position_table_are_refused() -> None:
 
 
 def test_compute_never_changes_the_parameters() -> None:
-    config = EncoderConfig.variant("tiny", vocab_size=8)
+    config = variant("tiny", vocab_size=8)
     plain = ComputeConfig(dtype="float32", attention="xla")
     others = [
         dataclasses.replace(plain, dtype="bfloat16"),

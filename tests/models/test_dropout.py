@@ -12,8 +12,9 @@ from scipy.stats import chi2
 
 from bert_jax.models import attention, embeddings, encoder
 from bert_jax.models.attention import xla_attention
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig
 from bert_jax.models.dropout import dropout, keep_mask
+from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 
 ROWS, LENGTH, FEATURES = 8, 128, 1024
@@ -173,10 +174,10 @@ def test_without_key_or_rate_nothing_is_dropped() -> None:
 
 def test_attention_dropout_is_drawn_anew_and_again() -> None:
     batch, length, heads = 4, 32, 2
-    nothing = jnp.zeros((batch, length, heads, length))
+    scores = jnp.zeros((batch, heads, length, length))
     # Scores of zero and values of one token each: what comes out is the probabilities themselves.
-    values = jnp.broadcast_to(jnp.eye(length)[None, :, None], nothing.shape)
-    attend = jax.jit(lambda key: xla_attention(nothing, nothing, values, None, True, 0.25, key))
+    values = jnp.broadcast_to(jnp.eye(length)[None, :, None], (batch, length, heads, length))
+    attend = jax.jit(lambda key: xla_attention(scores, values, None, True, 0.25, key))
     first, again, next_step = (np.asarray(attend(key_of(4, step))) for step in (0, 0, 1))
     assert_array_equal(first, again)
     assert set(np.unique(first)) == {0.0, np.float32(1 / length / 0.75)}
@@ -184,7 +185,7 @@ def test_attention_dropout_is_drawn_anew_and_again() -> None:
     assert both == pytest.approx(0.75**2, abs=0.03)
     per_head = np.moveaxis(first, 2, 1).reshape(batch * heads, -1) > 0
     assert len(np.unique(per_head, axis=0)) == batch * heads
-    undropped = xla_attention(nothing, nothing, values, None, True, 0.25, None)
+    undropped = xla_attention(scores, values, None, True, 0.25, None)
     np.testing.assert_allclose(undropped, 1 / length, rtol=1e-6)
 
 
@@ -204,7 +205,7 @@ def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
 
 
 def test_every_place_that_drops_has_a_key_of_its_own(keys_used: list[jax.Array]) -> None:
-    config = EncoderConfig.variant("tiny", vocab_size=8, num_layers=3)
+    config = variant("tiny", vocab_size=8, num_layers=3)
     task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
     params = {name: jnp.zeros(s.shape, s.dtype) for name, s in task.definition.shapes.items()}
 

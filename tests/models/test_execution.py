@@ -126,6 +126,33 @@ def test_returned_hidden_states_are_those_of_the_scan(params: Parameters, batch:
     assert_allclose(scanned.hidden, unrolled.hidden_states[-1], rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_attention_scores_are_those_of_any_way_to_compute(norm: str, batch: Batch) -> None:
+    """And so are gradients through them, of which a student is made."""
+    config = dataclasses.replace(CONFIG, norm=norm, sharing="all", num_groups=CONFIG.num_layers)
+    inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+    ways = [{}, {"scan_layers": True}, {"remat": "layer"}, {"remat": "dots"}]
+    found = []
+    for way in ways:
+        definition = Pretraining(config, dataclasses.replace(PLAIN, **way)).definition
+        params = definition.init(jax.random.key(0))
+
+        def total(params: Parameters, definition: Any = definition) -> tuple[jax.Array, Any]:
+            encoder = definition.module(params).encoder
+            key = jax.random.key(1)
+            scores = encoder(*inputs, return_attention_scores=True, dropout_key=key)
+            assert scores.hidden_states is None
+            stacked = jnp.stack(scores.attention_scores)
+            return jnp.sum(jnp.sin(stacked)), stacked
+
+        gradient, scores = jax.device_get(jax.jit(jax.grad(total, has_aux=True))(params))
+        found.append((scores, gradient))
+    for scores, gradient in found[1:]:
+        assert_allclose(scores, found[0][0], rtol=0, atol=2e-6)
+        for name, value in gradient.items():
+            assert_allclose(value, found[0][1][name], rtol=1e-4, atol=2e-5, err_msg=name)
+
+
 def equations(jaxpr: Any) -> Iterator[Any]:
     """Every operation of a program, also inside loops, branches and custom derivatives."""
     for equation in jaxpr.eqns:
@@ -259,7 +286,7 @@ def test_sinusoidal_positions_are_a_fixed_learned_table(params: Parameters, batc
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_norm_placements_agree_with_torch(norm: Any, batch: Batch) -> None:
     config = dataclasses.replace(CONFIG, norm=norm, layer_norm_epsilon=1e-5)
-    definition = Pretraining(config, PLAIN, next_sentence=False).definition
+    definition = Pretraining(config, PLAIN, sentence_pairs="none").definition
     rng = np.random.default_rng(4)
     params = {
         name: 0.3 * rng.standard_normal(shape.shape, np.float32)
@@ -288,7 +315,7 @@ def test_norm_placements_agree_with_torch(norm: Any, batch: Batch) -> None:
         ids = (batch["document_ids"] == 1).astype(np.int32)
         return encoder(batch["token_ids"], None, None, ids, return_hidden_states=True)
 
-    hidden, states = jax.device_get(encode(params))
+    hidden, states, _ = jax.device_get(encode(params))
     real = batch["document_ids"] == 1
     with torch.no_grad():
         expected = stack(torch.tensor(states[0]), src_key_padding_mask=torch.from_numpy(~real))

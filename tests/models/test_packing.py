@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,8 +11,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.objectives import SentencePairs
+from bert_jax.tasks.distillation import Distillation, DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.tasks.protocol import Metrics, total_loss
+from bert_jax.tasks.protocol import Metrics, Task, total_loss
 
 CONFIG = EncoderConfig(
     vocab_size=50,
@@ -22,6 +25,7 @@ CONFIG = EncoderConfig(
     max_positions=24,
     initializer_range=0.2,
 )
+COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 LENGTH = 24
 # Lengths of the documents of each row; every row ends in padding of another size.
 ROWS = [[7, 5, 9], [12, 12], [20]]
@@ -30,17 +34,23 @@ Batch = dict[str, np.ndarray]
 Results = Callable[[Batch], tuple[np.ndarray, Any, Metrics, dict[str, np.ndarray]]]
 
 
+def parameters_of(task: Task, seed: int = 0) -> dict[str, Any]:
+    """Random ones, biases and LayerNorm among them."""
+    params = jax.jit(task.definition.init)(jax.random.key(seed))
+    noise = np.random.default_rng(seed + 1)
+    return {n: p + 0.1 * noise.standard_normal(p.shape, np.float32) for n, p in params.items()}
+
+
+def loss_of(task: Task, params: Any, batch: Any) -> tuple[jax.Array, Metrics]:
+    metrics = task.metrics(task.definition.module(params), batch, None)
+    return total_loss(task, metrics, task.loss_weights(batch)), metrics
+
+
 @pytest.fixture(scope="module")
 def results() -> Results:
     """Hidden states, logits, metrics and gradients of a batch, all of one set of parameters."""
-    task = Pretraining(CONFIG, ComputeConfig(dtype="float32", attention="xla"))
-    params = jax.jit(task.definition.init)(jax.random.key(0))
-    noise = np.random.default_rng(1)
-    params = {n: p + 0.1 * noise.standard_normal(p.shape, np.float32) for n, p in params.items()}
-
-    def loss(params: Any, batch: Any) -> tuple[jax.Array, Metrics]:
-        metrics = task.metrics(task.definition.module(params), batch, None)
-        return total_loss(task, metrics, task.loss_weights(batch)), metrics
+    task = Pretraining(CONFIG, COMPUTE)
+    params, loss = parameters_of(task), partial(loss_of, task)
 
     @jax.jit
     def compute(batch: Any) -> Any:
@@ -101,6 +111,57 @@ def test_packed_documents_compute_what_they_do_alone(
         assert_allclose(packed_gradients[name], gradient, rtol=0, atol=1e-5, err_msg=name)
 
 
+ALBERT = dataclasses.replace(CONFIG, embedding_dim=16, sharing="all")
+ROBERTA = dataclasses.replace(CONFIG, num_segments=1, position_offset=2, max_positions=26)
+STUDENT = dataclasses.replace(CONFIG, num_layers=1, num_segments=0)
+TEACHER = DistillationConfig("teacher", hidden_weight=1, attention_weight=1)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "pairs", "distillation"),
+    [
+        (ALBERT, "sentence_order", None),
+        (ROBERTA, "none", None),
+        (STUDENT, "sentence_order", TEACHER),
+        (STUDENT, "none", dataclasses.replace(TEACHER, soft_targets="all")),
+    ],
+    ids=["albert", "roberta", "distilled-with-pairs", "distilled-at-every-token"],
+)
+def test_every_objective_is_the_same_packed(
+    encoder: EncoderConfig,
+    pairs: SentencePairs,
+    distillation: DistillationConfig | None,
+    documents: list[list[Any]],
+    packed: Batch,
+    lay_out: Callable,
+) -> None:
+    task: Any = Pretraining(encoder, COMPUTE, sentence_pairs=pairs)
+    teacher = None
+    if distillation is not None:
+        task, theirs = Distillation(task, distillation), Pretraining(CONFIG, COMPUTE)
+        teacher = PretrainingTeacher(theirs.definition, distillation, [2])
+        taught = theirs.definition.module(parameters_of(theirs, 5))
+    params = parameters_of(task)
+
+    @jax.jit
+    def compute(batch: Any) -> Any:
+        if teacher is not None:
+            batch = teacher.shows(taught, batch)
+        differentiated = jax.value_and_grad(partial(loss_of, task), has_aux=True)
+        return differentiated(params, batch)
+
+    alone = [[document] for row in documents for document in row]
+    (loss, metrics), gradients = compute(lay_out(alone, length=LENGTH, predictions=2, pieces=1))
+    (packed_loss, packed_metrics), packed_gradients = compute(packed)
+    assert_allclose(packed_loss, loss, rtol=1e-5)
+    for name in task.loss_terms:
+        assert_allclose(packed_metrics[name], metrics[name], rtol=1e-5, err_msg=name)
+    for name, gradient in gradients.items():
+        # Relative to the largest: the squares of attention scores are some hundred times a loss.
+        atol = 1e-5 * max(1.0, float(abs(gradient).max()))
+        assert_allclose(packed_gradients[name], gradient, rtol=0, atol=atol, err_msg=name)
+
+
 def test_padding_never_matters(results: Results, packed: Batch, of_packed: Any) -> None:
     garbage = {name: array.copy() for name, array in packed.items()}
     padding = packed["document_ids"] == 0
@@ -112,9 +173,9 @@ def test_padding_never_matters(results: Results, packed: Batch, of_packed: Any) 
     unused = packed["masked_weights"] == 0
     garbage["masked_positions"][unused] = rng.integers(0, LENGTH, unused.sum())
     garbage["masked_labels"][unused] = rng.integers(0, CONFIG.vocab_size, unused.sum())
-    empty = packed["next_sentence_weights"] == 0
+    empty = packed["pair_weights"] == 0
     garbage["cls_positions"][empty] = rng.integers(0, LENGTH, empty.sum())
-    garbage["next_sentence_labels"][empty] = 1
+    garbage["pair_labels"][empty] = 1
     hidden, output, metrics, gradients = results(garbage)
     expected_hidden, expected_output, expected_metrics, expected_gradients = of_packed
     assert_array_equal(hidden[~padding], expected_hidden[~padding])

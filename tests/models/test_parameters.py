@@ -9,11 +9,14 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.models.config import VARIANTS, ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.heads import PretrainingModel
+from bert_jax.models.model import Head, ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition, count
+from bert_jax.models.variants import VARIANTS, variant
 from bert_jax.tasks.pretraining import Pretraining
 
+BERTS = ("tiny", "mini", "small", "medium", "base", "large")
 FLOAT32 = ComputeConfig(dtype="float32", attention="xla")
 
 
@@ -27,12 +30,12 @@ def part(definition: ModelDefinition[PretrainingModel], *prefixes: str) -> int:
 
 @pytest.fixture(scope="module")
 def tiny() -> ModelDefinition[PretrainingModel]:
-    return definition_of(EncoderConfig.variant("tiny", vocab_size=500, num_layers=1))
+    return definition_of(variant("tiny", vocab_size=500, num_layers=1))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_counts_as_hugging_face_does(variant: str) -> None:
-    config = EncoderConfig.variant(variant)
+@pytest.mark.parametrize("name", BERTS)
+def test_every_bert_counts_as_hugging_face_does(name: str) -> None:
+    config = variant(name)
     theirs = transformers.BertConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_dim,
@@ -47,22 +50,81 @@ def test_every_variant_counts_as_hugging_face_does(variant: str) -> None:
     assert part(definition, "encoder.", "pooler.") == whole.bert.num_parameters()
 
 
+def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """Their bare model with the pooler it has, and the one it was pretrained as."""
+    sizes = dict(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_dim,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        intermediate_size=config.ffn_dim,
+    )
+    if name.startswith("roberta"):
+        roberta = transformers.RobertaConfig(
+            max_position_embeddings=514, type_vocab_size=1, **sizes
+        )
+        return transformers.RobertaModel(roberta), transformers.RobertaForMaskedLM(roberta)
+    if name.startswith("albert"):
+        albert = transformers.AlbertConfig(embedding_size=128, **sizes)
+        return transformers.AlbertModel(albert), transformers.AlbertForPreTraining(albert)
+    distilbert = transformers.DistilBertConfig(
+        vocab_size=config.vocab_size,
+        dim=config.hidden_dim,
+        n_layers=config.num_layers,
+        n_heads=config.num_heads,
+        hidden_dim=config.ffn_dim,
+    )
+    return (
+        transformers.DistilBertModel(distilbert),
+        transformers.DistilBertForMaskedLM(distilbert),
+    )
+
+
+# The bare models' counts, with the pooler where there is one: "125M" and "355M" of Liu et al. 2019,
+# "12M", "18M", "60M" and "235M" of Lan et al. 2020 and "66M" of Sanh et al. 2019, counted out.
+PUBLISHED = {
+    "roberta-base": 124_645_632,
+    "roberta-large": 355_359_744,
+    "albert-base-v1": 11_683_584,
+    "albert-large-v1": 17_683_968,
+    "albert-xlarge-v1": 58_724_864,
+    "albert-xxlarge-v1": 222_595_584,
+    "albert-base-v2": 11_683_584,
+    "albert-large-v2": 17_683_968,
+    "albert-xlarge-v2": 58_724_864,
+    "albert-xxlarge-v2": 222_595_584,
+    "distilbert": 66_362_880,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_other_families_count_as_hugging_face_does(name: str) -> None:
+    config = variant(name)
+    with torch.device("meta"):
+        bare, whole = theirs_of(name, config)
+    encoder = define_model(ModelConfig(config, "encoder", pooler=name != "distilbert"), FLOAT32)
+    assert PUBLISHED.keys() == VARIANTS.keys() - BERTS
+    assert count(encoder.shapes) == bare.num_parameters() == PUBLISHED[name]
+    head: Head = "pretraining" if name.startswith("albert") else "masked_lm"
+    assert count(define_model(ModelConfig(config, head), FLOAT32).shapes) == whole.num_parameters()
+
+
 def test_base_and_large_have_the_known_totals() -> None:
     # "110M" and "340M" of Devlin et al. 2019, section 3, counted out.
-    base = definition_of(EncoderConfig.variant("base"))
+    base = definition_of(variant("base"))
     assert part(base, "encoder.layers.0.attention.") == 2_362_368
     assert part(base, "encoder.layers.11.attention.") == 2_362_368
     assert part(base, "encoder.", "pooler.") == 109_482_240
     assert count(base.shapes) == 110_106_428
-    large = definition_of(EncoderConfig.variant("large"))
+    large = definition_of(variant("large"))
     assert part(large, "encoder.", "pooler.") == 335_141_888
     assert count(large.shapes) == 336_226_108
 
 
 def test_without_next_sentence_there_is_neither_pooler_nor_head() -> None:
-    config = EncoderConfig.variant("tiny", vocab_size=500)
+    config = variant("tiny", vocab_size=500)
     whole = definition_of(config).shapes
-    without = Pretraining(config, FLOAT32, next_sentence=False).definition.shapes
+    without = Pretraining(config, FLOAT32, sentence_pairs="none").definition.shapes
     gone = set(whole) - set(without)
     assert gone == {
         f"{name}.{leaf}"
@@ -72,7 +134,7 @@ def test_without_next_sentence_there_is_neither_pooler_nor_head() -> None:
 
 
 def test_sinusoidal_positions_and_no_segments_have_no_parameters() -> None:
-    config = EncoderConfig.variant("tiny", vocab_size=8, positions="sinusoidal", num_segments=0)
+    config = variant("tiny", vocab_size=8, positions="sinusoidal", num_segments=0)
     names = definition_of(config).shapes
     assert "encoder.embeddings.token" in names
     assert not {"encoder.embeddings.position", "encoder.embeddings.segment"} & set(names)

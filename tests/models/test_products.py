@@ -141,3 +141,14 @@ def test_bfloat16_logits_add_up_their_bias_gradient_in_float32() -> None:
     # Added up in bfloat16, 4,096 terms would stall at a few hundred.
     assert_allclose(to_bias, rounded.sum(axis=0), rtol=1e-5)
     assert_array_equal(jnp.isfinite(to_x), True)
+
+
+def test_gradients_of_float32_parameters_are_not_rounded_on_a_cpu() -> None:
+    x, kernel, bias, cotangent = arrays((2, 16, 8), (8, 4), (4,), (2, 16, 4))
+    narrow = x.astype(jnp.bfloat16), cotangent.astype(jnp.bfloat16)
+    value, pull = jax.vjp(affine, narrow[0], kernel, bias)
+    found = jax.jit(pull)(narrow[1])
+    assert [one.dtype for one in (value, *found)] == [jnp.bfloat16] * 2 + [jnp.float32] * 2
+    rows, outer = (np.asarray(one, np.float64).reshape(32, -1) for one in narrow)
+    assert_allclose(found[1], rows.T @ outer, rtol=0, atol=1e-5)
+    assert_allclose(found[2], outer.sum(axis=0), rtol=0, atol=1e-5)

@@ -121,6 +121,7 @@ def theirs_of(model: transformers.BertForPreTraining, batch: Batch):  # noqa: AN
         attention_mask=torch.from_numpy(batch["document_ids"]).long(),
         token_type_ids=torch.from_numpy(batch["segment_ids"]).long(),
         output_hidden_states=True,
+        output_attentions=True,
     )
 
 
@@ -130,7 +131,7 @@ def their_loss(model: transformers.BertForPreTraining, batch: Batch) -> torch.Te
     rows, columns = np.nonzero(batch["masked_weights"])
     logits = output.prediction_logits[rows, batch["masked_positions"][rows, columns]]
     labels = torch.from_numpy(batch["masked_labels"][rows, columns]).long()
-    pairs = torch.from_numpy(batch["next_sentence_labels"][:, 0]).long()
+    pairs = torch.from_numpy(batch["pair_labels"][:, 0]).long()
     cross_entropy = torch.nn.functional.cross_entropy
     return cross_entropy(logits, labels) + cross_entropy(output.seq_relationship_logits, pairs)
 
@@ -185,7 +186,8 @@ def test_hidden_states_and_logits_agree(case: Case) -> None:
     @jax.jit
     def outputs(params: Parameters) -> tuple[EncoderOutput, PretrainingOutput, jax.Array]:
         model: PretrainingModel = case.task.definition.module(params)
-        states = model.encoder(*inputs_of(batch), packed=False, return_hidden_states=True)
+        asked = dict(return_hidden_states=True, return_attention_scores=True)
+        states = model.encoder(*inputs_of(batch), packed=False, **asked)
         at = batch["masked_positions"], batch["cls_positions"]
         pooled = model.pooler(states.hidden, batch["cls_positions"])
         return states, model(*inputs_of(batch), *at, packed=False), pooled
@@ -206,6 +208,11 @@ def test_hidden_states_and_logits_agree(case: Case) -> None:
     for ours, expected in zip(states.hidden_states, theirs.hidden_states, strict=True):
         close(ours[real], expected.numpy()[real])
     np.testing.assert_array_equal(states.hidden, states.hidden_states[-1])
+    assert states.attention_scores is not None
+    for ours, expected in zip(states.attention_scores, theirs.attentions, strict=True):
+        seen = np.where(real[:, None, None], ours, -np.inf)
+        probabilities = np.asarray(jax.nn.softmax(seen, axis=-1)).transpose(0, 2, 1, 3)
+        close(probabilities[real], expected.numpy().transpose(0, 2, 1, 3)[real])
     close(pooled[:, 0], their_pooled.numpy())
     close(output.next_sentence_logits[:, 0], theirs.seq_relationship_logits.numpy())
     rows = np.arange(len(real))[:, None]

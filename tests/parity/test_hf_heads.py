@@ -11,7 +11,8 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from bert_jax.interop.huggingface_names import ARCHITECTURES, origins
+from bert_jax.interop.huggingface_bert import BERT
+from bert_jax.interop.huggingface_names import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import Head, ModelConfig, Problem
 from bert_jax.tasks.classifier_task import ClassifierTask
@@ -83,7 +84,7 @@ def hugging_face(case: Case) -> transformers.PreTrainedModel:
         problem_type=THEIR_PROBLEMS[case.problem],
         attn_implementation="eager",
     )
-    model = getattr(transformers, ARCHITECTURES[case.head])(config)
+    model = getattr(transformers, BERT.architectures[case.head])(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

@@ -15,7 +15,8 @@ from jax.sharding import Mesh
 
 from bert_jax.models.parameters import define
 from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, weighted_mean
-from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.evaluation import HeldOutMetrics
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer

@@ -26,7 +26,7 @@ def test_the_gradient_of_a_split_table_is_not_summed_whole_for_every_use() -> No
     shapes = {
         **dict.fromkeys(("token_ids", "segment_ids", "position_ids", "document_ids"), LENGTH),
         **dict.fromkeys(("masked_positions", "masked_labels", "masked_weights"), PREDICTIONS),
-        **dict.fromkeys(("cls_positions", "next_sentence_labels", "next_sentence_weights"), 1),
+        **dict.fromkeys(("cls_positions", "pair_labels", "pair_weights"), 1),
     }
     batch = {
         name: jax.ShapeDtypeStruct(

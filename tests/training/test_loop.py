@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.training.checkpoint import CheckpointConfig, Checkpointer
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.loop import Intervals, Phase, TrainingDiverged
 from bert_jax.training.state import TrainState
 

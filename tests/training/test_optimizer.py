@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.optimizer import (
     OptimizerConfig,
@@ -106,7 +107,7 @@ def test_a_warmup_longer_than_the_run_is_refused() -> None:
 
 
 def test_biases_and_layer_norm_do_not_decay() -> None:
-    config = EncoderConfig.variant("tiny", vocab_size=8, norm="pre")
+    config = variant("tiny", vocab_size=8, norm="pre")
     names = Pretraining(config, ComputeConfig(dtype="float32")).definition.shapes
     for name, shape in names.items():
         # Tables and kernels are the matrices; a bias or a LayerNorm's scale is a vector.

@@ -21,6 +21,9 @@ PHASE = PhaseFacts(
     corpus_vocab_size=1000,
     corpus_documents=50,
     held_out_documents=5,
+    corpus_sentences=500,
+    held_out_sentences=50,
+    corpus_kind="wordpiece",
     num_records=32,
     held_out_records=1,
     corpus_tokenizer_fingerprint="0123456789abcdef",
@@ -38,7 +41,8 @@ def problems(
     *phases: PhaseFacts,
     model: EncoderConfig = MODEL,
     accumulation_steps: int = 1,
-    next_sentence: bool = True,
+    sentence_pairs: Any = "next_sentence",
+    vocabulary: str = "any",
 ) -> list[str]:
     """The lines of the refusal, after its heading."""
     with pytest.raises(ValueError, match="^this run cannot start:\n") as error:
@@ -47,7 +51,8 @@ def problems(
             phases,
             mesh,
             accumulation_steps=accumulation_steps,
-            next_sentence=next_sentence,
+            sentence_pairs=sentence_pairs,
+            vocabulary=vocabulary,
         )
     return [line.strip() for line in str(error.value).splitlines()[1:]]
 
@@ -55,10 +60,13 @@ def problems(
 def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
     # Batches as large as the corpus and as small as mesh and accumulation allow, two phases.
     second = dataclasses.replace(PHASE, name="phase2", corpus="data/b", batch_size=8)
-    assert check(MODEL, [PHASE, second], mesh, accumulation_steps=2, next_sentence=True) is None
+    assert (
+        check(MODEL, [PHASE, second], mesh, accumulation_steps=2, sentence_pairs="next_sentence")
+        is None
+    )
     alone = dataclasses.replace(PHASE, corpus_documents=1, held_out_documents=1)
     model = dataclasses.replace(MODEL, num_segments=0)
-    assert check(model, [alone], mesh, accumulation_steps=1, next_sentence=False) is None
+    assert check(model, [alone], mesh, accumulation_steps=1, sentence_pairs="none") is None
 
 
 @pytest.mark.parametrize(
@@ -104,13 +112,13 @@ def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
             {"corpus_documents": 1},
             "next_sentence draws second segments from other documents, and the training split of "
             "data/a has one: separate documents by blank lines, hold out a larger share, or set "
-            "next_sentence=False",
+            "sentence_pairs to 'none' or 'sentence_order'",
         ),
         (
             {"held_out_documents": 1},
             "next_sentence draws second segments from other documents, and the held-out split of "
             "data/a has one: separate documents by blank lines, hold out a larger share, or set "
-            "next_sentence=False",
+            "sentence_pairs to 'none' or 'sentence_order'",
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -130,8 +138,8 @@ def test_accumulation_splits_the_batch_further(mesh: Mesh) -> None:
 def test_pairs_need_two_segments(mesh: Mesh) -> None:
     model = dataclasses.replace(MODEL, num_segments=1)
     assert problems(mesh, PHASE, model=model) == [
-        "next_sentence needs model.num_segments >= 2, not 1: a pair is told apart by its segment "
-        "ids"
+        "sentence_pairs='next_sentence' needs model.num_segments >= 2, not 1: a pair is told apart "
+        "by its segment ids"
     ]
 
 
@@ -154,3 +162,24 @@ def test_everything_wrong_is_said_at_once(mesh: Mesh) -> None:
     second = dataclasses.replace(PHASE, name="phase2", corpus_vocab_size=2000, batch_size=31)
     lines = problems(mesh, first, second)
     assert [line.split(": ")[0] for line in lines] == ["phase phase1"] + 2 * ["phase phase2"]
+
+
+@pytest.mark.parametrize("pairs", ["next_sentence", "sentence_order"])
+def test_pairs_need_documents_of_two_sentences(mesh: Mesh, pairs: Any) -> None:
+    phase = dataclasses.replace(PHASE, corpus_sentences=50)
+    assert problems(mesh, phase, sentence_pairs=pairs) == [
+        f"phase phase1: {pairs} cuts a document in two where a sentence begins, and none of the "
+        "training split of data/a has a second sentence: prepare text whose documents have more, "
+        "or set sentence_pairs='none'"
+    ]
+    check(MODEL, [phase], mesh, accumulation_steps=1, sentence_pairs="none")
+
+
+def test_a_vocabulary_of_another_kind(mesh: Mesh) -> None:
+    for kind in ("any", "wordpiece"):
+        options: Any = dict(accumulation_steps=1, sentence_pairs="none", vocabulary=kind)
+        check(MODEL, [PHASE], mesh, **options)
+    assert problems(mesh, PHASE, vocabulary="byte_bpe") == [
+        "phase phase1: data/a has a vocabulary of the kind 'wordpiece', the config asks for "
+        "'byte_bpe': prepare it with such a tokenizer, or set vocabulary='any'"
+    ]

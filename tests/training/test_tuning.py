@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -48,8 +49,8 @@ def batch() -> dict[str, np.ndarray]:
         "masked_labels": rng.integers(0, 64, (8, 3), np.int32),
         "masked_weights": np.ones((8, 3), np.float32),
         "cls_positions": np.zeros((8, 1), np.int32),
-        "next_sentence_labels": rng.integers(0, 2, (8, 1), np.int32),
-        "next_sentence_weights": np.ones((8, 1), np.float32),
+        "pair_labels": rng.integers(0, 2, (8, 1), np.int32),
+        "pair_weights": np.ones((8, 1), np.float32),
     }
 
 
@@ -57,7 +58,7 @@ class Run:
     """Some steps of a tuning; `flops` of one, by the compiler's count."""
 
     def __init__(self, task: Pretraining, batch: Any, config: TuningConfig | None, steps: int = 1):
-        tuning = Tuning(config or TuningConfig(), LAYERS)
+        tuning = Tuning(config or TuningConfig(), ENCODER)
         words: dict[str, Any] = {"learns": tuning.learns} if config else {}
         rate = tuning.rate if config else None
         optimizer = make_optimizer(CONFIG, rate)
@@ -132,6 +133,15 @@ def test_lower_layers_learn_at_lower_rates(task: Any, batch: Any, whole: Run) ->
 
 def test_more_layers_than_there_are_are_refused() -> None:
     with pytest.raises(ValueError, match="tuning.top_layers=5: the model has 4"):
-        Tuning(TuningConfig(top_layers=5), LAYERS)
+        Tuning(TuningConfig(top_layers=5), ENCODER)
     with pytest.raises(ValueError, match="tuning.layer_decay=0.0"):
         TuningConfig(layer_decay=0.0)
+
+
+@pytest.mark.parametrize("changes", [dict(top_layers=2), dict(layer_decay=0.9)])
+def test_layers_that_share_parameters_are_not_told_apart(changes: dict[str, Any]) -> None:
+    shared = dataclasses.replace(ENCODER, sharing="ffn", num_groups=2)
+    with pytest.raises(ValueError, match=r"share parameters \(sharing='ffn'\): all of them learn"):
+        Tuning(TuningConfig(**changes), shared)
+    assert Tuning(TuningConfig(top_layers=0), shared).num_learning_layers == 0
+    assert Tuning(TuningConfig(), shared).learns("encoder.layers.0.ffn.up.kernel")

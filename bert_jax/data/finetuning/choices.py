@@ -120,7 +120,8 @@ def choice_features(
     Target "labels", int32 places of the right choices, if the examples have theirs. All examples
     have as many choices as there are `labels` (ValueError naming the one that has not).
     """
-    check_max_length(max_length, 3)
+    check_max_length(max_length, tokenizer.specials_of_pair)
+    room = max_length - tokenizer.specials_of_pair
     if examples.labels is not None:
         check_labels(examples.labels, examples.places, labels)
     for place, choices in zip(examples.places, examples.choices, strict=True):
@@ -133,9 +134,9 @@ def choice_features(
     num_cut = 0
     for context, choices in zip(contexts, examples.choices, strict=True):
         own = [next(endings) for _ in choices]
-        num_cut += len(context) + max(map(len, own)) > max_length - 3
+        num_cut += len(context) + max(map(len, own)) > room
         for ending in own:
-            first, second = cut_pair(context, ending, max_length - 3)
+            first, second = cut_pair(context, ending, room)
             firsts.append(first)
             seconds.append(second)
     report_cut(num_cut, len(contexts), max_length, examples.places)

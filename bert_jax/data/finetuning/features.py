@@ -18,6 +18,8 @@ Batch = dict[str, NDArray]
 class Sequences:
     """Token sequences `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, end to end.
 
+    Of RoBERTa's vocabulary with two separators between.
+
     token_ids: int32 [tokens]. starts: int64 [sequences + 1], where each begins, and the end.
     second_starts: int64 [sequences], tokens of a sequence that come before its second segment.
     """
@@ -130,6 +132,8 @@ def sequences_of(
     second_starts = []
     for first, second in zip(firsts, seconds, strict=True):
         ids = [tokenizer.cls_id, *first, tokenizer.sep_id]
+        if second is not None:
+            ids += [tokenizer.sep_id] * (tokenizer.separators_between - 1)
         second_starts.append(len(ids))
         parts.append(ids if second is None else [*ids, *second, tokenizer.sep_id])
     starts = np.zeros(len(parts) + 1, np.int64)

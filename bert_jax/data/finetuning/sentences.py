@@ -98,11 +98,11 @@ def sentence_features(
         num_cut = sum(len(first) > max_length - 2 for first in firsts)
         firsts = [first[: max_length - 2] for first in firsts]
     else:
-        check_max_length(max_length, 3)
-        num_cut = 0
+        check_max_length(max_length, tokenizer.specials_of_pair)
+        room, num_cut = max_length - tokenizer.specials_of_pair, 0
         for i, second in enumerate(tokenizer.encode_batch(examples.seconds)):
-            num_cut += len(firsts[i]) + len(second) > max_length - 3
-            firsts[i], seconds[i] = cut_pair(firsts[i], second, max_length - 3)
+            num_cut += len(firsts[i]) + len(second) > room
+            firsts[i], seconds[i] = cut_pair(firsts[i], second, room)
     report_cut(num_cut, len(firsts), max_length, examples.places)
     return Features(
         sequences_of(tokenizer, firsts, seconds),

@@ -14,7 +14,6 @@ from bert_jax.data.finetuning.spans import SpanExample
 from bert_jax.data.records import ranges
 from bert_jax.data.tokenizer import LocatedTokens, Tokenizer
 
-_NUM_SPECIALS = 3  # [CLS] question [SEP] window [SEP]
 # Texts encoded at once: the tokenizers library holds some 100 bytes a token until they are arrays.
 _TEXTS_AT_ONCE = 1000
 
@@ -76,10 +75,10 @@ def span_windows(
     """Cuts the passage of every question into windows that overlap.
 
     Args:
-      max_length: the most tokens of a row, the three special ones included.
+      max_length: the most tokens of a row, special ones included.
       doc_stride: tokens from the beginning of a window to that of the next, as in Devlin et al.'s
         release. Hugging Face calls `stride` what two windows share: the tokens of the passage in a
-        full row (max_length - 3 - those of the question) less `doc_stride`.
+        full row (max_length less special tokens and question) less `doc_stride`.
       max_query_length: a question's tokens beyond these are dropped.
       labelled: whether to look up where the answers are; the first of each question is the target.
         One that begins or ends within a word-piece takes in the whole of it.
@@ -88,7 +87,8 @@ def span_windows(
     hold `doc_stride` tokens beside the longest question, or for an example without an answer.
     Source: Devlin et al. 2019, section 4.2, and its released code.
     """
-    _check_lengths(max_length, doc_stride, max_query_length)
+    num_specials = tokenizer.specials_of_pair
+    _check_lengths(max_length, doc_stride, max_query_length, num_specials)
     questions = _encoded(tokenizer, [example.question for example in examples])
     numbers: dict[str, int] = {}  # SQuAD asks five questions on a passage, which is encoded once
     passage_of = np.array(
@@ -96,7 +96,7 @@ def span_windows(
     )
     passages = _encoded(tokenizer, list(numbers))
     query_sizes = np.minimum(questions.lengths, max_query_length)
-    capacities = max_length - _NUM_SPECIALS - query_sizes
+    capacities = max_length - num_specials - query_sizes
     cuts = _cut(passages.lengths[passage_of], capacities, doc_stride)
 
     queries = ranges(questions.starts[cuts.examples], query_sizes[cuts.examples])
@@ -118,19 +118,21 @@ def span_windows(
     return SpanWindows(Features(sequences, targets), cuts.examples, offsets, maximum)
 
 
-def _check_lengths(max_length: int, doc_stride: int, max_query_length: int) -> None:
+def _check_lengths(
+    max_length: int, doc_stride: int, max_query_length: int, num_specials: int
+) -> None:
     if max_query_length < 1 or doc_stride < 1:
         raise ValueError(
             f"doc_stride is {doc_stride} and max_query_length {max_query_length}; both are numbers "
             "of tokens, expected 1 or more"
         )
-    room = max_length - _NUM_SPECIALS - max_query_length
+    room = max_length - num_specials - max_query_length
     if room < doc_stride:
         raise ValueError(
             f"max_length {max_length} leaves {room} tokens of the passage beside a question of "
-            f"max_query_length {max_query_length} and {_NUM_SPECIALS} special tokens; windows "
+            f"max_query_length {max_query_length} and {num_specials} special tokens; windows "
             f"doc_stride {doc_stride} apart would pass tokens over. Expected max_length >= "
-            f"max_query_length + doc_stride + {_NUM_SPECIALS}"
+            f"max_query_length + doc_stride + {num_specials}"
             + (f": here a doc_stride of at most {room}" if room > 0 else "")
         )
 
@@ -162,7 +164,7 @@ def _laid_out(
     windows: tuple[NDArray[np.int32], NDArray[np.int64]],
 ) -> Sequences:
     """The rows of queries and windows: the ids of all, end to end, and [rows] how many each has."""
-    second_starts = queries[1] + 2
+    second_starts = queries[1] + 1 + tokenizer.separators_between
     starts = np.zeros(len(second_starts) + 1, np.int64)
     np.cumsum(second_starts + windows[1] + 1, out=starts[1:])
     token_ids = np.full(starts[-1], tokenizer.sep_id, np.int32)

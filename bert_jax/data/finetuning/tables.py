@@ -196,7 +196,8 @@ def _csv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise ValueError(f"{path}:{number}: not CSV as of RFC 4180: {error}") from error
+            hint = ' (a quote, ", opens here that nothing closes)' * ("end of data" in str(error))
+            raise ValueError(f"{path}:{number}: not CSV as of RFC 4180: {error}{hint}") from error
         if row:
             yield f"{path}:{number}", row
 

@@ -117,7 +117,7 @@ def _pieces_of_words(
     distinct = list(dict.fromkeys(word for words in sentences.words for word in words))
     return {
         word: ids[:capacity] or [tokenizer.unk_id]
-        for word, ids in zip(distinct, tokenizer.encode_batch(distinct), strict=True)
+        for word, ids in zip(distinct, tokenizer.encode_words(distinct), strict=True)
     }
 
 

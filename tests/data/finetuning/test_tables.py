@@ -112,6 +112,7 @@ def test_json_lines_give_numbers_as_text_where_they_may(tmp_path: Path) -> None:
         (TableFormat(header=False), b"a\tb\n", ["text"], "'text' is asked for by name, but header"),
         (TableFormat(header=False), b"a\tb\n", ["2"], "a:1: .*too few columns.*'2'"),
         (CSV, b'text\nok\n"open\nand on', ["text"], "a:3: not CSV as of RFC 4180"),
+        (CSV, b'text\n"open\nand on', ["text"], r'a quote, ", opens here that nothing closes'),
         (JSONL, b'{"text": "a"}\n{"text": 3}\n', ["text"], "a:2: column 'text' is 3, a JSON num"),
         (JSONL, b'{"text": null}\n', ["text"], "a:1: column 'text' is null, a JSON null"),
         (JSONL, b'{"text": "\\ud800"}\n', ["text"], "a:1: .*lone surrogate at character 0"),

@@ -1,0 +1,38 @@
+"""The config that a run was given, and what it was before where that has changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bert_jax.cli.config import RESOLVED_NAME, write_resolved
+from bert_jax.conversion import to_plain
+from bert_jax.data.files import write_file
+from bert_jax.training.checkpoint import differences
+
+_NOWHERE = {"work_dir": ""}  # a directory may be moved
+
+
+def keep_config(config: Any, work_dir: Path, step: int, *, finished: bool) -> list[str]:
+    """Writes config.json, and says what differs from the config that the run had so far.
+
+    step: of the checkpoint that the run goes on from, 0 at its start. The config up to there stays
+      beside as config-until-STEP.json; that of a finished run is not replaced.
+    """
+    path, kept = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"
+    # A start that was killed before its first checkpoint left its own: nothing was learned by it.
+    source = kept if kept.is_file() else path
+    former = json.loads(source.read_text(encoding="utf-8")) if step and source.is_file() else None
+    current = json.loads(json.dumps(to_plain(config)))
+    lines = [] if former is None else differences(former | _NOWHERE, current | _NOWHERE)
+    told = [f"  {line}" for line in lines]
+    if lines and finished:
+        return ["NOTE       the run ended with another config, which is kept (then -> now):", *told]
+    if lines:
+        write_file(kept, json.dumps(former, indent=2) + "\n")
+    write_resolved(config, work_dir)
+    if not lines:
+        kept.unlink(missing_ok=True)
+        return []
+    return [f"changed    since step {step:,}, whose config is kept as {kept.name}:", *told]

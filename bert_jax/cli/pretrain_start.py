@@ -1,0 +1,122 @@
+"""What a pretraining run begins with: its checkpoint, another run's parameters, or chance."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.cli.distillation import OpenTeacher, from_teacher
+from bert_jax.cli.phases import PhaseCorpus
+from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.work_dir import (
+    CHECKPOINTS_NAME,
+    PAIRS,
+    TOKENIZER_NAME,
+    computed_otherwise,
+    read_model,
+)
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.heads import PAIRS_HEAD
+from bert_jax.models.parameters import Parameters
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.checkpoint import Checkpointer, load_parameters
+from bert_jax.training.sharding import parameter_shardings
+from bert_jax.training.state import TrainState, abstract_state, init_state
+
+_POSITIONS = "encoder.embeddings.position"
+
+
+def first_state(
+    config: PretrainConfig,
+    corpora: list[PhaseCorpus],
+    task: Pretraining,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    checkpointer: Checkpointer,
+    teacher: OpenTeacher | None = None,
+) -> tuple[TrainState, str]:
+    """The state to start from and where it comes from, in this order.
+
+    This run's newest checkpoint; else random, with the parameters of `init_from` if it is set, or
+    those that a student takes from its teacher.
+
+    Raises:
+      ValueError: a checkpoint does not fit the run, or `init_from` has another vocabulary or model.
+    """
+    step = checkpointer.latest_step()
+    if step is not None:
+        abstract = abstract_state(task.definition, optimizer, mesh)
+        return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
+    state = init_state(task.definition, optimizer, mesh, config.seed)
+    if teacher is not None and teacher.known.config.init_layers:
+        params, told = from_teacher(teacher, config.model, config.sentence_pairs, state.params)
+        return TrainState(state.step, params, state.opt_state), told
+    if not config.init_from:
+        return state, f"random parameters (seed {config.seed})"
+    theirs = Tokenizer.load(Path(config.init_from) / TOKENIZER_NAME)
+    if theirs.fingerprint != corpora[0].tokenizer.fingerprint:
+        raise ValueError(
+            f"init_from={config.init_from} was trained with another tokenizer than "
+            f"{corpora[0].config.corpus} was prepared with: its token embeddings would mean other "
+            f"tokens. Prepare the corpus with --tokenizer {config.init_from}/{TOKENIZER_NAME}"
+        )
+    params, told = _parameters_of(config, task, mesh)
+    # What only the training of a student has, no other run's parameters give.
+    return TrainState(state.step, state.params | params, state.opt_state), told
+
+
+def _parameters_of(config: PretrainConfig, task: Pretraining, mesh: Mesh) -> tuple[Parameters, str]:
+    """Those of `init_from` that mean here what they do there, and what is said of them."""
+    model, origin = read_model(Path(config.init_from))
+    encoder = model.encoder
+    ours, told = config.model, f"the parameters of {config.init_from}"
+    longer = ours.positions == "learned" and ours.max_positions > encoder.max_positions
+    if longer:
+        ours = dataclasses.replace(ours, max_positions=encoder.max_positions)
+        told += f"; positions from {encoder.max_positions} on are copies of those before"
+    lines = computed_otherwise(encoder, ours)
+    if lines:
+        raise ValueError(
+            f"init_from={config.init_from} computes other things with its parameters than this "
+            "config's model (there -> here):\n  " + "\n  ".join(lines) + "\n"
+            "Set model.* as there (max_positions may be larger)"
+        )
+    definition = task.on(config.model).definition
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+    if longer:
+        definition = task.on(ours).definition
+    source = Path(config.init_from) / CHECKPOINTS_NAME
+    params = load_parameters(source, definition, shardings)
+    if longer:
+        params = params | {
+            _POSITIONS: _repeated(params[_POSITIONS], config.model, shardings[_POSITIONS])
+        }
+    theirs = origin.get(PAIRS, config.sentence_pairs)
+    if "none" not in (theirs, config.sentence_pairs) and theirs != config.sentence_pairs:
+        params = {n: value for n, value in params.items() if not n.startswith(PAIRS_HEAD)}
+        told += f"; its head of pairs tells {theirs}, ours is drawn anew"
+    return params, told
+
+
+def _repeated(
+    table: jax.Array, encoder: EncoderConfig, sharding: jax.sharding.Sharding
+) -> jax.Array:
+    """The rows of a table of positions over and over, as many as the encoder has.
+
+    A head that looks at its neighbours does so among the copies too, and has to learn no more than
+    to tell the copies apart (Beltagy et al. 2020, "Longformer", section 5).
+    """
+    offset, length = encoder.position_offset, encoder.max_positions
+    copies = -(-length // (len(table) - offset))
+
+    def repeat(table: jax.Array) -> jax.Array:
+        rows = jnp.tile(table[offset:], (copies, 1))[:length]
+        return jnp.concatenate([table[:offset], rows])
+
+    return jax.jit(repeat, out_shardings=sharding)(table)

@@ -1,0 +1,88 @@
+"""WordPiece as BERT's release keeps it: vocab.txt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bert_jax.data.special_tokens import BERT
+
+UNUSED = re.compile(r"\[unused\d+\]")
+CONTINUATION = "##"
+MAX_WORD_CHARACTERS = 100  # a longer word is [UNK]; BERT's released code says 200, every port 100
+
+
+def wordpiece_backend(
+    vocabulary: Mapping[str, int],
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    separate_cjk: bool = True,
+) -> Any:
+    """BERT's tokenizer over `vocabulary`: clean, split at spaces, punctuation and CJK, WordPiece.
+
+    `strip_accents=None` strips them exactly where text is lower-cased.
+    Source: Devlin et al. 2018, section 3 ("Input/Output Representations"), and its released code.
+    """
+    backend = tokenizers.Tokenizer(
+        models.WordPiece(
+            dict(vocabulary),
+            unk_token=BERT.unk,
+            continuing_subword_prefix=CONTINUATION,
+            max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        )
+    )
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=separate_cjk,
+        strip_accents=strip_accents,
+        lowercase=lowercase,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    cls, sep = BERT.cls, BERT.sep
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(token, vocabulary[token]) for token in (cls, sep)],
+    )
+    return backend
+
+
+def read_vocabulary(file: Path) -> dict[str, int]:
+    """The pieces of a vocab.txt and their ids; ValueError if it is damaged or not BERT's."""
+    # Universal line ends would split at a lone "\r", str.splitlines at U+2028 as well.
+    with open(file, encoding="utf-8", newline="\n") as lines:
+        try:
+            tokens = [line.rstrip("\r\n") for line in lines]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}: not UTF-8 text ({error}); expected a vocab.txt") from error
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    vocabulary: dict[str, int] = {}
+    for index, token in enumerate(tokens):
+        if not token or token in vocabulary:
+            what = f"repeats line {vocabulary[token] + 1}" if token else "is empty"
+            raise ValueError(
+                f"{file}:{index + 1}: the line {what}; expected a different entry on every line"
+            )
+        vocabulary[token] = index
+    missing = [token for token in BERT.tokens if token not in vocabulary]
+    if missing:
+        raise ValueError(f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}")
+    return vocabulary
+
+
+def has_upper_case(vocabulary: Mapping[str, int]) -> bool:
+    """Whether a piece other than the special and unused ones has an upper-case ASCII letter."""
+    return any(
+        "A" <= character <= "Z"
+        for token in vocabulary
+        if token not in BERT.tokens and not UNUSED.fullmatch(token)
+        for character in token
+    )

@@ -1,0 +1,130 @@
+"""What is asked of a family of models to take it in from Hugging Face's library, and out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.model import Head, ModelConfig
+from bert_jax.objectives import SentencePairs
+
+Refusal = tuple[str, str]
+
+
+def _nothing(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family: what its tensors, its classes and the keys of its config.json are called.
+
+    model_type: in config.json. title: for people. prefix: of the encoder's tensors, which the bare
+      model's own file leaves out.
+    architectures: the class of each head there is one for.
+    names: our parameters' names to theirs, of a model that `refusal` has nothing against.
+    pooler: the prefix of a bare model's pooler; "" if it has none. masked_lm, pairs: those of
+      the heads of pretraining; pairs_are: what the latter tells apart. parts: those of everything
+      that is on the encoder.
+    tied: tensors that are copies, to what they are copies of.
+    fields: our names to theirs of values that are the same. activation: their name for that.
+    defaults: what their class takes where the file does not say. constants: ours that their file
+      has no word for.
+    only: what their class can do and ours cannot: the one value that is understood.
+    classifier_dropout: the key of the rate before a classifier; tagger_dropout: before one of
+      tokens, where that is another.
+    names_bounds: whether its config.json names a sequence's first and last token.
+    read, write: what of our config the fields and constants do not say, from the file's content,
+      and more keys of the file.
+    refusal: what of a model of ours is none of the family, and why; None if it is one.
+    """
+
+    model_type: str
+    title: str
+    prefix: str
+    architectures: Mapping[Head, str]
+    names: Callable[[ModelConfig], dict[str, str]]
+    pooler: str
+    masked_lm: str
+    pairs: str
+    parts: tuple[str, ...]
+    tied: Mapping[str, str]
+    fields: Mapping[str, str]
+    defaults: Mapping[str, Any]
+    refusal: Callable[[ModelConfig], Refusal | None]
+    pairs_are: SentencePairs = "next_sentence"
+    names_bounds: bool = False
+    activation: str = "hidden_act"
+    classifier_dropout: str = "classifier_dropout"
+    tagger_dropout: str = ""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
+    read: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing
+    write: Callable[[EncoderConfig], dict[str, Any]] = lambda encoder: {}
+
+    @property
+    def token_table(self) -> str:
+        """The tensor of token embeddings."""
+        return f"{self.prefix}embeddings.word_embeddings.weight"
+
+    @property
+    def position_table(self) -> str:
+        """The tensor of position embeddings."""
+        return f"{self.prefix}embeddings.position_embeddings.weight"
+
+    def dropout_before(self, head: Head) -> str:
+        """The key of the dropout rate before a classifier."""
+        return (
+            self.tagger_dropout
+            if head == "tagging" and self.tagger_dropout
+            else (self.classifier_dropout)
+        )
+
+    def part_of(self, name: str) -> str:
+        """Which of `parts` a tensor belongs to; "" for the encoder and what is unknown."""
+        return next((part for part in self.parts if name.startswith(part)), "")
+
+
+def has_pooler(config: ModelConfig) -> bool:
+    """Whether the model has a dense layer on its `[CLS]` vector."""
+    if config.head == "encoder":
+        return config.pooler
+    return config.head not in ("masked_lm", "tagging", "span")
+
+
+def dense(ours: str, theirs: str) -> dict[str, str]:
+    """The names of a dense layer's kernel and bias."""
+    return {f"{ours}.kernel": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
+
+
+def norm(ours: str, theirs: str) -> dict[str, str]:
+    """The names of a LayerNorm's scale and bias."""
+    return {f"{ours}.scale": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
+
+
+def layer(
+    ours: str, theirs: str, products: Mapping[str, str], norms: Mapping[str, str]
+) -> dict[str, str]:
+    """The names of a layer's parameters, from those of its parts."""
+    names: dict[str, str] = {}
+    for here, there in products.items():
+        names |= dense(f"{ours}.{here}", f"{theirs}.{there}")
+    for here, there in norms.items():
+        names |= norm(f"{ours}.{here}", f"{theirs}.{there}")
+    return names
+
+
+def classifier(config: ModelConfig) -> dict[str, str]:
+    """The names of the dense layer that scores, where it is one."""
+    return dense("classifier", "qa_outputs" if config.head == "span" else "classifier")
+
+
+def odd_encoder(config: ModelConfig) -> Refusal | None:
+    """What of an encoder none of the families has."""
+    for name, value in (("norm", "post"), ("positions", "learned")):
+        found = getattr(config.encoder, name)
+        if found != value:
+            return f"model.{name}={found!r}", f"has {value!r} alone"
+    return None

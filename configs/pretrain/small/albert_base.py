@@ -1,0 +1,60 @@
+r"""ALBERT-base at a size for two CPU cores: ../albert_base.py, one layer of 128 used four times.
+
+As published (Lan et al. 2020, section 3.1 and 4.1): tables narrower than the layers, all parameters
+shared, a SentencePiece vocabulary, runs of up to three words masked together, the order of two
+segments to tell, LAMB, decay 0.01. For the size: 8,000 pieces in tables of 64 features, rows of
+128, 500 steps of 32 rows, a tenth of them warm-up, peak rate and initial weights of what 128
+features take.
+
+Corpus, of the English that comes with Python or any other:
+    bert-jax demo-corpus --output corpora/small/text.jsonl
+    bert-jax train-tokenizer --kind sentencepiece --input corpora/small/text.jsonl \
+        --vocab-size 8000 --output corpora/small/sentencepiece
+    bert-jax prepare --input corpora/small/text.jsonl --tokenizer corpora/small/sentencepiece \
+        --output corpora/small/sentencepiece128 --max-length 128 --held-out 0.05
+Command:
+    bert-jax pretrain --config configs/pretrain/small/albert_base.py
+Hardware: two CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/small/albert_base",
+            model=dict(
+                vocab_size=8_000,
+                embedding_dim=64,
+                hidden_dim=128,
+                num_layers=4,
+                num_heads=2,
+                ffn_dim=512,
+                max_positions=128,
+                sharing="all",
+                initializer_range=0.06,
+                hidden_dropout=0.1,
+                attention_dropout=0.1,
+            ),
+            sentence_pairs="sentence_order",
+            vocabulary="sentencepiece",
+            masking=dict(rate=0.15, unit="ngram", max_ngram=3),
+            phases=dict(
+                phase1=dict(
+                    corpus="corpora/small/sentencepiece128",
+                    sequence_length=128,
+                    batch_size=32,
+                    num_steps=500,
+                ),
+            ),
+            optimizer=dict(
+                name="lamb",
+                peak_learning_rate=5e-3,
+                warmup_steps=50,
+                weight_decay=0.01,
+            ),
+            evaluation=dict(every_steps=100),
+            checkpoint=dict(every_steps=100),
+        )
+    )

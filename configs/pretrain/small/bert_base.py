@@ -1,0 +1,66 @@
+r"""BERT-base's two phases at a size for two CPU cores: ../bert_base.py with 4 layers of 128.
+
+As published (Devlin et al. 2019, section 3 and A.2): masked tokens and next sentences, nine
+tenths of the steps at length 128 and one at 512, AdamW, decay 0.01, dropout 0.1. For the size:
+8,000 words, 500 steps of 32 sequences, a tenth of them warm-up, peak rate and initial weights of
+what 128 features take.
+
+Corpora, of the English that comes with Python or any other:
+    bert-jax demo-corpus --output corpora/small/text.jsonl
+    bert-jax train-tokenizer --input corpora/small/text.jsonl --vocab-size 8000 \
+        --output corpora/small/wordpiece
+    for length in 128 512; do
+      bert-jax prepare --input corpora/small/text.jsonl --tokenizer corpora/small/wordpiece \
+          --output corpora/small/wordpiece$length --max-length $length --held-out 0.05
+    done
+Command:
+    bert-jax pretrain --config configs/pretrain/small/bert_base.py
+Hardware: two CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/small/bert_base",
+            model=dict(
+                vocab_size=8_000,
+                hidden_dim=128,
+                num_layers=4,
+                num_heads=2,
+                ffn_dim=512,
+                max_positions=512,
+                initializer_range=0.06,
+                hidden_dropout=0.1,
+                attention_dropout=0.1,
+            ),
+            sentence_pairs="next_sentence",
+            vocabulary="wordpiece",
+            phases=dict(
+                phase1=dict(
+                    corpus="corpora/small/wordpiece128",
+                    sequence_length=128,
+                    batch_size=32,
+                    num_steps=450,
+                ),
+                phase2=dict(
+                    corpus="corpora/small/wordpiece512",
+                    sequence_length=512,
+                    batch_size=32,
+                    num_steps=50,
+                ),
+            ),
+            optimizer=dict(
+                name="adamw",
+                peak_learning_rate=2e-3,
+                warmup_steps=50,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=0.01,
+            ),
+            evaluation=dict(every_steps=100),
+            checkpoint=dict(every_steps=100),
+        )
+    )

@@ -1,0 +1,65 @@
+r"""RoBERTa-base at a size for two CPU cores: ../roberta_base.py with 4 layers of 128.
+
+As published (Liu et al. 2019): masks drawn anew (section 4.1), documents that read on into each
+other and no sentence pairs (4.2), byte-level BPE (4.4), betas 0.9 and 0.98 (3.1), decay 0.01, no
+clipping (table 9). For the size: 8,000 pieces, rows of 128, 500 steps of 32 rows, a tenth of them
+warm-up, peak rate and initial weights of what 128 features take.
+
+Corpus, of the English that comes with Python or any other:
+    bert-jax demo-corpus --output corpora/small/text.jsonl
+    bert-jax train-tokenizer --kind byte-bpe --input corpora/small/text.jsonl --vocab-size 8000 \
+        --output corpora/small/byte-bpe
+    bert-jax prepare --input corpora/small/text.jsonl --tokenizer corpora/small/byte-bpe \
+        --output corpora/small/byte-bpe128 --max-length 128 --held-out 0.05
+Command:
+    bert-jax pretrain --config configs/pretrain/small/roberta_base.py
+Hardware: two CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    return ConfigDict(
+        dict(
+            work_dir="runs/small/roberta_base",
+            model=dict(
+                vocab_size=8_000,
+                hidden_dim=128,
+                num_layers=4,
+                num_heads=2,
+                ffn_dim=512,
+                max_positions=128,
+                position_offset=2,
+                num_segments=1,
+                layer_norm_epsilon=1e-5,
+                initializer_range=0.06,
+                pooler_dropout=True,
+                hidden_dropout=0.1,
+                attention_dropout=0.1,
+            ),
+            sentence_pairs="none",
+            join_documents=True,
+            vocabulary="byte_bpe",
+            masking=dict(rate=0.15, unit="token"),
+            phases=dict(
+                phase1=dict(
+                    corpus="corpora/small/byte-bpe128",
+                    sequence_length=128,
+                    batch_size=32,
+                    num_steps=500,
+                ),
+            ),
+            optimizer=dict(
+                name="adamw",
+                peak_learning_rate=2e-3,
+                warmup_steps=50,
+                beta1=0.9,
+                beta2=0.98,
+                weight_decay=0.01,
+                clip_norm=0.0,
+            ),
+            evaluation=dict(every_steps=100),
+            checkpoint=dict(every_steps=100),
+        )
+    )

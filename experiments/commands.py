@@ -1,0 +1,44 @@
+"""What experiments share: commands of this interpreter, and folders that hold the runs of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_CONFIG = """from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({0!r})
+"""
+
+
+def run_words(*words: str | Path) -> None:
+    """Runs a command of this interpreter; ends when it does not succeed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if subprocess.run([sys.executable, *map(str, words)], env=environment, cwd=ROOT).returncode:
+        raise SystemExit(f"{' '.join(map(str, words))} failed")
+
+
+def bert_jax(*words: str | Path) -> None:
+    """Runs a `bert-jax` command of this checkout."""
+    run_words("-m", "bert_jax.cli.main", *words)
+
+
+def write_config(values: dict[str, Any], file: Path) -> None:
+    """A config file for `bert-jax` with these values."""
+    file.write_text(_CONFIG.format(values), encoding="utf-8")
+
+
+def claim(work: Path, settings: dict[str, Any]) -> None:
+    """Keeps what a folder's runs are of; refuses one that holds runs of something else."""
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / "settings.json"
+    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != settings:
+        raise SystemExit(f"{work} holds runs of other settings ({file}): give another --work")
+    file.write_text(json.dumps(settings, indent=1), encoding="utf-8")

@@ -1,0 +1,126 @@
+"""The models that are compared: one recipe of two phases, and what each has otherwise."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VOCAB_SIZE = 8_000
+LENGTHS = (32, 128)
+# Every step reads as many tokens, in short rows first: see configs/pretrain/mini_cpu.py for why.
+TOKENS_PER_STEP = 4_096
+
+_SMALLER = {"num_layers": 2, "num_segments": 0, "pooler_activation": "relu"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model of the comparison.
+
+    title: in tables and pictures. changes: of the recipe's config. teacher: the family that it
+    learns from; begins_with_it: with every second layer of it, where others begin at random.
+    at_equal_flops: also trained with the FLOPs of the reference, where its steps cost
+    less or more; the others' differ by less than a hundredth, or not at all.
+    """
+
+    name: str
+    title: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    teacher: str = ""
+    begins_with_it: bool = False
+    at_equal_flops: bool = False
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("bert", "BERT: next sentences, dynamic masks"),
+        Family("bert_static", "BERT: two static maskings", {"masking": {"num_maskings": 2}}),
+        Family(
+            "roberta",
+            "RoBERTa: no pairs, documents joined",
+            {
+                "sentence_pairs": "none",
+                "join_documents": True,
+                "model": {"num_segments": 1, "position_offset": 2, "layer_norm_epsilon": 1e-5},
+            },
+        ),
+        Family(
+            "albert",
+            "ALBERT: sentence order, shared layers",
+            {
+                "sentence_pairs": "sentence_order",
+                "model": {"sharing": "all", "embedding_dim": 64},
+            },
+            at_equal_flops=True,
+        ),
+        Family(
+            "student",
+            "half the layers, from scratch",
+            {"sentence_pairs": "none", "model": _SMALLER},
+            at_equal_flops=True,
+        ),
+        Family(
+            "distilled",
+            "half the layers, distilled from BERT",
+            {"sentence_pairs": "none", "model": _SMALLER},
+            teacher="bert",
+            at_equal_flops=True,
+        ),
+        Family(
+            "distilled_begun",
+            "the same, begun with BERT's layers",
+            {"sentence_pairs": "none", "model": _SMALLER},
+            teacher="bert",
+            begins_with_it=True,
+        ),
+    )
+}
+REFERENCE = FAMILIES["bert"]
+
+
+def config_of(
+    family: Family, work_dir: Path, corpora: Path, num_steps: int, dtype: str, teacher: Path | None
+) -> dict[str, Any]:
+    """The config tree of a run of `num_steps`, half of them in either phase."""
+    config: dict[str, Any] = {
+        "work_dir": str(work_dir),
+        "model": {
+            "vocab_size": VOCAB_SIZE,
+            "hidden_dim": 256,
+            "num_layers": 4,
+            "num_heads": 4,
+            "ffn_dim": 1024,
+            "max_positions": LENGTHS[-1],
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+        },
+        "compute": {"dtype": dtype},
+        "masking": {"rate": 0.3},
+        "optimizer": {"peak_learning_rate": 1e-3, "warmup_steps": num_steps // 10, "beta2": 0.98},
+        "evaluation": {"every_steps": max(1, num_steps // 12)},
+        "checkpoint": {"every_steps": 250, "keep_best": 0},
+        "phases": {},
+    }
+    steps = (num_steps // 2, num_steps - num_steps // 2)
+    for number, (length, count) in enumerate(zip(LENGTHS, steps, strict=True), start=1):
+        config["phases"][f"phase{number}"] = {
+            "corpus": str(corpora / str(length)),
+            "sequence_length": length,
+            "batch_size": TOKENS_PER_STEP // length,
+            "num_steps": count,
+        }
+    if teacher is not None:
+        config["distillation"] = {"teacher": str(teacher), "init_layers": family.begins_with_it}
+    return _overlaid(config, family.changes)
+
+
+def _overlaid(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    found = copy.deepcopy(config)
+    for name, value in changes.items():
+        known = found.get(name)
+        merges = isinstance(value, dict) and isinstance(known, dict)
+        found[name] = _overlaid(known, value) if merges else value
+    return found

@@ -1,0 +1,73 @@
+"""The table and the picture, from the results alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_INK = "#333333"
+_COLOURS = {"tokens": "#3b6fb6", "flops": "#d9622b"}
+_PAIRS = ("nsp_accuracy", "sop_accuracy")
+_MARKS = {"tokens": "o", "flops": "s"}
+
+
+def table(runs: dict[str, dict]) -> Iterator[str]:
+    """Markdown; losses in nats, scores in hundredths as mean and standard deviation over seeds."""
+    tasks = next(iter(runs.values()))["tasks"]
+    names = [f"{name}, {task['metric']}" for name, task in tasks.items()]
+    header = ["model", "as many", "parameters", "tokens", "FLOPs"]
+    header += ["held-out MLM loss", "right", "pairs told", *names]
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + "---|" * len(header)
+    for run in runs.values():
+        held_out = run["held_out"]
+        pairs = [value for name, value in held_out.items() if name in _PAIRS]
+        cells = [run["title"], run["budget"].replace("flops", "FLOPs")]
+        cells += [f"{run['parameters'] / 1e6:.2f} M", f"{run['tokens'] / 1e6:.1f} M"]
+        cells += [f"{run['flops']:.3g}", f"{held_out['mlm_loss']:.3f}"]
+        cells += [f"{100 * held_out['mlm_accuracy']:.1f} %"]
+        cells += [f"{100 * pairs[0]:.1f} %" if pairs else ""]
+        cells += [_spread(task["scores"]) for task in run["tasks"].values()]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def draw(runs: dict[str, dict], file: Path) -> None:
+    """Held-out loss and the tasks' scores, a row a model, a colour a budget."""
+    titles = list(dict.fromkeys(run["title"] for run in runs.values()))
+    tasks = list(next(iter(runs.values()))["tasks"])
+    size = (3.2 + 2.9 * (1 + len(tasks)), 1.3 + 0.5 * len(titles))
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    axes = figure.subplots(1, 1 + len(tasks), sharey=True)
+    for run in runs.values():
+        place = titles.index(run["title"]) + (-0.13 if run["budget"] == "tokens" else 0.13)
+        style = {"color": _COLOURS[run["budget"]], "marker": _MARKS[run["budget"]]}
+        axes[0].plot([run["held_out"]["mlm_loss"]], [place], linestyle="", **style)
+        for axis, task in zip(axes[1:], tasks, strict=True):
+            scores = [100 * score for score in run["tasks"][task]["scores"]]
+            axis.plot(scores, [place] * len(scores), linestyle="", alpha=0.45, **style)
+            axis.plot([statistics.fmean(scores)], [place], "|", color=_INK, markersize=12)
+    _name(axes[0], "held-out masked-LM loss, nats\n(left is better)")
+    for axis, task in zip(axes[1:], tasks, strict=True):
+        metric = next(iter(runs.values()))["tasks"][task]["metric"]
+        _name(axis, f"{task}, {metric}\n(right is better)")
+    axes[0].set_yticks(range(len(titles)), titles)
+    axes[0].invert_yaxis()
+    for budget, label in (("tokens", "equal tokens"), ("flops", "equal FLOPs")):
+        axes[-1].plot([], [], _MARKS[budget], color=_COLOURS[budget], label=label)
+    axes[-1].legend(frameon=False, fontsize=8)
+    figure.savefig(file)
+
+
+def _name(axis: Axes, label: str) -> None:
+    axis.set_xlabel(label, color=_INK)
+    axis.grid(axis="x", alpha=0.3)
+
+
+def _spread(scores: list[float]) -> str:
+    hundredths = [100 * score for score in scores]
+    mean = f"{statistics.fmean(hundredths):.1f}"
+    return f"{mean} ± {statistics.stdev(hundredths):.1f}" if len(hundredths) > 1 else mean

@@ -1,0 +1,201 @@
+r"""What the objectives and shapes of the BERT family are worth, at equal tokens and equal FLOPs.
+
+    python experiments/families/run.py --data DATA --work runs/families
+
+DATA holds corpus_small/ and glue/. Seven models of one size, vocabulary and recipe are pretrained
+on as many tokens; those whose steps cost otherwise also with as many FLOPs as the first; each is
+then fine-tuned on two tasks. Killed at any moment, the same command goes on where it was; a folder
+--work is for one set of options. Writes results.json and comparison.png and prints the table; with
+--fast, for a check in minutes, into the folder --work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# The modules beside this one, what experiments share, and a checkout that is not installed.
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), str(ROOT)]
+
+from commands import bert_jax, claim, write_config  # noqa: E402
+from families import (  # noqa: E402
+    FAMILIES,
+    LENGTHS,
+    REFERENCE,
+    TOKENS_PER_STEP,
+    VOCAB_SIZE,
+    Family,
+    config_of,
+)
+from report import draw, table  # noqa: E402
+from tasks import TASKS, files_of  # noqa: E402
+
+from bert_jax.cli.config import load_config  # noqa: E402
+from bert_jax.cli.run_config import PretrainConfig  # noqa: E402
+from bert_jax.cli.teacher import known_teacher, step_flops  # noqa: E402
+from bert_jax.data.manifest import read_manifest  # noqa: E402
+from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
+from bert_jax.inference.work_dir import read_model  # noqa: E402
+from bert_jax.models.config import ComputeConfig  # noqa: E402
+from bert_jax.models.model import define_model  # noqa: E402
+from bert_jax.models.parameters import count  # noqa: E402
+from bert_jax.training.metrics_log import read_metrics  # noqa: E402
+
+# Epochs of a task.
+EPOCHS = {"SST-2": 1, "STS-B": 5}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A pretraining run: budget is "tokens" or "flops"."""
+
+    family: Family
+    budget: str
+    num_steps: int
+    work_dir: Path
+
+
+def prepare(data: Path, work: Path) -> Path:
+    """The corpora, in one vocabulary."""
+    sources = sorted((data / "corpus_small").glob("*.jsonl*"))
+    if not sources:
+        raise SystemExit(f"{data / 'corpus_small'}: holds no .jsonl file")
+    corpora, given = work / "corpora", [word for file in sources for word in ("--input", str(file))]
+    tokenizer = corpora / "tokenizer"
+    if not tokenizer.is_dir():
+        words = ["--output", tokenizer, "--vocab-size", str(VOCAB_SIZE)]
+        bert_jax("train-tokenizer", *given, *words)
+    for length in LENGTHS:
+        output = corpora / str(length)
+        if not (output / "manifest.json").is_file():
+            words = ["--tokenizer", tokenizer, "--output", output, "--held-out", "0.04"]
+            bert_jax("prepare", *given, *words, "--max-length", str(length))
+    return corpora
+
+
+def flops_per_step(config: PretrainConfig) -> float:
+    """Of training, a teacher's forward pass included; the mean over the phases."""
+    total, known = 0, known_teacher(config, jax.default_backend())
+    for _, _, phase in config.ordered_phases():
+        pieces = read_manifest(Path(phase.corpus)).max_pieces
+        total += step_flops(config, phase, pieces, known) * phase.num_steps
+    return total / config.total_steps
+
+
+def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
+    """Writes and reads the run's config."""
+    teacher = args.work / f"{run.family.teacher}-tokens/run" if run.family.teacher else None
+    values = config_of(run.family, run.work_dir, corpora, run.num_steps, args.dtype, teacher)
+    file = run.work_dir.parent / "config.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_config(values, file)
+    return load_config(PretrainConfig, str(file), [])
+
+
+def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespace) -> dict:
+    """A run to its end, which it may have reached before, and what it gave."""
+    directory = args.work / f"{family.name}-{budget}"
+    run = Run(family, budget, args.steps, directory / "run")
+    config = load(run, corpora, args)
+    if budget == "flops":
+        reference = Run(REFERENCE, "tokens", args.steps, args.work / "bert-tokens/run")
+        wanted = flops_per_step(load(reference, corpora, args)) * args.steps
+        run = Run(family, budget, round(wanted / flops_per_step(config)), run.work_dir)
+        config = load(run, corpora, args)
+    bert_jax("pretrain", "--config", directory / "config.py")
+    entries = read_metrics(run.work_dir / "metrics.jsonl")
+    held_out = [entry for entry in entries if entry["kind"] == "evaluation"]
+    return {
+        "title": family.title,
+        "budget": budget,
+        "steps": run.num_steps,
+        "tokens": run.num_steps * TOKENS_PER_STEP,
+        "flops": flops_per_step(config) * run.num_steps,
+        "parameters": parameters(run.work_dir),
+        "held_out": held_out[-1],
+        "curve": [[entry["step"], entry["mlm_loss"]] for entry in held_out],
+        "tasks": {},
+    }
+
+
+def parameters(work_dir: Path) -> int:
+    """Of the model with its pretraining heads."""
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    return count(define_model(read_model(work_dir)[0], compute).shapes)
+
+
+def finetune(name: str, result: dict, directory: Path, args: argparse.Namespace) -> SweepResults:
+    """Every seed of a task from a pretrained model; adds its scores to the result."""
+    task, output = TASKS[name], directory / name
+    files = files_of(task, args.data, args.work / "data" / name, fast=args.fast)
+    words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", "--init", directory / "run"]
+    words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
+    words += ["--batch-sizes", "32", "--learning-rates", str(args.rate)]
+    words += ["--epochs", str(1 if args.fast else EPOCHS[name]), *files.overrides(task)]
+    words += [f"--config.compute.dtype={args.dtype}", "--config.dropout=0.0"]
+    bert_jax("sweep", *words)
+    found = read_results(output)
+    scores = [run.scores[found.metric] for run in found.runs]
+    result["tasks"][name] = {"metric": task.metric, "scores": scores, "chance": found.chance}
+    return found
+
+
+def provenance(corpora: Path, found: SweepResults, args: argparse.Namespace) -> dict[str, Any]:
+    """What the results are of."""
+    names = ("steps", "seeds", "rate", "dtype")
+    manifests = {str(length): read_manifest(corpora / str(length)) for length in LENGTHS}
+    return {
+        "settings": {name: getattr(args, name) for name in names} | {"epochs": EPOCHS},
+        "corpora": {
+            length: {"fingerprint": manifest.fingerprint, "tokens": manifest.train.num_tokens}
+            for length, manifest in manifests.items()
+        },
+        "date": found.provenance.date,
+        "hardware": found.provenance.hardware,
+        "versions": found.provenance.versions,
+    }
+
+
+def main() -> None:
+    """Run what is missing, write the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
+    parser.add_argument("--work", type=Path, required=True, help="where the runs go")
+    parser.add_argument("--steps", type=int, default=3_000, help="of 4,096 tokens")
+    parser.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
+    parser.add_argument("--rate", type=float, default=3e-4, help="of fine-tuning, at most")
+    parser.add_argument("--dtype", default="auto", help="of the computation")
+    parser.add_argument("--fast", action="store_true", help="40 steps, 2 seeds of 400 examples")
+    args = parser.parse_args()
+    args.data, args.work = args.data.resolve(), args.work.resolve()
+    if args.fast:
+        args.steps, args.seeds = 40, 2
+    names = ("steps", "seeds", "rate", "dtype", "fast")
+    claim(args.work, {name: getattr(args, name) for name in names})
+    corpora = prepare(args.data, args.work)
+    output, runs = args.work if args.fast else HERE, {}
+    for budget in ("tokens", "flops"):
+        for family in FAMILIES.values():
+            if budget == "flops" and not family.at_equal_flops:
+                continue
+            key = f"{family.name}-{budget}"
+            runs[key] = pretrain(family, budget, corpora, args)
+            for task in EPOCHS:
+                found = finetune(task, runs[key], args.work / key, args)
+            content = {"runs": runs, **provenance(corpora, found, args)}
+            file = output / "results.json"
+            file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    draw(runs, output / "comparison.png")
+    print("\n".join(table(runs)))
+
+
+if __name__ == "__main__":
+    main()

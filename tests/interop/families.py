@@ -1,0 +1,83 @@
+"""Tiny RoBERTas, ALBERTs and DistilBERTs of Hugging Face's, with random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers.pre_tokenizers import ByteLevel
+
+from .conftest import LABELS, WORDS
+
+SIZES = dict(
+    vocab_size=len(WORDS),
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    initializer_range=0.1,
+)
+BYTES = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "<mask>"]
+# Ours to the last part of their class.
+HEADS = {
+    "encoder": "Model",
+    "masked_lm": "ForMaskedLM",
+    "classification": "ForSequenceClassification",
+    "multiple_choice": "ForMultipleChoice",
+    "tagging": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+}
+CONFIGS = {
+    "Roberta": transformers.RobertaConfig(
+        **SIZES | dict(vocab_size=len(BYTES), max_position_embeddings=82, type_vocab_size=1),
+        layer_norm_eps=1e-5,
+        pad_token_id=1,
+    ),
+    "Albert": transformers.AlbertConfig(**SIZES, embedding_size=16, num_hidden_groups=2),
+    "DistilBert": transformers.DistilBertConfig(
+        vocab_size=len(WORDS),
+        dim=32,
+        n_layers=2,
+        n_heads=4,
+        hidden_dim=48,
+        max_position_embeddings=40,
+        initializer_range=0.1,
+    ),
+}
+# Family and head; ALBERT alone has both heads of pretraining in one class.
+CASES = [(family, head) for family in CONFIGS for head in HEADS] + [("Albert", "pretraining")]
+
+
+def class_of(family: str, head: str) -> type[transformers.PreTrainedModel]:
+    """Their class."""
+    return getattr(transformers, family + (HEADS | {"pretraining": "ForPreTraining"})[head])
+
+
+def build(family: str, head: str, **changes: object) -> transformers.PreTrainedModel:
+    """A model with perturbed weights, biases and LayerNorms among them."""
+    labels = LABELS.get(head, ["LABEL_0", "LABEL_1"])
+    names = dict(enumerate(labels))
+    more = {"id2label": names, "label2id": {v: k for k, v in names.items()}, **changes}
+    torch.manual_seed(0)
+    config = type(CONFIGS[family])(**{**CONFIGS[family].to_dict(), **more})
+    model = class_of(family, head)(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def make(directory: Path, family: str, head: str) -> transformers.PreTrainedModel:
+    """Saves a model and a vocabulary of its kind."""
+    model = build(family, head)
+    model.save_pretrained(directory)
+    if family == "Roberta":
+        vocabulary = {piece: number for number, piece in enumerate(BYTES)}
+        (directory / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+        (directory / "merges.txt").write_text("#version: 0.2\n")
+    else:
+        (directory / "vocab.txt").write_text("".join(f"{w}\n" for w in WORDS), encoding="utf-8")
+    return model

@@ -1,0 +1,186 @@
+"""RoBERTa, ALBERT and DistilBERT in from Hugging Face and out again, with every head."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import transformers
+
+from bert_jax.inference.next_sentence import NextSentence
+from bert_jax.inference.work_dir import read_model
+from bert_jax.interop.huggingface_names import family_of, origins
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.variants import variant
+
+from .conftest import LABELS, change_config, run_card, tensors_of
+from .families import CASES, CONFIGS, class_of, make
+
+IDS = [f"{family}-{head}" for family, head in CASES]
+
+
+@pytest.mark.parametrize(("family", "head"), CASES, ids=IDS)
+def test_a_model_comes_in_and_goes_out(family, head, bert_jax_here, tmp_path):
+    theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
+    make(theirs, family, head)
+    imported = bert_jax_here("import", theirs, "--output", ours)
+    assert imported.code == 0, imported.errors
+    assert f"{len(tensors_of(theirs))} parameters taken" in imported.output
+    assert "  - " not in imported.output and "  + " not in imported.output
+    title = {"Roberta": "RoBERTa", "Albert": "ALBERT", "DistilBert": "DistilBERT"}[family]
+    assert f"ours: {title} with the head {head!r}" in imported.output
+
+    if head == "pretraining":  # of ALBERT alone
+        with pytest.raises(ValueError, match="learned whether two sentences are in order"):
+            NextSentence(ours)
+
+    verified = bert_jax_here("verify", theirs, ours)
+    assert verified.code == 0, verified.output + verified.errors
+    assert "not compared" not in verified.output
+    for row in ("embeddings", "layer 1", "layer 2", "last layer"):
+        assert f"\n{row} " in verified.output
+
+    exported = bert_jax_here("export", ours, "--format", "huggingface", "--output", back)
+    assert exported.code == 0, exported.errors
+    expected, found = tensors_of(theirs), tensors_of(back)
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    model, loading = class_of(family, head).from_pretrained(back, output_loading_info=True)
+    assert not any(loading[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    if head in LABELS:
+        assert list(model.config.id2label.values()) == LABELS[head]
+    if head in ("masked_lm", "span"):  # a process that imports PyTorch, each
+        run_card(back, "print(len(outputs))")
+
+
+@pytest.mark.parametrize("form", ["onnx", "stablehlo"])
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [("Roberta", "classification"), ("Albert", "pretraining"), ("DistilBert", "classification")],
+)
+def test_other_formats(form, family, head, bert_jax_here, tmp_path):
+    theirs, ours, out = tmp_path / "theirs", tmp_path / "ours", tmp_path / "out"
+    make(theirs, family, head)
+    assert bert_jax_here("import", theirs, "--output", ours).code == 0
+    words = ("export", ours, "--format", form, "--output", out, "--hidden-states")
+    assert bert_jax_here(*words).code == 0
+    verified = bert_jax_here("verify", theirs, out)
+    assert verified.code == 0, verified.output + verified.errors
+    assert "layer 2" in verified.output and "not compared" not in verified.output
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_bare_model_becomes_a_classifier(family, bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", family, "masked_lm")
+    words = ("--head", "classification", "--labels", "no", "yes", "--max-positions", "20")
+    imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours", *words)
+    assert imported.code == 0, imported.errors
+    assert "classifier.kernel: drawn anew" in imported.output
+    config, _ = read_model(tmp_path / "ours")
+    assert (config.labels, config.encoder.max_positions) == (("no", "yes"), 20)
+    words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
+    assert bert_jax_here(*words).code == 0
+    model = class_of(family, "classification").from_pretrained(tmp_path / "back")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert tokenizer.model_max_length == 20
+    assert model(**tokenizer("ab. c", "d?", return_tensors="pt")).logits.shape == (1, 2)
+
+
+def test_encoders_are_the_families_own(bert_jax_here, tmp_path):
+    expected = {
+        "Roberta": dict(position_offset=2, num_segments=1, pooler_dropout=True),
+        "Albert": dict(embedding_dim=16, sharing="all", num_groups=2, activation="gelu_tanh"),
+        "DistilBert": dict(num_segments=0, pooler_activation="relu", max_positions=40),
+    }
+    for family, values in expected.items():
+        make(tmp_path / family, family, "masked_lm")
+        assert bert_jax_here("import", tmp_path / family, "--output", tmp_path / "o").code == 0
+        encoder = read_model(tmp_path / "o")[0].encoder
+        assert {name: getattr(encoder, name) for name in values} == values
+        (tmp_path / "o").rename(tmp_path / f"o-{family}")
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("Albert", dict(inner_group_num=2), "inner_group_num is 2; only 1 is understood"),
+        ("Albert", dict(num_hidden_groups=3), "num_groups=3 does not divide num_layers=2"),
+        ("Albert", dict(embedding_size=16.5), "embedding_size is 16.5; expected a whole number"),
+        ("DistilBert", dict(activation="relu"), "activation is 'relu'; understood are gelu"),
+        ("Roberta", dict(model_type="xlnet"), "model_type is 'xlnet'; expected 'bert', 'roberta'"),
+    ],
+)
+def test_what_is_not_understood_is_refused(family, changes, message, bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", family, "masked_lm")
+    change_config(tmp_path / "theirs", **changes)
+    refused = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours")
+    assert refused.code == 2 and not (tmp_path / "ours").exists()
+    assert message in refused.errors
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "head", "message"),
+    [
+        ("roberta-base", {}, "pretraining", "RoBERTa has no class for the head 'pretraining'"),
+        ("distilbert", {}, "encoder", "a pooler on the bare encoder is none of Hugging Face's"),
+        ("distilbert", dict(pooler_activation="tanh"), "multiple_choice", "which has 'relu' alone"),
+        ("albert-base-v2", dict(sharing="ffn"), "masked_lm", "model.sharing='ffn' is none of"),
+        ("base", dict(sharing="all"), "masked_lm", "has a dense layer behind its tables"),
+        ("albert-base-v2", dict(position_offset=2), "masked_lm", "model.position_offset or"),
+    ],
+)
+def test_models_that_are_none_of_theirs(name, changes, head, message):
+    with pytest.raises(ValueError, match=message):
+        origins(ModelConfig(variant(name, **changes), head))
+
+
+def test_albert_without_sharing_has_a_group_a_layer():
+    encoder = dataclasses.replace(
+        EncoderConfig(num_layers=3, hidden_dim=24, embedding_dim=8), layer_norm_epsilon=1e-6
+    )
+    names = [place.name for place in origins(ModelConfig(encoder, "masked_lm")).values()]
+    assert "albert.encoder.albert_layer_groups.2.albert_layers.0.ffn.weight" in names
+    assert family_of(encoder).write(encoder)["num_hidden_groups"] == 3
+
+
+def test_a_tokenizer_without_segments_names_no_type_ids(bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", "DistilBert", "masked_lm")
+    assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
+    words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
+    assert bert_jax_here(*words).code == 0
+    config = json.loads((tmp_path / "back/tokenizer_config.json").read_text())
+    assert config["model_input_names"] == ["input_ids", "attention_mask"]
+    fill = transformers.pipeline("fill-mask", model=str(tmp_path / "back"))
+    assert len(fill("a[MASK]b")) == 5
+
+
+def test_positions_that_theirs_would_begin_elsewhere(bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", "Roberta", "masked_lm")
+    assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
+    content = json.loads((tmp_path / "ours/model.json").read_text())
+    content["model"]["encoder"] |= {"position_offset": 4, "max_positions": 78}
+    (tmp_path / "ours/model.json").write_text(json.dumps(content))
+    words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
+    refused = bert_jax_here(*words)
+    assert refused.code == 2 and "begins its positions at 2 then" in refused.errors
+
+
+@pytest.mark.parametrize(("head", "rate"), [("classification", 0.2), ("tagging", 0.3)])
+def test_distilberts_classifiers_have_rates_of_their_own(head, rate, bert_jax_here, tmp_path):
+    """What their classes drop out before the two, which is not the same."""
+    theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
+    make(theirs, "DistilBert", head)
+    change_config(theirs, dropout=0.3, seq_classif_dropout=0.2)
+    model = class_of("DistilBert", head).from_pretrained(theirs)
+    assert model.dropout.p == rate
+    assert bert_jax_here("import", theirs, "--output", ours).code == 0
+    config, _ = read_model(ours)
+    assert (config.head_dropout, config.encoder.hidden_dropout) == (rate, 0.3)
+    exported = bert_jax_here("export", ours, "--format", "huggingface", "--output", back)
+    assert exported.code == 0, exported.errors
+    again = class_of("DistilBert", head).from_pretrained(back)
+    assert (again.dropout.p, again.config.dropout) == (rate, 0.3)

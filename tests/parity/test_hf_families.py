@@ -1,0 +1,178 @@
+"""Hidden states, logits and gradients of Hugging Face's RoBERTa, ALBERT and DistilBERT."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.testing import assert_allclose
+
+from bert_jax.interop.huggingface_config import read_encoder
+from bert_jax.interop.huggingface_names import family_of, origins
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.inference import infer
+from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.models.parameters import Parameters
+
+ROWS, LENGTH, VOCABULARY = 4, 14, 61
+SIZES = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=32,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    intermediate_size=48,
+    initializer_range=0.1,
+)
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+Model = tuple[type[transformers.PreTrainedModel], transformers.PreTrainedConfig, Head]
+MODELS: dict[str, Model] = {
+    "roberta": (
+        transformers.RobertaForMaskedLM,
+        transformers.RobertaConfig(
+            **SIZES, **NO_DROPOUT, max_position_embeddings=22, type_vocab_size=1, pad_token_id=1
+        ),
+        "masked_lm",
+    ),
+    "roberta-classifier": (
+        transformers.RobertaForSequenceClassification,
+        transformers.RobertaConfig(
+            **SIZES, **NO_DROPOUT, max_position_embeddings=22, type_vocab_size=1, pad_token_id=1
+        ),
+        "classification",
+    ),
+    "albert": (
+        transformers.AlbertForPreTraining,
+        transformers.AlbertConfig(**SIZES, embedding_size=12),
+        "pretraining",
+    ),
+    "albert-erf-groups": (
+        transformers.AlbertForMaskedLM,
+        transformers.AlbertConfig(
+            **SIZES, embedding_size=12, num_hidden_groups=2, hidden_act="gelu"
+        ),
+        "masked_lm",
+    ),
+    "distilbert": (
+        transformers.DistilBertForMaskedLM,
+        transformers.DistilBertConfig(
+            vocab_size=VOCABULARY, dim=32, n_layers=4, n_heads=4, hidden_dim=48,
+            max_position_embeddings=20, dropout=0.0, attention_dropout=0.0, initializer_range=0.1,
+        ),
+        "masked_lm",
+    ),
+    "distilbert-classifier": (
+        transformers.DistilBertForSequenceClassification,
+        transformers.DistilBertConfig(
+            vocab_size=VOCABULARY, dim=32, n_layers=4, n_heads=4, hidden_dim=48, dropout=0.0,
+            max_position_embeddings=20, attention_dropout=0.0, seq_classif_dropout=0.0,
+        ),
+        "classification",
+    ),
+}  # fmt: skip
+
+
+class Case:
+    """Both models with the same parameters, and what they give for a padded batch."""
+
+    def __init__(self, name: str):
+        kind, config, head = MODELS[name]
+        torch.manual_seed(0)
+        config._attn_implementation = "eager"
+        self.theirs = kind(config).eval()
+        with torch.no_grad():
+            for parameter in self.theirs.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        encoder = read_encoder(config.to_dict(), name)
+        labels = ("a", "b") if head == "classification" else ()
+        self.config = ModelConfig(encoder, head, labels)
+        rng = np.random.default_rng(1)
+        self.pad = config.pad_token_id
+        lengths = np.array([LENGTH, 3, 9, 11])[:, None]
+        self.mask = (np.arange(LENGTH) < lengths).astype(np.int32)
+        # Hugging Face's RoBERTa counts positions by what is not padding's id.
+        self.ids = np.where(self.mask == 1, rng.integers(2, VOCABULARY, (ROWS, LENGTH)), self.pad)
+        self.segments = self.mask * (np.arange(LENGTH) > 5) * (encoder.num_segments > 1)
+        # What the gradient is of: a random weight for every score.
+        self.weights = rng.standard_normal((ROWS, LENGTH, VOCABULARY)).astype(np.float32)
+        self.pair_weights = rng.standard_normal((ROWS, 2)).astype(np.float32)
+
+    def from_torch(self, tensors: dict[str, torch.Tensor]) -> Parameters:
+        places = origins(self.config)
+        assert {place.name for place in places.values()} == tensors.keys()
+        return {
+            ours: place.values_here(tensors[place.name].detach().numpy()).copy()
+            for ours, place in places.items()
+        }
+
+    def their_outputs(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        inputs = dict(
+            input_ids=torch.from_numpy(self.ids).long(),
+            attention_mask=torch.from_numpy(self.mask).long(),
+        )
+        if self.config.encoder.num_segments:
+            inputs["token_type_ids"] = torch.from_numpy(self.segments).long()
+        given = self.theirs(**inputs, output_hidden_states=True)
+        if self.config.head == "classification":
+            return (given.logits * torch.from_numpy(self.pair_weights)).sum(), [
+                *given.hidden_states, given.logits,
+            ]  # fmt: skip
+        logits = given["prediction_logits" if self.config.head == "pretraining" else "logits"]
+        weights = torch.from_numpy(self.weights * self.mask[..., None])
+        loss = (torch.log_softmax(logits, -1) * weights).sum()
+        outputs = [*given.hidden_states, logits]
+        if self.config.head == "pretraining":
+            loss = loss + (given["sop_logits"] * torch.from_numpy(self.pair_weights)).sum()
+            outputs.append(given["sop_logits"])
+        return loss, outputs
+
+    def our_outputs(self, params: Parameters) -> tuple[jax.Array, list[jax.Array]]:
+        definition = define_model(self.config, ComputeConfig(dtype="float32", attention="xla"))
+        found = infer(
+            definition.module(params), self.ids, self.segments, self.mask, hidden_states=True
+        )
+        states = [found[f"hidden_{number}"] for number in range(5)]
+        if self.config.head == "classification":
+            return jnp.sum(found["logits"] * self.pair_weights), [*states, found["logits"]]
+        logits = found["token_logits"]
+        loss = jnp.sum(jax.nn.log_softmax(logits) * self.weights * self.mask[..., None])
+        outputs = [*states, logits]
+        if self.config.head == "pretraining":
+            loss += jnp.sum(found["next_sentence_logits"] * self.pair_weights)
+            outputs.append(found["next_sentence_logits"])
+        return loss, outputs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_states_logits_and_gradients_agree(name: str) -> None:
+    case = Case(name)
+    params = case.from_torch(dict(case.theirs.named_parameters()))
+    loss, theirs = case.their_outputs()
+    loss.backward()
+    (value, ours), gradients = jax.jit(jax.value_and_grad(case.our_outputs, has_aux=True))(params)
+    assert len(ours) == len(theirs)
+    real = case.mask == 1
+    for found, expected in zip(ours, theirs, strict=True):
+        wanted = expected.detach().numpy()
+        assert found.shape == wanted.shape
+        rows = real if found.ndim == 3 else slice(None)
+        assert_allclose(np.asarray(found)[rows], wanted[rows], rtol=0, atol=1e-5)
+    assert_allclose(value, loss.item(), rtol=1e-5)
+    expected_gradients = case.from_torch(
+        {name: parameter.grad for name, parameter in case.theirs.named_parameters()}
+    )
+    family = family_of(case.config.encoder)
+    for name, gradient in gradients.items():
+        wanted = expected_gradients[name]
+        # A key's bias moves all scores of a softmax alike: its gradient is rounding alone.
+        scale = np.abs(expected_gradients[name.replace(".key.bias", ".query.bias")]).max()
+        assert scale > 0, name
+        # Their row of padding takes no gradient from the embedding; ours is looked up like others.
+        rows = np.arange(len(wanted)) != case.pad if name.endswith(".token") else slice(None)
+        if family.model_type == "roberta" and name.endswith(".position"):
+            rows = slice(2, None)  # and padding stands at no position of its own here
+        assert_allclose(
+            np.asarray(gradient)[rows], wanted[rows], rtol=0, atol=1e-4 * scale, err_msg=name
+        )

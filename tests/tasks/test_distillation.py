@@ -1,0 +1,279 @@
+"""Distillation's losses against PyTorch's, and its step on any mesh and in any number of parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.student import TRAINING_ONLY
+from bert_jax.tasks.distillation import (
+    Distillation,
+    DistillationConfig,
+    PretrainingTeacher,
+    chosen_layers,
+    cosine,
+    soft_cross_entropy,
+)
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tasks.protocol import total_loss
+from bert_jax.tasks.transfer import matched_layers
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.sharding import (
+    MeshConfig,
+    local_rows,
+    make_mesh,
+    parameter_shardings,
+    to_global,
+)
+from bert_jax.training.state import init_state
+from bert_jax.training.step import Dials, make_train_step
+
+TEACHER = EncoderConfig(
+    vocab_size=48, hidden_dim=16, num_layers=4, num_heads=2, ffn_dim=32, max_positions=12,
+    initializer_range=0.3,
+)  # fmt: skip
+STUDENT = dataclasses.replace(
+    TEACHER, num_layers=2, num_segments=0, hidden_dropout=0.0, attention_dropout=0.0
+)
+LAYERS = matched_layers(STUDENT.num_layers, TEACHER.num_layers)
+COMPUTE = ComputeConfig(dtype="float32", attention="xla")
+CONFIG = DistillationConfig(teacher="runs/teacher")
+NARROW = dataclasses.replace(STUDENT, hidden_dim=8)
+INSIDE = DistillationConfig(
+    teacher="runs/teacher", soft_weight=0, mlm_weight=0, cosine_weight=0, hidden_weight=1,
+    attention_weight=0.5,
+)  # fmt: skip
+OPTIMIZER = OptimizerConfig(peak_learning_rate=1e-2, warmup_steps=0, clip_norm=0)
+Batch = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def batch(draw_document: Callable, lay_out: Callable) -> Batch:
+    """Rows of one, two and no documents."""
+    rng = np.random.default_rng(0)
+    sizes = [[12], [], [5, 7], [], [8], [], [4, 3], []]
+    rows = [[draw_document(rng, size, 48) for size in row] for row in sizes]
+    return lay_out(rows, length=12, predictions=4, pieces=2)
+
+
+def make(
+    config: DistillationConfig = CONFIG, student: EncoderConfig = STUDENT
+) -> tuple[Distillation, PretrainingTeacher]:
+    dim = TEACHER.hidden_dim if student.hidden_dim != TEACHER.hidden_dim else None
+    ours = Pretraining(student, COMPUTE, sentence_pairs="none", teacher_dim=dim)
+    task = Distillation(ours, config)
+    return task, PretrainingTeacher(Pretraining(TEACHER, COMPUTE).definition, config, LAYERS)
+
+
+def losses(config: DistillationConfig, batch: Batch) -> tuple[Distillation, dict[str, Any], Batch]:
+    """The task, its metrics, and the batch with what the teacher says."""
+    task, teacher = make(config)
+    shown = teacher.shows(
+        teacher.definition.module(teacher.definition.init(jax.random.key(1))), batch
+    )
+    model = task.definition.module(task.definition.init(jax.random.key(2)))
+    return task, task.metrics(model, shown, None), shown
+
+
+def test_soft_targets_are_those_of_torch() -> None:
+    rng = np.random.default_rng(0)
+    student, teacher = rng.standard_normal((2, 5, 7), np.float32) * 3
+    ours = torch.tensor(student, requires_grad=True)
+    divergence = torch.nn.functional.kl_div(
+        torch.log_softmax(ours / 2.5, -1), torch.softmax(torch.tensor(teacher) / 2.5, -1),
+        reduction="batchmean",
+    )  # fmt: skip
+    expected = divergence * 2.5**2
+    expected.backward()
+
+    def mean(student: jax.Array) -> jax.Array:
+        return soft_cross_entropy(student, jnp.asarray(teacher), 2.5).mean()
+
+    value, gradient = jax.value_and_grad(mean)(jnp.asarray(student))
+    assert_allclose(value, expected.item(), rtol=1e-5)
+    assert_allclose(gradient, ours.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_cosine_loss_is_that_of_torch() -> None:
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((2, 5, 7), np.float32)
+    expected = torch.nn.CosineEmbeddingLoss()(
+        torch.tensor(left), torch.tensor(right), torch.ones(5)
+    )
+    assert_allclose((1 - cosine(left, right)).mean(), expected.item(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("soft_targets", ["masked", "all"])
+def test_the_loss_is_the_weighted_sum_over_real_tokens(soft_targets: str, batch: Batch) -> None:
+    config = dataclasses.replace(CONFIG, soft_targets=soft_targets, mlm_weight=3.0, temperature=4.0)
+    task, metrics, shown = losses(config, batch)
+    means = {name: float(metric.mean()) for name, metric in metrics.items()}
+    loss = total_loss(task, metrics, task.loss_weights(shown))
+    expected = 3 * means["mlm_loss"] + 5 * means["soft_loss"] + means["cosine_loss"]
+    assert_allclose(loss, expected, rtol=1e-5)
+    tokens = int((batch["document_ids"] != 0).sum())
+    assert metrics["cosine_loss"].weight == tokens
+    masks = float(batch["masked_weights"].sum())
+    assert metrics["soft_loss"].weight == (masks if soft_targets == "masked" else tokens)
+    # What is learned of the masks themselves is the same wherever the teacher is asked.
+    plain, _, _ = losses(CONFIG, batch)
+    model = plain.definition.module(plain.definition.init(jax.random.key(2)))
+    alone = plain.student.metrics(model, batch, None)
+    assert_allclose(means["mlm_loss"], alone["mlm_loss"].mean(), rtol=1e-5)
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(batch: Batch) -> None:
+    twin = dataclasses.replace(TEACHER, hidden_dropout=0.0, attention_dropout=0.0)
+    task = Distillation(Pretraining(twin, COMPUTE), CONFIG)
+    teacher = PretrainingTeacher(task.definition, CONFIG, ())
+    model = task.definition.module(task.definition.init(jax.random.key(1)))
+    metrics = task.metrics(model, teacher.shows(model, batch), None)
+    assert_allclose(metrics["soft_loss"].mean(), 0, atol=1e-5)
+    assert_allclose(metrics["cosine_loss"].mean(), 0, atol=1e-5)
+    assert task.loss_terms == {
+        "mlm_loss": 2.0, "nsp_loss": 1.0, "soft_loss": 5.0, "cosine_loss": 1.0
+    }  # fmt: skip
+
+
+def test_what_is_inside_a_twin_is_no_other_either(batch: Batch) -> None:
+    twin = dataclasses.replace(TEACHER, hidden_dropout=0.0, attention_dropout=0.0)
+    task = Distillation(Pretraining(twin, COMPUTE), INSIDE)
+    teacher = PretrainingTeacher(task.definition, INSIDE, matched_layers(4, 4))
+    model = task.definition.module(task.definition.init(jax.random.key(1)))
+    metrics = task.metrics(model, teacher.shows(model, batch), None)
+    assert task.loss_terms == {"nsp_loss": 1.0, "hidden_loss": 1.0, "attention_loss": 0.5}
+    assert metrics["hidden_loss"].mean() == metrics["attention_loss"].mean() == 0
+
+
+def test_states_of_another_size_are_met_through_learned_maps(batch: Batch) -> None:
+    """By the sums of torch over the real tokens of every row."""
+    task, teacher = make(INSIDE, NARROW)
+    maps = {name for name in task.definition.shapes if name.startswith(TRAINING_ONLY)}
+    assert maps == {
+        f"to_teacher.{part}.{what}"
+        for part in ("embeddings", "layers")
+        for what in ("kernel", "bias")
+    }
+    alone = Pretraining(NARROW, COMPUTE, sentence_pairs="none").definition
+    params, model_params = (d.init(jax.random.key(2)) for d in (task.definition, alone))
+    for name, value in model_params.items():
+        np.testing.assert_array_equal(params[name], value, err_msg=name)
+    theirs = teacher.definition.module(teacher.definition.init(jax.random.key(1)))
+    ours = task.definition.module(params)
+    metrics = task.metrics(ours, teacher.shows(theirs, batch), None)
+    inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
+    asked = dict(return_hidden_states=True, return_attention_scores=True)
+    told, shown = (model.encoder(*inputs, **asked) for model in (ours, theirs))
+    real = batch["document_ids"] != 0
+    total = 0.0
+    for state, layer, part in zip(told.hidden_states, (0, 2, 4), ("e", "l", "l"), strict=True):
+        name = "to_teacher.embeddings" if part == "e" else "to_teacher.layers"
+        mapped = np.asarray(state)[real] @ params[f"{name}.kernel"] + params[f"{name}.bias"]
+        expected = np.asarray(shown.hidden_states[layer])[real]
+        total += torch.nn.MSELoss()(torch.tensor(mapped), torch.tensor(expected)).item()
+    assert_allclose(metrics["hidden_loss"].mean(), total, rtol=1e-5)
+    ids = batch["document_ids"]
+    pairs = (ids[:, :, None] == ids[:, None, :]) & real[:, :, None]
+    assert metrics["attention_loss"].weight == pairs.sum()
+    total = 0.0
+    for scores, layer in zip(told.attention_scores, (2, 4), strict=True):
+        apart = [
+            np.moveaxis(np.asarray(x), 1, -1)[pairs]
+            for x in (scores, shown.attention_scores[layer - 1])
+        ]
+        total += torch.nn.MSELoss()(*map(torch.tensor, apart)).item()
+    assert_allclose(metrics["attention_loss"].mean(), total, rtol=1e-5)
+
+
+def train(
+    batch: Batch,
+    mesh_config: MeshConfig,
+    devices: int,
+    parts: int,
+    config: DistillationConfig,
+    student: EncoderConfig,
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    task, teacher = make(config, student)
+    optimizer, mesh = make_optimizer(OPTIMIZER), make_mesh(mesh_config, jax.devices()[:devices])
+    step = make_train_step(task, optimizer, mesh, accumulation_steps=parts, teacher=teacher)
+    state = init_state(task.definition, optimizer, mesh, seed=3)
+    definition = teacher.definition
+    params = jax.jit(
+        definition.init,
+        out_shardings=parameter_shardings(definition.shapes, definition.logical_axes, mesh),
+    )(jax.random.key(1))
+    before = jax.device_get(params)
+    for _ in range(2):
+        dials = Dials(np.uint32(3), np.float32(1e-2), params)
+        state, metrics = step(state, to_global(batch, mesh, local_rows(mesh, 8), 8), dials)
+    for name, value in before.items():
+        np.testing.assert_array_equal(params[name], value, err_msg=name)
+    assert state.params.keys() == task.definition.shapes.keys()
+    return jax.device_get(state.params), jax.device_get(metrics)
+
+
+@pytest.mark.parametrize(
+    ("config", "student", "mesh", "devices", "parts"),
+    [
+        (CONFIG, STUDENT, MeshConfig(data=2, fsdp=2, tensor=2), 8, 1),
+        (INSIDE, NARROW, MeshConfig(data=2), 2, 4),
+    ],
+    ids=["outputs", "inside"],
+)
+def test_any_mesh_and_any_parts_learn_the_same(
+    config: DistillationConfig,
+    student: EncoderConfig,
+    mesh: MeshConfig,
+    devices: int,
+    parts: int,
+    batch: Batch,
+) -> None:
+    alone = train(batch, MeshConfig(), 1, 1, config, student)
+    params, metrics = train(batch, mesh, devices, parts, config, student)
+    losses = {"loss", *make(config, student)[0].loss_terms}
+    assert losses <= metrics.keys()
+    for name in losses:
+        assert_allclose(metrics[name].sum, alone[1][name].sum, rtol=2e-5, err_msg=name)
+    for name, value in alone[0].items():
+        if name.endswith(".key.bias"):
+            continue  # a softmax does not see it: its gradient is rounding, which Adam blows up
+        assert_allclose(params[name], value, rtol=0, atol=2e-5, err_msg=name)
+
+
+def test_layers_are_spaced_evenly() -> None:
+    assert chosen_layers(6, 12) == [0, 2, 4, 6, 8, 10]
+    assert chosen_layers(3, 4) == [0, 1, 2]
+    assert chosen_layers(4, 4) == [0, 1, 2, 3]
+    # Jiao et al. 2020, section 4.2.
+    assert matched_layers(4, 12) == [3, 6, 9, 12]
+    assert matched_layers(3, 4) == [1, 2, 4]
+    with pytest.raises(ValueError, match="num_layers=5, but the teacher has 4 layers to learn"):
+        matched_layers(5, 4)
+    with pytest.raises(ValueError, match="num_layers=5, but the teacher has 4 layers"):
+        chosen_layers(5, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(teacher=""), "distillation.teacher is empty"),
+        (dict(temperature=0.0), "temperature=0.0: must be positive"),
+        (dict(mlm_weight=-1.0), "mlm_weight=-1.0: must be 0 or more"),
+        (dict(attention_weight=-1.0), "attention_weight=-1.0: must be 0 or more"),
+        (dict(soft_weight=0.0, cosine_weight=0.0), "nothing is learned from the teacher"),
+        (dict(soft_targets="some"), "expected 'masked' or 'all'"),
+        (dict(dtype="float16"), "expected one of 'auto', 'float32', 'bfloat16'"),
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(CONFIG, **changes)

@@ -1,0 +1,279 @@
+"""A student learns from a teacher's work directory, through the real command."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.cli.distillation import OpenTeacher, from_teacher
+from bert_jax.cli.main import main
+from bert_jax.cli.teacher import KnownTeacher
+from bert_jax.inference.work_dir import read_model
+from bert_jax.models.config import ComputeConfig
+from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.checkpoint import newest_step, saved_run
+from bert_jax.training.metrics_log import read_metrics
+
+COMPUTE = ComputeConfig(dtype="float32", attention="xla")
+
+STUDENT = """
+import importlib.util
+
+
+def get_config():
+    spec = importlib.util.spec_from_file_location("teacher", "{config}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config()
+    del config.phases.phase2
+    config.model.update(num_layers=1, num_segments=0)
+    config.sentence_pairs = "none"
+    config.distillation = dict(teacher="{teacher}")
+    return config
+"""
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work_dir = tmp_path_factory.mktemp("teacher") / "run"
+    assert main(["pretrain", "--config", str(tiny_config), f"--config.work_dir={work_dir}"]) == 0
+    return work_dir
+
+
+@pytest.fixture
+def student(tiny_config: Path, teacher: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "student.py"
+    file.write_text(STUDENT.format(config=tiny_config, teacher=teacher), encoding="utf-8")
+    return file
+
+
+def test_a_student_learns_stops_and_goes_on(student, teacher, bert_jax_here, tmp_path):
+    words = ("pretrain", "--config", student, f"--config.work_dir={tmp_path}/whole")
+    whole = bert_jax_here(*words)
+    assert whole.code == 0, whole.errors
+    assert "start      the teacher's parameters, its layers 0 of 0 to 1" in whole.output
+    line = r"^teacher +(\S+): ([\d,]+) parameters, float32, xla attention, forward (.*)$"
+    told = re.search(line, whole.output, re.MULTILINE)
+    assert told and told[1] == str(teacher) and "FLOPs a step of phase1" in told[3]
+    entries = read_metrics(tmp_path / "whole/metrics.jsonl")
+    train = [entry for entry in entries if entry["kind"] == "train"]
+    for entry in (train[0], train[-1]):
+        total = 5 * entry["soft_loss"] + 2 * entry["mlm_loss"] + entry["cosine_loss"]
+        assert entry["loss"] == pytest.approx(total, rel=1e-5)
+    held_out = [entry for entry in entries if entry["kind"] == "evaluation"]
+    assert held_out and all({"soft_loss", "cosine_loss", "mlm_loss"} <= e.keys() for e in held_out)
+    # The teacher is in no checkpoint.
+    assert read_model(tmp_path / "whole")[0].encoder.num_layers == 1
+    bytes_of = [
+        sum(file.stat().st_size for file in (work_dir / "checkpoints/20").rglob("*"))
+        for work_dir in (tmp_path / "whole", teacher)
+    ]
+    assert bytes_of[0] < bytes_of[1]
+
+    # As if it had been killed after step 10.
+    for file in (tmp_path / "whole/checkpoints").iterdir():
+        if file.name.isdigit() and int(file.name) > 10:
+            shutil.rmtree(file)
+    (tmp_path / "whole/metrics.jsonl").unlink()
+    again = bert_jax_here(*words)
+    assert again.code == 0 and "this run's checkpoint of step 10" in again.output
+    last = [e for e in read_metrics(tmp_path / "whole/metrics.jsonl") if e["kind"] == "evaluation"]
+    assert last[-1] == held_out[-1]
+
+    # Finished, it has no need of its teacher any more; but its losses are still its own.
+    gone = f"--config.distillation.teacher={tmp_path}/gone"
+    done = bert_jax_here(*words, gone, "--config.optimizer.beta1=0.5")
+    assert done.code == 0 and "finished: nothing to do" in done.output, done.errors
+    assert "optimizer.beta1: 0.9 -> 0.5" in done.output
+    kept = json.loads((tmp_path / "whole/config.json").read_text())
+    assert kept["optimizer"]["beta1"] == 0.9
+    exported = bert_jax_here(
+        "export", tmp_path / "whole", "--format", "huggingface", "--output", tmp_path / "out"
+    )
+    assert exported.code == 0, exported.errors
+    card = (tmp_path / "out/README.md").read_text()
+    assert "- masked: 0.15 of the tokens, unit token, drawn anew" in card
+    assert "- sentence pairs: none" in card
+    assert f"- distilled from: {teacher.name} (temperature 2.0, soft_weight 5.0" in card
+    other = bert_jax_here(*words, gone, "--config.distillation.temperature=3")
+    assert other.code == 2 and "distillation.temperature: 2.0 -> 3.0" in other.errors
+
+
+def test_a_student_goes_on_with_the_teacher_it_began_with(
+    student, teacher, bert_jax_here, tmp_path
+):
+    """However long that has trained since; not with another of the same shape."""
+    theirs, ours = tmp_path / "teacher", tmp_path / "student"
+    shutil.copytree(teacher, theirs)
+    later = theirs / f"checkpoints/{newest_step(theirs / 'checkpoints')}"
+    later.rename(tmp_path / later.name)
+    words = ["pretrain", "--config", student, f"--config.work_dir={ours}"]
+    words += [f"--config.distillation.teacher={theirs}"]
+    assert bert_jax_here(*words).code == 0
+    step, identity = saved_run(ours / "checkpoints")
+    pinned = identity["distillation"]["step"]
+    assert step == 20 and pinned < int(later.name)
+    for file in (ours / "checkpoints").iterdir():
+        if file.name.isdigit() and int(file.name) > 10:
+            shutil.rmtree(file)
+    shutil.rmtree(theirs / "checkpoints" / str(pinned))
+    (tmp_path / later.name).rename(later)
+    moved_on = bert_jax_here(*words)
+    assert moved_on.code == 2
+    assert f"this run's teacher was step {pinned}, but " in moved_on.errors
+    shutil.copytree(later, theirs / "checkpoints" / str(pinned))
+    another = bert_jax_here(*words)
+    assert another.code == 2 and "distillation.parameters: '" in another.errors
+
+
+def test_a_student_begins_with_its_teachers_layers(teacher):
+    """Every parameter against the one it was taken from, layers shared in groups too."""
+    config, _ = read_model(teacher)
+    deep = replace(config.encoder, num_layers=6)
+    definition = Pretraining(deep, COMPUTE).definition
+    theirs = definition.init(jax.random.key(0))
+    for ours, layers in (
+        (replace(deep, num_layers=3, num_segments=0), {0: 0, 1: 2, 2: 4}),
+        (replace(deep, num_layers=4, sharing="all", num_groups=2), {0: 0, 2: 3}),
+    ):
+        known = KnownTeacher(
+            DistillationConfig(str(teacher)), replace(config, encoder=deep), "next_sentence",
+            COMPUTE, PretrainingTeacher(definition, DistillationConfig(str(teacher)), ()),
+        )  # fmt: skip
+        fresh = Pretraining(ours, COMPUTE).definition.init(jax.random.key(1))
+        params, told = from_teacher(OpenTeacher(known, 0, theirs), ours, "next_sentence", fresh)
+        assert f"its layers {', '.join(map(str, layers.values()))} of 0 to 5" in told
+        for name, value in params.items():
+            number = re.match(r"encoder\.layers\.(\d+)\.", name)
+            source = name
+            if number:
+                source = name.replace(number[0], f"encoder.layers.{layers[int(number[1])]}.")
+            np.testing.assert_array_equal(value, theirs[source], err_msg=name)
+        swapped, told = from_teacher(OpenTeacher(known, 0, theirs), ours, "sentence_order", fresh)
+        assert told.endswith("; drawn anew: next_sentence.bias, next_sentence.kernel")
+        np.testing.assert_array_equal(
+            swapped["next_sentence.kernel"], fresh["next_sentence.kernel"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.num_layers=3"], "model.num_layers=3, but the teacher has 2 layers to start from"),
+        (["model.hidden_dim=8"], "has hidden_dim=16, this run 8: vectors of different sizes"),
+        (
+            [
+                "distillation.attention_weight=1",
+                "distillation.init_layers=False",
+                "model.num_heads=4",
+            ],
+            "has num_heads=2, this run 4: attention is compared head by head",
+        ),
+        (
+            [
+                "distillation.hidden_weight=1",
+                "distillation.init_layers=False",
+                "model.num_layers=3",
+            ],
+            "model.num_layers=3, but the teacher has 2 layers to learn from",
+        ),
+        (["model.vocab_size=400"], "has model.vocab_size=300, this run 400"),
+        (["model.ffn_dim=8"], "encoder.layers.0.ffn.up.kernel [16, 8], the teacher's"),
+        (["model.num_heads=4"], "computes other things with its parameters than the student"),
+        (["init_from=runs/x"], "init_from=runs/x and distillation.init_layers=True both say"),
+        (
+            [
+                "distillation.hidden_weight=1",
+                "distillation.soft_weight=0",
+                "distillation.mlm_weight=0",
+            ],
+            "'mlm_loss' is of the masked-LM head, which learns nothing with distillation.mlm_w",
+        ),
+        (["distillation.temperature=0"], "distillation.temperature=0.0: must be positive"),
+        (["distillation.teacher=nowhere"], "nowhere: no model.json in it"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_step_0(
+    words, message, student, bert_jax_here, tmp_path
+):
+    overrides = [f"--config.{word}" for word in (f"work_dir={tmp_path}/run", *words)]
+    refused = bert_jax_here("pretrain", "--config", student, *overrides)
+    assert refused.code == 2
+    assert message in refused.errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_of_another_vocabulary(student, teacher, tiny_text, bert_jax_here, tmp_path):
+    output, source = str(tmp_path / "tokenizer"), ["--input", str(tiny_text)]
+    size = ["--vocab-size", "300", "--num-unused", "1"]
+    assert main(["train-tokenizer", *source, "--output", output, *size]) == 0
+    words = ["--output", str(tmp_path / "32"), "--tokenizer", output, "--max-length", "32"]
+    assert main(["prepare", *source, *words, "--held-out", "0.1", "--workers", "1"]) == 0
+    overrides = (f"work_dir={tmp_path}/run", f"phases.phase1.corpus={tmp_path}/32")
+    refused = bert_jax_here(
+        "pretrain", "--config", student, *(f"--config.{word}" for word in overrides)
+    )
+    assert refused.code == 2
+    assert f"distillation.teacher={teacher} was trained with another tokenizer" in refused.errors
+
+
+def test_a_student_of_another_width_learns_what_is_inside(student, bert_jax_here, tmp_path):
+    """Through maps to the teacher's vectors that are no part of the model."""
+    words = ("model.hidden_dim=8", f"work_dir={tmp_path}/run", "distillation.init_layers=False")
+    words += ("distillation.soft_weight=0", "distillation.cosine_weight=0")
+    words += ("distillation.hidden_weight=1", "distillation.attention_weight=1")
+    words += ("distillation.mlm_weight=0", "checkpoint.best_metric=hidden_loss")
+    command = ("pretrain", "--config", student, *(f"--config.{word}" for word in words))
+    done = bert_jax_here(*command)
+    assert done.code == 0, done.errors
+    entries = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert "learned from context" not in done.output
+    assert "hidden states: embeddings and its layers 2, through learned maps from 8" in done.output
+    assert "attention scores: its layers 2\n" in done.output
+    train = [entry for entry in entries if entry["kind"] == "train"]
+    assert train[-1]["hidden_loss"] < train[0]["hidden_loss"]
+    assert train[-1]["attention_loss"] < train[0]["attention_loss"]
+    # Read by others without the maps, which a run that begins with its parameters draws anew.
+    words = (f"init_from={tmp_path}/run", f"work_dir={tmp_path}/again")
+    again = bert_jax_here(*command, *(f"--config.{word}" for word in words))
+    assert again.code == 0, again.errors
+    assert f"start      the parameters of {tmp_path}/run" in again.output
+
+
+def test_a_wider_student_starts_at_random(student, bert_jax_here, tmp_path):
+    words = ("model.hidden_dim=32", "distillation.cosine_weight=0", f"work_dir={tmp_path}/run")
+    words += ("distillation.init_layers=False", "distillation.soft_targets=all")
+    words += ("distillation.mlm_weight=0",)
+    words += ("optimizer.peak_learning_rate=0.01",)
+    done = bert_jax_here("pretrain", "--config", student, *(f"--config.{word}" for word in words))
+    assert done.code == 0, done.errors
+    assert "start      random parameters" in done.output
+    losses = [e["soft_loss"] for e in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in e]
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+
+
+def test_figures_count_the_teacher(student, bert_jax_here, tmp_path):
+    alone = tmp_path / "alone.py"
+    text = student.read_text(encoding="utf-8")
+    alone.write_text(text.replace("    config.distillation =", "    _ ="), encoding="utf-8")
+    flops, memory = {}, {}
+    for config in (student, alone):
+        words = ("--config", config, "--config.work_dir=w")
+        planned = bert_jax_here("plan", "--topology", "cpu:2", *words)
+        assert planned.code == 0, planned.errors
+        assert ("\nteacher   " in planned.output) == (config == student)
+        told = re.search(r"FLOPs a step +([\d.e+]+) of the model", planned.output)
+        flops[config] = float(told[1])
+        measured = bert_jax_here("bench", "step", "--steps", "1", *words)
+        assert measured.code == 0, measured.errors
+        memory[config] = json.loads(measured.output.splitlines()[-1])["memory_mib"]
+    assert flops[student] > 1.3 * flops[alone]
+    assert memory[student] > memory[alone]
