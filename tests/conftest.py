@@ -3,14 +3,14 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from .commands import REPOSITORY, Command, Finished
 
 # Read by JAX when it is first imported, which only the tests that compute do: eight devices of
 # the CPU stand for a mesh, programs are compiled in half the time (and run slower, which tests of
@@ -26,7 +26,6 @@ if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     os.environ["JAX_COMPILATION_CACHE_DIR"] += f"/{worker}"
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 # Files that take half a minute or more. They come first, or one worker would end with the last of
 # them while the other has nothing left to do.
 SLOW_FILES = (
@@ -178,68 +177,6 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "tales.txt"
     path.write_text("\n\n".join(_tale(rng) for _ in range(500)) + "\n", encoding="utf-8")
     return path
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A command that has ended: its exit code and what it wrote."""
-
-    code: int
-    output: str
-    errors: str
-
-
-class Command:
-    """Starts `bert-jax` with the interpreter of the tests, on devices of the CPU.
-
-    Compiled programs are kept for the session. A run that is to be killed only reads them: JAX
-    writes an entry in place, and half a one would break the runs after it.
-    """
-
-    def __init__(self, cache: Path):
-        self._cache = cache
-
-    def environment(self, *, devices: int = 1, killed: bool = False) -> dict[str, str]:
-        """What the process finds in its environment."""
-        return {
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "JAX_COMPILATION_CACHE_DIR": str(self._cache),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9" if killed else "0.1",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} "
-            "--xla_backend_optimization_level=0",
-            "PYTHON": sys.executable,
-        }
-
-    def start(
-        self, *words: str | Path, devices: int = 1, killed: bool = False, launcher: int = 0
-    ) -> subprocess.Popen[str]:
-        """Starts a command in a session of its own; with `launcher`, that many processes of it."""
-        program = [sys.executable, "-m", "bert_jax.cli.main"]
-        if launcher:
-            program = [str(REPOSITORY / "launch/local.sh"), str(launcher)]
-        return subprocess.Popen(
-            [*program, *map(str, words)],
-            env=self.environment(devices=devices, killed=killed),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-            start_new_session=True,
-        )
-
-    def finish(self, process: subprocess.Popen[str], timeout: float = 240) -> Finished:
-        """Waits for the end of a command."""
-        output, errors = process.communicate(timeout=timeout)
-        return Finished(process.returncode, output, errors)
-
-    def __call__(
-        self, *words: str | Path, devices: int = 1, launcher: int = 0, code: int = 0
-    ) -> Finished:
-        """Runs a command to its end, which must have this exit code."""
-        finished = self.finish(self.start(*words, devices=devices, launcher=launcher))
-        assert finished.code == code, finished.output + finished.errors
-        return finished
 
 
 @pytest.fixture

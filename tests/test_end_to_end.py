@@ -48,15 +48,6 @@ def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
-def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
-    """Waits until something has happened; the process may not end before."""
-    deadline = time.monotonic() + 120
-    while not happened():
-        assert process.poll() is None, "".join(process.communicate())
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def logged_step(work_dir: Path) -> int:
     """The last step in the log of a run under way."""
     log = work_dir / "metrics.jsonl"
@@ -120,17 +111,19 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
 
     process = start()
     saving = rng.choice(["5.", "10."])
-    wait_for(process, lambda: any(p.name.startswith(saving) for p in unfinished_saves(work_dir)))
+    bert_jax.wait_for(
+        process, lambda: any(p.name.startswith(saving) for p in unfinished_saves(work_dir))
+    )
     kill(process)
     assert unfinished_saves(work_dir)
     process = start("loader.num_workers=2")
     moment = logged_step(work_dir) + rng.randrange(1, 5)
-    wait_for(process, lambda: logged_step(work_dir) >= moment)
+    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= moment)
     time.sleep(rng.uniform(0, 0.05))
     kill(process)
     process = start()
     moment = logged_step(work_dir) + rng.randrange(1, 5)
-    wait_for(process, lambda: logged_step(work_dir) >= moment)
+    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= moment)
     process.terminate()
     finished = bert_jax.finish(process)
     assert finished.code == 143, finished.errors
@@ -140,7 +133,7 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
     stopped_at = logged_step(work_dir)
     process = start("loader.num_workers=1")
     moment = rng.randrange(BOUNDARY + 1, TOTAL - 3)
-    wait_for(process, lambda: logged_step(work_dir) >= moment)
+    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= moment)
     kill(process)
     starts.append(bert_jax(*pretrain(work_dir)).output)
     return Interrupted(work_dir, stopped, stopped_at, starts)
@@ -170,7 +163,7 @@ LONG = ("phases.phase1.num_steps=5000", "checkpoint.every_steps=5000", "loader.n
 
 def test_a_second_run_in_one_work_directory_is_refused(bert_jax, pretrain, tmp_path):
     first = bert_jax.start(*pretrain(tmp_path, *LONG))
-    wait_for(first, lambda: logged_step(tmp_path) >= 1)
+    bert_jax.wait_for(first, lambda: logged_step(tmp_path) >= 1)
     second = bert_jax(*pretrain(tmp_path, *LONG), code=2)
     assert f"{tmp_path}: another run is at work in it" in second.errors
     assert first.poll() is None
@@ -181,7 +174,7 @@ def test_a_second_run_in_one_work_directory_is_refused(bert_jax, pretrain, tmp_p
 def test_ctrl_c_saves_and_leaves(bert_jax, pretrain, heeding_interrupts, tmp_path):
     words = pretrain(tmp_path, *LONG, "model.vocab_size=1500")
     process = bert_jax.start(*words)
-    wait_for(process, lambda: logged_step(tmp_path) >= 1)
+    bert_jax.wait_for(process, lambda: logged_step(tmp_path) >= 1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
     finished = bert_jax.finish(process)
     output = finished.output
@@ -198,7 +191,7 @@ def test_ctrl_c_saves_where_what_reads_the_output_is_gone(
     bert_jax, pretrain, heeding_interrupts, tmp_path
 ):
     process = bert_jax.start(*pretrain(tmp_path, *LONG))
-    wait_for(process, lambda: logged_step(tmp_path) >= 1)
+    bert_jax.wait_for(process, lambda: logged_step(tmp_path) >= 1)
     process.stdout.close()
     process.stderr.close()
     process.send_signal(signal.SIGINT)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +30,10 @@ def process_of(launcher: subprocess.Popen[str], index: int) -> int:
     raise AssertionError(f"process {index} is not running")
 
 
-def wait_for_step(step: int, work_dir: Path, launcher: subprocess.Popen[str]) -> None:
-    """Returns once the run that `launcher` began has reported `step`."""
+def reported(step: int, work_dir: Path) -> bool:
+    """Whether the run in a work directory has got to this step."""
     log = work_dir / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and f'"step": {step},' in log.read_text()):
-        assert launcher.poll() is None, "".join(launcher.communicate())
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    return log.exists() and f'"step": {step},' in log.read_text()
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ def stopped(bert_jax, short_run, tmp_path_factory) -> Stopped:
     work_dir = tmp_path_factory.mktemp("runs") / "two"
     words = short_run(work_dir, f"phases.only.num_steps={BEYOND}")
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
-    wait_for_step(12, work_dir, launcher)
+    bert_jax.wait_for(launcher, lambda: reported(12, work_dir))
     os.kill(process_of(launcher, 1), signal.SIGTERM)
     finished = bert_jax.finish(launcher)
     return Stopped(work_dir, finished.code, finished.output, finished.errors)
@@ -94,7 +89,7 @@ def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, heeding_interrupts, tmp
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
     words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", *rare)
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
-    wait_for_step(1, tmp_path, launcher)
+    bert_jax.wait_for(launcher, lambda: reported(1, tmp_path))
     launcher.send_signal(signal.SIGINT)
     finished = bert_jax.finish(launcher)
     assert finished.code == 130, finished.errors

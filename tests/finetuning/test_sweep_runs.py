@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -141,9 +140,7 @@ def test_a_killed_sweep_goes_on_to_the_same_results(
     undisturbed, toy, bert_jax, bert_jax_here, tmp_path: Path
 ) -> None:
     process = bert_jax.start(*words(toy, tmp_path, *GRID), devices=8, killed=True)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "results.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    bert_jax.wait_for(process, (tmp_path / "results.json").exists)
     process.kill()
     bert_jax.finish(process)
     assert 0 < len(ended(tmp_path)) < 4

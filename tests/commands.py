@@ -1,0 +1,105 @@
+"""Starts `bert-jax` in processes of its own, waits for what they do, and tells of what they said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+# A process that has not got there by then hangs: the slowest here takes a minute of a busy machine.
+HANGS = 600
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended: its exit code and what it wrote."""
+
+    code: int
+    output: str
+    errors: str
+
+
+class Command:
+    """Starts `bert-jax` with the interpreter of the tests, on devices of the CPU.
+
+    Compiled programs are kept for the session. A run that is to be killed only reads them: JAX
+    writes an entry in place, and half a one would break the runs after it.
+    """
+
+    def __init__(self, cache: Path):
+        self._cache = cache
+
+    def environment(self, *, devices: int = 1, killed: bool = False) -> dict[str, str]:
+        """What the process finds in its environment."""
+        return {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(self._cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9" if killed else "0.1",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} "
+            "--xla_backend_optimization_level=0",
+            "PYTHON": sys.executable,
+            "PYTHONFAULTHANDLER": "1",
+        }
+
+    def start(
+        self, *words: str | Path, devices: int = 1, killed: bool = False, launcher: int = 0
+    ) -> subprocess.Popen[str]:
+        """Starts a command in a session of its own; with `launcher`, that many processes of it."""
+        program = [sys.executable, "-m", "bert_jax.cli.main"]
+        if launcher:
+            program = [str(REPOSITORY / "launch/local.sh"), str(launcher)]
+        return subprocess.Popen(
+            [*program, *map(str, words)],
+            env=self.environment(devices=devices, killed=killed),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            start_new_session=True,
+        )
+
+    def wait_for(self, process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
+        """Waits until something has happened, which the command has to be alive for."""
+        deadline = time.monotonic() + HANGS
+        while not happened():
+            assert process.poll() is None, "".join(process.communicate())
+            assert time.monotonic() < deadline, self._aborted(process)
+            time.sleep(0.001)
+
+    def finish(self, process: subprocess.Popen[str]) -> Finished:
+        """Waits for the end of a command."""
+        try:
+            output, errors = process.communicate(timeout=HANGS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self._aborted(process)) from None
+        return Finished(process.returncode, output, errors)
+
+    def __call__(
+        self, *words: str | Path, devices: int = 1, launcher: int = 0, code: int = 0
+    ) -> Finished:
+        """Runs a command to its end, which must have this exit code."""
+        finished = self.finish(self.start(*words, devices=devices, launcher=launcher))
+        assert finished.code == code, finished.output + finished.errors
+        return finished
+
+    def _aborted(self, process: subprocess.Popen[str]) -> str:
+        """Ends a command that hangs, and what it says: where each of its threads was, among it."""
+        listed = subprocess.run(
+            ["ps", "-s", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True
+        ).stdout
+        for line in listed.splitlines():
+            if "bert_jax.cli.main" in line:
+                os.kill(int(line.split()[0]), signal.SIGABRT)
+        try:
+            output, errors = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+        return f"hangs for {HANGS} s:\n{listed}{output}{errors}"
