@@ -1,4 +1,4 @@
-"""Starts `bert-jax` in processes of its own, waits for what they do, and tells of what they said."""
+"""Starts `bert-jax` in processes of its own, waits for them, and tells of what they said."""
 
 from __future__ import annotations
 

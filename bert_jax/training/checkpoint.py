@@ -196,9 +196,12 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
 
 
 def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
-    """The newest whole checkpoint's step and identity; None before the first."""
-    if not directory.is_dir():
-        return None
+    """The newest whole checkpoint's step and identity; None before the first.
+
+    Of several processes all must ask. Each opens the directory, there or not yet: the first to do
+    so makes it, so one that looked first would find another answer than one that came later, and
+    they would wait for each other at different barriers.
+    """
     with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
         step = None if checkpointer.latest is None else checkpointer.latest.step
     return None if step is None else (step, identity_of(directory, step))
