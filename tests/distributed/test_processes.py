@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -65,6 +66,42 @@ def keep_checkpoints(source: Path, target: Path, last: int) -> None:
     for checkpoint in (target / "checkpoints").iterdir():
         if int(checkpoint.name) > last:
             shutil.rmtree(checkpoint)
+
+
+# The second comes to the directory when the first has made it.
+LATE = """
+import sys, time
+from pathlib import Path
+
+import jax
+
+from bert_jax.training import distributed
+from bert_jax.training.checkpoint import Checkpointer, saved_run
+from bert_jax.training.checkpoint_config import CheckpointConfig
+
+distributed.join()
+time.sleep(2 * jax.process_index())
+directory = Path(sys.argv[1])
+assert saved_run(directory) is None
+Checkpointer(directory, CheckpointConfig(), {}).close()
+"""
+
+
+def test_a_process_may_come_late_to_a_new_work_directory(bert_jax, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    together = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(PROCESSES)}
+    words = [sys.executable, "-c", LATE, str(tmp_path / "checkpoints")]
+    processes = []
+    for index in range(PROCESSES):
+        environment = bert_jax.environment() | together | {"JAX_PROCESS_ID": str(index)}
+        processes.append(subprocess.Popen(words, env=environment, cwd=tmp_path))
+    try:
+        assert [process.wait(timeout=60) for process in processes] == [0] * PROCESSES
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def test_two_processes_learn_as_one(stopped, one_device, assert_same_history):
