@@ -5,25 +5,19 @@ import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from .commands import REPOSITORY, Command, Finished
+from .commands import REPOSITORY, Command, Finished, xla_flags
 
 # Read by JAX when it is first imported, which only the tests that compute do: eight devices of
-# the CPU stand for a mesh, programs are compiled in a third of the time (and run slower, which
-# tests of this size never notice), and every program that took time to compile is kept.
+# the CPU stand for a mesh, and every program that took time to compile is kept.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 if "device_count" not in os.environ.get("XLA_FLAGS", ""):
-    flags = os.environ.get("XLA_FLAGS", "")
-    flags += " --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    if version("jaxlib").startswith("0.10."):  # one that does not know a flag ends the process
-        flags += " --xla_cpu_use_fusion_emitters=false"
-    os.environ["XLA_FLAGS"] = flags.strip()
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
 if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     # JAX writes cache entries in place, so processes that run side by side may not share them.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")

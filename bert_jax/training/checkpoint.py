@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
@@ -198,10 +199,14 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
 def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
     """The newest whole checkpoint's step and identity; None before the first.
 
-    Of several processes all must ask. Each opens the directory, there or not yet: the first to do
-    so makes it, so one that looked first would find another answer than one that came later, and
-    they would wait for each other at different barriers.
+    Of several processes all must ask, and each gets its answer when all have looked: one that goes
+    on may make the directory, and a later one that found it would open it, which the first did not,
+    so that they would wait for each other at different barriers.
     """
+    there = directory.is_dir()
+    multihost_utils.sync_global_devices("saved_run")
+    if not there:
+        return None
     with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
         step = None if checkpointer.latest is None else checkpointer.latest.step
     return None if step is None else (step, identity_of(directory, step))
