@@ -132,7 +132,7 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
     shutil.copytree(work_dir, stopped)
     stopped_at = logged_step(work_dir)
     process = start("loader.num_workers=1")
-    moment = rng.randrange(BOUNDARY + 1, TOTAL - 3)
+    moment = rng.randrange(max(BOUNDARY, stopped_at) + 1, TOTAL - 3)
     bert_jax.wait_for(process, lambda: logged_step(work_dir) >= moment)
     kill(process)
     starts.append(bert_jax(*pretrain(work_dir)).output)
