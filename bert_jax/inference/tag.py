@@ -93,10 +93,18 @@ class Tag(Predictor):
             return self._tag([text])[0]
         return self._tag(text)
 
-    def _tag(self, texts: Sequence[Words]) -> list[TaggedText]:
+    def document(self, sentences: Sequence[Words]) -> list[TaggedText]:
+        """The tags of sentences that follow each other, each read with as much around it as fits.
+
+        It is how a model that was fine-tuned with `document_context` has read its sentences.
+        Sentences are given, and results come, as those of a list of texts.
+        """
+        return self._tag(sentences, of_one_document=True)
+
+    def _tag(self, texts: Sequence[Words], *, of_one_document: bool = False) -> list[TaggedText]:
         check_strings([text if isinstance(text, (tuple, list)) else [text] for text in texts])
         splits = self._split(texts)
-        found = iter(self._tags([words for _, words in splits if words]))
+        found = iter(self._tags([words for _, words in splits if words], of_one_document))
         return [self._result(split, next(found) if split.words else []) for split in splits]
 
     def _split(self, texts: Sequence[Words]) -> list[_Split]:
@@ -108,16 +116,21 @@ class Tag(Predictor):
             for text in texts
         ]
 
-    def _tags(self, sentences: Sequence[Sequence[Word]]) -> list[list[tuple[str, float]]]:
+    def _tags(
+        self, sentences: Sequence[Sequence[Word]], of_one_document: bool
+    ) -> list[list[tuple[str, float]]]:
         """Tag and probability of every word of sentences that have some."""
         if not sentences:
             return []
         features = tag_features(
-            TagSentences([[word.text for word in words] for words in sentences]),
+            TagSentences(
+                [[word.text for word in words] for words in sentences],
+                documents=[0] * len(sentences) if of_one_document else None,
+            ),
             self.tokenizer,
             self.max_length,
             self.config.labels,
-            document_context=False,
+            document_context=of_one_document,
         )
         rows = self._run(_best_tags, features.features)
         lengths = features.features.lengths

@@ -70,6 +70,34 @@ def test_entities_are_hugging_faces_groups(tag, pipeline):
     assert found > 5
 
 
+def test_sentences_of_a_document_are_read_with_what_is_around_them(tag):
+    sentences = ["Matt lives in Canada.", "", "And Sinan in California,", ("since", "May", ".")]
+    words = [[word.text for word in tagged.words] for tagged in tag(sentences)]
+    # All of it fits in a window, in which every word is scored once.
+    together = tag(tuple(word for each in words for word in each))
+    found = tag.document(sentences)
+    assert [[word.text for word in tagged.words] for tagged in found] == words
+    told = [(word.tag, pytest.approx(word.probability, abs=1e-6)) for word in together.words]
+    assert [(word.tag, word.probability) for tagged in found for word in tagged.words] == told
+    alone = [word.probability for tagged in tag(sentences) for word in tagged.words]
+    assert (
+        max(abs(one - other.probability) for one, other in zip(alone, together.words, strict=True))
+        > 1e-3
+    )
+    assert tag.document([]) == []
+
+
+def test_what_is_farther_than_a_window_is_not_seen(tag):
+    sentences = [("Matt", "lives", "in", "California", str(number)) for number in range(40)]
+
+    def middle(**changed: str) -> list[float]:
+        words = [(changed.get(last, first), *rest, last) for first, *rest, last in sentences]
+        return [word.probability for word in tag.document(words)[20].words]
+
+    assert middle(**{"21": "Sinan"}) != middle()
+    assert middle(**{"0": "Sinan", "39": "Sinan"}) == middle()
+
+
 def test_texts_without_words_have_no_tags(tag):
     tagged = tag(TEXTS)
     assert [len(each.words) for each in tagged] == [10, 0, 5, 1, 0, 9]
