@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -102,15 +102,23 @@ class Command:
 
     def _aborted(self, process: subprocess.Popen[str]) -> str:
         """Ends a command that hangs, and what it says: where each of its threads was, among it."""
-        listed = subprocess.run(
-            ["ps", "-s", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True
-        ).stdout
-        for line in listed.splitlines():
-            if "bert_jax.cli.main" in line:
-                os.kill(int(line.split()[0]), signal.SIGABRT)
+        for each in _of_session(process.pid):
+            os.kill(each, signal.SIGABRT)
         try:
             output, errors = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, errors = process.communicate()
-        return f"hangs for {HANGS} s:\n{listed}{output}{errors}"
+        return f"hangs for {HANGS} s:\n{output}{errors}"
+
+
+def _of_session(leader: int) -> Iterator[int]:
+    """Yields the processes of a session that run our command, where /proc lists them."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            session = int(stat.read_text().rpartition(")")[2].split()[3])
+            words = (stat.parent / "cmdline").read_bytes()
+        except OSError:  # it has just ended
+            continue
+        if session == leader and b"bert_jax.cli.main" in words:
+            yield int(stat.parent.name)

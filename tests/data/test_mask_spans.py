@@ -116,11 +116,11 @@ PAPERS = {
 @pytest.mark.parametrize("unit", PAPERS)
 def test_a_million_lengths_have_the_published_distribution(unit):
     # So many of a row are drawn before its budget can be spent: 8 x 3 and 6 x 10 words.
-    of_row = {"ngram": 8, "span": 6}[unit]
+    of_row, budget = {"ngram": (8, 24), "span": (6, 60)}[unit]
     counts = np.zeros(len(PAPERS[unit]), np.int64)
     for part in range(17):
         size = 10_000 if unit == "span" else 8_000
-        choice = first_runs(drawn(unit, size, 100, 60, part), size, of_row)
+        choice = first_runs(drawn(unit, size, 100, budget, part), size, of_row)
         counts += np.bincount(choice.length - 1, minlength=len(counts))
     assert counts.sum() > 1_000_000
     assert chisquare(counts, np.array(PAPERS[unit]) * counts.sum()).pvalue > 1e-4
