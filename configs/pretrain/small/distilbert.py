@@ -10,6 +10,8 @@ Corpus and teacher:
 Command:
     bert-jax pretrain --config configs/pretrain/small/distilbert.py
 Hardware: two CPU cores.
+Measured there (AMD EPYC, 2026-11-22): 1 min 30 s after the teacher's; held-out masked-LM loss 5.64
+nats, the teacher's being 5.82 and the unigram cross-entropy 6.22.
 """
 
 from ml_collections import ConfigDict

@@ -14,6 +14,8 @@ Corpus, of the English that comes with Python or any other:
 Command:
     bert-jax pretrain --config configs/pretrain/small/roberta_base.py
 Hardware: two CPU cores.
+Measured there (AMD EPYC, 2026-11-22): 1 min 32 s; held-out masked-LM loss 6.44 nats, where the
+unigram cross-entropy is 6.85. At a peak of 2e-3, with nothing clipped, it stayed at 6.88.
 """
 
 from ml_collections import ConfigDict
@@ -52,7 +54,7 @@ def get_config() -> ConfigDict:
             ),
             optimizer=dict(
                 name="adamw",
-                peak_learning_rate=2e-3,
+                peak_learning_rate=1e-3,
                 warmup_steps=50,
                 beta1=0.9,
                 beta2=0.98,
