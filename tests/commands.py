@@ -18,7 +18,7 @@ HANGS = 600
 
 
 def xla_flags(devices: int) -> str:
-    """So many devices of the CPU, and programs compiled in a third of the time.
+    """So many devices of the CPU, and programs compiled in less than half of the time.
 
     They run slower, which tests of this size never notice.
     """

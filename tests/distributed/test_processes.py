@@ -98,7 +98,7 @@ def test_a_process_may_come_late_to_a_new_work_directory(bert_jax, tmp_path):
         environment = bert_jax.environment() | together | {"JAX_PROCESS_ID": str(index)}
         processes.append(subprocess.Popen(words, env=environment, cwd=tmp_path))
     try:
-        assert [process.wait(timeout=60) for process in processes] == [0] * PROCESSES
+        assert [process.wait(timeout=240) for process in processes] == [0] * PROCESSES
     finally:
         for process in processes:
             process.kill()
