@@ -40,12 +40,14 @@ class Finished:
 class Command:
     """Starts `bert-jax` with the interpreter of the tests, on devices of the CPU.
 
-    Compiled programs are kept for the session. A run that is to be killed only reads them: JAX
-    writes an entry in place, and half a one would break the runs after it.
+    Compiled programs are kept for the session, those that took `seconds` or more. A run that is
+    to be killed only reads them: JAX writes an entry in place, and half a one would break the runs
+    after it.
     """
 
-    def __init__(self, cache: Path):
+    def __init__(self, cache: Path, *, seconds: float = 0.1):
         self._cache = cache
+        self._seconds = seconds
 
     def environment(self, *, devices: int = 1, killed: bool = False) -> dict[str, str]:
         """What the process finds in its environment."""
@@ -53,7 +55,7 @@ class Command:
             **os.environ,
             "JAX_PLATFORMS": "cpu",
             "JAX_COMPILATION_CACHE_DIR": str(self._cache),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9" if killed else "0.1",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9" if killed else str(self._seconds),
             "XLA_FLAGS": xla_flags(devices),
             "PYTHON": sys.executable,
             "PYTHONFAULTHANDLER": "1",
