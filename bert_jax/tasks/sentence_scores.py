@@ -7,12 +7,11 @@ Pearson and Spearman correlation for STS-B; accuracy for the others. Higher is b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 from bert_jax.suggestions import nearest
 
@@ -66,29 +65,30 @@ def _score(name: str, predictions: NDArray[Any], labels: NDArray[Any]) -> float:
     for what, array in (("predictions", predictions), ("labels", labels)):
         if not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"{name} is of classes: expected integer {what}, got {array.dtype}")
-    match name:
-        case "accuracy":
-            return float(sklearn_metrics.accuracy_score(labels, predictions))
-        case "f1":
-            return _binary_f1(predictions, labels)
-        case "macro_f1":
-            return float(
-                sklearn_metrics.f1_score(labels, predictions, average="macro", zero_division=0)
-            )
-    assert name == "matthews", name
-    if _all_equal(predictions) or _all_equal(labels):
+    if name == "f1":
+        _check_two_classes(predictions, labels)
+    if name == "matthews" and (_all_equal(predictions) or _all_equal(labels)):
         return 0.0
-    return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
+
+    # Imported where it is asked for, as SciPy below: each takes a second, of every command's start.
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    score = {
+        "accuracy": accuracy_score,
+        "f1": partial(f1_score, zero_division=0),
+        "macro_f1": partial(f1_score, average="macro", zero_division=0),
+        "matthews": matthews_corrcoef,
+    }[name]
+    return float(score(labels, predictions))
 
 
-def _binary_f1(predictions: NDArray[Any], labels: NDArray[Any]) -> float:
+def _check_two_classes(predictions: NDArray[Any], labels: NDArray[Any]) -> None:
     others = sorted(set(np.unique([predictions, labels]).tolist()) - {0, 1})
     if others:
         raise ValueError(
             f"f1 is of class 1 against class 0, found class {others[0]}; expected two classes, or "
             "the metric macro_f1"
         )
-    return float(sklearn_metrics.f1_score(labels, predictions, zero_division=0))
 
 
 def _correlation(name: str, predictions: NDArray[Any], labels: NDArray[Any]) -> float:
@@ -99,7 +99,10 @@ def _correlation(name: str, predictions: NDArray[Any], labels: NDArray[Any]) -> 
             raise ValueError(f"{name}: {what} {index} is {array[index]}, expected a finite number")
     if _all_equal(found) or _all_equal(expected):
         return 0.0
-    correlation = stats.pearsonr if name == "pearson" else stats.spearmanr
+
+    from scipy.stats import pearsonr, spearmanr
+
+    correlation = {"pearson": pearsonr, "spearman": spearmanr}[name]
     return float(correlation(found, expected).statistic)
 
 
