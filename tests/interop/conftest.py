@@ -98,13 +98,18 @@ def change_config(directory: Path, **changes: object) -> None:
     file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
 
 
-def run_card(exported: Path, more: str) -> str:
-    """Runs the code of an export's model card and then `more`; what they print."""
+def card_code(exported: Path) -> str:
+    """The code of an export's model card, to be run in its directory."""
     card = (exported / "README.md").read_text()
     found = re.search(r"```python\n(.*?)```", card, re.DOTALL)
     assert found
+    return found.group(1)
+
+
+def run_card(exported: Path, more: str) -> str:
+    """Runs the code of an export's model card and then `more`; what they print."""
     finished = subprocess.run(
-        [sys.executable, "-c", f"{found.group(1)}\n{more}"],
+        [sys.executable, "-c", f"{card_code(exported)}\n{more}"],
         cwd=exported,
         capture_output=True,
         text=True,
