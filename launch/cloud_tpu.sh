@@ -6,9 +6,10 @@
 #
 # NAME is a TPU VM whose hosts all have this repository in ~/bert_jax, installed by
 #   python3 -m venv .venv && .venv/bin/pip install -e '.[tpu]'
-# and a file system in common for the corpora and the work directory (Filestore or a bucket mounted
-# with gcsfuse). --distributed makes the hosts find each other through the metadata server, so it
-# is added to the verb. After a maintenance event the same command goes on where the run was.
+# and a file system in common for the corpora and the work directory: Filestore, or another that
+# can rename directories (gcsfuse can where the bucket has a hierarchical namespace). --distributed
+# makes the hosts find each other through the metadata server, so it is added to the verb. After a
+# maintenance event the same command goes on where the run was.
 #
 # An example, checked by no test here.
 

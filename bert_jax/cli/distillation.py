@@ -31,6 +31,7 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.tasks.distillation import DistillationConfig, chosen_layers
 from bert_jax.tasks.protocol import Task
 from bert_jax.training.checkpoint import identity_of, load_parameters
+from bert_jax.training.distributed import agreed
 from bert_jax.training.fingerprint import fingerprint
 from bert_jax.training.sharding import parameter_shardings
 from bert_jax.training.step import (
@@ -81,7 +82,7 @@ def open_teacher(
         sources(known, config.model, config.sentence_pairs, task.definition.shapes)
     step, checkpoints = kept.get("step"), directory / CHECKPOINTS_NAME
     if step is None:
-        step = chosen_step(directory)
+        step = agreed(chosen_step(directory))
     else:
         try:
             identity_of(checkpoints, step)

@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score, print, and write what was asked for."""
-    keep_programs()
     distributed.join()
+    keep_programs()
     _check_separate(args.data, args.predictions)
     evaluation = open_evaluation(Path(args.work_dir), args.data, args.step)
     directory = Path(args.predictions) if args.predictions else None

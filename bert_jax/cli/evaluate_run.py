@@ -11,6 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.cli.config import RESOLVED_NAME
+from bert_jax.cli.provenance import versions
 from bert_jax.conversion import to_dataclass
 from bert_jax.data.finetuning.batches import MULTIPLE
 from bert_jax.data.tokenizer import Tokenizer
@@ -28,6 +29,7 @@ from bert_jax.inference.work_dir import (
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
 from bert_jax.training.checkpoint import identity_of, load_parameters
+from bert_jax.training.distributed import agreed, check_same
 from bert_jax.training.sharding import MeshConfig, batch_extent, make_mesh, parameter_shardings
 from bert_jax.training.step import make_metrics_step, make_prediction_step
 
@@ -82,12 +84,14 @@ def open_evaluation(work_dir: Path, data: str | None, step: int | None) -> Evalu
     """
     config = _config_of(work_dir)
     model, _ = read_model(work_dir)
-    step = chosen_step(work_dir) if step is None else step
+    step = agreed(chosen_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
     config = with_labels(config if data is None else judged_on(config, data), model.labels)
     found = config.open(Tokenizer.load(work_dir / TOKENIZER_NAME), train=False, test=False)
     if data is not None:
         found = replace(found, validation=named_after(data, found.validation))
+    examples = {name: each.features.fingerprint for name, each in found.validation.items()}
+    check_same({"the examples": examples, "the versions": versions()})
     longest = max(int(each.features.lengths.max()) for each in found.validation.values())
     lengths = _holding(longest, identity["row_lengths"], model.encoder.max_positions)
 

@@ -11,6 +11,7 @@ that `evaluate`, `predict` and `export` take.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +20,8 @@ import jax
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.finetune_run import open_run
+from bert_jax.cli.finetune_start import identity
+from bert_jax.cli.provenance import versions
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.training import distributed
@@ -46,10 +49,17 @@ def run(args: argparse.Namespace) -> int:
     """Train to the last epoch, or until told to stop."""
     init = [f"--config.init_from={args.init}"] if args.init else []
     config = load_config(FinetuneConfig, args.config, [*init, *args.config_overrides])
-    keep_programs()
     distributed.join(force=args.distributed)
+    keep_programs()
     mesh = make_mesh(config.mesh)
     run = open_run(config, mesh)
+    distributed.check_same(
+        {
+            "the config": dataclasses.asdict(config),
+            "the model and the examples": identity(run),
+            "the versions": versions(),
+        }
+    )
     with ExitStack() as closing:
         # Left last: the save under way is finished before a signal may kill again.
         stop = closing.enter_context(StopRequest())

@@ -40,6 +40,7 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.classifier_task import ClassifierTask
 from bert_jax.training.checkpoint import Checkpointer, load_parameters
 from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.distributed import agreed
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Phase, Trainer
@@ -146,7 +147,7 @@ class FinetuneRun:
         early = EarlyStopping(self.best_metric, config.patience, lower)
         early.observe_all(self._evaluations(start))
         ended = start == self.total_steps or early.enough
-        concluded = ended and self._concluded(early.best_step)
+        concluded = ended and bool(agreed(self._concluded(early.best_step)))
         if first:
             end = " (finished: nothing to do)" if concluded else "; compiling the first step"
             print("\n".join(describe(self)))

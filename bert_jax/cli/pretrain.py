@@ -10,12 +10,14 @@ and a second Ctrl-C leaves earlier, after a save that has already begun.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
@@ -25,6 +27,7 @@ from bert_jax.cli.distillation import IDENTITY as TEACHERS
 from bert_jax.cli.distillation import open_teacher, steps_of, teachers_identity
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
 from bert_jax.cli.pretrain_start import first_state
+from bert_jax.cli.provenance import versions
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.run_messages import conclude, describe, few_pairs, surplus_rows
 from bert_jax.cli.teacher import step_flops, tasks_of
@@ -75,6 +78,13 @@ def run(args: argparse.Namespace) -> int:
         sentence_pairs=config.sentence_pairs,
         vocabulary=config.vocabulary,
     )
+    distributed.check_same(
+        {
+            "the config": dataclasses.asdict(config),
+            "the corpora": identity(config, corpora),
+            "the versions": versions(),
+        }
+    )
     with ExitStack() as closing:
         # Left last: the save under way is finished before a signal may kill again.
         stop = closing.enter_context(StopRequest())
@@ -83,6 +93,9 @@ def run(args: argparse.Namespace) -> int:
         finished = _train(config, rates, corpora, mesh, stop, closing)
     if finished and jax.process_index() == 0:
         print("\n".join(conclude(config, corpora[-1])))
+    # JAX gives the first process five minutes after the others have left; counting words over a
+    # slow network takes longer.
+    multihost_utils.sync_global_devices("concluded")
     return 0 if finished else stop.exit_code
 
 

@@ -30,6 +30,7 @@ from bert_jax.finetuning.sweep import Grid
 from bert_jax.finetuning.sweep_report import write_report
 from bert_jax.finetuning.sweep_results import read_results
 from bert_jax.finetuning.sweep_table import aligned, table, verdict
+from bert_jax.training.distributed import launched_together
 from bert_jax.training.interruption import StopRequest
 
 # Keys of the config that the sweep sets, and the option that does.
@@ -93,6 +94,11 @@ def run(args: argparse.Namespace) -> int:
     for name in ("config", "output"):
         if not getattr(args, name):
             raise ValueError(f"--{name} is missing: a sweep wants --config FILE.py --output DIR")
+    if launched_together() > 1:
+        raise ValueError(
+            f"a sweep is one process on all of its devices, and this is one of "
+            f"{launched_together()}: start it alone (under Slurm: srun --ntasks=1)"
+        )
     config, output = _load(args), Path(args.output)
     grid = _grid(args, config.seed)
     keep_programs()

@@ -76,7 +76,7 @@ class Sweep:
         for dials in self.grid.runs:
             if dials in self._runs:
                 continue
-            if stop.stop_now(0) or not self._train(dials, stop):
+            if stop.stop_now() or not self._train(dials, stop):
                 at = len(self._runs)
                 print(f"told to stop after {at} of {len(self.grid.runs)} runs", flush=True)
                 return False

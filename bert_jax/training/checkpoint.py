@@ -10,12 +10,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
 from bert_jax.models.student import TRAINING_ONLY
 from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.distributed import agreed
 from bert_jax.training.state import TrainState
 
 _WRITE_BYTES = 1 << 28
@@ -38,6 +38,9 @@ class Checkpointer:
             # A save that was killed left a directory under a temporary name; nothing reads it.
             cleanup_tmp_directories=True,
         )
+        # Orbax asks in order to log, in its own thread and on the first process alone. JAX would
+        # take the step of that save for where this process is, and all for one it has passed.
+        self._checkpointer._manager.reached_preemption = lambda step: False
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -56,13 +59,12 @@ class Checkpointer:
 
     def latest_step(self) -> int | None:
         """The step of the newest whole checkpoint, None before the first."""
-        latest = self._checkpointer.latest
-        return None if latest is None else latest.step
+        return _agreed_step(self._checkpointer)
 
     def latest_was_evaluated(self) -> bool:
         """Whether the newest whole checkpoint was saved with held-out metrics."""
         latest = self._checkpointer.latest
-        return latest is not None and bool(latest.metrics)
+        return bool(agreed(latest is not None and bool(latest.metrics)))
 
     def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
         """Saves `state` under its own step; returns while the bytes are still being written.
@@ -156,8 +158,8 @@ def load_parameters(
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such directory; expected a run's `checkpoints` folder")
     with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        if step is None and checkpointer.latest is not None:
-            step = checkpointer.latest.step
+        # Not each process's own: another job may save a checkpoint while they look.
+        step = _agreed_step(checkpointer) if step is None else agreed(step)
         if step is None:
             raise ValueError(f"{directory}: holds no finished checkpoint")
         found = checkpointer.checkpointables_metadata(step).metadata["params"]
@@ -199,16 +201,14 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
 def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
     """The newest whole checkpoint's step and identity; None before the first.
 
-    Of several processes all must ask, and each gets its answer when all have looked: one that goes
-    on may make the directory, and a later one that found it would open it, which the first did not,
-    so that they would wait for each other at different barriers.
+    Of several processes all must ask, and all get the first one's answer: one that goes on may make
+    the directory, and a later one that found it would open it, which the first did not, so that
+    they would wait for each other at different barriers.
     """
-    there = directory.is_dir()
-    multihost_utils.sync_global_devices("saved_run")
-    if not there:
+    if not agreed(directory.is_dir()):
         return None
     with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        step = None if checkpointer.latest is None else checkpointer.latest.step
+        step = _agreed_step(checkpointer)
     return None if step is None else (step, identity_of(directory, step))
 
 
@@ -219,9 +219,10 @@ def newest_step(directory: Path) -> int:
       ValueError: there is none.
     """
     with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        if checkpointer.latest is None:
-            raise ValueError(f"{directory}: holds no finished checkpoint")
-        return checkpointer.latest.step
+        step = _agreed_step(checkpointer)
+    if step is None:
+        raise ValueError(f"{directory}: holds no finished checkpoint")
+    return step
 
 
 def save_parameters(
@@ -254,6 +255,13 @@ def differences(stored: Any, current: Any, path: str = "") -> list[str]:
             lines += differences(stored.get(key), current.get(key), name)
         return lines
     return [] if stored == current else [f"{path}: {stored!r} -> {current!r}"]
+
+
+def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:
+    """The newest whole checkpoint's, as the first process sees it; None before the first."""
+    latest = checkpointer.latest
+    found = agreed(-1 if latest is None else latest.step)
+    return None if found < 0 else found
 
 
 def _as_tree(opt_state: Any) -> dict[str, Any]:

@@ -1,10 +1,15 @@
-"""Joining the other processes of a run, wherever it was launched."""
+"""The other processes of a run: joining them wherever it was launched, and being of one mind."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from collections.abc import Mapping
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 # How many processes a launcher started together. Slurm sets SLURM_NTASKS in the shell of `salloc`
 # and in a batch script too, where a process is alone: only `srun` sets the tasks of a step.
@@ -31,6 +36,48 @@ def join(force: bool = False) -> None:
         _join_given(given)
     elif force or _cluster_size() > 1:
         jax.distributed.initialize()
+
+
+def launched_together() -> int:
+    """How many processes a launcher told this one that they are; 1 where it is alone."""
+    told = os.environ.get("JAX_NUM_PROCESSES", "")
+    return max(int(told) if told.isdigit() else 1, _cluster_size())
+
+
+def agreed(found: int) -> int:
+    """What the first process found, for all of them, which must all ask.
+
+    Each sees files for itself, and another run may write them while they look.
+    """
+    return int(multihost_utils.broadcast_one_to_all(np.int32(found)))
+
+
+def check_same(given: Mapping[str, object]) -> None:
+    """Refuses a run whose processes were given different things, before they learn apart.
+
+    JAX takes what each process passes to a step for the same and does not look.
+
+    Args:
+      given: plain JSON values by name, of the same names on all processes, which must all ask.
+
+    Raises:
+      ValueError: on every process; names what differs from the first process's, and where.
+    """
+    texts = [json.dumps(value, sort_keys=True, default=str) for value in given.values()]
+    digests = [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]
+    gathered = multihost_utils.process_allgather(np.stack(digests), tiled=False)
+    by_process = np.asarray(gathered).reshape(-1, len(given), 32)
+    lines = []
+    for place, name in enumerate(given):
+        others = np.flatnonzero((by_process[:, place] != by_process[0, place]).any(-1))
+        if len(others):
+            lines.append(f"  {name}: of process {', '.join(map(str, others))}")
+    if lines:
+        raise ValueError(
+            "the processes of this run were given different things. Not as of process 0:\n"
+            + "\n".join(lines)
+            + "\nStart all with the same command, config files, data and versions"
+        )
 
 
 def _join_given(given: list[str]) -> None:

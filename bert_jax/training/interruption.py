@@ -23,6 +23,9 @@ _INTERRUPTED_TEXT = (
 class StopRequest:
     """Inside the `with` block SIGTERM and a first Ctrl-C no longer kill; ask `stop_now` each step.
 
+    Of several processes each has one, and all ask equally often: they agree upon a question, one
+    that none of them has asked yet.
+
     A second Ctrl-C raises KeyboardInterrupt. Where SIGINT is ignored, as in a shell's background
     jobs, it stays so.
 
@@ -32,6 +35,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.exit_code = TERMINATED
         self._signalled = False
+        self._questions = 0
         self._previous: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> StopRequest:
@@ -52,11 +56,14 @@ class StopRequest:
         for signum, handler in reversed(self._previous.items()):
             signal.signal(signum, handler)
 
-    def stop_now(self, step: int) -> bool:
-        """Whether to save and leave before `step`; the same answer on every process."""
+    def stop_now(self) -> bool:
+        """Whether to save and leave; the same answer on every process."""
         if jax.process_count() == 1:
             return self._signalled
-        return multihost_utils.reached_preemption_sync_point(step)
+        # Not the step: before the first question JAX takes every process to be at 0, so that a
+        # signal while a run resumes at step 1,000 would have all wait for question 1 for ever.
+        self._questions += 1
+        return multihost_utils.reached_preemption_sync_point(self._questions)
 
     def _terminate(self, signum: int, frame: FrameType | None) -> None:
         self._signalled = True

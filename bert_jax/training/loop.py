@@ -163,7 +163,7 @@ class Trainer:
         return due and not self.checkpointer.latest_was_evaluated()
 
     def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
-        stopping = step < total and self.stop.stop_now(step)
+        stopping = step < total and self.stop.stop_now()
         last = step == total
         evaluating = (self.intervals.evaluates(step) or last) and not stopping
         saving = step % self.intervals.save == 0 or last or stopping

@@ -87,21 +87,49 @@ Checkpointer(directory, CheckpointConfig(), {}).close()
 """
 
 
-def test_a_process_may_come_late_to_a_new_work_directory(bert_jax, tmp_path):
+# Each is given another config and finds another checkpoint.
+APART = """
+import jax
+
+from bert_jax.training import distributed
+
+distributed.join()
+index = jax.process_index()
+assert distributed.agreed(1_000 * (index + 1)) == 1_000
+distributed.check_same({"the config": {"rate": 0.1}, "the corpora": [1, 2]})
+try:
+    distributed.check_same({"the config": {"rate": index}, "the corpora": [1, 2]})
+except ValueError as error:
+    assert "the config: of process 1" in str(error) and "corpora" not in str(error)
+else:
+    raise SystemExit("not refused")
+"""
+
+
+def run_together(bert_jax, program: str, *words: str) -> None:
+    """Runs a program in processes that are told of each other, to its end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     together = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(PROCESSES)}
-    words = [sys.executable, "-c", LATE, str(tmp_path / "checkpoints")]
     processes = []
     for index in range(PROCESSES):
         environment = bert_jax.environment() | together | {"JAX_PROCESS_ID": str(index)}
-        processes.append(subprocess.Popen(words, env=environment, cwd=tmp_path))
+        command = [sys.executable, "-c", program, *words]
+        processes.append(subprocess.Popen(command, env=environment))
     try:
         assert [process.wait(timeout=240) for process in processes] == [0] * PROCESSES
     finally:
         for process in processes:
             process.kill()
+
+
+def test_a_process_may_come_late_to_a_new_work_directory(bert_jax, tmp_path):
+    run_together(bert_jax, LATE, str(tmp_path / "checkpoints"))
+
+
+def test_processes_that_were_given_different_things_are_refused(bert_jax):
+    run_together(bert_jax, APART)
 
 
 def test_two_processes_learn_as_one(stopped, one_device, assert_same_history):
@@ -133,6 +161,21 @@ def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, heeding_interrupts, tmp
     step = re.search(r"told to stop: saved after step ([\d,]+);", finished.output).group(1)
     saved = [path.name for path in (tmp_path / "checkpoints").iterdir()]
     assert saved == [step.replace(",", "")]
+
+
+def test_a_signal_while_a_run_resumes_stops_it(bert_jax, short_run, one_device, tmp_path):
+    keep_checkpoints(one_device, tmp_path / "run", last=4)
+    config = tmp_path / "run/config.json"
+    rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
+    words = short_run(tmp_path / "run", f"phases.only.num_steps={BEYOND}", *rare)
+    launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
+    # Written before the step is compiled.
+    bert_jax.wait_for(launcher, lambda: f'"num_steps": {BEYOND}' in config.read_text())
+    os.kill(process_of(launcher, 1), signal.SIGTERM)
+    finished = bert_jax.finish(launcher)
+    assert finished.code == 143, finished.errors
+    step = re.search(r"told to stop: saved after step ([\d,]+);", finished.output).group(1)
+    assert 4 < int(step.replace(",", "")) < BEYOND
 
 
 def test_two_processes_go_on_where_one_was_and_one_where_two_were(

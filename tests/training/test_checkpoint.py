@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from numpy.testing import assert_array_equal
 
@@ -79,6 +80,16 @@ def assert_equal(found: TrainState, expected: TrainState) -> None:
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert ours.dtype == theirs.dtype
         assert_array_equal(ours, theirs)
+
+
+def test_orbax_does_not_say_where_this_process_is(
+    tmp_path: Path, state: TrainState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`StopRequest` alone does, by its questions: JAX keeps what it was told last."""
+    asked: list[int] = []
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", asked.append)
+    save(tmp_path, state)
+    assert steps_in(tmp_path) == {3} and not asked
 
 
 def test_a_state_comes_back_bit_for_bit_where_it_was(
