@@ -58,6 +58,8 @@ class Command:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9" if killed else str(self._seconds),
             "XLA_FLAGS": xla_flags(devices),
             "PYTHON": sys.executable,
+            # Processes that look for each other through a proxy would wait for ever.
+            "no_proxy": "127.0.0.1,localhost",
             "PYTHONFAULTHANDLER": "1",
         }
 

@@ -14,10 +14,11 @@ from .commands import REPOSITORY, Command, Finished, xla_flags
 
 # Read by JAX when it is first imported, which only the tests that compute do: eight devices of
 # the CPU stand for a mesh, and every program that took time to compile is kept.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-if "device_count" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
+# The last of a flag holds.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
+os.environ.pop("BERT_JAX_TRACEBACK", None)  # under which a refusal is an exception
 if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     # JAX writes cache entries in place, so processes that run side by side may not share them.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")

@@ -150,7 +150,7 @@ def _report_one_core(examples: ExampleSource, batch_size: int, seconds: float) -
         examples.examples(0, rows)  # opens files, warms allocators
         processor, begin = time.process_time(), time.perf_counter()
         clock, filled, step = _Clock(), 0.0, 0
-        while time.perf_counter() - begin < seconds:
+        while not step or time.perf_counter() - begin < seconds:
             epoch, number = divmod(step, batches_an_epoch)
             batch = examples.examples(epoch, number * batch_size + rows, stage_done=clock)
             filled += float((batch["document_ids"] > 0).mean())
@@ -176,7 +176,7 @@ def _report_loader(
         for _ in range(1 + 2 * num_workers):  # until every worker has started
             next(loader)
         begin, count = time.perf_counter(), 0
-        while time.perf_counter() - begin < seconds:
+        while not count or time.perf_counter() - begin < seconds:
             next(loader)
             count += 1
         elapsed = time.perf_counter() - begin

@@ -94,10 +94,10 @@ def run(args: argparse.Namespace) -> int:
     for name in ("config", "output"):
         if not getattr(args, name):
             raise ValueError(f"--{name} is missing: a sweep wants --config FILE.py --output DIR")
-    if launched_together() > 1:
+    if (processes := launched_together()) > 1:
         raise ValueError(
-            f"a sweep is one process on all of its devices, and this is one of "
-            f"{launched_together()}: start it alone (under Slurm: srun --ntasks=1)"
+            f"a sweep is one process on all of its devices, and this is one of {processes}: "
+            "start it alone (under Slurm with srun --ntasks=1)"
         )
     config, output = _load(args), Path(args.output)
     grid = _grid(args, config.seed)

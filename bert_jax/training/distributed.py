@@ -53,7 +53,7 @@ def agreed(found: int) -> int:
 
 
 def check_same(given: Mapping[str, object]) -> None:
-    """Refuses a run whose processes were given different things, before they learn apart.
+    """Refuses a run whose processes were given different things, before they learn apart by them.
 
     JAX takes what each process passes to a step for the same and does not look.
 

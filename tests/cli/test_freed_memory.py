@@ -63,7 +63,7 @@ print(resident() - before)
 
 def kept(call: str, script: str = SCRIPT, **variables: str) -> int:
     """MiB that a new process keeps of freed blocks of 100 MiB together."""
-    decided = ("GLIBC_TUNABLES", "MALLOC_")
+    decided = ("GLIBC_TUNABLES", "MALLOC_", "LD_PRELOAD")
     environment = {k: text for k, text in os.environ.items() if not k.startswith(decided)}
     result = subprocess.run(
         [sys.executable, "-c", script.format(call=call)],

@@ -3,7 +3,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -38,17 +37,14 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
     return seen
 
 
-def test_help_lists_every_verb_within_a_second_and_without_jax() -> None:
+def test_help_lists_every_verb_without_jax() -> None:
     program = (
         "import sys; from bert_jax.cli.main import main; code = main(['--help']);"
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules; sys.exit(code)"
     )
-    start = time.perf_counter()
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    seconds = time.perf_counter() - start
     assert result.returncode == 0, result.stderr
     assert all(f"  {name} " in result.stdout for name in VERBS)
-    assert seconds < 1.0
 
 
 def test_no_verb_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:

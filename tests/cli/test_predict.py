@@ -18,6 +18,7 @@ from bert_jax.cli import predict
 from bert_jax.cli.main import main
 from bert_jax.cli.predict_lines import chunks
 
+from ..commands import HANGS
 from ..interop.conftest import make, quiet  # noqa: F401
 
 
@@ -252,5 +253,5 @@ def test_results_come_while_the_input_goes_on_and_a_broken_pipe_is_quiet(models,
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(b"c\n" * 100)
     process.stdin.close()
-    assert (process.wait(timeout=60), process.stderr.read()) == (1, b"")
+    assert (process.wait(timeout=HANGS), process.stderr.read()) == (1, b"")
     process.stderr.close()

@@ -21,6 +21,8 @@ from bert_jax.data.masking import MaskingConfig
 from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
 from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, write_corpus
 
+from ..commands import HANGS
+
 VOCAB_SIZE = 500
 BATCH_SIZE = 12
 
@@ -55,7 +57,7 @@ def stacked(batches: list[Batch]) -> Batch:
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(happened: Callable[[], bool], seconds: float = HANGS) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
@@ -259,7 +261,7 @@ def members(group: int) -> list[str]:
 
 def test_a_program_that_forgets_to_close_ends_cleanly(prepared, tmp_path):
     process = start(tmp_path, prepared, "end")
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=HANGS)
     assert (process.returncode, output, errors) == (0, "ready\n", "")
 
 
@@ -276,7 +278,7 @@ def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
     time.sleep(0.3)
     assert set(workers) <= set(members(process.pid))
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANGS)
     wait_until(lambda: not members(process.pid))
 
 

@@ -66,7 +66,7 @@ def test_sigkill_at_any_moment(corpus, finished, tmp_path, checksums):
         process.wait()
         process.stderr.close()
         assert not (output / "manifest.json").exists()
-        deadline = time.monotonic() + 5  # workers go with their parent
+        deadline = time.monotonic() + 60  # workers go with their parent, once they have started
         while any(Path(f"/proc/{worker}/exe").exists() for worker in workers):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -112,6 +112,6 @@ def test_interrupt(corpus, finished, tmp_path):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
-    assert process.communicate()[1].strip() == "bert-jax: interrupted"
+    assert process.communicate()[1].strip().endswith("bert-jax: interrupted")
     assert process.returncode == 130
     assert not (output / "manifest.json").exists()

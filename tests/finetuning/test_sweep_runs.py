@@ -211,5 +211,12 @@ def test_what_could_not_be_run_is_refused_before_the_first_run(
     assert not list(tmp_path.iterdir())
 
 
+def test_several_processes_are_refused(toy, bert_jax_here, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    finished = bert_jax_here(*words(toy, tmp_path))
+    assert finished.code == 2
+    assert "a sweep is one process on all of its devices, and this is one of 8" in finished.errors
+
+
 def test_the_config_and_the_output_are_asked_for(bert_jax_here) -> None:
     assert "--config is missing" in bert_jax_here("sweep", "--output", "x").errors

@@ -12,6 +12,8 @@ import pytest
 from bert_jax.data.finetuning.features import Features, Sequences
 from bert_jax.inference.batch_runner import BatchRunner, row_lengths
 
+from ..commands import HANGS
+
 
 def features_of(lengths: list[int]) -> Features:
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -75,4 +77,4 @@ def test_the_package_alone_imports_no_jax():
         "assert not hasattr(bert_jax, 'FilMask');"
         "from bert_jax import *; assert Tag.heads == ('tagging',) and 'jax' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=HANGS)

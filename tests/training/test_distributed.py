@@ -53,6 +53,7 @@ def test_a_process_joins_those_it_was_started_with(
         monkeypatch.setenv(name, value)
     distributed.join()
     assert joined == expected
+    assert (distributed.launched_together() > 1) == bool(expected)
 
 
 def test_a_pod_that_tells_nothing_is_joined_when_asked(joined: list[tuple[Any, ...]]) -> None:
