@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +20,16 @@ def get_config():
 
 
 def run_words(*words: str | Path) -> None:
-    """Runs a command of this interpreter; ends when it does not succeed."""
+    """Runs a command of this interpreter; ends when it does not succeed, and SIGTERM ends both."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if subprocess.run([sys.executable, *map(str, words)], env=environment, cwd=ROOT).returncode:
-        raise SystemExit(f"{' '.join(map(str, words))} failed")
+    command = subprocess.Popen([sys.executable, *map(str, words)], env=environment, cwd=ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: command.terminate())
+    try:
+        ended = command.wait()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if ended:
+        raise SystemExit(f"{' '.join(map(str, words))} ended early ({ended})")
 
 
 def bert_jax(*words: str | Path) -> None:

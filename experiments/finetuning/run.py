@@ -4,10 +4,10 @@ r"""What pretraining is worth on seven tasks, beside no pretraining and beside n
 
 MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/, squad/,
 squad_shifts/ and ner_wnut17/. Each task is a `bert-jax sweep` from MODEL and one from random
-parameters of the same sizes, over the same rates and seeds, and a baseline. Killed at any moment,
+parameters of the same sizes, over the same rates and seeds, and baselines. Killed at any moment,
 the same command goes on where it was. Writes results.json and a picture a task, and
 prints the table; with --fast, for a check in minutes, into the folder --work. Tasks that are not
-named keep their results of the same model, so that a slow one may be given fewer rates:
+named keep their results of the same model, so that each may have its own epochs and rates:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 2
 """
@@ -15,53 +15,72 @@ named keep their results of the same model, so that a slow one may be given fewe
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import subprocess
+import statistics
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # The modules beside this one are imported, and the package by a checkout that is not installed.
-sys.path[:0] = [str(HERE), str(ROOT)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
-from baselines import baseline_scores  # noqa: E402
+from baselines import baseline_scores, validation_size  # noqa: E402
+from commands import bert_jax  # noqa: E402
+from model import described  # noqa: E402
 from report import SIDES, draw, table  # noqa: E402
 from tasks import TASKS, Files, Task, files_of  # noqa: E402
 
+from bert_jax.data.files import write_file  # noqa: E402
+from bert_jax.finetuning.sweep import RunResult  # noqa: E402
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
-from bert_jax.inference.work_dir import chosen_step, read_model  # noqa: E402
+from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 SETTINGS = ("seeds", "epochs", "batch_size", "learning_rates", "max_length", "dropout", "dtype")
 
 
-def sweep(task: Task, files: Files, side: str, args: argparse.Namespace) -> SweepResults:
+def sweep(task: Task, files: Files, output: Path, args: argparse.Namespace) -> SweepResults:
     """Runs a sweep to its end, which it may have reached before."""
-    output = args.work / task.name / side
-    words = [sys.executable, "-m", "bert_jax.cli.main", "sweep", "--init", str(args.model)]
-    words += ["--config", str(ROOT / f"configs/finetune/{task.recipe}.py"), "--keep", "none"]
-    words += ["--output", str(output), "--seeds", str(args.seeds), *files.overrides(task)]
+    words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", "--init", args.model]
+    words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
     words += ["--batch-sizes", str(args.batch_size), "--epochs", str(args.epochs)]
-    words += ["--learning-rates", *map(str, args.learning_rates)]
+    words += ["--learning-rates", *map(str, args.learning_rates), *files.overrides(task)]
     words += [f"--config.max_length={args.max_length}"] if args.max_length else []
-    words += [f"--config.compute.dtype={args.dtype}", f"--config.dropout={args.dropout}"]
-    words += ["--config.from_scratch=true"] if side == "from_scratch" else []
-    ended = subprocess.run(words, cwd=ROOT)
-    if ended.returncode:
-        raise SystemExit(f"the sweep of {task.name} ended early: the same command goes on")
+    words += [f"--config.{part}={args.dropout}" for part in ("dropout", "head_dropout")]
+    words += [f"--config.compute.dtype={args.dtype}", "--config.evaluations_per_epoch=1"]
+    words += ["--config.from_scratch=true"] if output.name == "from_scratch" else []
+    bert_jax("sweep", *words)
     return read_results(output)
 
 
-def side_of(results: SweepResults) -> dict:
+def at_the_end(run: RunResult, output: Path) -> dict[str, float]:
+    """The scores after the last epoch: the best of all epochs would flatter what learns nothing."""
+    entries = read_metrics(output / "runs" / run.dials.name / "metrics.jsonl")
+    last = [entry for entry in entries if entry["kind"] == "evaluation"][-1]
+    return {name: score for name, score in last.items() if name in run.scores}
+
+
+def side_of(results: SweepResults, output: Path) -> dict:
     """The seeds at the rate that is best on average."""
-    best = results.summaries[0].combination
-    runs = [run for run in results.runs if run.dials.combination == best]
+    metric, ended = results.metric, {}
+    for run in results.runs:
+        of_rate = ended.setdefault(run.dials.learning_rate, [])
+        of_rate += [] if run.diverged else [at_the_end(run, output)]
+    means = {
+        rate: statistics.fmean(scores[metric] for scores in runs) if runs else None
+        for rate, runs in ended.items()
+    }
+    best = max(means, key=lambda rate: -1.0 if means[rate] is None else means[rate])
+    runs = [run for run in results.runs if run.dials.learning_rate == best]
+    names = ended[best][0] if ended[best] else ()
     return {
-        "learning_rate": best.learning_rate,
-        "scores": [run.scores[results.metric] for run in runs if not run.diverged],
-        "degenerate": sum(run.degenerate for run in runs),
+        "metric": metric,
+        "learning_rate": best,
+        "scores": {name: [scores[name] for scores in ended[best]] for name in names},
+        "best_of_epochs": [run.scores[metric] for run in runs if not run.diverged],
+        "mean_by_rate": {str(rate): mean for rate, mean in means.items()},
+        "at_chance": sum(scores[metric] <= results.chance for scores in ended[best]),
+        "diverged": sum(bool(run.diverged) for run in runs),
         "seconds": sum(run.seconds for run in runs),
     }
 
@@ -70,7 +89,7 @@ def baselines(task: Task, files: Files, work: Path) -> dict[str, float]:
     """The baselines' scores, computed once."""
     file = work / task.name / "baselines.json"
     if not file.is_file():
-        file.write_text(json.dumps(baseline_scores(task, files)), encoding="utf-8")
+        write_file(file, json.dumps(baseline_scores(task, files)))
     scores: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
     return scores
 
@@ -79,29 +98,25 @@ def measure(task: Task, args: argparse.Namespace) -> dict:
     """Everything about one task."""
     files = files_of(task, args.data, args.work / task.name / "data", fast=args.fast)
     result: dict = {"metric": task.metric}
-    result["baselines_are"] = {"plain": task.baseline, "paired": task.paired}
+    result["baselines_are"] = dict(task.baselines)
     result["settings"] = {name: getattr(args, name) for name in SETTINGS}
     result["baselines"] = baselines(task, files, args.work)
-    sweeps = {side: sweep(task, files, side, args) for side in SIDES}
+    outputs = {side: args.work / task.name / side for side in SIDES}
+    sweeps = {side: sweep(task, files, output, args) for side, output in outputs.items()}
     provenance = sweeps["pretrained"].provenance
-    result |= {side: side_of(results) for side, results in sweeps.items()}
+    result |= {side: side_of(sweeps[side], output) for side, output in outputs.items()}
+    training = sweeps["pretrained"].num_examples
     return result | {
         "chance": sweeps["pretrained"].chance,
-        "examples": sweeps["pretrained"].num_examples,
+        "examples": {"training": training, "validation": validation_size(task, files)},
         "date": provenance.date,
         "hardware": provenance.hardware,
         "versions": provenance.versions,
     }
 
 
-def corpora_of(model: Path) -> dict[str, str]:
-    """The checksum of the manifest of each phase's corpus; none of a model that was imported."""
-    manifests = sorted(model.glob("manifest-*.json"))
-    return {file.stem: hashlib.sha256(file.read_bytes()).hexdigest() for file in manifests}
-
-
 def known(file: Path, model: dict) -> dict[str, dict]:
-    """The results that `file` has of a model of these sizes, steps and corpora."""
+    """The results that `file` has of this model."""
     if not file.is_file():
         return {}
     content = json.loads(file.read_text(encoding="utf-8"))
@@ -122,7 +137,7 @@ def main() -> None:
     parser.add_argument(
         "--max-length", type=int, help="of every task, for a model of fewer positions than a recipe"
     )
-    parser.add_argument("--dropout", type=float, default=0.1, help="of the encoder")
+    parser.add_argument("--dropout", type=float, default=0.1, help="of encoder and head")
     parser.add_argument("--dtype", default="auto", help="of the computation")
     parser.add_argument("--fast", action="store_true", help="2 seeds and 1 epoch of 400 examples")
     args = parser.parse_args()
@@ -130,19 +145,14 @@ def main() -> None:
     if args.fast:
         args.seeds, args.epochs, args.learning_rates = 2, 1, [3e-4]
     output = args.work if args.fast else HERE
-    model = {
-        "encoder": asdict(read_model(args.model)[0].encoder),
-        "step": chosen_step(args.model),
-        "corpora": corpora_of(args.model),
-    }
-    results = known(output / "results.json", model)
+    file, model = output / "results.json", described(args.model)
     for name in args.tasks:
-        results[name] = measure(TASKS[name], args)
-        draw(name, results[name], output / f"{name}.png")
-        results = {task: results[task] for task in TASKS if task in results}
-        content = {"model": model, "tasks": results}
-        (output / "results.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    print("\n".join(table(results)))
+        measured = measure(TASKS[name], args)
+        draw(name, measured, output / f"{name}.png")
+        found = known(file, model) | {name: measured}  # read anew: another task may have ended
+        results = {task: found[task] for task in TASKS if task in found}
+        write_file(file, json.dumps({"model": model, "tasks": results}, indent=1) + "\n")
+    print("\n".join(table(known(file, model))))
 
 
 if __name__ == "__main__":

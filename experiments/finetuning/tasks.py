@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,35 +16,39 @@ FAST_TRAIN, FAST_VALIDATION = 400, 200
 class Task:
     """A task of this experiment.
 
-    recipe: of configs/finetune. baseline: what the model is held against without any pretraining.
-    paired: a second one for pairs of sentences, told what they share; "" for none. glue: its
-    official name, "" for others.
+    recipe: of configs/finetune. baselines: what it is held against that needs no encoder, by name.
+    glue: its official name, "" for others.
     """
 
     name: str
     recipe: str
     metric: str
-    baseline: str
+    baselines: Mapping[str, str]
     glue: str = ""
-    paired: str = ""
 
 
-_BAG = "logistic regression on TF-IDF of words and word pairs"
-_BAGS = "logistic regression on TF-IDF of words and word pairs of either sentence"
-_RIDGE = "ridge regression on TF-IDF of words and word pairs of either sentence"
-_PAIRED = "the same on products and differences of the sentences' TF-IDF vectors"
-_SPELLING = "logistic regression on each word's spelling and the words beside it"
-_NEAREST = "the nearest likely words in the sentence most like the question"
+BAG, PAIRS = "bag of words", "bag of pairs"
+SPELLING, CASELESS = "spelling", "spelling without capitals"
+NEAREST = "nearest words"
+_SINGLE = {BAG: "logistic regression on TF-IDF of words and word pairs"}
+_TOLD = "the same on products and differences of the sentences' TF-IDF vectors"
+_PAIRED = {BAG: "logistic regression on TF-IDF of either sentence's words and word pairs"}
+_PAIRED |= {PAIRS: _TOLD}
+_SCORED = {BAG: "ridge regression on TF-IDF of either sentence's words and word pairs"}
+_SCORED |= {PAIRS: _TOLD}
+_SPELLED = "logistic regression on each word's spelling and the words beside it"
+_TAGGED = {SPELLING: _SPELLED, CASELESS: f"{_SPELLED}, all in small letters as the model reads it"}
+_FOUND = {NEAREST: "the nearest likely words in the sentence most like the question"}
 TASKS = {
     task.name: task
     for task in (
-        Task("SST-2", "sst2", "accuracy", _BAG, "SST-2"),
-        Task("CoLA", "cola", "Matthews correlation", _BAG, "CoLA"),
-        Task("MRPC", "mrpc", "F1", _BAGS, "MRPC", _PAIRED),
-        Task("RTE", "rte", "accuracy", _BAGS, "RTE", _PAIRED),
-        Task("STS-B", "stsb", "Spearman correlation", _RIDGE, "STS-B", _PAIRED),
-        Task("SQuAD", "squad", "F1", _NEAREST),
-        Task("WNUT-17", "wnut17", "F1", _SPELLING),
+        Task("SST-2", "sst2", "accuracy", _SINGLE, "SST-2"),
+        Task("CoLA", "cola", "Matthews correlation", _SINGLE, "CoLA"),
+        Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC"),
+        Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
+        Task("STS-B", "stsb", "Spearman correlation", _SCORED, "STS-B"),
+        Task("SQuAD", "squad", "F1", _FOUND),
+        Task("WNUT-17", "wnut17", "F1", _TAGGED),
     )
 }
 

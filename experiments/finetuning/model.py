@@ -1,0 +1,40 @@
+"""Which model the results are of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bert_jax.inference.work_dir import chosen_step, load_model_parameters, read_model
+from bert_jax.models.config import ComputeConfig
+from bert_jax.training.fingerprint import fingerprint
+from bert_jax.training.metrics_log import read_metrics
+
+
+def described(model: Path) -> dict[str, Any]:
+    """Its sizes and parameters, and where it was pretrained here what by, and how well.
+
+    What it was started from has a config of its own; the parameters tell one such from another.
+    """
+    config, _ = read_model(model)
+    params = load_model_parameters(model, config, ComputeConfig(dtype="float32", attention="xla"))
+    found = {
+        "encoder": asdict(config.encoder),
+        "step": chosen_step(model),
+        "parameters": fingerprint(params),
+        "corpora": {
+            file.stem: hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in sorted(model.glob("manifest-*.json"))
+        },
+    }
+    run, log = model / "config.json", model / "metrics.jsonl"
+    if run.is_file() and log.is_file():
+        values = json.loads(run.read_text(encoding="utf-8"))
+        evaluations = [entry for entry in read_metrics(log) if entry["kind"] == "evaluation"]
+        found["started_from"] = values["init_from"]
+        found["phases"] = values["phases"]
+        found["held_out"] = evaluations[-1]
+    return json.loads(json.dumps(found))
