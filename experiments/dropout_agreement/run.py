@@ -5,9 +5,10 @@ r"""Do our fine-tuning and Hugging Face's Trainer reach the same accuracy, dropo
 MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/SST-2. Both sides
 begin from MODEL's weights, read the same sentences with tokenizers of their own and learn with the
 same hyperparameters, each with seeds 0, 1, ... of its own: orders of the examples, classifiers and
-dropout differ. A run counts with the best of its accuracies at the end of each epoch. Killed, the
-same command goes on; a folder --work is for one model and one set of options. Writes results.json
-and prints the table; --check writes it into --work, of fewer sentences and seeds.
+dropout differ. A run counts with the development set's accuracy and loss after its last epoch.
+Ours without dropout stand beside them: what the comparison would see were one side's missing.
+Killed, the same command goes on; a folder --work is for one model and one set of options. Writes
+results.json and prints the table; --check writes it into --work, of fewer sentences and seeds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import lzma
 import random
 import statistics
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,13 +33,19 @@ sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from commands import bert_jax, claim, run_words, write_config  # noqa: E402
 
+from bert_jax.data.files import write_file  # noqa: E402
+from bert_jax.finetuning.sweep import RunResult  # noqa: E402
 from bert_jax.finetuning.sweep_results import read_results  # noqa: E402
 from bert_jax.inference.work_dir import chosen_step  # noqa: E402
+from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
-BATCH, EPOCHS, LENGTH = 32, 3, 64
+BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1
+MEASURED = ("accuracy", "loss")
+# By name, of every seed.
+Scores = Mapping[str, Sequence[float]]
 
 
-def difference(one: list[float], other: list[float]) -> tuple[float, float, float]:
+def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
     """The difference of the means and its 95 % interval (Welch's t test)."""
     found = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     return statistics.mean(one) - statistics.mean(other), float(found.low), float(found.high)
@@ -53,8 +61,8 @@ def write_sentences(data: Path, count: int, work: Path) -> None:
     (work / "validation.tsv").write_text(validation, encoding="utf-8")
 
 
-def ours(args: argparse.Namespace, rate: float) -> list[float]:
-    """The best accuracy of each seed of ours."""
+def ours(args: argparse.Namespace, rate: float, dropout: float) -> Scores:
+    """Those of each seed of ours."""
     files = {split: str(args.work / f"{split}.tsv") for split in ("train", "validation")}
     table = {"first": "sentence", "label": "label", "labels": ("0", "1")}
     values = {
@@ -64,20 +72,28 @@ def ours(args: argparse.Namespace, rate: float) -> list[float]:
         "evaluations_per_epoch": 1,
         "best_metric": "accuracy",
         "compute": {"dtype": "float32"},
-        "dropout": 0.1,
-        "head_dropout": 0.1,
+        "dropout": dropout,
+        "head_dropout": dropout,
     }
-    config, output = args.work / "config.py", args.work / "ours"
+    output = args.work / f"ours-{dropout}"
+    config = args.work / f"{output.name}.py"
     write_config(values, config)
     words = ["sweep", "--config", config, "--init", args.model]
     words += ["--output", output, "--seeds", str(args.seeds), "--keep", "none"]
     words += ["--batch-sizes", str(BATCH), "--epochs", str(EPOCHS), "--learning-rates", str(rate)]
     bert_jax(*words)
-    return [found.scores["accuracy"] for found in read_results(output).runs]
+    logs = [read_metrics(output / f"runs/{run.dials.name}/metrics.jsonl") for run in runs(output)]
+    ends = [[each for each in log if each["kind"] == "evaluation"][-1] for log in logs]
+    return {name: [end[name] for end in ends] for name in MEASURED}
 
 
-def theirs(args: argparse.Namespace, rate: float) -> list[float]:
-    """The best accuracy of each seed of the Trainer's."""
+def runs(output: Path) -> Sequence[RunResult]:
+    """Of a sweep."""
+    return read_results(output).runs
+
+
+def theirs(args: argparse.Namespace, rate: float) -> Scores:
+    """Those of each seed of the Trainer's."""
     exported = args.work / "exported"
     if not exported.is_dir():
         words = ["export", args.model, "--format", "huggingface"]
@@ -89,8 +105,8 @@ def theirs(args: argparse.Namespace, rate: float) -> list[float]:
             words = [HERE / "theirs.py", exported, args.work, "--seed", str(seed)]
             words += ["--batch", str(BATCH), "--epochs", str(EPOCHS), "--length", str(LENGTH)]
             run_words(*words, "--rate", str(rate), "--output", result)
-        found.append(max(json.loads(result.read_text(encoding="utf-8"))["accuracies"]))
-    return found
+        found.append(json.loads(result.read_text(encoding="utf-8")))
+    return {name: [each[name][-1] for each in found] for name in MEASURED}
 
 
 def main() -> None:
@@ -99,7 +115,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
     parser.add_argument("--work", type=Path, required=True, help="where the runs go")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--sentences", type=int, default=6000)
     parser.add_argument("--rate", type=float, default=1e-4, help="the highest learning rate")
     parser.add_argument("--check", action="store_true", help="300 sentences, 2 seeds")
@@ -114,32 +130,53 @@ def main() -> None:
     }
     claim(args.work, settings)
     write_sentences(args.data, args.sentences, args.work)
-    accuracies = {"bert_jax": ours(args, args.rate), "Trainer": theirs(args, args.rate)}
-    deviations = {side: statistics.stdev(found) for side, found in accuracies.items()}
-    apart, low, high = difference(*accuracies.values())
-    pooled = statistics.mean(one**2 for one in deviations.values()) ** 0.5
+    scores = {
+        "bert_jax": ours(args, args.rate, DROPOUT),
+        "Trainer": theirs(args, args.rate),
+        "bert_jax without dropout": ours(args, args.rate, 0.0),
+    }
     results = {
         "date": str(datetime.date.today()),
-        "hardware": read_results(args.work / "ours").provenance.hardware,
+        "hardware": read_results(args.work / f"ours-{DROPOUT}").provenance.hardware,
         "versions": {name: version(name) for name in ("jax", "torch", "transformers")},
         "settings": {name: value for name, value in settings.items() if name != "model"},
-        "accuracies": accuracies,
-        "difference": apart,
-        "interval": [low, high],
-        "standard_deviation": pooled,
+        "scores": scores,
+        "apart": {name: compared(name, scores) for name in MEASURED},
     }
     file = (args.work if args.check else HERE) / "results.json"
-    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print("| side | accuracies | mean | standard deviation |")
-    print("|---|---|---|---|")
-    for side, found in accuracies.items():
-        each = ", ".join(f"{one:.3f}" for one in found)
-        print(f"| {side} | {each} | {statistics.mean(found):.4f} | {deviations[side]:.4f} |")
-    within = "within" if abs(apart) <= pooled else "MORE THAN"
-    print(
-        f"\nMeans {apart:+.4f} apart (95 %: {low:+.4f} to {high:+.4f}), {within} one standard "
-        f"deviation of a run ({pooled:.4f})."
-    )
+    write_file(file, json.dumps(results, indent=1) + "\n")
+    print("\n".join(table(results)))
+
+
+def compared(name: str, scores: Mapping[str, Scores]) -> dict[str, float]:
+    """How far the two sides' means are apart, beside the standard deviation of a run."""
+    sides = [scores[side][name] for side in ("bert_jax", "Trainer")]
+    apart, low, high = difference(*sides)
+    pooled = statistics.mean(statistics.variance(side) for side in sides) ** 0.5
+    return {"means": apart, "low": low, "high": high, "standard_deviation": pooled}
+
+
+def table(results: dict) -> Iterator[str]:
+    """Markdown."""
+    yield "| side | accuracies | mean ± standard deviation | loss |"
+    yield "|---|---|---|---|"
+    for side, found in results["scores"].items():
+        each = ", ".join(f"{100 * one:.1f}" for one in found["accuracy"])
+        accuracy = [100 * one for one in found["accuracy"]]
+        yield f"| {side} | {each} | {spread(accuracy, 2)} | {spread(found['loss'], 3)} |"
+    yield ""
+    for name, apart in results["apart"].items():
+        within = "within" if abs(apart["means"]) <= apart["standard_deviation"] else "MORE THAN"
+        yield (
+            f"Means of {name} {apart['means']:+.4f} apart (95 %: {apart['low']:+.4f} to "
+            f"{apart['high']:+.4f}), {within} one standard deviation of a run "
+            f"({apart['standard_deviation']:.4f})."
+        )
+
+
+def spread(found: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation."""
+    return f"{statistics.mean(found):.{digits}f} ± {statistics.stdev(found):.{digits}f}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One run of Hugging Face's Trainer; writes the accuracy at the end of each epoch."""
+"""One run of Hugging Face's Trainer; writes accuracy and loss at the end of each epoch."""
 
 from __future__ import annotations
 
@@ -86,9 +86,10 @@ def main() -> None:
         },
     )
     trainer.train()
-    log = [entry["eval_accuracy"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    log = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    found = {name: [entry[f"eval_{name}"] for entry in log] for name in ("accuracy", "loss")}
     partial = args.output.with_suffix(".partial")
-    partial.write_text(json.dumps({"accuracies": log}), encoding="utf-8")
+    partial.write_text(json.dumps(found), encoding="utf-8")
     partial.rename(args.output)
 
 
