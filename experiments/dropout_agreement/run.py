@@ -32,12 +32,11 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from commands import bert_jax, claim, run_words, write_config  # noqa: E402
+from sweeps import at_the_end  # noqa: E402
 
 from bert_jax.data.files import write_file  # noqa: E402
-from bert_jax.finetuning.sweep import RunResult  # noqa: E402
 from bert_jax.finetuning.sweep_results import read_results  # noqa: E402
 from bert_jax.inference.work_dir import chosen_step  # noqa: E402
-from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1
 MEASURED = ("accuracy", "loss")
@@ -82,14 +81,8 @@ def ours(args: argparse.Namespace, rate: float, dropout: float) -> Scores:
     words += ["--output", output, "--seeds", str(args.seeds), "--keep", "none"]
     words += ["--batch-sizes", str(BATCH), "--epochs", str(EPOCHS), "--learning-rates", str(rate)]
     bert_jax(*words)
-    logs = [read_metrics(output / f"runs/{run.dials.name}/metrics.jsonl") for run in runs(output)]
-    ends = [[each for each in log if each["kind"] == "evaluation"][-1] for log in logs]
+    ends = [at_the_end(run, output) for run in read_results(output).runs]
     return {name: [end[name] for end in ends] for name in MEASURED}
-
-
-def runs(output: Path) -> Sequence[RunResult]:
-    """Of a sweep."""
-    return read_results(output).runs
 
 
 def theirs(args: argparse.Namespace, rate: float) -> Scores:

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 _INK = "#333333"
-_COLOURS = {"tokens": "#3b6fb6", "flops": "#d9622b"}
+_COLOURS = {"tokens": "#3b6fb6", "flops": "#d9622b", "": "#888888"}
 _PAIRS = ("nsp_accuracy", "sop_accuracy")
-_MARKS = {"tokens": "o", "flops": "s"}
+_MARKS = {"tokens": "o", "flops": "s", "": "x"}
+_SHIFTS = {"tokens": -0.13, "flops": 0.13, "": 0.0}
 
 
 def table(runs: dict[str, dict]) -> Iterator[str]:
@@ -24,15 +25,21 @@ def table(runs: dict[str, dict]) -> Iterator[str]:
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
     for run in runs.values():
-        held_out = run["held_out"]
-        pairs = [value for name, value in held_out.items() if name in _PAIRS]
         cells = [run["title"], run["budget"].replace("flops", "FLOPs")]
-        cells += [f"{run['parameters'] / 1e6:.2f} M", f"{run['tokens'] / 1e6:.1f} M"]
-        cells += [f"{run['flops']:.3g}", f"{held_out['mlm_loss']:.3f}"]
-        cells += [f"{100 * held_out['mlm_accuracy']:.1f} %"]
-        cells += [f"{100 * pairs[0]:.1f} %" if pairs else ""]
+        cells += [f"{run['parameters'] / 1e6:.2f} M", *_pretraining(run)]
         cells += [_spread(task["scores"]) for task in run["tasks"].values()]
         yield "| " + " | ".join(cells) + " |"
+
+
+def _pretraining(run: dict) -> list[str]:
+    held_out = run.get("held_out")
+    if held_out is None:
+        return [""] * 5
+    pairs = [value for name, value in held_out.items() if name in _PAIRS]
+    return [
+        *(f"{run['tokens'] / 1e6:.1f} M", f"{run['flops']:.3g}", f"{held_out['mlm_loss']:.3f}"),
+        *(f"{100 * held_out['mlm_accuracy']:.1f} %", f"{100 * pairs[0]:.1f} %" if pairs else ""),
+    ]
 
 
 def draw(runs: dict[str, dict], file: Path) -> None:
@@ -43,13 +50,15 @@ def draw(runs: dict[str, dict], file: Path) -> None:
     figure = Figure(figsize=size, dpi=110, layout="constrained")
     axes = figure.subplots(1, 1 + len(tasks), sharey=True)
     for run in runs.values():
-        place = titles.index(run["title"]) + (-0.13 if run["budget"] == "tokens" else 0.13)
+        place = titles.index(run["title"]) + _SHIFTS[run["budget"]]
         style = {"color": _COLOURS[run["budget"]], "marker": _MARKS[run["budget"]]}
-        axes[0].plot([run["held_out"]["mlm_loss"]], [place], linestyle="", **style)
+        if "held_out" in run:
+            axes[0].plot([run["held_out"]["mlm_loss"]], [place], linestyle="", **style)
         for axis, task in zip(axes[1:], tasks, strict=True):
             scores = [100 * score for score in run["tasks"][task]["scores"]]
             axis.plot(scores, [place] * len(scores), linestyle="", alpha=0.45, **style)
-            axis.plot([statistics.fmean(scores)], [place], "|", color=_INK, markersize=12)
+            if scores:
+                axis.plot([statistics.fmean(scores)], [place], "|", color=_INK, markersize=12)
     _name(axes[0], "held-out masked-LM loss, nats\n(left is better)")
     for axis, task in zip(axes[1:], tasks, strict=True):
         metric = next(iter(runs.values()))["tasks"][task]["metric"]
@@ -69,5 +78,7 @@ def _name(axis: Axes, label: str) -> None:
 
 def _spread(scores: list[float]) -> str:
     hundredths = [100 * score for score in scores]
+    if not hundredths:
+        return "diverged"
     mean = f"{statistics.fmean(hundredths):.1f}"
     return f"{mean} ± {statistics.stdev(hundredths):.1f}" if len(hundredths) > 1 else mean

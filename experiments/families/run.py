@@ -2,11 +2,11 @@ r"""What the objectives and shapes of the BERT family are worth, at equal tokens
 
     python experiments/families/run.py --data DATA --work runs/families
 
-DATA holds corpus_small/ and glue/. Seven models of one size, vocabulary and recipe are pretrained
-on as many tokens; those whose steps cost otherwise also with as many FLOPs as the first; each is
-then fine-tuned on two tasks. Killed at any moment, the same command goes on where it was; a folder
---work is for one set of options. Writes results.json and comparison.png and prints the table; with
---fast, for a check in minutes, into the folder --work.
+DATA holds corpus_small/ and glue/. Models of one vocabulary and recipe are pretrained on as many
+tokens; those whose steps cost otherwise also with as many FLOPs as the first; each is then
+fine-tuned on two tasks, and random parameters are beside them. Killed at any moment, the same
+command goes on where it was; a folder --work is for one set of options. Writes results.json and
+comparison.png and prints the table; with --fast, for a check in minutes, into the folder --work.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,13 @@ from families import (  # noqa: E402
     config_of,
 )
 from report import draw, table  # noqa: E402
+from sweeps import at_the_end  # noqa: E402
 from tasks import TASKS, files_of  # noqa: E402
 
 from bert_jax.cli.config import load_config  # noqa: E402
 from bert_jax.cli.run_config import PretrainConfig  # noqa: E402
 from bert_jax.cli.teacher import known_teacher, step_flops  # noqa: E402
+from bert_jax.data.files import write_file  # noqa: E402
 from bert_jax.data.manifest import read_manifest  # noqa: E402
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
 from bert_jax.inference.work_dir import read_model  # noqa: E402
@@ -51,6 +54,8 @@ from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 # Epochs of a task.
 EPOCHS = {"SST-2": 1, "STS-B": 5}
+# Whose sizes are also fine-tuned from random parameters.
+NOT_PRETRAINED = ("bert", "student")
 
 
 @dataclass(frozen=True)
@@ -132,20 +137,30 @@ def parameters(work_dir: Path) -> int:
     return count(define_model(read_model(work_dir)[0], compute).shapes)
 
 
-def finetune(name: str, result: dict, directory: Path, args: argparse.Namespace) -> SweepResults:
-    """Every seed of a task from a pretrained model; adds its scores to the result."""
-    task, output = TASKS[name], directory / name
+def finetune(
+    name: str, model: Path, output: Path, args: argparse.Namespace, *, pretrained: bool = True
+) -> tuple[dict, SweepResults]:
+    """Every seed of a task, from a model or from random parameters of its sizes."""
+    task = TASKS[name]
     files = files_of(task, args.data, args.work / "data" / name, fast=args.fast)
-    words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", "--init", directory / "run"]
+    words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", "--init", model]
     words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
     words += ["--batch-sizes", "32", "--learning-rates", str(args.rate)]
     words += ["--epochs", str(1 if args.fast else EPOCHS[name]), *files.overrides(task)]
-    words += [f"--config.compute.dtype={args.dtype}", "--config.dropout=0.0"]
+    words += [f"--config.compute.dtype={args.dtype}", f"--config.from_scratch={not pretrained}"]
+    words += ["--config.dropout=0.0", "--config.head_dropout=0.0"]
     bert_jax("sweep", *words)
     found = read_results(output)
-    scores = [run.scores[found.metric] for run in found.runs]
-    result["tasks"][name] = {"metric": task.metric, "scores": scores, "chance": found.chance}
-    return found
+    scores = [at_the_end(run, output)[found.metric] for run in found.runs if not run.diverged]
+    return {"metric": task.metric, "scores": scores, "chance": found.chance}, found
+
+
+def known(file: Path, measured_with: dict[str, Any]) -> dict[str, dict]:
+    """The runs in a file of results that are of the same settings and corpora."""
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    same = all(content.get(name) == measured_with[name] for name in ("settings", "corpora"))
+    runs: dict[str, dict] = content["runs"] if same else {}
+    return runs
 
 
 def provenance(corpora: Path, found: SweepResults, args: argparse.Namespace) -> dict[str, Any]:
@@ -181,20 +196,31 @@ def main() -> None:
     names = ("steps", "seeds", "rate", "dtype", "fast")
     claim(args.work, {name: getattr(args, name) for name in names})
     corpora = prepare(args.data, args.work)
-    output, runs = args.work if args.fast else HERE, {}
-    for budget in ("tokens", "flops"):
-        for family in FAMILIES.values():
-            if budget == "flops" and not family.at_equal_flops:
-                continue
-            key = f"{family.name}-{budget}"
-            runs[key] = pretrain(family, budget, corpora, args)
-            for task in EPOCHS:
-                found = finetune(task, runs[key], args.work / key, args)
-            content = {"runs": runs, **provenance(corpora, found, args)}
-            file = output / "results.json"
-            file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    output = args.work if args.fast else HERE
+    file = output / "results.json"
+    for key, result, model, pretrained in measured(corpora, args):
+        for task in EPOCHS:
+            to = args.work / key / task
+            result["tasks"][task], found = finetune(task, model, to, args, pretrained=pretrained)
+        measured_with = json.loads(json.dumps(provenance(corpora, found, args)))
+        runs = known(file, measured_with) | {key: result}
+        write_file(file, json.dumps({"runs": runs, **measured_with}, indent=1) + "\n")
     draw(runs, output / "comparison.png")
     print("\n".join(table(runs)))
+
+
+def measured(corpora: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict, Path, bool]]:
+    """Each run's name, what its pretraining gave, its model, and whether it was pretrained."""
+    for budget in ("tokens", "flops"):
+        for family in FAMILIES.values():
+            if budget == "tokens" or family.at_equal_flops:
+                key = f"{family.name}-{budget}"
+                yield key, pretrain(family, budget, corpora, args), args.work / key / "run", True
+    for family in (FAMILIES[name] for name in NOT_PRETRAINED):
+        model = args.work / f"{family.name}-tokens/run"
+        title = f"as {family.title.split(',')[0].split(':')[0]}, not pretrained"
+        result = {"title": title, "budget": "", "parameters": parameters(model), "tasks": {}}
+        yield f"{family.name}-none", result, model, False
 
 
 if __name__ == "__main__":

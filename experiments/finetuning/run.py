@@ -29,12 +29,11 @@ from baselines import baseline_scores, validation_size  # noqa: E402
 from commands import bert_jax  # noqa: E402
 from model import described  # noqa: E402
 from report import SIDES, draw, table  # noqa: E402
+from sweeps import at_the_end  # noqa: E402
 from tasks import TASKS, Files, Task, files_of  # noqa: E402
 
 from bert_jax.data.files import write_file  # noqa: E402
-from bert_jax.finetuning.sweep import RunResult  # noqa: E402
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
-from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 SETTINGS = ("seeds", "epochs", "batch_size", "learning_rates", "max_length", "dropout", "dtype")
 
@@ -51,13 +50,6 @@ def sweep(task: Task, files: Files, output: Path, args: argparse.Namespace) -> S
     words += ["--config.from_scratch=true"] if output.name == "from_scratch" else []
     bert_jax("sweep", *words)
     return read_results(output)
-
-
-def at_the_end(run: RunResult, output: Path) -> dict[str, float]:
-    """The scores after the last epoch: the best of all epochs would flatter what learns nothing."""
-    entries = read_metrics(output / "runs" / run.dials.name / "metrics.jsonl")
-    last = [entry for entry in entries if entry["kind"] == "evaluation"][-1]
-    return {name: score for name, score in last.items() if name in run.scores}
 
 
 def side_of(results: SweepResults, output: Path) -> dict:
