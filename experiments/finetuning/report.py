@@ -60,7 +60,7 @@ def draw(name: str, result: dict, file: Path) -> None:
     axis.set_xlim(-0.6, len(SIDES) - 0.3)
     axis.set_ylabel(result["metric"])
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
-    axis.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     axis.set_title(f"{name}, {result['settings']['seeds']} seeds", color=_INK)
     figure.savefig(file)
 
