@@ -106,8 +106,8 @@ else:
 """
 
 
-def run_together(bert_jax, program: str, *words: str) -> None:
-    """Runs a program in processes that are told of each other, to its end."""
+def run_together(bert_jax, program: str, *words: str) -> list[int]:
+    """The exit codes of processes that run a program and are told of each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -118,18 +118,19 @@ def run_together(bert_jax, program: str, *words: str) -> None:
         command = [sys.executable, "-c", program, *words]
         processes.append(subprocess.Popen(command, env=environment))
     try:
-        assert [process.wait(timeout=240) for process in processes] == [0] * PROCESSES
+        return [process.wait(timeout=240) for process in processes]
     finally:
         for process in processes:
             process.kill()
 
 
 def test_a_process_may_come_late_to_a_new_work_directory(bert_jax, tmp_path):
-    run_together(bert_jax, LATE, str(tmp_path / "checkpoints"))
+    codes = run_together(bert_jax, LATE, str(tmp_path / "checkpoints"))
+    assert codes == [0] * PROCESSES
 
 
 def test_processes_that_were_given_different_things_are_refused(bert_jax):
-    run_together(bert_jax, APART)
+    assert run_together(bert_jax, APART) == [0] * PROCESSES
 
 
 def test_two_processes_learn_as_one(stopped, one_device, assert_same_history):
