@@ -23,11 +23,11 @@ def run_words(*words: str | Path) -> None:
     """Runs a command of this interpreter; ends when it does not succeed, and SIGTERM ends both."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = subprocess.Popen([sys.executable, *map(str, words)], env=environment, cwd=ROOT)
-    signal.signal(signal.SIGTERM, lambda *_: command.terminate())
+    before = signal.signal(signal.SIGTERM, lambda *_: command.terminate())
     try:
         ended = command.wait()
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, before)
     if ended:
         raise SystemExit(f"{' '.join(map(str, words))} ended early ({ended})")
 

@@ -11,7 +11,6 @@ that `evaluate`, `predict` and `export` take.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from bert_jax.cli.finetune_run import open_run
 from bert_jax.cli.finetune_start import identity
 from bert_jax.cli.provenance import versions
 from bert_jax.cli.work_dir_lock import only_writer
+from bert_jax.conversion import to_plain
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.training import distributed
 from bert_jax.training.interruption import StopRequest
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     run = open_run(config, mesh)
     distributed.check_same(
         {
-            "the config": dataclasses.asdict(config),
+            "the config": to_plain(config),
             "the model and the examples": identity(run),
             "the versions": versions(),
         }

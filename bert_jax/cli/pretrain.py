@@ -10,7 +10,6 @@ and a second Ctrl-C leaves earlier, after a save that has already begun.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -32,6 +31,7 @@ from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.run_messages import conclude, describe, few_pairs, surplus_rows
 from bert_jax.cli.teacher import step_flops, tasks_of
 from bert_jax.cli.work_dir_lock import only_writer
+from bert_jax.conversion import to_plain
 from bert_jax.data.manifest import MANIFEST, TOKENIZER
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     )
     distributed.check_same(
         {
-            "the config": dataclasses.asdict(config),
+            "the config": to_plain(config),
             "the corpora": identity(config, corpora),
             "the versions": versions(),
         }

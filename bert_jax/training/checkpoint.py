@@ -95,18 +95,18 @@ class Checkpointer:
             they differ.
         """
         self.check_identity()
-        latest = self._checkpointer.latest
-        assert latest is not None
-        metadata = self._checkpointer.checkpointables_metadata(latest.step)
+        newest = self.latest_step()
+        assert newest is not None
+        metadata = self._checkpointer.checkpointables_metadata(newest)
         optimizer = _as_tree(abstract.opt_state)
         self._check_optimizer(metadata.metadata["optimizer"], optimizer)
         loaded = self._checkpointer.load_checkpointables(
-            latest.step, {"params": abstract.params, "optimizer": optimizer}
+            newest, {"params": abstract.params, "optimizer": optimizer}
         )
         structure = jax.tree.structure(abstract.opt_state)
         opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded["optimizer"]))
         step = jax.device_put(
-            jax.numpy.asarray(latest.step, abstract.step.dtype), abstract.step.sharding
+            jax.numpy.asarray(newest, abstract.step.dtype), abstract.step.sharding
         )
         return TrainState(step, loaded["params"], opt_state)
 
@@ -116,9 +116,9 @@ class Checkpointer:
         Raises:
           ValueError: as `restore`.
         """
-        latest = self._checkpointer.latest
-        assert latest is not None, "there is no checkpoint yet"
-        metadata = self._checkpointer.checkpointables_metadata(latest.step)
+        newest = self.latest_step()
+        assert newest is not None, "there is no checkpoint yet"
+        metadata = self._checkpointer.checkpointables_metadata(newest)
         stored = (metadata.custom_metadata or {}).get("identity", {})
         lines = differences(stored, self._identity)
         if lines:

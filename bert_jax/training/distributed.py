@@ -63,7 +63,7 @@ def check_same(given: Mapping[str, object]) -> None:
     Raises:
       ValueError: on every process; names what differs from the first process's, and where.
     """
-    texts = [json.dumps(value, sort_keys=True, default=str) for value in given.values()]
+    texts = [json.dumps(value, sort_keys=True) for value in given.values()]
     digests = [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]
     gathered = multihost_utils.process_allgather(np.stack(digests), tiled=False)
     by_process = np.asarray(gathered).reshape(-1, len(given), 32)

@@ -37,8 +37,7 @@ def test_bench_step_times_the_train_step(
     assert main(["bench", "step", *DEMO, "--steps", "2", "--pieces", pieces, *words]) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (result["batch"], result["length"], result["dtype"]) == (8, 16, "float32")
-    rounding = 0.005 / result["ms"]  # it has two decimals
-    assert result["tok_s"] == pytest.approx(8 * 16 / result["ms"] * 1e3, rel=0.01 + rounding)
+    assert result["tok_s"] == pytest.approx(8 * 16 / result["ms"] * 1e3, rel=0.01)
     assert result["compile_s"] > 0 and result["memory_mib"] > 0 and result["utilisation"] is None
 
 
