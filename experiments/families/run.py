@@ -7,6 +7,9 @@ tokens; those whose steps cost otherwise also with as many FLOPs as the first; e
 fine-tuned on two tasks, and random parameters are beside them. Killed at any moment, the same
 command goes on where it was; a folder --work is for one set of options. Writes results.json and
 comparison.png and prints the table; with --fast, for a check in minutes, into the folder --work.
+Models that are not named keep their results, so that some can be measured beside others:
+
+    taskset -c 0 run.py ... --models bert bert_static & taskset -c 1 run.py ... --models bert_again
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from bert_jax.cli.teacher import known_teacher, step_flops  # noqa: E402
 from bert_jax.data.files import write_file  # noqa: E402
 from bert_jax.data.manifest import read_manifest  # noqa: E402
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
-from bert_jax.inference.work_dir import read_model  # noqa: E402
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, chosen_step, read_model  # noqa: E402
 from bert_jax.models.config import ComputeConfig  # noqa: E402
 from bert_jax.models.model import define_model  # noqa: E402
 from bert_jax.models.parameters import count  # noqa: E402
@@ -56,6 +59,10 @@ from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 EPOCHS = {"SST-2": 1, "STS-B": 5}
 # Whose sizes are also fine-tuned from random parameters.
 NOT_PRETRAINED = ("bert", "student")
+# All that is measured, in the order of the table.
+ROWS = [f"{name}-tokens" for name in FAMILIES]
+ROWS += [f"{name}-flops" for name, family in FAMILIES.items() if family.at_equal_flops]
+ROWS += [f"{name}-none" for name in NOT_PRETRAINED]
 
 
 @dataclass(frozen=True)
@@ -95,9 +102,17 @@ def flops_per_step(config: PretrainConfig) -> float:
     return total / config.total_steps
 
 
+def trained(name: str, args: argparse.Namespace) -> Path:
+    """Where a model of the comparison lies; SystemExit where its run has not ended."""
+    work_dir = args.work / f"{name}-tokens/run"
+    if not (work_dir / CHECKPOINTS_NAME).is_dir() or chosen_step(work_dir) != args.steps:
+        raise SystemExit(f"{work_dir}: {name} has not been trained; first give --models {name}")
+    return work_dir
+
+
 def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
     """Writes and reads the run's config."""
-    teacher = args.work / f"{run.family.teacher}-tokens/run" if run.family.teacher else None
+    teacher = trained(run.family.teacher, args) if run.family.teacher else None
     values = config_of(run.family, run.work_dir, corpora, run.num_steps, args.dtype, teacher)
     file = run.work_dir.parent / "config.py"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -188,6 +203,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
     parser.add_argument("--rate", type=float, default=3e-4, help="of fine-tuning, at most")
     parser.add_argument("--dtype", default="auto", help="of the computation")
+    parser.add_argument("--models", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--fast", action="store_true", help="40 steps, 2 seeds of 400 examples")
     args = parser.parse_args()
     args.data, args.work = args.data.resolve(), args.work.resolve()
@@ -203,7 +219,8 @@ def main() -> None:
             to = args.work / key / task
             result["tasks"][task], found = finetune(task, model, to, args, pretrained=pretrained)
         measured_with = json.loads(json.dumps(provenance(corpora, found, args)))
-        runs = known(file, measured_with) | {key: result}
+        found_before = known(file, measured_with) | {key: result}
+        runs = {name: found_before[name] for name in ROWS if name in found_before}
         write_file(file, json.dumps({"runs": runs, **measured_with}, indent=1) + "\n")
     draw(runs, output / "comparison.png")
     print("\n".join(table(runs)))
@@ -212,12 +229,12 @@ def main() -> None:
 def measured(corpora: Path, args: argparse.Namespace) -> Iterator[tuple[str, dict, Path, bool]]:
     """Each run's name, what its pretraining gave, its model, and whether it was pretrained."""
     for budget in ("tokens", "flops"):
-        for family in FAMILIES.values():
+        for family in map(FAMILIES.__getitem__, args.models):
             if budget == "tokens" or family.at_equal_flops:
                 key = f"{family.name}-{budget}"
                 yield key, pretrain(family, budget, corpora, args), args.work / key / "run", True
-    for family in (FAMILIES[name] for name in NOT_PRETRAINED):
-        model = args.work / f"{family.name}-tokens/run"
+    for family in (FAMILIES[name] for name in NOT_PRETRAINED if name in args.models):
+        model = trained(family.name, args)
         title = f"as {family.title.split(',')[0].split(':')[0]}, not pretrained"
         result = {"title": title, "budget": "", "parameters": parameters(model), "tasks": {}}
         yield f"{family.name}-none", result, model, False
