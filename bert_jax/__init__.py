@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _INFERENCE = {
     "AnswerQuestion": "answer_question",
+    "Choose": "choose",
     "Classify": "classify",
     "Embed": "embed",
     "FillMask": "fill_mask",

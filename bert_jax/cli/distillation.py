@@ -17,12 +17,12 @@ from jax.sharding import Mesh
 from bert_jax.cli.phases import PhaseCorpus
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.teacher import KnownTeacher, known_teacher, tasks_of
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
     chosen_step,
     computed_otherwise,
+    read_tokenizer,
 )
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import PAIRS_HEAD
@@ -71,7 +71,8 @@ def open_teacher(
     if known is None:
         return None
     directory = Path(known.config.teacher)
-    if Tokenizer.load(directory / TOKENIZER_NAME).fingerprint != corpora[0].tokenizer.fingerprint:
+    theirs = read_tokenizer(directory, known.model.encoder)
+    if theirs.fingerprint != corpora[0].tokenizer.fingerprint:
         raise ValueError(
             f"distillation.teacher={directory} was trained with another tokenizer than "
             f"{corpora[0].config.corpus} was prepared with: its guesses are of other tokens. "

@@ -2,6 +2,7 @@
 
     bert-jax evaluate runs/sst2
     bert-jax evaluate runs/wnut17 --data emerging.test.annotated --output scores.json
+    bert-jax evaluate runs/mnli --unlabelled --predictions submission
 
 The checkpoint is the one that did best. Of entities each type has a row of its own.
 """
@@ -31,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in place of the validation file, in its form; of GLUE also a directory",
     )
     parser.add_argument(
+        "--unlabelled",
+        action="store_true",
+        help="nothing is scored: predictions for the task's test files, or --data, without labels",
+    )
+    parser.add_argument(
         "--step", type=int, metavar="N", help="of the checkpoint (default: the best)"
     )
     parser.add_argument("--output", metavar="FILE", help="for the scores, as JSON")
@@ -44,7 +50,13 @@ def run(args: argparse.Namespace) -> int:
     distributed.join()
     keep_programs()
     _check_separate(args.data, args.predictions)
-    evaluation = open_evaluation(Path(args.work_dir), args.data, args.step)
+    if args.unlabelled and (args.output or not args.predictions):
+        raise ValueError(
+            "--unlabelled gives predictions and no scores: expected --predictions DIR, no --output"
+        )
+    evaluation = open_evaluation(
+        Path(args.work_dir), args.data, args.step, labelled=not args.unlabelled
+    )
     directory = Path(args.predictions) if args.predictions else None
     found = evaluation.score(directory)
     if jax.process_index() != 0:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
@@ -14,17 +14,17 @@ from bert_jax.cli.config import RESOLVED_NAME
 from bert_jax.cli.provenance import versions
 from bert_jax.conversion import to_dataclass
 from bert_jax.data.finetuning.batches import MULTIPLE
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.finetuning.splits import Split
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.other_files import judged_on, named_after, with_labels
+from bert_jax.finetuning.other_files import named_after, with_file, with_labels
 from bert_jax.finetuning.scoring import Scorer
-from bert_jax.finetuning.task_data import TaskData
+from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
-    TOKENIZER_NAME,
     chosen_step,
     read_model,
+    read_tokenizer,
 )
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
@@ -38,7 +38,7 @@ FINETUNE = "bert-jax finetune"
 
 @dataclass(frozen=True)
 class SetScores:
-    """What a model does on a set. by_type: see `ExampleSet.scores_by_type`."""
+    """What a model does on a set. scores: none without labels. by_type: see `ExampleSet`."""
 
     examples: int
     scores: dict[str, float]
@@ -48,11 +48,12 @@ class SetScores:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The checkpoint of a step and what it is scored on."""
+    """The checkpoint of a step and the sets it is asked about, which have labels or have none."""
 
     work_dir: Path
     step: int
-    data: TaskData
+    sets: Mapping[str, ExampleSet]
+    labelled: bool
     scorer: Scorer
     params: Parameters
 
@@ -62,21 +63,26 @@ class Evaluation:
         predictions: the directory they are written to, None for none.
         """
         found = {}
-        for name, examples in self.data.validation.items():
+        for name, examples in self.sets.items():
             logits, loss = self.scorer.logits(self.params, examples.features)
             files = []
             if predictions is not None and jax.process_index() == 0:
                 predictions.mkdir(parents=True, exist_ok=True)
                 files = examples.write(logits, predictions, name)
-            scores = examples.scores(logits) | loss
-            by_type = examples.scores_by_type(logits)
+            scores, by_type = {}, {}
+            if self.labelled:
+                scores = examples.scores(logits) | loss
+                by_type = examples.scores_by_type(logits)
             found[name] = SetScores(examples.num_examples, scores, by_type, files)
         return found
 
 
-def open_evaluation(work_dir: Path, data: str | None, step: int | None) -> Evaluation:
+def open_evaluation(
+    work_dir: Path, data: str | None, step: int | None, *, labelled: bool = True
+) -> Evaluation:
     """Reads a work directory, and its validation set or the file `data` in its place.
 
+    labelled: if not, its test sets, or `data` in their place, whose labels are not known.
     Rows are as long and batches as large as in the run, whose numbers these are then, bit for bit.
 
     Raises:
@@ -86,13 +92,22 @@ def open_evaluation(work_dir: Path, data: str | None, step: int | None) -> Evalu
     model, _ = read_model(work_dir)
     step = agreed(chosen_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
-    config = with_labels(config if data is None else judged_on(config, data), model.labels)
-    found = config.open(Tokenizer.load(work_dir / TOKENIZER_NAME), train=False, test=False)
+    split: Split = "validation" if labelled else "test"
     if data is not None:
-        found = replace(found, validation=named_after(data, found.validation))
-    examples = {name: each.features.fingerprint for name, each in found.validation.items()}
+        config = with_file(config, data, split)
+    config = with_labels(config, model.labels)
+    tokenizer = read_tokenizer(work_dir, model.encoder)
+    found = config.open(tokenizer, [split])
+    sets = found.validation if labelled else found.test
+    if not sets:
+        raise ValueError(
+            f"the run of {work_dir} was given no test files, or they are gone; give one as --data"
+        )
+    if data is not None:
+        sets = named_after(data, sets)
+    examples = {name: each.features.fingerprint for name, each in sets.items()}
     check_same({"the examples": examples, "the versions": versions()})
-    longest = max(int(each.features.lengths.max()) for each in found.validation.values())
+    longest = max(int(each.features.lengths.max()) for each in sets.values())
     lengths = _holding(longest, identity["row_lengths"], model.encoder.max_positions)
 
     mesh = _mesh(config.mesh)
@@ -103,7 +118,7 @@ def open_evaluation(work_dir: Path, data: str | None, step: int | None) -> Evalu
     definition = task.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
-    return Evaluation(work_dir, step, found, scorer, params)
+    return Evaluation(work_dir, step, sets, labelled, scorer, params)
 
 
 def _config_of(work_dir: Path) -> FinetuneConfig:

@@ -21,8 +21,12 @@ from pathlib import Path
 from bert_jax.cli.export_formats import FORMATS, LIBRARIES, usage, write
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.inference.work_dir import TOKENIZER_NAME, load_for_export, read_model, read_usage
+from bert_jax.inference.work_dir import (
+    load_for_export,
+    read_model,
+    read_tokenizer,
+    read_usage,
+)
 from bert_jax.interop.huggingface_names import family_of
 from bert_jax.models.model import HEADS
 
@@ -53,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     origin = read_model(work_dir)[1]
     with new_directory(output) as target:
         config, step, parameters = load_for_export(work_dir, args.head)
-        tokenizer = Tokenizer.load(work_dir / TOKENIZER_NAME)
+        tokenizer = read_tokenizer(work_dir, config.encoder)
         hidden_states = args.hidden_states
         write(form, config, parameters, tokenizer, target, hidden_states=hidden_states)
         said = read_usage(work_dir)

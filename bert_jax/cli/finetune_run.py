@@ -25,7 +25,7 @@ from bert_jax.cli.finetune_start import (
     identity,
     open_source,
 )
-from bert_jax.cli.finetune_usage import usage_of
+from bert_jax.cli.finetune_usage import describe_model
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
 from bert_jax.data.loader import Loader
@@ -33,7 +33,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, row_lengths
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, chosen_step, write_model
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, chosen_step
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -273,9 +273,7 @@ class FinetuneRun:
         self.tokenizer.save(self.work_dir / TOKENIZER_NAME)
 
     def _write_model(self, best_step: int | None) -> None:
-        origin = {"command": "bert-jax finetune", "source": self.config.init_from}
-        usage = usage_of(self.config, self.data)
-        write_model(self.model, origin, self.work_dir, best_step=best_step, usage=usage)
+        describe_model(self.config, self.data, self.model, self.tokenizer, best_step)
 
 
 def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
@@ -287,7 +285,7 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     check_mesh(config, mesh)
     source, tokenizer = open_source(config)
     encoder = encoder_of(config, source)
-    data = config.open(tokenizer, train=True, test=True)
+    data = config.open(tokenizer, ("train", "validation", "test"))
     check_best_metric(config, data)
     model = data.head.on(encoder, config.head_dropout)
     compute = config.compute.resolve(jax.default_backend(), encoder)

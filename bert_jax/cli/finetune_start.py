@@ -12,7 +12,12 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, chosen_step, read_model
+from bert_jax.inference.work_dir import (
+    CHECKPOINTS_NAME,
+    chosen_step,
+    read_model,
+    read_tokenizer,
+)
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
@@ -28,7 +33,8 @@ def open_source(config: FinetuneConfig) -> tuple[ModelConfig, Tokenizer]:
     """The model that a run starts from, and its tokenizer.
 
     Raises:
-      ValueError: `init_from` is no work directory, or is `work_dir`.
+      ValueError: `init_from` is no work directory or holds another model's tokenizer, or is
+        `work_dir`.
     """
     directory = Path(config.init_from)
     if Path(config.work_dir).resolve() == directory.resolve():
@@ -37,7 +43,7 @@ def open_source(config: FinetuneConfig) -> tuple[ModelConfig, Tokenizer]:
             "a directory of the run's own"
         )
     source, _ = read_model(directory)
-    return source, Tokenizer.load(directory / TOKENIZER_NAME)
+    return source, read_tokenizer(directory, source.encoder)
 
 
 def encoder_of(config: FinetuneConfig, source: ModelConfig) -> EncoderConfig:

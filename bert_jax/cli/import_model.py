@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             origin["drawn anew, random until trained"] = ", ".join(found.account.fresh)
         save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)
         found.tokenizer.save(target / TOKENIZER_NAME)
-        write_model(found.config, origin, target)
+        write_model(found.config, origin, target, tokenizer=found.tokenizer)
     for line in (*found.notes, *found.account.lines()):
         print(line)
     title = family_of(found.config.encoder).title

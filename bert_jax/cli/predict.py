@@ -5,8 +5,9 @@ echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}'
     | bert-jax predict runs/squad
 
 Input is plain text, a text a line, or JSON Lines: objects with the fields "text", "first" and
-"second" (next-sentence, classify), "words" (tag) or "question" and "context" (answer). An "id"
-comes back with its result. Blank lines of JSON Lines give nothing, each of plain text is a text.
+"second" (next-sentence, classify), "words" or, of one document, "sentences" (tag), "context" and
+"choices" (choose) or "question" and "context" (answer). An "id" comes back with its result. Blank
+lines of JSON Lines give nothing, each of plain text is a text.
 """
 
 from __future__ import annotations

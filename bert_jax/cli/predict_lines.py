@@ -21,6 +21,19 @@ Fields = Sequence[tuple[str, ...]]
 _STANDARD_INPUT = "standard input"
 
 
+# Fields that hold several strings.
+_LISTS = ("words", "choices")
+# Files whose lines are rows of a table and no texts.
+_TABLES = (".tsv", ".csv")
+
+
+@dataclass(frozen=True)
+class Document:
+    """Sentences that follow each other: strings, or words."""
+
+    sentences: list[str | list[str]]
+
+
 @dataclass(frozen=True)
 class InputLine:
     """What is asked of the model: a text, or the values of several fields; and the object's id.
@@ -54,7 +67,14 @@ def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[Input
     else:
         lines = file_lines(find_file(path))
     begun = list(_to_first_text(lines))
-    named = ".jsonl" in Path(name).suffixes[-2:]  # the last may be that of a packed file
+    suffixes = Path(name).suffixes[-2:]  # the last may be that of a packed file
+    named = ".jsonl" in suffixes
+    if form == "auto" and any(suffix in _TABLES for suffix in suffixes):
+        raise ValueError(
+            f"{name}: its name is that of a table, whose lines are no texts. For a test file of "
+            "the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions DIR; for a "
+            "text a line: --format text"
+        )
     opens = bool(begun) and begun[-1].lstrip().startswith("{")
     objects = form == "jsonl" or (form == "auto" and (named or opens))
     for number, line in enumerate(chain(begun, lines), start=1):
@@ -131,15 +151,26 @@ def _object(text: str, place: str, fields: Fields) -> InputLine:
 
 
 def _checked(value: Any, name: str, place: str) -> Any:
-    if name == "words":
-        if isinstance(value, list) and all(isinstance(word, str) for word in value):
+    if name == "sentences":
+        if isinstance(value, list) and all(isinstance(x, str) or _strings(x) for x in value):
+            return Document(value)
+        raise ValueError(
+            f"{place}: field 'sentences' is {json.dumps(value)[:80]}; expected an array of strings "
+            "or of arrays of words"
+        )
+    if name in _LISTS:
+        if _strings(value):
             return value
         raise ValueError(
-            f"{place}: field 'words' is {json.dumps(value)[:80]}; expected an array of strings"
+            f"{place}: field {name!r} is {json.dumps(value)[:80]}; expected an array of strings"
         )
     if not isinstance(value, str):
         raise ValueError(f"{place}: field {name!r} is {json.dumps(value)[:80]}; expected a string")
     return value
+
+
+def _strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _check_id(identifier: Any, place: str) -> None:

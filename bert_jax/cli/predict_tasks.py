@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.cli.predict_lines import Fields
+from bert_jax.cli.predict_lines import Document, Fields
 from bert_jax.inference.answer_question import AnswerQuestion
+from bert_jax.inference.choose import Choose
 from bert_jax.inference.classify import Classify
 from bert_jax.inference.embed import Embed
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.next_sentence import NextSentence
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.tag import Tag
+from bert_jax.inference.tag import Tag, TaggedText
+from bert_jax.inference.texts import UnusableText
 from bert_jax.models.model import Head
 
 # Of a predictor, the values of some lines, and how many alternatives to give: a result a line.
@@ -33,6 +35,13 @@ class PredictTask:
     top_k: int | None = None
 
 
+@dataclass(frozen=True)
+class TaggedDocument:
+    """The sentences of one document with their tags."""
+
+    sentences: tuple[TaggedText, ...]
+
+
 TASKS: Mapping[str, PredictTask] = {
     "fill-mask": PredictTask(FillMask, [("text",)], lambda model, texts, k: model(texts, k), 5),
     "next-sentence": PredictTask(
@@ -41,7 +50,12 @@ TASKS: Mapping[str, PredictTask] = {
     "classify": PredictTask(
         Classify, [("text",), ("first", "second")], lambda model, texts, _: model(texts)
     ),
-    "tag": PredictTask(Tag, [("text",), ("words",)], lambda model, texts, _: model(texts)),
+    "choose": PredictTask(
+        Choose, [("context", "choices")], lambda model, pairs, _: model(*_columns(pairs))
+    ),
+    "tag": PredictTask(
+        Tag, [("text",), ("words",), ("sentences",)], lambda model, values, _: _tag(model, values)
+    ),
     "answer": PredictTask(
         AnswerQuestion,
         [("question", "context")],
@@ -69,5 +83,23 @@ def default_task(head: Head) -> str:
     )
 
 
-def _columns(pairs: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
+def _tag(model: Tag, values: list[Any]) -> list[Any]:
+    """Texts are tagged together, each of the documents by itself."""
+    texts = [index for index, value in enumerate(values) if not isinstance(value, Document)]
+    try:
+        tagged = model([values[index] for index in texts])
+    except UnusableText as error:
+        raise UnusableText(texts[error.index], len(values), error.reason) from None
+    found: dict[int, Any] = dict(zip(texts, tagged, strict=True))
+    for index in sorted(set(range(len(values))) - found.keys()):
+        try:
+            sentences = model.document(values[index].sentences)
+        except UnusableText as error:
+            reason = f"sentence {error.index}: {error.reason}"
+            raise UnusableText(index, len(values), reason) from None
+        found[index] = TaggedDocument(tuple(sentences))
+    return [found[index] for index in range(len(values))]
+
+
+def _columns(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
     return [first for first, _ in pairs], [second for _, second in pairs]

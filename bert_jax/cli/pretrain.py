@@ -210,7 +210,7 @@ def _write_provenance(
     for line in keep_config(config, work_dir, saved, finished=saved >= config.total_steps):
         print(line, flush=True)
     origin = {"command": "bert-jax pretrain", PAIRS: config.sentence_pairs}
-    write_model(config.model_config(), origin, work_dir)
+    write_model(config.model_config(), origin, work_dir, tokenizer=corpora[0].tokenizer)
     _copy(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
     for corpus in corpora:
         source = corpus.train.directory / MANIFEST

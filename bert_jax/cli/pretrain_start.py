@@ -13,13 +13,13 @@ from jax.sharding import Mesh
 from bert_jax.cli.distillation import OpenTeacher, from_teacher
 from bert_jax.cli.phases import PhaseCorpus
 from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     PAIRS,
     TOKENIZER_NAME,
     computed_otherwise,
     read_model,
+    read_tokenizer,
 )
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.heads import PAIRS_HEAD
@@ -59,7 +59,8 @@ def first_state(
         return TrainState(state.step, params, state.opt_state), told
     if not config.init_from:
         return state, f"random parameters (seed {config.seed})"
-    theirs = Tokenizer.load(Path(config.init_from) / TOKENIZER_NAME)
+    source = Path(config.init_from)
+    theirs = read_tokenizer(source, read_model(source)[0].encoder)
     if theirs.fingerprint != corpora[0].tokenizer.fingerprint:
         raise ValueError(
             f"init_from={config.init_from} was trained with another tokenizer than "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,13 +56,17 @@ class ChoiceSet(ExampleSet):
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """A .tsv of index and prediction, the choice as the label column calls it."""
-        file, chosen = directory / f"{name}.tsv", logits.argmax(axis=1).tolist()
-        lines = [
-            f"{index}\t{self.labels[choice]}\n"
-            for index, choice in zip(self.examples.ids, chosen, strict=True)
-        ]
-        write_file(file, "index\tprediction\n" + "".join(lines))
+        """A .csv of index and pred, the choice as the label column calls it.
+
+        SWAG's evaluator takes it (https://github.com/allenai/swag-evaluator).
+        """
+        file, chosen = directory / f"{name}.csv", logits.argmax(axis=1).tolist()
+        content = io.StringIO()
+        writer = csv.writer(content, lineterminator="\n")
+        writer.writerow(("index", "pred"))
+        for index, choice in zip(self.examples.ids, chosen, strict=True):
+            writer.writerow((index, self.labels[choice]))
+        write_file(file, content.getvalue())
         return [file]
 
     def _accuracy(self, chosen: np.ndarray) -> dict[str, float]:
@@ -67,7 +74,7 @@ class ChoiceSet(ExampleSet):
 
 
 def open_choices(
-    config: ChoicesConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+    config: ChoicesConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
     """Reads a table; ValueError names the file and line of what is not as it should be."""
     files, labels = config.files, config.files.choice_labels
@@ -79,8 +86,8 @@ def open_choices(
 
     return TaskData(
         head=HeadConfig("multiple_choice"),
-        train=read("train").features if train else None,
-        validation={"validation": read("validation")},
-        test={"test": read("test")} if test and files.test else {},
+        train=read("train").features if "train" in splits else None,
+        validation={"validation": read("validation")} if "validation" in splits else {},
+        test={"test": read("test")} if "test" in splits and files.test else {},
         primary="accuracy",
     )

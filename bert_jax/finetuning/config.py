@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.choices import ChoicesConfig, open_choices
 from bert_jax.finetuning.sentences import GlueConfig, SentencesConfig, open_glue, open_sentences
@@ -42,7 +44,7 @@ class FinetuneConfig:
       batches of long examples are smaller (`Scorer`).
     max_shapes: lengths that rows are padded to, at most: each compiles a program.
     dropout: of the encoder and its attention; -1 takes what `init_from` was trained with.
-      head_dropout: on what the classifier reads.
+      head_dropout: on what the classifier reads; -1 is 0.1, or 0 for a head that has none.
     evaluations_per_epoch: on the validation set, evenly spaced, the last at the epoch's end; each
       may prove the best.
     best_metric: by which the kept checkpoint is chosen; empty for the task's own.
@@ -67,7 +69,7 @@ class FinetuneConfig:
     accumulation_steps: int = 1
     max_shapes: int = 6
     dropout: float = -1.0
-    head_dropout: float = 0.1
+    head_dropout: float = -1.0
     evaluations_per_epoch: int = 1
     best_metric: str = ""
     patience: int = 0
@@ -98,8 +100,9 @@ class FinetuneConfig:
         for name in ("patience", "evaluation_batch_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be 0 or more")
-        if self.dropout != -1.0 and not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout={self.dropout}: expected 0 <= x < 1, or -1")
+        for name in ("dropout", "head_dropout"):
+            if (x := getattr(self, name)) != -1.0 and not 0.0 <= x < 1.0:
+                raise ValueError(f"{name}={x}: expected 0 <= x < 1, or -1")
         if not 0 <= self.seed < 1 << 32:
             raise ValueError(f"seed={self.seed}: expected 0 up to 2^32 - 1, what a JAX key takes")
 
@@ -117,20 +120,20 @@ class FinetuneConfig:
             save_evaluated=True,
         )
 
-    def open(self, tokenizer: Tokenizer, *, train: bool, test: bool) -> TaskData:
-        """Reads the task's files; `train` and `test`, those too.
+    def open(self, tokenizer: Tokenizer, splits: Collection[Split]) -> TaskData:
+        """Reads the task's files of these splits; test files are those that have no labels.
 
         Raises:
           ValueError: a file is missing or not what it should be; names file, line and value.
         """
         length = self.max_length
         if self.glue is not None:
-            return open_glue(self.glue, tokenizer, length, train=train, test=test)
+            return open_glue(self.glue, tokenizer, length, splits)
         if self.sentences is not None:
-            return open_sentences(self.sentences, tokenizer, length, train=train, test=test)
+            return open_sentences(self.sentences, tokenizer, length, splits)
         if self.choices is not None:
-            return open_choices(self.choices, tokenizer, length, train=train, test=test)
+            return open_choices(self.choices, tokenizer, length, splits)
         if self.tags is not None:
-            return open_tags(self.tags, tokenizer, length, train=train, test=test)
+            return open_tags(self.tags, tokenizer, length, splits)
         assert self.spans is not None
-        return open_spans(self.spans, tokenizer, length, train=train, test=test)
+        return open_spans(self.spans, tokenizer, length, splits)

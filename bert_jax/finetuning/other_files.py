@@ -7,24 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from bert_jax.data.compression import COMPRESSIONS
+from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.input_paths import is_tfds
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.task_data import ExampleSet
 
 
-def judged_on(config: FinetuneConfig, path: str) -> FinetuneConfig:
-    """The config with `path` in place of its validation file.
+def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig:
+    """The config with `path` in place of its validation or test file.
 
-    path: a file of the same form; of a task of GLUE also a directory or "tfds:glue/...".
+    path: a file of the same form; of a task of GLUE also a directory or "tfds:glue/...", which its
+    test sets must be: submissions are called after the files in it.
     """
     if config.glue is not None:
         if is_tfds(path) or Path(path).is_dir():
             return replace(config, glue=replace(config.glue, directory=path, validation=""))
+        if split == "test":
+            raise ValueError(
+                f"{path} is no directory: the test sets of {config.glue.task} are taken from one "
+                "with the official files in it (test.tsv), or from TensorFlow Datasets"
+            )
         return replace(config, glue=replace(config.glue, validation=path))
     for name in ("sentences", "choices", "tags", "spans"):
         section = getattr(config, name)
         if section is not None:
-            files = replace(section.files, validation=path)
+            files = replace(section.files, **{split: path})
             return replace(config, **{name: replace(section, files=files)})
     raise AssertionError("a config has a section")
 

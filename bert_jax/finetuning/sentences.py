@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,13 @@ from numpy.typing import NDArray
 
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.features import Features
-from bert_jax.data.finetuning.glue import GlueTask, glue_files, glue_task, write_glue_submission
+from bert_jax.data.finetuning.glue import (
+    GlueTask,
+    check_submission_ids,
+    glue_files,
+    glue_task,
+    write_glue_submission,
+)
 from bert_jax.data.finetuning.sentences import (
     SentenceExamples,
     SentenceFiles,
@@ -49,6 +56,11 @@ class SentencesConfig:
                 )
         if self.sigmoid and len(self.files.labels) != 2:
             raise ValueError(f"sigmoid=True is for two labels, not {self.files.labels}")
+        if "f1" in self.metrics and len(self.files.labels) != 2:
+            raise ValueError(
+                f"metrics: 'f1' is that of the second of two labels, not of {self.files.labels}; "
+                "expected 'macro_f1', the mean over all labels, or other metrics"
+            )
 
 
 @dataclass(frozen=True)
@@ -56,12 +68,14 @@ class GlueConfig:
     """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2".
 
     validation: a file in the form of the directory's dev.tsv, to be judged on instead; "" for that.
+    tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default.
     """
 
     task: str
     directory: str
     sigmoid: bool = False
     validation: str = ""
+    tfds_data_dir: str = ""
 
     def __post_init__(self) -> None:
         if self.sigmoid and len(glue_task(self.task).labels) != 2:
@@ -105,7 +119,7 @@ class SentenceSet(ExampleSet):
         """GLUE's submission; for other tables a .tsv of index and prediction."""
         file, predictions = directory / f"{name}.tsv", self.predictions(logits)
         if self.glue is not None:
-            write_glue_submission(self.glue, predictions.tolist(), file)
+            write_glue_submission(self.glue, predictions.tolist(), self.examples.ids, file)
             return [file]
         words = [
             self.labels[int(value)] if self.labels else f"{value:.6f}"
@@ -121,7 +135,7 @@ class SentenceSet(ExampleSet):
 
 
 def open_glue(
-    config: GlueConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+    config: GlueConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
     """Reads a task of GLUE.
 
@@ -129,7 +143,7 @@ def open_glue(
       ValueError: no such task, or a file is missing or not what it should be.
     """
     task = glue_task(config.task)
-    found = glue_files(config.task, config.directory)
+    found = glue_files(config.task, config.directory, config.tfds_data_dir)
 
     judged_on = found.validation
     if config.validation:
@@ -141,17 +155,20 @@ def open_glue(
         metrics, sigmoid = task.metrics, config.sigmoid
         return _read(files, split, tokenizer, max_length, metrics, sigmoid, submitted)
 
+    def all_of(sets: Mapping[str, SentenceFiles], split: Split) -> dict[str, SentenceSet]:
+        return {name: read(each, split) for name, each in sets.items()} if split in splits else {}
+
     return TaskData(
         head=_head(found.train, config.sigmoid),
-        train=read(found.train, "train").features if train else None,
-        validation={name: read(each, "validation") for name, each in judged_on.items()},
-        test={name: read(each, "test") for name, each in found.test.items()} if test else {},
+        train=read(found.train, "train").features if "train" in splits else None,
+        validation=all_of(judged_on, "validation"),
+        test=all_of(found.test, "test"),
         primary=task.primary,
     )
 
 
 def open_sentences(
-    config: SentencesConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+    config: SentencesConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
     """Reads a table; ValueError names the file and line of what is not as it should be."""
     files = config.files
@@ -162,9 +179,9 @@ def open_sentences(
 
     return TaskData(
         head=_head(files, config.sigmoid),
-        train=read("train").features if train else None,
-        validation={"validation": read("validation")},
-        test={"test": read("test")} if test and files.test else {},
+        train=read("train").features if "train" in splits else None,
+        validation={"validation": read("validation")} if "validation" in splits else {},
+        test={"test": read("test")} if "test" in splits and files.test else {},
         primary=metrics[0],
     )
 
@@ -188,6 +205,8 @@ def _read(
     glue: GlueTask | None,
 ) -> SentenceSet:
     examples = read_sentences(files, split, labelled=split != "test")
+    if glue is not None:
+        check_submission_ids(examples.ids, examples.places)
     features = sentence_features(examples, tokenizer, max_length, files.labels)
     if sigmoid and features.targets:
         positive = features.targets["labels"][:, None].astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,11 @@ class SpansConfig:
     max_query_length: int = 64
     max_answer_length: int = 30
     n_best: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class SpanSet(ExampleSet):
 
 
 def open_spans(
-    config: SpansConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+    config: SpansConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
     """Reads the files; ValueError names file and place of what is not as it should be."""
 
@@ -122,9 +128,9 @@ def open_spans(
 
     return TaskData(
         head=HeadConfig("span"),
-        train=read("train").features if train else None,
-        validation={"validation": read("validation")},
-        test={"test": read("test")} if test and config.files.test else {},
+        train=read("train").features if "train" in splits else None,
+        validation={"validation": read("validation")} if "validation" in splits else {},
+        test={"test": read("test")} if "test" in splits and config.files.test else {},
         primary="f1",
         per_token=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +18,13 @@ from bert_jax.data.finetuning.tags import (
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
-from bert_jax.tasks.entity_scores import entity_counts, entity_scores, tag_accuracy
+from bert_jax.tasks.entity_scores import (
+    Scheme,
+    entity_counts,
+    entity_scores,
+    scheme_of,
+    tag_accuracy,
+)
 
 _OF_ENTITIES = ("f1", "precision", "recall")
 
@@ -36,11 +43,15 @@ class TagsConfig:
 
 @dataclass(frozen=True)
 class TagSet(ExampleSet):
-    """Sentences, and the tags predicted for their words. entities: whether tags are of spans."""
+    """Sentences, and the tags predicted for their words.
+
+    files: that they are from. scheme: by whose prefixes tags mark entities, None if they do not.
+    """
 
     windows: TagFeatures
     sentences: TagSentences
-    entities: bool
+    files: TagFiles
+    scheme: Scheme | None
 
     @property
     def features(self) -> Features:  # type: ignore[override]
@@ -50,7 +61,7 @@ class TagSet(ExampleSet):
     @property
     def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
         """See `ExampleSet`."""
-        return (*_OF_ENTITIES, "accuracy") if self.entities else ("accuracy",)
+        return (*_OF_ENTITIES, "accuracy") if self.scheme else ("accuracy",)
 
     def tags(self, logits: Logits) -> list[list[str]]:
         """The predicted tag of every word of every sentence."""
@@ -64,9 +75,9 @@ class TagSet(ExampleSet):
         """Of entities: precision, recall and f1 of each type, and how many there are."""
         gold = self.sentences.tags
         assert gold is not None
-        if not self.entities:
+        if self.scheme is None:
             return {}
-        counts = entity_counts(self.tags(logits), gold, "IOB2")
+        counts = entity_counts(self.tags(logits), gold, self.scheme)
         return {kind: row.scores() | row._asdict() for kind, row in counts.items()}
 
     def chance(self, metric: str) -> float:
@@ -78,23 +89,23 @@ class TagSet(ExampleSet):
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """The file's lines, the predicted tag behind each."""
-        file = directory / f"{name}.txt"
-        write_tags(self.sentences, self.tags(logits), file)
+        """The file's lines with the predicted tags; of CoNLL-U a .conllu again."""
+        file = directory / f"{name}.{'conllu' if self.files.kind == 'conllu' else 'txt'}"
+        write_tags(self.files, self.sentences, self.tags(logits), file)
         return [file]
 
     def _scores(self, tags: list[list[str]]) -> dict[str, float]:
         gold = self.sentences.tags
         assert gold is not None
         found = {"accuracy": tag_accuracy(tags, gold)}
-        if not self.entities:
+        if self.scheme is None:
             return found
-        entities = entity_scores(tags, gold, "IOB2")
+        entities = entity_scores(tags, gold, self.scheme)
         return {name: entities[name] for name in _OF_ENTITIES} | found
 
 
 def open_tags(
-    config: TagsConfig, tokenizer: Tokenizer, max_length: int, *, train: bool, test: bool
+    config: TagsConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
     """Reads the files.
 
@@ -105,10 +116,11 @@ def open_tags(
       ValueError: names file and line of what is not as it should be.
     """
     files = config.files
+    train = "train" in splits
     learned = read_tags(files, "train", labelled=True) if train or not files.labels else None
     if learned is not None and not files.labels:
         files = replace(files, labels=collect_labels(learned))
-    entities = files.learn_as == "IOB2" and all(_is_iob2(tag) for tag in files.labels)
+    scheme = scheme_of(files.labels)
 
     def windows(sentences: TagSentences) -> TagFeatures:
         return tag_features(
@@ -117,17 +129,13 @@ def open_tags(
 
     def read(split: Split) -> TagSet:
         sentences = read_tags(files, split, labelled=split != "test")
-        return TagSet(windows(sentences), sentences, entities)
+        return TagSet(windows(sentences), sentences, files, scheme)
 
     return TaskData(
         head=HeadConfig("tagging", files.labels),
         train=windows(learned).features if train and learned is not None else None,
-        validation={"validation": read("validation")},
-        test={"test": read("test")} if test and files.test else {},
-        primary="f1" if entities else "accuracy",
+        validation={"validation": read("validation")} if "validation" in splits else {},
+        test={"test": read("test")} if "test" in splits and files.test else {},
+        primary="f1" if scheme else "accuracy",
         per_token=True,
     )
-
-
-def _is_iob2(tag: str) -> bool:
-    return tag == "O" or tag[:2] in ("B-", "I-")

@@ -14,6 +14,7 @@ from bert_jax.data.finetuning.features import Features
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
 
+_HEAD_DROPOUT = 0.1  # Devlin et al. 2019, A.3
 Logits = NDArray[np.float32]
 
 
@@ -67,8 +68,9 @@ class HeadConfig:
     negative: str = ""
 
     def on(self, encoder: EncoderConfig, head_dropout: float) -> ModelConfig:
-        """The model; `head_dropout` where the head has any."""
-        dropout = head_dropout if self.head in CLASSIFIERS else 0.0
+        """The model; head_dropout -1 for the usual one. ValueError if the head has none."""
+        usual = _HEAD_DROPOUT if self.head in CLASSIFIERS else 0.0
+        dropout = usual if head_dropout == -1.0 else head_dropout
         return ModelConfig(
             encoder, self.head, self.labels, head_dropout=dropout, problem=self.problem
         )

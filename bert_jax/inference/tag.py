@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
@@ -18,8 +19,10 @@ from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.texts import check_strings
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model
-from bert_jax.tasks.entity_scores import PREFIXES, Scheme, entities_of
+from bert_jax.tasks.entity_scores import entities_of, scheme_of
 from bert_jax.tasks.protocol import Batch
+
+logger = logging.getLogger(__name__)
 
 Words = str | Sequence[str]
 
@@ -71,6 +74,7 @@ class Tag(Predictor):
 
     heads = ("tagging",)
     made_by = "`bert-jax finetune`"
+    _warned = False
 
     @overload
     def __call__(self, text: str | tuple[str, ...]) -> TaggedText: ...
@@ -81,9 +85,10 @@ class Tag(Predictor):
     ) -> TaggedText | list[TaggedText]:
         """The tags of a text, or of each in a list.
 
-        A string is split as the tokenizer splits it, punctuation marks from words; a tuple of
-        strings (in a list, any sequence of them) is taken as it is, and `start` and `end` count
-        in the words joined by spaces. A text that is too long is taken in parts, each with as
+        A string is split as the tokenizer splits it, punctuation marks from words: finer than many
+        files of tagged words are ("U.S.A." is six words), so give words where you have them. A
+        tuple of strings (in a list, any sequence of them) is taken as it is, and `start` and `end`
+        count in the words joined by spaces. A text that is too long is taken in parts, each with as
         much around it as fits.
 
         Raises:
@@ -102,6 +107,13 @@ class Tag(Predictor):
         return self._tag(sentences, of_one_document=True)
 
     def _tag(self, texts: Sequence[Words], *, of_one_document: bool = False) -> list[TaggedText]:
+        context = self.usage is not None and self.usage.document_context
+        if context and not of_one_document and not self._warned:
+            self._warned = True
+            logger.warning(
+                "the model learned sentences with those around them and reads these alone: give "
+                'documents (Tag.document, or the field "sentences" of JSON Lines)'
+            )
         check_strings([text if isinstance(text, (tuple, list)) else [text] for text in texts])
         splits = self._split(texts)
         found = iter(self._tags([words for _, words in splits if words], of_one_document))
@@ -155,16 +167,6 @@ class Tag(Predictor):
         ]
         entities = (TaggedEntity(t, split.text[start:end], start, end) for t, start, end in spans)
         return TaggedText(words, tuple(entities))
-
-
-def scheme_of(labels: Sequence[str]) -> Scheme | None:
-    """The scheme whose prefixes these labels have, None if they are no entity tags.
-
-    IOB1 is read as IOB2 is (see `entities_of`).
-    """
-    prefixes = {label.partition("-")[0] for label in labels if label != "O"}
-    schemes: tuple[Scheme, ...] = ("IOB2", "BIOES")
-    return next((scheme for scheme in schemes if prefixes <= set(PREFIXES[scheme])), None)
 
 
 def _joined(words: Sequence[str]) -> _Split:

@@ -27,12 +27,14 @@ class Usage:
     negative: of a model with one score, the probability of its one label: what it is called when
       that label does not hold; "" of the others.
     pairs: whether its texts were pairs; None where nobody said.
+    document_context: whether sentences were tagged with those of the document around them.
     """
 
     max_length: int
     spans: SpanUsage | None = None
     negative: str = ""
     pairs: bool | None = None
+    document_context: bool = False
 
 
 # Of Devlin et al.'s release, for models that come from elsewhere.

@@ -40,18 +40,21 @@ def write_model(
     origin: Mapping[str, str],
     work_dir: Path,
     *,
+    tokenizer: Tokenizer,
     best_step: int | None = None,
     usage: Usage | None = None,
 ) -> None:
     """Writes `model.json`: what the checkpoints beside it are parameters of.
 
-    origin: where they come from, for people and for model cards. best_step: of the checkpoint that
+    origin: where they come from, for people and for model cards. tokenizer: whose ids the model
+    reads, saved beside it and told by its fingerprint here. best_step: of the checkpoint that
     is to be used; None for the newest. usage: what predictors are to do as the run did; None for
     a model that was not fine-tuned here.
     """
     content = {
         "model": to_plain(config),
         "origin": dict(origin),
+        "tokenizer": tokenizer.fingerprint,
         "best_step": best_step,
         "usage": to_plain(usage),
     }
@@ -67,6 +70,30 @@ def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
     """
     file, content = work_dir / MODEL_NAME, _content(work_dir)
     return to_dataclass(ModelConfig, content["model"], f"{file}: model"), content["origin"]
+
+
+def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
+    """The tokenizer of the model in `work_dir`, whose encoder this is.
+
+    Raises:
+      ValueError: it is missing, damaged, or that of another model: it is not the one `write_model`
+        was given, or has more entries than the token table has rows.
+    """
+    directory = work_dir / TOKENIZER_NAME
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > encoder.vocab_size:
+        raise ValueError(
+            f"{directory} has {tokenizer.vocab_size:,} entries, the token table of the model in "
+            f"{work_dir} {encoder.vocab_size:,} rows: put back the tokenizer it learned with"
+        )
+    told = _content(work_dir).get("tokenizer", tokenizer.fingerprint)  # not told by early versions
+    if told != tokenizer.fingerprint:
+        raise ValueError(
+            f"{directory} is another tokenizer ({tokenizer.fingerprint[:12]}) than the model in "
+            f"{work_dir} learned with ({told[:12]}): its ids would mean other tokens. Put that one "
+            "back"
+        )
+    return tokenizer
 
 
 def read_usage(work_dir: Path) -> Usage | None:
@@ -158,13 +185,14 @@ def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
     Computed in `dtype` (see `ComputeConfig`), whatever it was trained in.
 
     Raises:
-      ValueError: it is no work directory, holds no finished checkpoint, or no such dtype.
+      ValueError: it is no work directory, holds no finished checkpoint or another model's
+        tokenizer, or no such dtype.
     """
     directory = Path(work_dir)
     config, _ = read_model(directory)
+    tokenizer = read_tokenizer(directory, config.encoder)
     compute = ComputeConfig(dtype=dtype).resolve(jax.default_backend(), config.encoder)
     params = load_model_parameters(directory, config, compute)
-    tokenizer = Tokenizer.load(directory / TOKENIZER_NAME)
     return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
 
 

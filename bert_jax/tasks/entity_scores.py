@@ -18,6 +18,19 @@ NO_TYPE = "_"
 Tags = Sequence[str]
 
 
+def scheme_of(labels: Sequence[str]) -> Scheme | None:
+    """The scheme whose prefixes these labels have, None if they are no entity tags.
+
+    IOB1 is read as IOB2 is (see `entities_of`).
+    """
+    parts = [label.partition("-") for label in labels if label != "O"]
+    if any(bool(hyphen) != bool(kind) for _, hyphen, kind in parts):
+        return None
+    prefixes = {prefix for prefix, _, _ in parts}
+    schemes: tuple[Scheme, ...] = ("IOB2", "BIOES")
+    return next((scheme for scheme in schemes if prefixes <= set(PREFIXES[scheme])), None)
+
+
 class Entity(NamedTuple):
     """Tokens `start` to `end`, the latter included, of a sequence."""
 

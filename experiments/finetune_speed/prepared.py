@@ -86,7 +86,7 @@ def write_examples(work: Work, data: Path, directory: Path) -> None:
 def write_features(directory: Path) -> None:
     """The tokens and targets that our run makes of the examples, for the other side to take."""
     config = load_config(FinetuneConfig, str(directory / "config.py"), [])
-    found = config.open(Tokenizer.load(directory / "ours/tokenizer"), train=True, test=False)
+    found = config.open(Tokenizer.load(directory / "ours/tokenizer"), ["train", "validation"])
     assert found.train is not None
     sets = {"train": found.train, "validation": found.validation["validation"].features}
     for name, features in sets.items():

@@ -75,7 +75,7 @@ def test_recipes_read_the_official_files(
 ) -> None:
     config = load(name, *(word.format(shared_data) for word in words))
     tokenizer = Tokenizer.load(shared_data / "vocab/bert-base-uncased")
-    data = config.open(tokenizer, train=False, test=True)
+    data = config.open(tokenizer, ["validation", "test"])
     for sets, examples in ((data.validation, validation), (data.test, test)):
         (found,) = sets.values()
         of_tags = getattr(found, "sentences", None)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax import AnswerQuestion, Classify, Embed, FillMask, NextSentence, Tag
+from bert_jax import AnswerQuestion, Choose, Classify, Embed, FillMask, NextSentence, Tag
 from bert_jax.cli import predict
 from bert_jax.cli.main import main
 from bert_jax.cli.predict_lines import chunks
@@ -116,6 +116,35 @@ def test_tags_and_answers(models, predicted):
     assert [each["text"] for each in line["candidates"]] == [c.text for c in expected.candidates]
 
 
+def test_documents_and_choices(models, predicted):
+    document = ["Matt lives here.", ["In", "Canada"], "He left."]
+    lines = predicted(
+        models["tagging"], text=objects({"sentences": document, "id": 1}, {"text": "He left."})
+    )
+    expected = Tag(models["tagging"]).document(document)
+    assert lines[0]["id"] == 1
+    assert [
+        [(word["text"], word["tag"]) for word in sentence["words"]]
+        for sentence in lines[0]["sentences"]
+    ] == [[(word.text, word.tag) for word in sentence.words] for sentence in expected]
+    assert [word["text"] for word in lines[1]["words"]] == ["He", "left", "."]
+    asked = {"context": "she takes", "choices": ["the ball", "a", "ran"]}
+    (line,) = predicted(models["multiple_choice"], text=objects(asked))
+    choice = Choose(models["multiple_choice"])(asked["context"], asked["choices"])
+    assert (line["index"], line["text"]) == (choice.index, choice.text)
+    assert line["probabilities"] == pytest.approx(choice.probabilities, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["test.tsv", "test.csv.xz"])
+def test_the_rows_of_a_table_are_not_taken_for_texts(models, refused, predicted, tmp_path, name):
+    source = tmp_path / name
+    text = b"index\tsentence\n0\ta fine film\n"
+    source.write_bytes(lzma.compress(text) if source.suffix == ".xz" else text)
+    words = (models["classification"], "--input", source)
+    assert "--unlabelled --data FILE" in refused(*words)
+    assert len(predicted(*words, "--format", "text")) == 2
+
+
 def test_a_dtype_is_handed_on(models, predicted):
     work_dir, text = models["classification"], "a fine film.\n"
     (found,) = predicted(work_dir, "--dtype", "bfloat16", text=text)
@@ -193,7 +222,14 @@ def test_a_device_is_written_to_and_not_replaced(models, predicted):
         ("tagging", b'{"text": "a"}\n[1]', "standard input:2: '[1]' is no JSON object; expected"),
         ("tagging", b'{"text": "a"}\n{"text": "\\ud800"}', "standard input:2: a lone surrogate at"),
         ("tagging", b'{"text": "a", "id": "\\ud800"}', "standard input:1: field 'id' holds a lone"),
-        ("multiple_choice", b"", "no task of its own here; --task embed gives"),
+        (
+            "multiple_choice",
+            b'{"context": "a", "choices": "b"}',
+            "field 'choices' is \"b\"; exp",
+        ),
+        ("multiple_choice", b'{"context": "a", "choices": ["b"]}', "1: expected a list of two cho"),
+        ("tagging", b'{"sentences": ["a", 1]}', "field 'sentences' is [\"a\", 1]; expected an ar"),
+        ("tagging", b'{"sentences": ["a", "\\ud800"]}', "input:1: sentence 1: a lone surrogate at"),
     ],
 )
 def test_a_wrong_line_is_named(models, refused, head, data, message):

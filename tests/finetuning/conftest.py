@@ -89,10 +89,11 @@ def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
         drawn = jax.jit(definition.init)(jax.random.key(seed))
         params = {name: np.asarray(x) for name, x in drawn.items()}
         save_parameters(directory / CHECKPOINTS_NAME, params, {})
-        write_model(config, {"command": "bert-jax pretrain"}, directory)
         vocabulary = directory / "vocab.txt"
         vocabulary.write_text("".join(f"{word}\n" for word in WORDS))
-        Tokenizer.load(vocabulary).save(directory / TOKENIZER_NAME)
+        tokenizer = Tokenizer.load(vocabulary)
+        write_model(config, {"command": "bert-jax pretrain"}, directory, tokenizer=tokenizer)
+        tokenizer.save(directory / TOKENIZER_NAME)
         return directory
 
     return make
@@ -124,7 +125,8 @@ def write_reviews(directory: Path, rng: random.Random, flipped: str = "") -> Non
         ]
         rows = (f"{text}\t{label}\n" for text, label in told)
         (directory / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
-    rows = (f"{i}\t{text}\n" for i, (text, _) in enumerate(reviews(rng, 11)))
+    # Numbered from the end: a submission is in the order of its numbers.
+    rows = (f"{10 - i}\t{text}\n" for i, (text, _) in enumerate(reviews(rng, 11)))
     (directory / "test.tsv").write_text("index\tsentence\n" + "".join(rows))
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
 from pathlib import Path
 
 import pytest
+
+from bert_jax import FillMask
+from bert_jax.data.tokenizer import Tokenizer
 
 from .conftest import squad
 
@@ -117,6 +122,15 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         ("glue", ["max_shapes=0"], "max_shapes=0: must be at least 1"),
         ("glue", ["num_epoch=1"], "config.num_epoch: no such key; nearest: num_epochs"),
         ("sigmoid", ["glue.task=MNLI"], "sigmoid=True is for two labels, which MNLI has not"),
+        ("spans", ["head_dropout=0.5"], "head_dropout=0.5: head='span' has no dropout of its own"),
+        ("glue", ["head_dropout=1"], "head_dropout=1.0: expected 0 <= x < 1, or -1"),
+        ("spans", ["spans.n_best=0"], "n_best=0: must be at least 1"),
+        ("spans", ["spans.max_answer_length=-3"], "max_answer_length=-3: must be at least 1"),
+        (
+            "regression",
+            ["sentences.files.labels=('a', 'b', 'c')", "sentences.metrics=('f1',)"],
+            "'f1' is that of the second of two labels, not of ('a', 'b', 'c'); expected 'macro_f1'",
+        ),
         ("spans", ["max_length=10"], "max_length 10 leaves 3 tokens of the passage"),
     ],
 )
@@ -140,6 +154,32 @@ def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
     for checkpoint in (empty / "checkpoints").iterdir():
         checkpoint.rename(tmp_path / "elsewhere")
     assert "holds no finished checkpoint" in refused("glue", init=empty)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["one", "two", "three"], "is another tokenizer ("),
+        ([f"word{number}" for number in range(200)], "has 205 entries, the token table of the"),
+    ],
+)
+def test_a_model_with_another_ones_tokenizer_is_refused(
+    refused, bert_jax_here, make_source, words, message
+):
+    """Its ids would mean other tokens, or none: a lookup beyond the table is not told."""
+    work_dir = make_source()
+    shutil.rmtree(work_dir / "tokenizer")
+    vocabulary = work_dir / "other.txt"
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary.write_text("".join(f"{word}\n" for word in [*specials, *words]))
+    Tokenizer.load(vocabulary).save(work_dir / "tokenizer")
+    assert message in refused("glue", init=work_dir)
+    exported = ("--format", "stablehlo", "--output", work_dir / "out")
+    for verb in (["export", work_dir, *exported], ["predict", work_dir]):
+        finished = bert_jax_here(*verb)
+        assert finished.code == 2 and message in finished.errors
+    with pytest.raises(ValueError, match=re.escape(message)):
+        FillMask(work_dir)
 
 
 @pytest.mark.parametrize("top", [1, 2])

@@ -60,7 +60,7 @@ def test_smaller_batches_of_long_rows_give_the_same(whole, monkeypatch):
     from bert_jax.finetuning import scoring
 
     evaluation = open_evaluation(whole, None, None)
-    (examples,) = evaluation.data.validation.values()
+    (examples,) = evaluation.sets.values()
     scorer = evaluation.scorer
     step, shapes = scorer.step, []
 
@@ -86,7 +86,7 @@ def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
     from bert_jax.cli.evaluate_run import open_evaluation
 
     evaluation = open_evaluation(whole, None, None)
-    (examples,) = evaluation.data.validation.values()
+    (examples,) = evaluation.sets.values()
     features: Features = examples.features
     logits, loss = evaluation.scorer.logits(evaluation.params, features)
     assert logits.shape == (21, 2) and np.isfinite(logits).all()

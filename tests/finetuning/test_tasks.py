@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from .conftest import history, scores
+from bert_jax.data.finetuning.tags import TagFiles
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.tags import TagsConfig, TagSet, open_tags
+
+from .conftest import GOOD, history, scores
 
 # What a model that has understood the task gets.
 LEARNED = {
@@ -24,6 +30,46 @@ MORE = {
 }
 
 
+def _told_of_reviews(root: Path, predictions: Path) -> tuple[list, list]:
+    rows = [line.split("\t") for line in (root / "reviews/test.tsv").read_text().splitlines()[1:]]
+    right = {int(index): int(bool(set(text.split()) & set(GOOD))) for index, text in rows}
+    lines = (predictions / "SST-2.tsv").read_text().splitlines()[1:]
+    return lines, [f"{index}\t{right[index]}" for index in sorted(right)]
+
+
+def _told_of_choices(root: Path, predictions: Path) -> tuple[list, list]:
+    def column(file: Path, name: str) -> list[str]:
+        with file.open(newline="") as rows:
+            return [row[name] for row in csv.DictReader(rows)]
+
+    return column(predictions / "test.csv", "pred"), column(root / "choices/test.csv", "label")
+
+
+def _told_of_tags(root: Path, predictions: Path) -> tuple[list, list]:
+    rows = [line.split("\t") for line in (predictions / "test.txt").read_text().splitlines()]
+    asked = (root / "tagged/test.txt").read_text().splitlines()
+    assert ["\t".join(row[:2]) for row in rows if row != [""]] == [x for x in asked if x]
+    return [row[2:] for row in rows], [row[1:2] for row in rows]
+
+
+def _told_of_questions(root: Path, predictions: Path) -> tuple[list, list]:
+    (article,) = json.loads((root / "questions/test.json").read_text())["data"]
+    asked = [question for paragraph in article["paragraphs"] for question in paragraph["qas"]]
+    told = json.loads((predictions / "test.json").read_text())
+    right = [(each["id"], each["answers"][0]["text"]) for each in asked]
+    return [(each["id"], told[each["id"]]) for each in asked], right
+
+
+# What a test set's predictions say, and what is right.
+TOLD = {
+    "glue": _told_of_reviews,
+    "sigmoid": _told_of_reviews,
+    "choices": _told_of_choices,
+    "tags": _told_of_tags,
+    "spans": _told_of_questions,
+}
+
+
 @pytest.mark.parametrize("task", LEARNED)
 def test_a_task_is_learned_and_its_evaluation_is_the_runs(
     toy, bert_jax_here, tmp_path: Path, task: str
@@ -37,8 +83,15 @@ def test_a_task_is_learned_and_its_evaluation_is_the_runs(
     assert {
         k: v for k, v in history(work_dir)["evaluation", found["step"]].items() if k != "step"
     } == found["scores"]
-    for file in found["predictions"]:
-        assert Path(file).is_file()
+    if task != "regression":  # which has no test set
+        told, right = TOLD[task](toy.root, work_dir / "predictions")
+        assert len(told) == len(right) > 4
+        assert told == right
+        again = tmp_path / "again"
+        words = ("evaluate", work_dir, "--unlabelled", "--predictions", again)
+        assert bert_jax_here(*words).code == 0
+        for file in map(Path, found["predictions"]):
+            assert (again / file.name).read_bytes() == file.read_bytes()
 
     output = tmp_path / "scores.json"
     words = ("evaluate", work_dir, "--output", output, "--predictions", tmp_path / "predicted")
@@ -49,3 +102,28 @@ def test_a_task_is_learned_and_its_evaluation_is_the_runs(
     assert again["sets"]["validation"]["scores"] == found["scores"]
     assert again["sets"]["validation"]["examples"] >= 21
     assert f"step {found['step']}" in finished.output
+
+
+def test_tags_as_they_are_written_still_have_entities(toy, tmp_path: Path) -> None:
+    """BIOES, not made IOB2: scores are of entities all the same, and in every scheme equal."""
+    text = "matt\tS-PER\nwent\tO\nnew\tB-LOC\nyork\tE-LOC\n\nrome\tS-LOC\n"
+    file = tmp_path / "tags.txt"
+    file.write_text(text)
+    tokenizer = Tokenizer.load(toy.source / "tokenizer")
+    found = {}
+    for learn_as in ("as_written", "IOB2"):
+        files = TagFiles(train=str(file), validation=str(file), learn_as=learn_as)
+        data = open_tags(TagsConfig(files), tokenizer, 32, ["train", "validation"])
+        assert data.primary == "f1"
+        examples = data.validation["validation"]
+        assert isinstance(examples, TagSet)
+        labels = examples.windows.labels
+        assert ("S-PER" in labels) == (learn_as == "as_written")
+        # Right but for the last entity, which is missed.
+        logits = np.zeros((len(examples.features.sequences.token_ids), len(labels)), np.float32)
+        gold = examples.features.token_targets["labels"].copy()
+        gold[examples.windows.positions[-1]] = labels.index("O")
+        logits[np.arange(len(gold)), gold] = 1
+        found[learn_as] = examples.scores(logits)
+    assert found["as_written"] == found["IOB2"]
+    assert found["IOB2"]["precision"] == 1.0 and found["IOB2"]["recall"] == pytest.approx(2 / 3)

@@ -11,7 +11,7 @@ from bert_jax import Classify
 from bert_jax.cli.main import main
 from bert_jax.inference.texts import UnusableText
 from bert_jax.inference.usage import Usage
-from bert_jax.inference.work_dir import read_model, write_model
+from bert_jax.inference.work_dir import read_model, read_tokenizer, write_model
 
 from ..interop.conftest import make
 
@@ -68,7 +68,9 @@ def biased(tmp_path, biases, usage=None):
     model.save_pretrained(theirs)
     assert main(["import", str(theirs), "--output", str(ours)]) == 0
     if usage is not None:
-        write_model(*read_model(ours), ours, usage=usage)
+        config, origin = read_model(ours)
+        tokenizer = read_tokenizer(ours, config.encoder)
+        write_model(config, origin, ours, tokenizer=tokenizer, usage=usage)
     return Classify(ours)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 import transformers
 
 from bert_jax import Tag
-from bert_jax.inference.tag import scheme_of
 from bert_jax.inference.texts import UnusableText
+from bert_jax.tasks.entity_scores import scheme_of
 
 TEXTS = [
     "Matt lives in Canada, and Sinan in California.",
@@ -128,6 +131,19 @@ def test_a_long_text_is_tagged_to_its_end(tag, pipeline):
         assert [word.probability for word in found.words] == pytest.approx(
             [word.probability for word in expected], abs=1e-6
         )
+
+
+def test_sentences_alone_where_documents_were_learned_are_told_of_once(both, tmp_path, caplog):
+    model = shutil.copytree(both("tagging").ours, tmp_path / "model")
+    content = json.loads((model / "model.json").read_text())
+    content["usage"] = {"max_length": 40, "document_context": True}
+    (model / "model.json").write_text(json.dumps(content))
+    tag = Tag(model)
+    tag.document(TEXTS)
+    assert not caplog.records
+    tag(TEXTS), tag(TEXTS[0])
+    (told,) = caplog.messages
+    assert "the model learned sentences with those around them" in told
 
 
 def test_labels_say_whether_there_are_entities(both, tag):

@@ -99,8 +99,9 @@ def test_models_that_hugging_face_has_not(form, encoder, tmp_path, make_bert, be
     }
     ours, out = tmp_path / "ours", tmp_path / "out"
     save_parameters(ours / "checkpoints", params, {})
-    write_model(config, {}, ours)
-    Tokenizer.load(make_bert() / "vocab.txt").save(ours / TOKENIZER_NAME)
+    tokenizer = Tokenizer.load(make_bert() / "vocab.txt")
+    write_model(config, {}, ours, tokenizer=tokenizer)
+    tokenizer.save(ours / TOKENIZER_NAME)
     words = ("export", ours, "--format", form, "--output", out, "--hidden-states")
     assert bert_jax_here(*words).code == 0
     assert "hidden_1" in agree(open_side(out), open_side(ours), 40, 9)

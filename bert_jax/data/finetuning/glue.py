@@ -105,17 +105,19 @@ def glue_task(name: str) -> GlueTask:
     return GLUE_TASKS[name]
 
 
-def glue_files(task_name: str, where: str) -> GlueFiles:
+def glue_files(task_name: str, where: str, tfds_data_dir: str = "") -> GlueFiles:
     """The files of a task in its official directory, or in TensorFlow Datasets.
 
     where: the task's own directory, with train.tsv in it (files may be packed: train.tsv.xz), or
-    "tfds:glue/CONFIG[:VERSION]". Validation sets are called "validation", MNLI's
-    "validation_matched" and "validation_mismatched"; test sets as the submissions of their
-    predictions, "CoLA", "MNLI-m" and "MNLI-mm". ValueError for an unknown task or another
+    "tfds:glue/CONFIG[:VERSION]", kept in tfds_data_dir ("" for TFDS's default). Validation sets are
+    called "validation", MNLI's "validation_matched" and "validation_mismatched"; test sets as the
+    submissions of their predictions, "CoLA", "MNLI-m", "MNLI-mm". ValueError: unknown or another
     task's TFDS config.
     """
     task = glue_task(task_name)
-    return _tfds_files(task, where) if is_tfds(where) else _directory_files(task, where)
+    if is_tfds(where):
+        return _tfds_files(task, where, tfds_data_dir)
+    return _directory_files(task, where)
 
 
 def submission_names(task: GlueTask) -> tuple[str, ...]:
@@ -157,7 +159,7 @@ def _suffixes(task: GlueTask) -> list[str]:
     return [f"_{part}" for part in task.parts] or [""]
 
 
-def _tfds_files(task: GlueTask, where: str) -> GlueFiles:
+def _tfds_files(task: GlueTask, where: str, data_dir: str) -> GlueFiles:
     expected = f"{TFDS_PREFIX}glue/{task.tfds_config}"
     if not re.fullmatch(rf"{re.escape(expected)}(:\d+\.\d+\.\d+)?", where):
         raise ValueError(f"{task.name} is {expected}, got {where!r}; give it without a split")
@@ -165,6 +167,7 @@ def _tfds_files(task: GlueTask, where: str) -> GlueFiles:
         "first": task.tfds_columns[0],
         "second": task.tfds_columns[1],
         "index": "idx",
+        "form": TableFormat(tfds_data_dir=data_dir),
         "labels": task.label_names or task.labels,
     }
     suffixes = _suffixes(task)
@@ -183,11 +186,25 @@ def _tfds_files(task: GlueTask, where: str) -> GlueFiles:
     )
 
 
-def write_glue_submission(task: GlueTask, predictions: Sequence[float], file: Path) -> None:
-    """Writes the predictions of a test set, in its order, as gluebenchmark.com takes them.
+def check_submission_ids(ids: Sequence[str], places: Sequence[str]) -> None:
+    """Refuses a test set whose index column is not a number of its own for every row."""
+    seen: dict[int, str] = {}
+    for index, place in zip(ids, places, strict=True):
+        if not (index.isascii() and index.isdigit()):
+            raise ValueError(f"{place}: index {index!r}; expected a whole number from 0 on")
+        if (before := seen.setdefault(int(index), place)) != place:
+            raise ValueError(f"{place}: index {index!r} is that of {before} too")
 
-    predictions: places in `task.labels`; of STS-B numbers, written within 0 to 5. The file's name
-    must be that of a submission ("CoLA.tsv", "MNLI-m.tsv").
+
+def write_glue_submission(
+    task: GlueTask, predictions: Sequence[float], ids: Sequence[str], file: Path
+) -> None:
+    """Writes the predictions of a test set as gluebenchmark.com takes them, in order of `ids`.
+
+    predictions: places in `task.labels`; of STS-B numbers, written within 0 to 5. ids: what the
+    index column has for each, which `check_submission_ids` has seen: TensorFlow Datasets has rows
+    in another order than the official files. The file's name must be that of a submission
+    ("CoLA.tsv", "MNLI-m.tsv").
 
     Raises:
         ValueError: another file name, no predictions, one that is no place of a label or not
@@ -198,9 +215,8 @@ def write_glue_submission(task: GlueTask, predictions: Sequence[float], file: Pa
         raise ValueError(f"{file}: a submission of {task.name} is called {' or '.join(names)}")
     if not len(predictions):
         raise ValueError(f"{file}: no predictions to write")
-    lines = [
-        f"{index}\t{_submitted(task, value, index)}\n" for index, value in enumerate(predictions)
-    ]
+    rows = sorted(zip(map(int, ids), predictions, strict=True))
+    lines = [f"{index}\t{_submitted(task, value, index)}\n" for index, value in rows]
     write_file(file, "index\tprediction\n" + "".join(lines))
 
 

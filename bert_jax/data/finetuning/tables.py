@@ -46,6 +46,8 @@ class TableFormat:
             raise ValueError("header is False; the fields of JSON Lines always have names")
 
 
+# Characters: Python's module refuses longer cells than 131,072 otherwise, the whole process's.
+_LONGEST_CELL = 2**31 - 1
 # What a row with more columns than the first line of {} asks for.
 _TOO_MANY = {
     "csv": 'the first line has {}: put a text that holds commas between quotes ("...")',
@@ -188,6 +190,7 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _csv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
+    csv.field_size_limit(_LONGEST_CELL)
     reader = csv.reader(file_lines(path), strict=True)
     while True:
         number = reader.line_num + 1

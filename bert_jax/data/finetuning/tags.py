@@ -29,9 +29,11 @@ class TagFiles:
 
     kind: "columns", a word a line, columns between tabs or, in a line without one, spaces, a blank
     line after every sentence; or "conllu". tag: the tag's column; "" for the last one, "UPOS" in
-    CoNLL-U; columns go by number, "0" the first, in CoNLL-U by name. The word is the first column,
-    FORM in CoNLL-U. learn_as: "IOB2" recognises the scheme of entity tags, refuses mixed ones and
-    makes them IOB2; "as_written" takes tags for classes. labels: () to collect them from train.
+    CoNLL-U; columns go by number, "0" the first, in CoNLL-U by name. word: the word's column; ""
+    for the first, FORM of CoNLL-U. comment: what lines begin with that are passed over, "" for
+    none: in most column files "#" is a word. learn_as: "IOB2" recognises the scheme of entity tags,
+    refuses mixed ones and makes them IOB2; "as_written" takes them as they are. labels: () to
+    collect them from train.
     """
 
     train: str = ""
@@ -39,6 +41,8 @@ class TagFiles:
     test: str = ""
     kind: Literal["columns", "conllu"] = "columns"
     tag: str = ""
+    word: str = ""
+    comment: str = ""
     learn_as: Literal["IOB2", "as_written"] = "IOB2"
     labels: tuple[str, ...] = ()
 
@@ -53,23 +57,29 @@ class TagFiles:
             raise ValueError(
                 f"tag is {self.tag!r}; expected one of {', '.join(_CONLLU_COLUMNS[2:])}"
             )
-        if self.kind == "columns" and self.tag and not (self.tag.isascii() and self.tag.isdigit()):
-            raise ValueError(f"tag is {self.tag!r}; expected the number of a column, such as '1'")
+        if self.kind == "conllu" and (self.word or self.comment):
+            raise ValueError("word and comment are for kind='columns'; CoNLL-U has its own")
+        for name, column in (("tag", self.tag), ("word", self.word)):
+            if self.kind == "columns" and column and not (column.isascii() and column.isdigit()):
+                raise ValueError(
+                    f"{name} is {column!r}; expected the number of a column, such as '1'"
+                )
+        if self.word and self.tag and int(self.word) == int(self.tag):
+            raise ValueError(f"word and tag are both column {self.tag}; expected two columns")
 
 
 @dataclass
 class TagSentences:
     """Sentences as they stand in a file.
 
-    words, places ("file:line") and lines (as written) are [sentences][words], and so are tags, None
-    where they were not read. documents: the document of every sentence, ascending; None if the file
+    words and places ("file:line") are [sentences][words], and so are tags, None where they were not
+    read. documents: the document of every sentence, ascending; None if the file
     does not say where documents begin.
     """
 
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
     places: list[list[str]] = field(default_factory=list)
-    lines: list[list[str]] = field(default_factory=list)
     documents: list[int] | None = None
 
     def __len__(self) -> int:
@@ -77,7 +87,8 @@ class TagSentences:
 
 
 class _Word(NamedTuple):
-    cells: list[str]  # the word first
+    text: str
+    cells: list[str]
     place: str
     line: str
 
@@ -97,16 +108,15 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
             tags of mixed schemes, a tag outside `files.labels`; names file, line and value.
     """
     path = find_file(split_path(files, split))
-    events = (_conllu_events if files.kind == "conllu" else _column_events)(path)
+    events = _conllu_events(path) if files.kind == "conllu" else _column_events(path, files)
     sentences = TagSentences(tags=[] if labelled else None)
     documents, document = [], 0
     for item in _sentences(events):
         if item is None:
             document += 1
             continue
-        sentences.words.append([word.cells[0] for word in item])
+        sentences.words.append([word.text for word in item])
         sentences.places.append([word.place for word in item])
-        sentences.lines.append([word.line for word in item])
         documents.append(document)
         if sentences.tags is not None:
             sentences.tags.append([_tag(word, files) for word in item])
@@ -148,19 +158,41 @@ def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
                 )
 
 
-def write_tags(sentences: TagSentences, predicted: Sequence[Sequence[str]], file: Path) -> None:
-    """Writes the lines of the words, the predicted tag behind each, a blank line a sentence.
+def write_tags(
+    files: TagFiles, sentences: TagSentences, predicted: Sequence[Sequence[str]], file: Path
+) -> None:
+    """Writes the lines that `sentences` were read from again, with the predicted tags.
 
-    What stands between columns is what the line itself has: tabs or spaces. CoNLL's scorer,
-    conlleval, takes the last two columns for the right tag and the predicted one.
+    Of column files the lines of words, the tag behind each, with what stands between its columns,
+    tabs or spaces, and a blank line a sentence: CoNLL's scorer, conlleval, takes the last two
+    columns for the right tag and the predicted one. Of CoNLL-U all lines, the tag in its column,
+    as the scorer of Universal Dependencies takes them.
+
+    Raises:
+        ValueError: the file is no longer as it was read.
     """
-    assert len(predicted) == len(sentences)
-    parts = []
-    for lines, tags in zip(sentences.lines, predicted, strict=True):
-        for line, tag in zip(lines, tags, strict=True):
-            parts.append(f"{line}{_separator(line)}{tag}\n")
-        parts.append("\n")
-    write_file(file, "".join(parts))
+    source = Path(sentences.places[0][0].rpartition(":")[0])
+    lines = [raw.rstrip("\r\n") for raw in file_lines(source)]
+    written = []
+    for places, words, tags in zip(sentences.places, sentences.words, predicted, strict=True):
+        for place, word, tag in zip(places, words, tags, strict=True):
+            number = int(place.rpartition(":")[2]) - 1
+            if number >= len(lines) or word not in lines[number]:
+                raise ValueError(f"{place}: {word!r} stood here; {source} has changed since then")
+            lines[number] = _tagged(lines[number], tag, files)
+            written.append(lines[number])
+        written.append("")
+    content = lines if files.kind == "conllu" else written
+    write_file(file, "".join(f"{line}\n" for line in content))
+
+
+def _tagged(line: str, tag: str, files: TagFiles) -> str:
+    if files.kind == "conllu":
+        cells = line.split("\t")
+        cells[_CONLLU_COLUMNS.index(files.tag or "UPOS")] = tag
+        return "\t".join(cells)
+    line = line.rstrip(" \t")
+    return f"{line}{_separator(line)}{tag}"
 
 
 def _separator(line: str) -> str:
@@ -183,15 +215,17 @@ def _sentences(events: Iterator[_Word | _End]) -> Iterator[list[_Word] | None]:
         yield sentence
 
 
-def _column_events(path: Path) -> Iterator[_Word | _End]:
-    width = 0
+def _column_events(path: Path, files: TagFiles) -> Iterator[_Word | _End]:
+    width, column = 0, int(files.word or 0)
     for number, raw in enumerate(file_lines(path), 1):
         line, place = raw.rstrip(" \t\r\n"), f"{path}:{number}"
         cells = line.split("\t") if "\t" in line else re.split(" +", line)
         if not line:
             yield _End.SENTENCE
             continue
-        if cells[0] == _DOCUMENT_MARK:
+        if files.comment and line.startswith(files.comment):
+            continue
+        if _DOCUMENT_MARK in (cells[0], cells[column] if column < len(cells) else ""):
             yield _End.DOCUMENT
             continue
         width = width or len(cells)
@@ -199,8 +233,8 @@ def _column_events(path: Path) -> Iterator[_Word | _End]:
             raise ValueError(
                 f"{place}: {line[:80]!r} has {len(cells)} columns, the lines before have {width}"
             )
-        _check_word(cells[0], place)
-        yield _Word(cells, place, line)
+        _check_word(cells, column, place)
+        yield _Word(cells[column], cells, place, line)
 
 
 def _conllu_events(path: Path) -> Iterator[_Word | _End]:
@@ -220,21 +254,25 @@ def _conllu_events(path: Path) -> Iterator[_Word | _End]:
                 f"{len(_CONLLU_COLUMNS)} of CoNLL-U, between tabs"
             )
         if re.fullmatch(r"\d+", cells[0]):
-            _check_word(cells[1], place)
-            yield _Word(cells[1:], place, line)
+            _check_word(cells, 1, place)
+            yield _Word(cells[1], cells, place, line)
         elif not re.fullmatch(r"\d+[-.]\d+", cells[0]):
             raise ValueError(f"{place}: ID {cells[0]!r}; expected a number, '1-2' or '1.1'")
 
 
-def _check_word(word: str, place: str) -> None:
-    if not word:
-        raise ValueError(f"{place}: the line begins without a word; expected one in its column")
+def _check_word(cells: Sequence[str], column: int, place: str) -> None:
+    if column >= len(cells) or not cells[column]:
+        raise ValueError(
+            f"{place}: the line has no word in column {column}, counted from 0; expected one"
+        )
 
 
 def _tag(word: _Word, files: TagFiles) -> str:
     if files.kind == "conllu":
-        return word.cells[_CONLLU_COLUMNS.index(files.tag or "UPOS") - 1]
+        return word.cells[_CONLLU_COLUMNS.index(files.tag or "UPOS")]
     column = int(files.tag) if files.tag else max(1, len(word.cells) - 1)
+    if column == int(files.word or 0):
+        raise ValueError(f"{word.place}: the last column is that of the words; name the tag's")
     if column >= len(word.cells) or not word.cells[column]:
         raise ValueError(
             f"{word.place}: {word.line[:80]!r} has no tag: expected it in column {column}, counted "

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.data.finetuning.glue import (
     GLUE_TASKS,
+    check_submission_ids,
     glue_files,
     glue_task,
     submission_names,
@@ -194,7 +195,8 @@ def test_metrics_are_those_of_the_paper() -> None:
     ],
 )
 def test_submissions(tmp_path: Path, task: str, file: str, predictions, lines) -> None:
-    write_glue_submission(glue_task(task), predictions, tmp_path / file)
+    ids = [str(index) for index in range(len(predictions))]
+    write_glue_submission(glue_task(task), predictions, ids, tmp_path / file)
     expected = "\n".join(["index\tprediction", *lines]) + "\n"
     assert (tmp_path / file).read_text() == expected
 
@@ -211,7 +213,8 @@ def test_submissions(tmp_path: Path, task: str, file: str, predictions, lines) -
 )
 def test_bad_submissions_are_refused(tmp_path: Path, task, file, predictions, message) -> None:
     with pytest.raises(ValueError, match=message):
-        write_glue_submission(glue_task(task), predictions, tmp_path / file)
+        ids = [str(index) for index in range(len(predictions))]
+        write_glue_submission(glue_task(task), predictions, ids, tmp_path / file)
 
 
 def test_unknown_names_are_refused() -> None:
@@ -221,3 +224,23 @@ def test_unknown_names_are_refused() -> None:
         with pytest.raises(ValueError, match="CoLA is tfds:glue/cola, got"):
             glue_files("CoLA", where)
     assert glue_files("CoLA", "tfds:glue/cola:2.0.0").train.train == "tfds:glue/cola:2.0.0:train"
+
+
+def test_a_submission_is_in_the_order_of_its_numbers(tmp_path: Path) -> None:
+    """TensorFlow Datasets has the rows of a test set in an order of its own."""
+    file = tmp_path / "SST-2.tsv"
+    write_glue_submission(glue_task("SST-2"), [0, 0, 1, 0], ["2", "0", "10", "1"], file)
+    assert file.read_text() == "index\tprediction\n0\t0\n1\t0\n2\t0\n10\t1\n"
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["0", "a"], "b: index 'a'; expected a whole number from 0 on"),
+        (["0", "-1"], "b: index '-1'; expected a whole number"),
+        (["3", "03"], "b: index '03' is that of a too"),
+    ],
+)
+def test_numbers_of_a_test_set_are_checked(ids: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_submission_ids(ids, ["a", "b"])

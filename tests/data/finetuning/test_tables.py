@@ -69,6 +69,13 @@ def test_packed_files_are_found_by_the_plain_name(tmp_path: Path, suffix, pack) 
         read_table(str(tmp_path / "b.tsv"), TSV, ["text"])
 
 
+def test_a_text_of_csv_may_be_long(tmp_path: Path) -> None:
+    """Longer than what Python's module takes unless told otherwise, 131,072 characters."""
+    path, text = tmp_path / "a.csv", "a, b " * 30_000
+    path.write_text(f'text,label\n"{text}",1\n')
+    assert read_table(str(path), CSV, ["text"]).columns["text"] == [text]
+
+
 def test_csv_is_that_of_python(tmp_path: Path) -> None:
     rows = [*ROWS, ["two\nlines", "1"], ["after", "0"]]
     path = tmp_path / "a.csv"

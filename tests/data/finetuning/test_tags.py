@@ -119,30 +119,62 @@ def test_predictions_stand_behind_the_lines(tmp_path: Path) -> None:
     for text, options in [
         (CONLL_2003, {}),
         (CONLL_2003.replace(" ", "\t"), {}),
-        (CONLLU, {"kind": "conllu"}),
     ]:
         sentences = tags_of_text(tmp_path, text, **options)
         predicted = [[f"T{word}" for word in range(len(words))] for words in sentences.words]
-        write_tags(sentences, predicted, tmp_path / "out.txt")
         out = tmp_path / "out.txt"
-        if options:
-            cells = [line.split("\t") for line in out.read_text().splitlines() if line]
-            assert [(row[1], row[10]) for row in cells] == [
-                ("Do", "T0"),
-                ("n't", "T1"),
-                ("go !", "T2"),
-            ]
-            continue
+        write_tags(TagFiles(test=str(out)), sentences, predicted, out)
         again = read_tags(TagFiles(test=str(out)), "test", labelled=True)
         assert again.words == sentences.words and again.tags == predicted
         gold = read_tags(TagFiles(test=str(out), tag="3"), "test", labelled=True)
         assert gold.tags == sentences.tags
 
 
+@pytest.mark.parametrize(("tag", "column"), [("", 3), ("XPOS", 4)])
+def test_predictions_for_conllu_are_conllu(tmp_path: Path, tag: str, column: int) -> None:
+    """All is as it was, comments, ranges and empty nodes too, but the column of the tag."""
+    sentences = tags_of_text(tmp_path, CONLLU, kind="conllu", tag=tag)
+    out = tmp_path / "out.conllu"
+    files = TagFiles(test=str(out), kind="conllu", tag=tag)
+    write_tags(files, sentences, [["T0", "T1", "T2"]], out)
+    expected = [line.split("\t") for line in CONLLU.splitlines()]
+    for number, row in enumerate((3, 4, 6)):
+        expected[row][column] = f"T{number}"
+    assert out.read_text() == "".join("\t".join(row) + "\n" for row in expected)
+    assert read_tags(files, "test", labelled=True).tags == [["T0", "T1", "T2"]]
+
+
+def test_a_file_that_changed_since_it_was_read_is_not_written_over(tmp_path: Path) -> None:
+    sentences = tags_of_text(tmp_path, "a O\nb O\n")
+    (tmp_path / "train.txt").write_text("a O\n\nb O\n")
+    with pytest.raises(ValueError, match="train.txt:2: 'b' stood here; .* has changed since"):
+        write_tags(TagFiles(test="x"), sentences, [["X", "Y"]], tmp_path / "out.txt")
+
+
+GERMEVAL = """#\thttp://de.wikipedia.org/wiki/x [2009-10-17]
+1\tAufgrund\tO\tO
+2\tBerlins\tB-LOC\tO
+
+"""
+
+
+def test_the_word_may_stand_in_any_column(tmp_path: Path) -> None:
+    named = {"word": "1", "tag": "2", "comment": "#\t"}
+    sentences = tags_of_text(tmp_path, GERMEVAL, **named)
+    assert sentences.words == [["Aufgrund", "Berlins"]]
+    assert sentences.tags == [["O", "B-LOC"]]
+    out = tmp_path / "out.txt"
+    write_tags(TagFiles(test="x", **named), sentences, [["X", "Y"]], out)
+    assert out.read_text() == "1\tAufgrund\tO\tO\tX\n2\tBerlins\tB-LOC\tO\tY\n\n"
+    with pytest.raises(ValueError, match="train.txt:1: the last column is that of the words"):
+        tags_of_text(tmp_path, "1\ta\n", word="1")
+
+
 def test_words_alone_need_no_tags(tmp_path: Path) -> None:
     sentences = tags_of_text(tmp_path, "# \na\n\nb\n", labelled=False)
     assert sentences.words == [["#", "a"], ["b"]] and sentences.tags is None
-    write_tags(sentences, [["X", "Y"], ["Z"]], tmp_path / "out.txt")
+    files = TagFiles(test="file")
+    write_tags(files, sentences, [["X", "Y"], ["Z"]], tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == "# X\na Y\n\nb Z\n\n"
 
 
@@ -152,14 +184,19 @@ def test_words_alone_need_no_tags(tmp_path: Path) -> None:
         ("a O\nb\n", {}, r"txt:2: 'b' has 1 columns, the lines before have 2"),
         ("a\nb\n", {}, r"txt:1: 'a' has no tag: expected it in column 1"),
         ("a O\n", {"tag": "2"}, r"txt:1: 'a O' has no tag: expected it in column 2"),
-        ("a\tO\n\tO\n", {}, r"txt:2: the line begins without a word"),
+        ("a\tO\n\tO\n", {}, r"txt:2: the line has no word in column 0, counted from 0"),
+        ("a O\nb O\n", {"word": "2", "tag": "1"}, r"txt:1: the line has no word in column 2"),
         ("\n \n", {}, "holds no sentence"),
         ("", {}, "holds no sentence"),
         ("a O\nb I-X\nc B-Y\n", {}, r"mixed tag schemes: .*txt:3: 'B-Y' .*txt:2: 'I-X'"),
         ("a O\nb B-Y\n", {"labels": ("O", "B-X")}, r"txt:2: tag 'B-Y'; expected one of 'O', 'B-X'"),
         ("1\ta\n", {"kind": "conllu"}, r"txt:1: .* has 2 columns; expected the 10"),
         (CONLLU.replace("2.1", "2a"), {"kind": "conllu"}, r"txt:6: ID '2a'"),
-        (CONLLU.replace("go !", ""), {"kind": "conllu"}, r"txt:7: the line begins without a word"),
+        (
+            CONLLU.replace("go !", ""),
+            {"kind": "conllu"},
+            r"txt:7: the line has no word in col",
+        ),
     ],
 )
 def test_bad_files_are_refused_by_line(tmp_path: Path, text: str, options, message: str) -> None:
