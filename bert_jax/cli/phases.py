@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ from bert_jax.training.step import EvaluationStep
 
 @dataclass(frozen=True)
 class PhaseCorpus:
-    """The corpus of one phase, opened."""
+    """The corpus of one phase, opened. first_epoch: of it that no phase before has begun."""
 
     name: str
     first_step: int
@@ -33,6 +35,7 @@ class PhaseCorpus:
     train: Corpus
     held_out: Corpus
     tokenizer: Tokenizer
+    first_epoch: int = 0
 
 
 def open_corpora(config: PretrainConfig) -> list[PhaseCorpus]:
@@ -41,7 +44,7 @@ def open_corpora(config: PretrainConfig) -> list[PhaseCorpus]:
     Raises:
       ValueError: a corpus is absent, unfinished or damaged, or its tokenizer is.
     """
-    return [
+    found = [
         PhaseCorpus(
             name,
             first,
@@ -52,6 +55,13 @@ def open_corpora(config: PretrainConfig) -> list[PhaseCorpus]:
         )
         for name, first, phase in config.ordered_phases()
     ]
+    begun: Counter[str] = Counter()  # epochs of each corpus
+    for number, corpus in enumerate(found):
+        fingerprint = corpus.train.manifest.fingerprint
+        found[number] = dataclasses.replace(corpus, first_epoch=begun[fingerprint])
+        seen = corpus.config.num_steps * corpus.config.batch_size
+        begun[fingerprint] += -(-seen // max(len(corpus.train), 1))
+    return found
 
 
 def facts(config: PretrainConfig, corpus: PhaseCorpus) -> PhaseFacts:
@@ -79,7 +89,10 @@ def facts(config: PretrainConfig, corpus: PhaseCorpus) -> PhaseFacts:
 
 def identity(config: PretrainConfig, corpora: list[PhaseCorpus]) -> dict[str, object]:
     """What a checkpoint must share with this run: model, seed, masking, corpora and batches."""
+    # A rate that changes with the run changes otherwise in a run of another length.
+    changing = {"total_steps": config.total_steps} if config.masking.final_rate else {}
     return {
+        **changing,
         "model": config.model_identity(),
         "optimizer": config.optimizer.name,
         "seed": config.seed,
@@ -91,6 +104,7 @@ def identity(config: PretrainConfig, corpora: list[PhaseCorpus]) -> dict[str, ob
                 "batch_size": corpus.config.batch_size,
                 "corpus": corpus.train.manifest.fingerprint,
                 "tokenizer": corpus.train.manifest.tokenizer_fingerprint,
+                **({"first_epoch": corpus.first_epoch} if corpus.first_epoch else {}),
             }
             for corpus in corpora
         },
@@ -129,6 +143,7 @@ def make_phase(
         local_rows=local_rows(mesh, phase.batch_size),
         first_step=corpus.first_step,
         run_steps=config.total_steps,
+        first_epoch=corpus.first_epoch,
     )
     held_out = EvaluationSource(
         ExampleSource(corpus.held_out, vocabulary, examples),

@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     MASK_REPLACEMENT = 7
     BATCH_ORDER = 8
     MASK_SPAN = 9
+    GROUP_ORDER = 10
 
 
 def hash_of(*parts: ArrayLike) -> NDArray[np.uint64]:

@@ -28,9 +28,9 @@ class Batches(Protocol):
 class BatchSource:
     """The batches of a run, by step: the rows of one process of a global batch.
 
-    Row r of step s is example (s * batch_size + r) of the endless sequence of epochs, so a step
-    sees the same whatever ran before it, and a process makes the rows that its devices need and no
-    others, however the mesh lays them out.
+    Row r of step s is example (s * batch_size + r) of the endless sequence of epochs from
+    `first_epoch` on, so a step sees the same whatever ran before it, and a process makes the rows
+    that its devices need and no others, however the mesh lays them out.
     """
 
     def __init__(
@@ -42,10 +42,12 @@ class BatchSource:
         local_rows: NDArray[np.int64] | None = None,
         first_step: int = 0,
         run_steps: int | None = None,
+        first_epoch: int = 0,
     ):
         """Describes `num_steps` batches of `batch_size` rows over all processes.
 
         Args:
+            first_epoch: of the examples, where those before it have been seen.
             first_step: of the run, which these steps are a part of, and run_steps: all it has; by
                 default they are all of it.
             local_rows: [R] the rows of each batch that are wanted here, ascending; by default all.
@@ -63,6 +65,7 @@ class BatchSource:
         self.num_steps = num_steps
         self.local_rows = rows
         self._first_step = first_step
+        self._first_epoch = first_epoch
         self._last_step = (num_steps if run_steps is None else run_steps) - 1
 
     def __len__(self) -> int:
@@ -82,7 +85,7 @@ class BatchSource:
         # Ascending rows: an epoch's are together. There are two where a batch straddles epochs,
         # more only where the corpus is smaller than the batch.
         parts = [
-            self.examples.examples(epoch, indices[epochs == epoch], progress)
+            self.examples.examples(self._first_epoch + epoch, indices[epochs == epoch], progress)
             for epoch in np.unique(epochs).tolist()
         ]
         return _concatenate(parts)

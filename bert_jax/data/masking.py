@@ -42,7 +42,7 @@ class MaskingConfig:
             (Joshi et al. 2020, section 3.1).
         num_maskings: 0 draws anew in every epoch (dynamic masking, Liu et al. 2019, section 4.1);
             n draws for n epochs, which then come again (static masking; the duplication factor of
-            BERT's release, 10 there), with their pairs, and of pairs in the same order.
+            BERT's release, 10 there), with their pairs, in another order.
     """
 
     rate: float = 0.15
@@ -91,7 +91,7 @@ class MaskingConfig:
                 "the rate does not change"
             )
         fractions = (self.mask_fraction, self.random_fraction)
-        if min(fractions) < 0 or sum(fractions) > 1 + 1e-9:
+        if not (min(fractions) >= 0 and sum(fractions) <= 1 + 1e-9):  # nan is neither
             raise ValueError(
                 f"mask_fraction {self.mask_fraction} and random_fraction {self.random_fraction} "
                 "must not be negative and add up to at most 1"

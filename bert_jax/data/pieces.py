@@ -12,6 +12,8 @@ from bert_jax.data.tokenizer_files import Kind
 from bert_jax.data.wordpiece_files import CONTINUATION, UNUSED
 
 _FILLERS = re.compile(r"madeupword\d{4}")  # of RoBERTa's vocabulary, up to a multiple of 8
+# Scripts without spaces between words, by what the names of their letters begin with.
+_WITHOUT_SPACES = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
 _BYTES = decoders.ByteLevel()
 
 
@@ -24,7 +26,8 @@ def continues_word(piece: str, kind: Kind) -> bool:
     """Whether a piece goes on with the word of the piece before it.
 
     WordPiece says so itself. In the others a word begins with its space or with punctuation, which
-    what follows without a space goes on with, as in the n-gram masking of ALBERT's release.
+    what follows without a space goes on with, as in the n-gram masking of ALBERT's release. Where a
+    script has no spaces between words every piece is a word: a line of it would be one otherwise.
     """
     match kind:
         case "wordpiece":
@@ -32,10 +35,18 @@ def continues_word(piece: str, kind: Kind) -> bool:
         case "byte_bpe":
             text = _BYTES.decode([piece])
             return not (piece.startswith(byte_bpe_files.SPACE) or text[:1].isspace()) and (
-                not _is_punctuation(text)
+                not _begins_word(text)
             )
         case "sentencepiece":
-            return not piece.startswith(sentencepiece_files.SPACE) and not _is_punctuation(piece)
+            return not piece.startswith(sentencepiece_files.SPACE) and not _begins_word(piece)
+
+
+def _begins_word(text: str) -> bool:
+    if _is_punctuation(text):
+        return True
+    # A mark alone goes on with the letter that it is written with.
+    script = unicodedata.name(text[:1], "").partition(" ")[0] if text else ""
+    return script in _WITHOUT_SPACES and unicodedata.category(text[0])[0] != "M"
 
 
 def _is_punctuation(text: str) -> bool:

@@ -17,8 +17,9 @@ from bert_jax.data.corpus import Corpus
 from bert_jax.data.hashing import Purpose, hash_of, permuted
 from bert_jax.data.masking import Masker, MaskingConfig, Predictions
 from bert_jax.data.packing import SPECIAL_TOKENS_PER_PIECE
-from bert_jax.data.pairs import Segments, draw_orders, draw_pairs, whole_pieces
+from bert_jax.data.pairs import Segments, draw_pairs, whole_pieces
 from bert_jax.data.records import RecordBatch, ranges
+from bert_jax.data.sentence_order import draw_orders
 from bert_jax.data.vocabulary import Vocabulary
 from bert_jax.objectives import SentencePairs
 
@@ -101,9 +102,7 @@ class ExampleSource:
         """
         slots, record_group = self._pool(indices)
         drawn = epoch % (self.config.masking.num_maskings or epoch + 1)
-        # Partners are drawn among records that stand together: pairs repeat in their order alone.
-        order = drawn if self.config.sentence_pairs == "next_sentence" else epoch
-        records = permuted(slots, len(self), self._key(Purpose.SHUFFLE, order))
+        records = self._records(slots, epoch, drawn)
         stage_done("order")
         blobs = self.corpus.read(records)
         stage_done("read")
@@ -111,10 +110,10 @@ class ExampleSource:
         self._check_fit(pool, records)
         stage_done("decode")
         key = hash_of(self._key(Purpose.EXAMPLE, drawn), records)
-        segments = self._segments(pool, record_group, key)
+        segments, tokens = self._segments(pool, record_group, key)
         stage_done("pair")
         slot = np.searchsorted(slots, indices)
-        rows = self._assemble(pool, segments, slot)
+        rows = self._assemble(pool, tokens, segments, slot)
         stage_done("assemble")
         predictions = self._masker.mask(rows.token_ids, key[slot], progress)
         stage_done("mask")
@@ -144,6 +143,21 @@ class ExampleSource:
         batch["token_ids"][:] = self.vocabulary.pad_id
         return batch
 
+    def _records(self, slots: NDArray[np.int64], epoch: int, drawn: int) -> NDArray[np.int64]:
+        """Returns the records of an epoch's places, which repeat the draws of epoch `drawn`."""
+        order = epoch
+        if self.config.sentence_pairs == "next_sentence":
+            # Partners are drawn among the records of a group: groups repeat, in another order.
+            order = drawn
+            group, within = np.divmod(slots, GROUP_SIZE)
+            num_alike = len(self) // GROUP_SIZE - 1  # the last takes in the remainder, and stays
+            if drawn != epoch and num_alike > 0:
+                moves = group < num_alike
+                key = self._key(Purpose.GROUP_ORDER, epoch)
+                group[moves] = permuted(group[moves], num_alike, key)
+                slots = group * GROUP_SIZE + within
+        return permuted(slots, len(self), self._key(Purpose.SHUFFLE, order))
+
     def _key(self, purpose: Purpose, epoch: int) -> NDArray[np.uint64]:
         return hash_of(self.config.seed, purpose, epoch)
 
@@ -163,23 +177,31 @@ class ExampleSource:
 
     def _segments(
         self, pool: RecordBatch, record_group: NDArray[np.int64], key: NDArray[np.uint64]
-    ) -> Segments:
+    ) -> tuple[Segments, NDArray[np.int32]]:
+        """Returns the segments of all pieces, and the tokens they are ranges of."""
+        capacity = self.length - SPECIAL_TOKENS_PER_PIECE
         match self.config.sentence_pairs:
             case "next_sentence":
-                return draw_pairs(pool, record_group, key)
+                return draw_pairs(pool, record_group, key, capacity), pool.tokens
             case "sentence_order":
-                return draw_orders(pool, key)
+                return draw_orders(pool, key, capacity)
             case "none":
-                return whole_pieces(pool)
+                return whole_pieces(pool), pool.tokens
 
-    def _assemble(self, pool: RecordBatch, segments: Segments, slot: NDArray[np.int64]) -> Rows:
+    def _assemble(
+        self,
+        pool: RecordBatch,
+        tokens: NDArray[np.int32],
+        segments: Segments,
+        slot: NDArray[np.int64],
+    ) -> Rows:
         """Lays out the records in these places of the pool, a row each."""
         first = np.searchsorted(pool.piece_record, slot)
         count = np.searchsorted(pool.piece_record, slot, side="right") - first
         row = np.repeat(np.arange(len(slot)), count)
         shape = (len(slot), self.length, self.corpus.manifest.max_pieces)
         segments = segments.take(ranges(first, count))
-        rows = assemble_rows(pool.tokens, segments, row, shape, self.vocabulary)
+        rows = assemble_rows(tokens, segments, row, shape, self.vocabulary)
         return join_documents(rows, self.vocabulary) if self.config.join_documents else rows
 
     def _check_fit(self, pool: RecordBatch, records: NDArray[np.int64]) -> None:

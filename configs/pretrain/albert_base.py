@@ -3,8 +3,13 @@ r"""ALBERT-base as published (Lan et al. 2020, "ALBERT", section 4.1): 12 millio
 125,000 steps of 4,096 sequences of up to 512 tokens, LAMB at 0.00176. One layer's parameters for
 all 12, tables of 128 features (section 3.1), a SentencePiece vocabulary of 30,000, runs of up to
 three words masked together, and for the pairs two consecutive segments, swapped half of the time
-(section 3.1, "inter-sentence coherence loss"). Its released code warms up for 3,125 steps; dropout
+(section 3.1, "inter-sentence coherence loss"). Its released code warms up for 3,125 steps, decays
+by 0.01, clips gradients at 1 and predicts as BERT does (15 %; 80 % masked, 10 % replaced); dropout
 0.1 as in its first release.
+
+Otherwise than there: every row is filled (there a tenth are shorter, at random, section 4.1), and
+where a row ends or begins in the middle of a sentence, that sentence stays where it is when the
+others change places: an end that breaks off would tell the order.
 
 Corpus (Wikipedia and BooksCorpus in the paper):
     bert-jax train-tokenizer --kind sentencepiece --input TEXT --output corpora/albert-tokenizer

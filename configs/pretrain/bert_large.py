@@ -1,7 +1,13 @@
 r"""BERT-large as published (Devlin et al. 2019, section 3 and appendix A.2), in its two phases.
 
 1,000,000 steps of 256 sequences: 900,000 at length 128, then 100,000 at length 512. AdamW at 1e-4
-after 10,000 steps of warm-up, linear decay over both phases, decay 0.01, dropout 0.1.
+after 10,000 steps of warm-up, linear decay over both phases, betas 0.9 and 0.999, decay 0.01,
+dropout 0.1, GELU (A.2). 15 % of the tokens are predicted, 80 % of them masked, 10 % replaced (3.1,
+task 1, and A.1); half of the second segments follow (3.1, task 2).
+
+Otherwise than the released code: masks and pairs are drawn anew in every pass (there ten times:
+--config.masking.num_maskings=10), Adam's first steps are corrected for their bias, and every row is
+filled, by several short documents where need be (there a tenth of the rows is cut short at random).
 
 Corpora: one text, prepared twice with one vocabulary (Wikipedia and BooksCorpus in the paper):
     bert-jax train-tokenizer --input TEXT --output corpora/tokenizer

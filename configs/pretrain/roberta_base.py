@@ -2,10 +2,12 @@ r"""RoBERTa-base as published (Liu et al. 2019, "RoBERTa").
 
 500,000 steps of 8,192 sequences of up to 512 tokens: masks drawn anew every time (section 4.1), no
 sentence pairs (4.2), byte-level BPE of 50,265 (4.4). Table 9: peak rate 6e-4 after 24,000 steps of
-warm-up, linear decay, betas 0.9 and 0.98 (section 3.1), decay 0.01, dropout 0.1, no clipping.
+warm-up, linear decay, betas 0.9 and 0.98 (section 3.1), epsilon 1e-6, decay 0.01, dropout 0.1, no
+clipping. 15 % of the tokens are predicted, 80 % of them masked, 10 % replaced (section 2.3).
 
 Documents read on into each other with a separator between (FULL-SENTENCES, section 4.2): here those
-that were packed into a row, in the paper those that follow each other in the text.
+that were packed into a row, in the paper those that follow each other in the text. A row is filled
+to its end, in the middle of a sentence if need be; the paper's end with one.
 
 Corpus (160 GB of text in the paper, section 3.2):
     bert-jax train-tokenizer --kind byte-bpe --input TEXT --output corpora/roberta-tokenizer
@@ -56,6 +58,7 @@ def get_config() -> ConfigDict:
                 warmup_steps=24_000,
                 beta1=0.9,
                 beta2=0.98,
+                epsilon=1e-6,
                 weight_decay=0.01,
                 clip_norm=0.0,
             ),

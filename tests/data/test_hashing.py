@@ -87,7 +87,7 @@ def test_one_round_is_splitmix64():
 
 def test_the_hash_keeps_its_meaning():
     assert [f"{value:016x}" for value in hash_of(0, Purpose.MASK_CHOICE, 1, np.arange(3))] == GOLDEN
-    assert [int(purpose) for purpose in Purpose] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [int(purpose) for purpose in Purpose] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert permuted(np.arange(10), 10, hash_of(42)).tolist() == GOLDEN_PERMUTATION
     assert permuted(np.arange(3), 10**9, hash_of(42)).tolist() == GOLDEN_LARGE
 

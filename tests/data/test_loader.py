@@ -93,6 +93,12 @@ def test_the_examples_are_the_same_for_any_batch_size(examples, expected, batch_
     assert_equal(stacked([other[step] for step in range(steps)]), stacked(expected[:2]))
 
 
+def test_what_goes_on_with_a_corpus_begins_with_an_epoch_of_its_own(examples):
+    size = len(examples)
+    later = BatchSource(examples, batch_size=size, num_steps=1, first_epoch=2)
+    assert_equal(later[0], BatchSource(examples, batch_size=size, num_steps=3)[2])
+
+
 def test_a_batch_larger_than_the_corpus_runs_through_several_epochs(examples):
     size = len(examples)
     batch = BatchSource(examples, batch_size=3 * size, num_steps=1)[0]

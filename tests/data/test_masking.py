@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -130,6 +132,10 @@ def test_fractions_of_nought_and_one_are_exact():
         {"mask_fraction": -0.1},
         {"random_fraction": -0.1},
         {"mask_fraction": 0.9, "random_fraction": 0.2},
+        {"rate": math.nan},
+        {"final_rate": math.nan},
+        {"mask_fraction": math.nan},
+        {"random_fraction": math.nan},
     ],
 )
 def test_shares_that_make_no_sense_are_refused(arguments):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import roc_auc_score
 
 from bert_jax.data.manifest import read_manifest, write_manifest
 from bert_jax.data.masking import MaskingConfig
@@ -181,6 +183,18 @@ def test_the_label_cannot_be_told_from_lengths_or_ends(pairs, feature):
     assert abs(rank_auc(values, pairs["label"]) - 0.5) < 0.02
 
 
+def test_the_label_cannot_be_told_from_lengths_and_ends_together(pairs):
+    """A document's short end goes on to a clean end; so must what is drawn in its place."""
+    names = ("a", "b", "ends_document", "ends_sentence")
+    table = np.stack([*(pairs[name] for name in names), pairs["a"] + pairs["b"]], axis=1)
+    # Judged on other documents: a piece comes again in every epoch.
+    learned = pairs["last_of_a"] // SPAN % 2 == 0
+    model = HistGradientBoostingClassifier(max_iter=40, random_state=0)
+    model.fit(table[learned], pairs["label"][learned])
+    score = model.predict_proba(table[~learned])[:, 1]
+    assert abs(roc_auc_score(pairs["label"][~learned], score) - 0.5) < 0.02
+
+
 def test_the_label_cannot_be_told_from_both_lengths_together(pairs):
     bins = [np.searchsorted(np.quantile(pairs[k], np.arange(1, 6) / 6), pairs[k]) for k in "ab"]
     cell = bins[0] * 6 + bins[1]
@@ -253,6 +267,8 @@ def test_static_maskings_come_again_and_dynamic_ones_do_not(prepared, pairs, mak
 
     static, dynamic = masks(3), masks(0)
     assert len(static[0]) > 100 and static[0] == static[1]
+    same_place = [a == b for a, b in zip(static[0].items(), static[1].items(), strict=True)]
+    assert np.mean(same_place) < 0.03
     same = [text for text in dynamic[0] if dynamic[1].get(text) == dynamic[0][text]]
     assert len(same) < 0.01 * len(dynamic[0])
     one, other = masks(2)  # 1 % 2 and 4 % 2

@@ -34,23 +34,43 @@ def found(source, pieces_of):
     return pieces
 
 
-def test_segments_follow_each_other_or_stand_the_other_way_round(found, documents):
-    starts = np.concatenate(
-        [(number + 1) * SPAN + each.sentence_starts for number, each in enumerate(documents)]
-    )
-    starts = set(starts.tolist())
-    pairs = 0
+@pytest.fixture(scope="module")
+def starts(documents) -> set[int]:
+    """Where sentences begin, and one past the end of every document: where sentences end."""
+    return {
+        (number + 1) * SPAN + int(start)
+        for number, each in enumerate(documents)
+        for start in (*each.sentence_starts, len(each.token_ids))
+    }
+
+
+def test_whole_sentences_follow_each_other_or_stand_the_other_way_round(found, starts):
+    """Names count up in a document: a swapped pair is put in order by swapping two runs of it."""
+    pairs = cut_at_both_ends = 0
     for first, second, label, weight in found:
+        tokens = np.concatenate([first, second])
+        low, high = int(tokens.min()), int(tokens.max()) + 1
+        assert sorted(tokens.tolist()) == list(range(low, high))  # none is lost, none comes twice
+        inside = sorted(starts & set(range(low + 1, high)))
         if not weight:
-            assert label == 0 and not len(second)
-            inside = set(first[1:].tolist()) & starts
-            assert not inside  # a piece of several sentences always makes a pair
+            # Nothing to swap: fewer than two whole sentences, one that may be cut not counted.
+            assert label == 0 and not len(second) and len(inside) < 4
             continue
         pairs += 1
-        early, late = (second, first) if label else (first, second)
-        assert (np.diff(np.concatenate([early, late])) == 1).all()
-        assert int(late[0]) in starts
-    assert pairs > 20_000
+        assert int(second[0]) in starts and int(first[-1]) + 1 in starts
+        if not label:
+            assert (np.diff(tokens) == 1).all()
+            continue
+        begin = low if low in starts else inside[0]
+        end = begin + int(np.flatnonzero(tokens[begin - low :] == begin)[0])
+        middle = int(tokens[begin - low])
+        late, early = range(middle, middle + end - begin), range(begin, middle)
+        swapped = [*range(low, begin), *late, *early]
+        assert middle in starts and tokens.tolist()[: len(swapped)] == swapped
+        assert tokens.tolist()[len(swapped) :] == list(range(low + len(swapped), high))
+        assert low + len(swapped) in starts
+        cut_at_both_ends += begin > low and low + len(swapped) < high
+    assert pairs > 15_000 and cut_at_both_ends > 1_000
 
 
 def test_half_of_the_pairs_are_swapped(found):
@@ -58,17 +78,25 @@ def test_half_of_the_pairs_are_swapped(found):
     assert abs(labels.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(labels))
 
 
-def test_neither_lengths_nor_positions_tell_the_label(found):
-    rows = [(len(a), len(b), label, a[0] // SPAN) for a, b, label, weight in found if weight]
-    first, second, label, document = np.array(rows).T
-    features = np.stack([first, second, first + second, first - second], axis=1)
-    for feature in features.T:
+def test_neither_lengths_nor_ends_tell_the_label(found, starts):
+    rows = [
+        (
+            *(len(a), len(b), len(a) + len(b), len(a) - len(b)),
+            *(int(a[0]) in starts, int(a[-1]) + 1 in starts),
+            *(int(b[0]) in starts, int(b[-1]) + 1 in starts),
+            *(label, a[0] // SPAN),
+        )
+        for a, b, label, weight in found
+        if weight
+    ]
+    *features, label, document = np.array(rows).T
+    for feature in features:
         assert abs(roc_auc_score(label, feature) - 0.5) < 0.02
     # Judged on other documents: a piece comes again in every epoch and may be known by its length.
-    learned = document % 2 == 0
+    learned, table = document % 2 == 0, np.stack(features, axis=1)
     model = HistGradientBoostingClassifier(max_iter=40, random_state=0)
-    model.fit(features[learned], label[learned])
-    score = model.predict_proba(features[~learned])[:, 1]
+    model.fit(table[learned], label[learned])
+    score = model.predict_proba(table[~learned])[:, 1]
     assert abs(roc_auc_score(label[~learned], score) - 0.5) < 0.02
 
 

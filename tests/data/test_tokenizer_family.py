@@ -9,12 +9,13 @@ import pytest
 import sentencepiece
 import transformers
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import AddedToken
+from tokenizers import AddedToken, pre_tokenizers
 
 from bert_jax.data.document_tokens import tokenize_document
 from bert_jax.data.finetuning.sentences import SentenceExamples, sentence_features
 from bert_jax.data.finetuning.span_windows import span_windows
 from bert_jax.data.finetuning.spans import SpanExample
+from bert_jax.data.pieces import continues_word
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import Vocabulary
 
@@ -123,6 +124,23 @@ def test_words_begin_at_spaces_and_at_punctuation(name, request):
     assert [word for word in words if word] == [
         *apostrophe, "panic", ":", "the", "towels", "were", "re", "-washed", ",", "naïvely", ".",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece"])
+def test_where_no_spaces_are_written_pieces_are_words(kind):
+    """As BERT's WordPiece has it for ideographs: a line of Chinese would be one word otherwise."""
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    def continues(text: str) -> bool:
+        if kind == "byte_bpe":
+            text = "".join(piece for piece, _ in to_bytes.pre_tokenize_str(text))
+        return continues_word(text, kind)
+
+    for text in ("\u4e2d\u56fd", "\u306e", "\u30ab\u30bf", "\u0e01\u0e32", "\u1780"):
+        assert not continues(text)
+    # Words of Hangul have spaces between them; a Thai vowel sign stands above its consonant.
+    for text in ("\ud55c", "ing", "\u0436", "\u0e35"):
+        assert continues(text)
 
 
 def test_half_a_character_belongs_to_its_word(roberta):

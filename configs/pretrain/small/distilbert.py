@@ -2,8 +2,9 @@
 
 As published (Sanh et al. 2019, section 3): half of the teacher's layers, begun with every second of
 them, no segments, no pairs; its guesses at temperature 2, masked words and the angle to its last
-vectors, weighted 5, 2 and 1. For the size: the teacher is that of bert_base.py beside this file,
-rows of 128, 500 steps of 32 rows, a tenth of them warm-up, a peak rate of what 128 features take.
+vectors, weighted 5, 2 and 1. For the size: guesses are compared at masked tokens alone, the teacher
+is that of bert_base.py beside this file, rows of 128, 500 steps of 32 rows, a tenth of them
+warm-up, a peak rate of what 128 features take.
 
 Corpus and teacher:
     the commands of bert_base.py beside this file
