@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import transformers
 
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.work_dir import load_trained
 from bert_jax.training.metrics_log import read_metrics
 
-# MLM and pairs are both learned in 350 steps: weights begin ten times larger than in BERT, whose
+# MLM and pairs are both learned in 600 steps: weights begin ten times larger than in BERT, whose
 # 0.02 suits a width of 768.
 LEARNING_CONFIG = """
 from ml_collections import ConfigDict
@@ -31,9 +32,9 @@ def get_config():
                 max_positions=64, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2,
             ),
             phases=dict(
-                only=dict(corpus="{0}", sequence_length=64, batch_size=32, num_steps=350)
+                only=dict(corpus="{0}", sequence_length=64, batch_size=32, num_steps=600)
             ),
-            optimizer=dict(peak_learning_rate=2e-2, warmup_steps=20),
+            optimizer=dict(peak_learning_rate=1e-2, warmup_steps=20),
             evaluation=dict(every_steps=100),
             checkpoint=dict(every_steps=100),
         )
@@ -74,7 +75,7 @@ def trained(bert_jax, tiny_text, tmp_path_factory) -> Trained:
 def test_context_and_pairs_are_learned(trained):
     entries = read_metrics(trained.work_dir / "metrics.jsonl")
     evaluations = {entry["step"]: entry for entry in entries if entry["kind"] == "evaluation"}
-    assert list(evaluations) == [100, 200, 300, 350]
+    assert list(evaluations) == [100, 200, 300, 400, 500, 600]
     first, *_, last = evaluations.values()
     unigram = float(re.search(r"unigram cross-entropy.* (\S+) nats", trained.output).group(1))
     assert last["mlm_loss"] < first["mlm_loss"] - 0.5
@@ -177,6 +178,9 @@ def exchange_tokenizer(directory: Path) -> None:
 def test_parameters_of_another_vocabulary_are_refused(bert_jax_here, trained, tmp_path):
     shutil.copytree(trained.work_dir, tmp_path / "theirs")
     exchange_tokenizer(tmp_path / "theirs/tokenizer")
+    model = json.loads((tmp_path / "theirs/model.json").read_text())
+    model["tokenizer"] = Tokenizer.load(tmp_path / "theirs/tokenizer").fingerprint
+    (tmp_path / "theirs/model.json").write_text(json.dumps(model))
     settings = [f"work_dir={tmp_path / 'run'}", f"init_from={tmp_path / 'theirs'}"]
     words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
     finished = bert_jax_here(*words)
@@ -229,8 +233,8 @@ def test_the_card_of_an_export_says_how_it_was_trained(bert_jax_here, trained, t
     assert bert_jax_here(*words).code == 0
     card = (out / "README.md").read_text()
     manifest = json.loads((trained.corpus / "manifest.json").read_text())
-    assert "- steps: 350\n" in card
-    assert "- only: 350 steps of 32 sequences of 64 tokens\n" in card
+    assert "- steps: 600\n" in card
+    assert "- only: 600 steps of 32 sequences of 64 tokens\n" in card
     assert f"corpus {manifest['fingerprint']}: {manifest['train']['num_tokens']:,} tokens" in card
     entries = read_metrics(trained.work_dir / "metrics.jsonl")
     last = [entry for entry in entries if entry["kind"] == "evaluation"][-1]

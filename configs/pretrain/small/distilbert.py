@@ -2,9 +2,8 @@
 
 As published (Sanh et al. 2019, section 3): half of the teacher's layers, begun with every second of
 them, no segments, no pairs; its guesses at temperature 2, masked words and the angle to its last
-vectors, weighted 5, 2 and 1. For the size: guesses are compared at masked tokens alone, the teacher
-is that of bert_base.py beside this file, rows of 128, 500 steps of 32 rows, a tenth of them
-warm-up, a peak rate of what 128 features take.
+vectors, weighted 5, 2 and 1. For the size: the teacher is that of bert_base.py beside this file,
+rows of 128, 500 steps of 32 rows, a tenth of them warm-up, a peak rate of what 128 features take.
 
 Corpus and teacher:
     the commands of bert_base.py beside this file
@@ -42,6 +41,7 @@ def get_config() -> ConfigDict:
                 soft_weight=5.0,
                 mlm_weight=2.0,
                 cosine_weight=1.0,
+                soft_targets="all",
             ),
             phases=dict(
                 phase1=dict(
