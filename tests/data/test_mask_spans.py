@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
+from scipy.stats import chi2, chisquare
 
 from bert_jax.data.hashing import Purpose, hash_of
 from bert_jax.data.mask_spans import Choice, choose_spans, choose_words, words_of
@@ -131,11 +131,55 @@ def test_a_million_lengths_have_the_published_distribution(unit):
 
 @pytest.mark.parametrize("unit", PAPERS)
 def test_every_place_is_as_likely(unit):
-    choice = first_runs(drawn(unit, 60_000, 24, 12, 0), 60_000, 1)
+    size, longest = 100_000, {"ngram": 3, "span": 10}[unit]
+    parts = [first_runs(drawn(unit, size, 24, longest, part), size, 1) for part in range(10)]
+    begin, length = (np.concatenate([getattr(p, n) for p in parts]) for n in ("begin", "length"))
+    assert len(begin) == 1_000_000
     for words in (1, 2, 3):
-        begins = choice.begin[choice.length == words]
+        begins = begin[length == words]
         counts = np.bincount(begins, minlength=24 - words + 1)
         assert len(counts) == 24 - words + 1 and chisquare(counts).pvalue > 1e-4
+
+
+def test_every_word_is_chosen_as_often_in_a_million_draws():
+    """Words of two tokens, 8 of 32 in each row, none of them twice."""
+    num_rows, size, taken = 130_000, 32, 8
+    truth = np.full((num_rows, 2 * size), 7, np.int32)
+    truth[:, 1::2] = 3000
+    choice = choose_words(
+        of_rows(truth), np.full(num_rows, 2 * taken), hash_of(5, np.arange(num_rows))
+    )
+    assert len(choice.row) == num_rows * taken > 1_000_000 and (choice.length == 2).all()
+    counts, share = np.bincount(choice.begin // 2, minlength=size), taken / size
+    # So many without putting any back vary less than independent draws.
+    spread = num_rows * share * (1 - share) * size / (size - 1)
+    statistic = ((counts - num_rows * share) ** 2).sum() / spread
+    assert chi2.sf(statistic, size - 1) > 1e-4
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_million_are_shown_as_published(unit):
+    """80 % as [MASK], 10 % as any token, 10 % as they are; of spans each alike, else each token."""
+    counts, config = np.zeros(3, np.int64), MaskingConfig(rate=0.5, unit=unit)
+    for part in range(15 if unit == "span" else 3):
+        num_rows, length = 6_000, 128
+        truth = np.full((num_rows, length), 7, np.int32)
+        truth[:, 2::3] = 3000
+        shown, keys = truth.copy(), hash_of(part, np.arange(num_rows))
+        found = Masker(config, VOCABULARY).mask(shown, keys)
+        rows, _ = np.nonzero(found.weights)
+        positions = found.positions[found.weights > 0]
+        if unit == "span":
+            budget = np.full(num_rows, length // 2)
+            choice = choose_spans(of_rows(truth), budget, keys, config.span_shares(), cut=True)
+            rows, positions = choice.row, choice.begin
+        seen, right = shown[rows, positions], truth[rows, positions]
+        kind = np.where(seen == VOCABULARY.mask_id, 0, np.where(seen == right, 2, 1))
+        counts += np.bincount(kind, minlength=3)
+    assert counts.sum() > 1_000_000
+    same = 0.1 / len(VOCABULARY.random_ids)  # drawn at random, and the right one
+    expected = counts.sum() * np.array([0.8, 0.1 - same, 0.1 + same])
+    assert chisquare(counts, expected).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("unit", UNITS)
