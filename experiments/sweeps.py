@@ -10,11 +10,19 @@ from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reporting import LOG_NAME
 
 
-def at_the_end(run: RunResult, output: Path) -> dict[str, float]:
-    """The scores after the last epoch of a run that did not diverge, of the sweep in `output`.
+def after_epochs(run: RunResult, output: Path) -> list[dict[str, float]]:
+    """The scores of every evaluation of a run of the sweep in `output` that did not diverge.
 
-    The best of all epochs would flatter what learns nothing.
+    A run's own best, which a sweep tells, would flatter what learns nothing.
     """
     entries = read_metrics(output / RUNS_NAME / run.dials.name / LOG_NAME)
-    last = [entry for entry in entries if entry["kind"] == "evaluation"][-1]
-    return {name: score for name, score in last.items() if name in run.scores}
+    return [
+        {name: score for name, score in entry.items() if name in run.scores}
+        for entry in entries
+        if entry["kind"] == "evaluation"
+    ]
+
+
+def at_the_end(run: RunResult, output: Path) -> dict[str, float]:
+    """The scores after the last epoch of a run that did not diverge, of the sweep in `output`."""
+    return after_epochs(run, output)[-1]

@@ -18,7 +18,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
     """Markdown: mean and standard deviation over seeds, in hundredths."""
     yield (
         "| task | metric | pretrained | from scratch | ahead by | without an encoder (ahead by) | "
-        "constant answer | training, dev examples | epochs, batch | rate: pretrained, scratch | "
+        "constant answer | training, dev examples | batch | rate, epoch: pretrained; scratch | "
         "runs at chance, diverged |"
     )
     yield "|" + "---|" * 11
@@ -34,8 +34,13 @@ def table(results: dict[str, dict]) -> Iterator[str]:
         ]
         cells += [f"{100 * result['chance']:.1f}"]
         cells += [", ".join(f"{count:,}" for count in result["examples"].values())]
-        cells += [f"{settings['epochs']}, {settings['batch_size']}"]
-        cells += [", ".join(f"{side['learning_rate']:g}" for side in sides)]
+        cells += [f"{settings['batch_size']}"]
+        cells += [
+            "; ".join(
+                f"{side['learning_rate']:g}, {side['epoch']} of {settings['epochs']}"
+                for side in sides
+            )
+        ]
         failed = [sum(side[kind] for side in sides) for kind in ("at_chance", "diverged")]
         cells += [", ".join(map(str, failed))]
         yield f"| {name} | {result['metric']} | {' | '.join(cells)} |"
@@ -66,7 +71,7 @@ def draw(name: str, result: dict, file: Path) -> None:
 
 
 def _scores(side: dict) -> list[float]:
-    """After the last epoch, of the seeds that did not diverge."""
+    """Of the seeds that did not diverge, at the rate and after the epoch chosen for all."""
     return side["scores"][side["metric"]]
 
 

@@ -29,7 +29,7 @@ from baselines import baseline_scores, validation_size  # noqa: E402
 from commands import bert_jax  # noqa: E402
 from model import described  # noqa: E402
 from report import SIDES, draw, table  # noqa: E402
-from sweeps import at_the_end  # noqa: E402
+from sweeps import after_epochs  # noqa: E402
 from tasks import TASKS, Files, Task, files_of  # noqa: E402
 
 from bert_jax.data.files import write_file  # noqa: E402
@@ -53,25 +53,28 @@ def sweep(task: Task, files: Files, output: Path, args: argparse.Namespace) -> S
 
 
 def side_of(results: SweepResults, output: Path) -> dict:
-    """The seeds at the rate that is best on average."""
-    metric, ended = results.metric, {}
+    """All seeds at the rate, and after the epoch, that are best on average."""
+    metric, learned = results.metric, {}
     for run in results.runs:
-        of_rate = ended.setdefault(run.dials.learning_rate, [])
-        of_rate += [] if run.diverged else [at_the_end(run, output)]
+        of_rate = learned.setdefault(run.dials.learning_rate, [])
+        of_rate += [] if run.diverged else [after_epochs(run, output)]
     means = {
-        rate: statistics.fmean(scores[metric] for scores in runs) if runs else None
-        for rate, runs in ended.items()
+        rate: [statistics.fmean(seed[metric] for seed in epoch) for epoch in zip(*runs)]  # noqa: B905
+        for rate, runs in learned.items()
     }
-    best = max(means, key=lambda rate: -1.0 if means[rate] is None else means[rate])
+    best, epoch = max(
+        ((rate, epoch) for rate, of_rate in means.items() for epoch in range(len(of_rate))),
+        key=lambda place: means[place[0]][place[1]],
+    )
+    scores = [run[epoch] for run in learned[best]]
     runs = [run for run in results.runs if run.dials.learning_rate == best]
-    names = ended[best][0] if ended[best] else ()
     return {
         "metric": metric,
         "learning_rate": best,
-        "scores": {name: [scores[name] for scores in ended[best]] for name in names},
-        "best_of_epochs": [run.scores[metric] for run in runs if not run.diverged],
-        "mean_by_rate": {str(rate): mean for rate, mean in means.items()},
-        "at_chance": sum(scores[metric] <= results.chance for scores in ended[best]),
+        "epoch": epoch + 1,
+        "scores": {name: [seed[name] for seed in scores] for name in scores[0]},
+        "mean_by_rate_and_epoch": {str(rate): of_rate for rate, of_rate in means.items()},
+        "at_chance": sum(seed[metric] <= results.chance for seed in scores),
         "diverged": sum(bool(run.diverged) for run in runs),
         "seconds": sum(run.seconds for run in runs),
     }
