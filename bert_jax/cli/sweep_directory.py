@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.finetune_run import SCORES_NAME, FinetuneRun
-from bert_jax.conversion import to_plain
+from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
+from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
@@ -45,18 +46,33 @@ class Ended:
 
 def identity(run: FinetuneRun) -> dict[str, Any]:
     """All that the scores of a sweep's runs follow from besides their dials."""
-    config = {name: x for name, x in to_plain(run.config).items() if name not in _FREE}
-    del config["optimizer"]["peak_learning_rate"]
     assert run.data.train is not None
     sets = {name: each.features.fingerprint for name, each in run.data.validation.items()}
     start = None if run.config.from_scratch else chosen_step(Path(run.config.init_from))
     return {
-        "config": config,
+        "config": _binding(run.config),
         "init_step": start,
         "dtype": run.compute.dtype,
         "tokenizer": run.tokenizer.fingerprint,
         "examples": {"train": run.data.train.fingerprint, **sets},
     }
+
+
+def _binding(config: FinetuneConfig) -> dict[str, Any]:
+    """The part of a config that all runs of a sweep share."""
+    values = {name: x for name, x in to_plain(config).items() if name not in _FREE}
+    del values["optimizer"]["peak_learning_rate"]
+    return values
+
+
+def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What `_binding` gave earlier, with the defaults of keys that there were not yet."""
+    try:
+        config = to_dataclass(FinetuneConfig, {**stored, "work_dir": "anywhere"}, str(file))
+    except ValueError:  # keys that are gone: what differs is told as it stands
+        return stored
+    binding: dict[str, Any] = json.loads(json.dumps(_binding(config)))
+    return binding
 
 
 def claim(output: Path, current: Mapping[str, Any]) -> None:
@@ -71,7 +87,8 @@ def claim(output: Path, current: Mapping[str, Any]) -> None:
         return
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+        stored["config"] = _with_new_keys(stored["config"], file)
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file}: damaged: {error}; use another --output") from error
     lines = differences(stored, current)
     if lines:

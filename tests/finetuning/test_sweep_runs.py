@@ -165,6 +165,14 @@ def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
     assert diverged["degenerate"] and not diverged["scores"]
     assert "not a finite number" in diverged["diverged"]
 
+    # As a version wrote it that did not have this key yet.
+    stored = json.loads((tmp_path / "sweep.json").read_text())
+    del stored["config"]["patience"]
+    (tmp_path / "sweep.json").write_text(json.dumps(stored))
+    again = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "1e30", "--keep", "all"))
+    assert again.code == 0, again.errors
+    refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--config.patience=1"))
+    assert refused.code == 2 and "config.patience: 0 -> 1" in refused.errors
     refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--config.max_length=12"))
     assert refused.code == 2
     assert "holds another sweep (there -> here):\n  config.max_length: 24 -> 12" in refused.errors
