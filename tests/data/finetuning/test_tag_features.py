@@ -128,7 +128,7 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
 def sentences_of(*texts: str, documents: list[int] | None = None) -> TagSentences:
     words = [text.split(" ") for text in texts]
     places = [[f"f:{number}" for _ in each] for number, each in enumerate(words, 1)]
-    return TagSentences(words, None, places, [list(each) for each in words], documents)
+    return TagSentences(words, None, places, documents)
 
 
 def windows_of(features: TagFeatures) -> list[tuple[list[int], list[int]]]:
