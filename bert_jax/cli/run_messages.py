@@ -57,7 +57,7 @@ def describe(
 
 
 def few_pairs(config: PretrainConfig, corpora: list[PhaseCorpus]) -> list[str]:
-    """A line for each phase in most of whose documents there are no two sentences to pair."""
+    """A line for each phase in most of whose documents, or rows, there is nothing to pair."""
     if config.sentence_pairs == "none":
         return []
     lines = []
@@ -70,6 +70,14 @@ def few_pairs(config: PretrainConfig, corpora: list[PhaseCorpus]) -> list[str]:
                 f"NOTE       {corpus.name}: at most {most:.1%} of the documents of "
                 f"{corpus.config.corpus} have two sentences; the others teach sentence_pairs="
                 f"{config.sentence_pairs!r} nothing: prepare longer documents, or set 'none'"
+            )
+            continue
+        mean = train.num_tokens / train.num_sentences
+        if config.sentence_pairs == "sentence_order" and corpus.config.sequence_length < 3 * mean:
+            lines.append(
+                f"NOTE       {corpus.name}: rows of {corpus.config.sequence_length} tokens, where "
+                f"a sentence has {mean:.0f} in the mean: most hold no two whole sentences, without "
+                "which there is no order to learn: prepare a corpus of longer rows"
             )
     return lines
 
