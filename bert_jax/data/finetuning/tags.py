@@ -73,14 +73,15 @@ class TagSentences:
     """Sentences as they stand in a file.
 
     words and places ("file:line") are [sentences][words], and so are tags, None where they were not
-    read. documents: the document of every sentence, ascending; None if the file
-    does not say where documents begin.
+    read. documents: the document of every sentence, ascending; None if the file does not say where
+    documents begin. lines: of the whole file, without their ends.
     """
 
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
     places: list[list[str]] = field(default_factory=list)
     documents: list[int] | None = None
+    lines: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -91,6 +92,9 @@ class _Word(NamedTuple):
     cells: list[str]
     place: str
     line: str
+
+
+_Lines = Iterator[tuple[str, str]]  # a line without its end, and its place
 
 
 class _End(Enum):
@@ -108,8 +112,11 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
             tags of mixed schemes, a tag outside `files.labels`; names file, line and value.
     """
     path = find_file(split_path(files, split))
-    events = _conllu_events(path) if files.kind == "conllu" else _column_events(path, files)
-    sentences = TagSentences(tags=[] if labelled else None)
+    sentences = TagSentences(
+        tags=[] if labelled else None, lines=[raw.rstrip("\r\n") for raw in file_lines(path)]
+    )
+    placed = ((line, f"{path}:{number}") for number, line in enumerate(sentences.lines, 1))
+    events = _conllu_events(placed) if files.kind == "conllu" else _column_events(placed, files)
     documents, document = [], 0
     for item in _sentences(events):
         if item is None:
@@ -161,24 +168,17 @@ def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
 def write_tags(
     files: TagFiles, sentences: TagSentences, predicted: Sequence[Sequence[str]], file: Path
 ) -> None:
-    """Writes the lines that `sentences` were read from again, with the predicted tags.
+    """Writes the lines that `sentences` were read from, with the predicted tags.
 
     Of column files the lines of words, the tag behind each, with what stands between its columns,
     tabs or spaces, and a blank line a sentence: CoNLL's scorer, conlleval, takes the last two
     columns for the right tag and the predicted one. Of CoNLL-U all lines, the tag in its column,
     as the scorer of Universal Dependencies takes them.
-
-    Raises:
-        ValueError: the file is no longer as it was read.
     """
-    source = Path(sentences.places[0][0].rpartition(":")[0])
-    lines = [raw.rstrip("\r\n") for raw in file_lines(source)]
-    written = []
-    for places, words, tags in zip(sentences.places, sentences.words, predicted, strict=True):
-        for place, word, tag in zip(places, words, tags, strict=True):
+    lines, written = sentences.lines.copy(), []
+    for places, tags in zip(sentences.places, predicted, strict=True):
+        for place, tag in zip(places, tags, strict=True):
             number = int(place.rpartition(":")[2]) - 1
-            if number >= len(lines) or word not in lines[number]:
-                raise ValueError(f"{place}: {word!r} stood here; {source} has changed since then")
             lines[number] = _tagged(lines[number], tag, files)
             written.append(lines[number])
         written.append("")
@@ -215,10 +215,10 @@ def _sentences(events: Iterator[_Word | _End]) -> Iterator[list[_Word] | None]:
         yield sentence
 
 
-def _column_events(path: Path, files: TagFiles) -> Iterator[_Word | _End]:
+def _column_events(lines: _Lines, files: TagFiles) -> Iterator[_Word | _End]:
     width, column = 0, int(files.word or 0)
-    for number, raw in enumerate(file_lines(path), 1):
-        line, place = raw.rstrip(" \t\r\n"), f"{path}:{number}"
+    for whole, place in lines:
+        line = whole.rstrip(" \t")
         cells = line.split("\t") if "\t" in line else re.split(" +", line)
         if not line:
             yield _End.SENTENCE
@@ -237,9 +237,8 @@ def _column_events(path: Path, files: TagFiles) -> Iterator[_Word | _End]:
         yield _Word(cells[column], cells, place, line)
 
 
-def _conllu_events(path: Path) -> Iterator[_Word | _End]:
-    for number, raw in enumerate(file_lines(path), 1):
-        line, place = raw.rstrip("\r\n"), f"{path}:{number}"
+def _conllu_events(lines: _Lines) -> Iterator[_Word | _End]:
+    for line, place in lines:
         if not line:
             yield _End.SENTENCE
             continue
