@@ -24,6 +24,9 @@ from bert_jax.training.preflight import PhaseFacts
 from bert_jax.training.sharding import local_rows
 from bert_jax.training.step import EvaluationStep
 
+# Raised where one seed draws other pairs than it did: a run of before is refused, and not mixed.
+_PAIRS_DRAWN = 2
+
 
 @dataclass(frozen=True)
 class PhaseCorpus:
@@ -91,8 +94,10 @@ def identity(config: PretrainConfig, corpora: list[PhaseCorpus]) -> dict[str, ob
     """What a checkpoint must share with this run: model, seed, masking, corpora and batches."""
     # A rate that changes with the run changes otherwise in a run of another length.
     changing = {"total_steps": config.total_steps} if config.masking.final_rate else {}
+    drawn = {"pairs_drawn": _PAIRS_DRAWN} if config.sentence_pairs != "none" else {}
     return {
         **changing,
+        **drawn,
         "model": config.model_identity(),
         "optimizer": config.optimizer.name,
         "seed": config.seed,

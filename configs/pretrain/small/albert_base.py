@@ -17,6 +17,7 @@ Command:
 Hardware: two CPU cores.
 Measured there (AMD EPYC, 2026-11-22): 1 min 37 s; held-out masked-LM loss 5.94 nats, where the
 unigram cross-entropy is 6.30.
+That was with pairs some of which their ends told; not measured since.
 """
 
 from ml_collections import ConfigDict

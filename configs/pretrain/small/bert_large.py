@@ -12,6 +12,7 @@ Hardware: two CPU cores.
 Measured there (AMD EPYC, 2026-11-22): 5 min 6 s; held-out masked-LM loss 6.30 nats, where the
 unigram cross-entropy is 6.22: 8 layers need more steps than fit in minutes to learn more than how
 common words are, at half and at twice the rate too.
+That was with pairs some of which their ends told; not measured since.
 """
 
 from ml_collections import ConfigDict
