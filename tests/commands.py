@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# What a process does that runs several commands.
+IN_TURN = """
+import json, sys
+from bert_jax.cli.main import main
+for words in json.loads(sys.argv[1]):
+    if code := main(words):
+        sys.exit(code)
+"""
 # A process that has not got there by then hangs: the slowest here takes a minute of a busy machine.
 HANGS = 600
 
@@ -20,11 +29,12 @@ HANGS = 600
 def xla_flags(devices: int) -> str:
     """So many devices of the CPU, and programs compiled in less than half of the time.
 
-    They run slower, which tests of this size never notice.
+    They run slower, which tests of this size never notice. Code is made in one part: 32, the
+    default, take 10 % longer where every core has a test of its own.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     if version("jaxlib").startswith("0.10."):  # one that does not know a flag ends the process
-        flags += " --xla_cpu_use_fusion_emitters=false"
+        flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     return flags
 
 
@@ -70,9 +80,14 @@ class Command:
         program = [sys.executable, "-m", "bert_jax.cli.main"]
         if launcher:
             program = [str(REPOSITORY / "launch/local.sh"), str(launcher)]
+        return self._open(
+            [*program, *map(str, words)], self.environment(devices=devices, killed=killed)
+        )
+
+    def _open(self, words: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*program, *map(str, words)],
-            env=self.environment(devices=devices, killed=killed),
+            words,
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -103,6 +118,13 @@ class Command:
         finished = self.finish(self.start(*words, devices=devices, launcher=launcher))
         assert finished.code == code, finished.output + finished.errors
         return finished
+
+    def in_turn(self, commands: Sequence[Sequence[str | Path]]) -> None:
+        """Runs commands one after another in one process until one fails, which none may."""
+        words = json.dumps([[str(word) for word in command] for command in commands])
+        program = [sys.executable, "-c", IN_TURN, words]
+        finished = self.finish(self._open(program, self.environment()))
+        assert finished.code == 0, finished.output + finished.errors
 
     def _aborted(self, process: subprocess.Popen[str]) -> str:
         """Ends a command that hangs, and what it says: where each of its threads was, among it."""
