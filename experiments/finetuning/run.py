@@ -6,10 +6,11 @@ MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/
 squad_shifts/ and ner_wnut17/. Each task is a `bert-jax sweep` from MODEL and one from random
 parameters of the same sizes, over the same rates and seeds, and baselines. Killed at any moment,
 the same command goes on where it was. Writes results.json and a picture a task, and
-prints the table; with --fast, for a check in minutes, into the folder --work. Tasks that are not
-named keep their results of the same model, so that each may have its own epochs and rates:
+prints the table; with --fast, for a check in minutes, into the folder --work. Epochs, batch sizes
+and rates are each task's own (tasks.py) unless given; tasks that are not named keep their results
+of the same model:
 
-    run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 2
+    run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ from tasks import TASKS, Files, Task, files_of  # noqa: E402
 from bert_jax.data.files import write_file  # noqa: E402
 from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
 
-SETTINGS = ("seeds", "epochs", "batch_size", "learning_rates", "max_length", "dropout", "dtype")
+OF_TASK = ("epochs", "batch_size", "learning_rates")
+SETTINGS = ("seeds", *OF_TASK, "max_length", "dropout", "dtype")
+
+
+def settled(task: Task, args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments, with the task's own where none is given."""
+    own = {name: getattr(task, name) for name in OF_TASK if getattr(args, name) is None}
+    return argparse.Namespace(**vars(args) | own)
 
 
 def sweep(task: Task, files: Files, output: Path, args: argparse.Namespace) -> SweepResults:
@@ -126,9 +134,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="where the runs go")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rates", nargs="+", type=float, default=[1e-4, 3e-4])
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--learning-rates", nargs="+", type=float)
     parser.add_argument(
         "--max-length", type=int, help="of every task, for a model of fewer positions than a recipe"
     )
@@ -142,7 +150,7 @@ def main() -> None:
     output = args.work if args.fast else HERE
     file, model = output / "results.json", described(args.model)
     for name in args.tasks:
-        measured = measure(TASKS[name], args)
+        measured = measure(TASKS[name], settled(TASKS[name], args))
         draw(name, measured, output / f"{name}.png")
         found = known(file, model) | {name: measured}  # read anew: another task may have ended
         results = {task: found[task] for task in TASKS if task in found}

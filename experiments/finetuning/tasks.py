@@ -17,7 +17,8 @@ class Task:
     """A task of this experiment.
 
     recipe: of configs/finetune. baselines: what it is held against that needs no encoder, by name.
-    glue: its official name, "" for others.
+    glue: its official name, "" for others. The rest is how it is learned where nothing else is
+    asked for.
     """
 
     name: str
@@ -25,6 +26,9 @@ class Task:
     metric: str
     baselines: Mapping[str, str]
     glue: str = ""
+    epochs: int = 3
+    batch_size: int = 16
+    learning_rates: tuple[float, ...] = (1e-4, 3e-4)
 
 
 BAG, PAIRS = "bag of words", "bag of pairs"
@@ -42,13 +46,13 @@ _FOUND = {NEAREST: "the nearest likely words in the sentence most like the quest
 TASKS = {
     task.name: task
     for task in (
-        Task("SST-2", "sst2", "accuracy", _SINGLE, "SST-2"),
-        Task("CoLA", "cola", "Matthews correlation", _SINGLE, "CoLA"),
+        Task("SST-2", "sst2", "accuracy", _SINGLE, "SST-2", epochs=2, batch_size=32),
+        Task("CoLA", "cola", "Matthews correlation", _SINGLE, "CoLA", epochs=5, batch_size=32),
         Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC"),
         Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
-        Task("STS-B", "stsb", "Spearman correlation", _SCORED, "STS-B"),
-        Task("SQuAD", "squad", "F1", _FOUND),
-        Task("WNUT-17", "wnut17", "F1", _TAGGED),
+        Task("STS-B", "stsb", "Spearman correlation", _SCORED, "STS-B", epochs=6, batch_size=32),
+        Task("SQuAD", "squad", "F1", _FOUND, epochs=2, batch_size=32, learning_rates=(3e-4,)),
+        Task("WNUT-17", "wnut17", "F1", _TAGGED, epochs=6, learning_rates=(1e-4, 3e-4, 1e-3)),
     )
 }
 
