@@ -90,7 +90,9 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )
     if axis.get_legend_handles_labels()[1]:
-        axis.legend(frameon=False, fontsize=9)
+        # In the title's line: matplotlib's search for a free place is slow on long curves.
+        above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
+        axis.legend(frameon=False, fontsize=9, ncols=2, columnspacing=1.2, **above)
     _dress(axis, name)
 
 
