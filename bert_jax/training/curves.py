@@ -91,8 +91,15 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
         )
     if axis.get_legend_handles_labels()[1]:
         # In the title's line: matplotlib's search for a free place is slow on long curves.
-        above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
-        axis.legend(frameon=False, fontsize=9, ncols=2, columnspacing=1.2, **above)
+        axis.legend(
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+            borderaxespad=0.2,
+            ncols=2,
+            columnspacing=1.2,
+            frameon=False,
+            fontsize=9,
+        )
     _dress(axis, name)
 
 
