@@ -22,15 +22,15 @@ for words in json.loads(sys.argv[1]):
     if code := main(words):
         sys.exit(code)
 """
-# A process that has not got there by then hangs: the slowest here takes a minute of a busy machine.
+# A process that has not got there by then hangs: the slowest take a minute or two.
 HANGS = 600
 
 
 def xla_flags(devices: int) -> str:
     """So many devices of the CPU, and programs compiled in less than half of the time.
 
-    They run slower, which tests of this size never notice. Code is made in one part: 32, the
-    default, take 10 % longer where every core has a test of its own.
+    They run slower, which tests of this size never notice. Code is made in one part: several,
+    the default, take 10 % longer where every core has a test of its own.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     if version("jaxlib").startswith("0.10."):  # one that does not know a flag ends the process
