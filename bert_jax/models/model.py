@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 from flax import nnx
@@ -116,6 +117,7 @@ def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> 
     return kind(encoder, compute, rngs, scores=len(config.scores), dropout=config.head_dropout)
 
 
+@lru_cache(maxsize=32)  # a command asks for the same one up to seven times
 def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition[Model]:
     """The definition of the model that `build_model` makes."""
     return define(lambda rngs: build_model(config, compute, rngs))

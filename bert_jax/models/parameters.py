@@ -18,6 +18,30 @@ LogicalAxes = dict[str, tuple[str | None, ...]]
 ModuleT = TypeVar("ModuleT", bound=nnx.Module)
 
 
+class _Keys(nnx.RngStream):
+    """Flax's stream of keys, counted in Python.
+
+    Its own count is an array. Under a trace every increment asks a tracer for its sharding, which
+    it has none of, and the error that says so prints all that was traced before: that took most of
+    the 3.3 s of defining 24 layers, which now take 0.35 (jax 0.10.2, flax 0.12.8).
+    """
+
+    def __init__(self, key: jax.Array):
+        super().__init__(key, tag="params")
+        self._drawn = 0
+
+    def __call__(self) -> jax.Array:
+        self._drawn += 1
+        return jax.random.fold_in(self.key[...], self._drawn - 1)
+
+
+def _keys(key: jax.Array) -> nnx.Rngs:
+    """What modules draw their parameters' keys from."""
+    rngs = nnx.Rngs()
+    rngs.params = _Keys(key)  # type: ignore[attr-defined]  # the constructor would copy it
+    return rngs
+
+
 @dataclass(frozen=True)
 class ModelDefinition(Generic[ModuleT]):
     """How to build a module and what its parameters are called; holds no arrays.
@@ -33,7 +57,7 @@ class ModelDefinition(Generic[ModuleT]):
 
     def init(self, key: jax.Array) -> Parameters:
         """Fresh parameters; a pure function of `key`, to be jitted with output shardings."""
-        return _flatten(nnx.split(self.build(nnx.Rngs(params=key)))[1])
+        return _flatten(nnx.split(self.build(_keys(key)))[1])
 
     def module(self, parameters: Mapping[str, jax.Array]) -> ModuleT:
         """The module with these parameters.
@@ -49,7 +73,7 @@ class ModelDefinition(Generic[ModuleT]):
 
 def define(build: Callable[[nnx.Rngs], ModuleT]) -> ModelDefinition[ModuleT]:
     """The definition of the module that `build` makes, found without computing anything."""
-    module = nnx.eval_shape(lambda: build(nnx.Rngs(params=0)))
+    module = nnx.eval_shape(lambda: build(_keys(jax.random.key(0))))
     graph, state = nnx.split(module)
     shapes = _flatten(state)
     axes: LogicalAxes = {}
