@@ -49,15 +49,14 @@ def run(args: argparse.Namespace) -> int:
     """Score, print, and write what was asked for."""
     distributed.join()
     keep_programs()
-    _check_separate(args.data, args.predictions)
     if args.unlabelled and (args.output or not args.predictions):
         raise ValueError(
             "--unlabelled gives predictions and no scores: expected --predictions DIR, no --output"
         )
-    evaluation = open_evaluation(
-        Path(args.work_dir), args.data, args.step, labelled=not args.unlabelled
-    )
     directory = Path(args.predictions) if args.predictions else None
+    evaluation = open_evaluation(
+        Path(args.work_dir), args.data, args.step, labelled=not args.unlabelled, into=directory
+    )
     found = evaluation.score(directory)
     if jax.process_index() != 0:
         return 0
@@ -67,15 +66,6 @@ def run(args: argparse.Namespace) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_file(output, json.dumps(_content(evaluation, args.data, found), indent=2) + "\n")
     return 0
-
-
-def _check_separate(data: str | None, predictions: str | None) -> None:
-    """Predictions are written under the name of the file that is scored: never over it."""
-    if data and predictions and Path(data).resolve().parent == Path(predictions).resolve():
-        raise ValueError(
-            f"--predictions {predictions} is the folder that --data {data} lies in, and could "
-            "replace it: give another"
-        )
 
 
 def _lines(evaluation: Evaluation, found: Mapping[str, SetScores]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,10 +13,9 @@ from jax.sharding import Mesh
 from bert_jax.cli.config import RESOLVED_NAME
 from bert_jax.cli.provenance import versions
 from bert_jax.conversion import to_dataclass
-from bert_jax.data.finetuning.batches import MULTIPLE
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.other_files import named_after, with_file, with_labels
+from bert_jax.finetuning.other_files import named_after, paths_of, with_file
 from bert_jax.finetuning.scoring import Scorer
 from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.inference.work_dir import (
@@ -64,7 +63,7 @@ class Evaluation:
         """
         found = {}
         for name, examples in self.sets.items():
-            logits, loss = self.scorer.logits(self.params, examples.features)
+            logits, loss = self.scorer.answers(self.params, examples, name)
             files = []
             if predictions is not None and jax.process_index() == 0:
                 predictions.mkdir(parents=True, exist_ok=True)
@@ -78,15 +77,22 @@ class Evaluation:
 
 
 def open_evaluation(
-    work_dir: Path, data: str | None, step: int | None, *, labelled: bool = True
+    work_dir: Path,
+    data: str | None,
+    step: int | None,
+    *,
+    labelled: bool = True,
+    into: Path | None = None,
 ) -> Evaluation:
     """Reads a work directory, and its validation set or the file `data` in its place.
 
-    labelled: if not, its test sets, or `data` in their place, whose labels are not known.
+    labelled: if not, its test sets, or `data` in their place, whose labels are not known. into:
+    where predictions will go, None for nowhere.
     Rows are as long and batches as large as in the run, whose numbers these are then, bit for bit.
 
     Raises:
-      ValueError: it was not fine-tuned, has no such checkpoint, or a file is not as it should be.
+      ValueError: it was not fine-tuned, has no such checkpoint, a file is not as it should be, or
+        predictions could replace one.
     """
     config = _config_of(work_dir)
     model, _ = read_model(work_dir)
@@ -95,9 +101,10 @@ def open_evaluation(
     split: Split = "validation" if labelled else "test"
     if data is not None:
         config = with_file(config, data, split)
-    config = with_labels(config, model.labels)
+    if into is not None:
+        _check_separate(config, into)
     tokenizer = read_tokenizer(work_dir, model.encoder)
-    found = config.open(tokenizer, [split])
+    found = config.open(tokenizer, [split], model.labels)
     sets = found.validation if labelled else found.test
     if not sets:
         raise ValueError(
@@ -105,16 +112,14 @@ def open_evaluation(
         )
     if data is not None:
         sets = named_after(data, sets)
-    examples = {name: each.features.fingerprint for name, each in sets.items()}
+    examples = {name: each.fingerprint for name, each in sets.items()}
     check_same({"the examples": examples, "the versions": versions()})
-    longest = max(int(each.features.lengths.max()) for each in sets.values())
-    lengths = _holding(longest, identity["row_lengths"], model.encoder.max_positions)
 
     mesh = _mesh(config.mesh)
     task = task_of(model, config.compute.resolve(jax.default_backend(), model.encoder))
     rows = -(-config.rows_evaluated // batch_extent(mesh)) * batch_extent(mesh)
     steps = make_prediction_step(task, mesh), make_metrics_step(task, mesh)
-    scorer = Scorer(mesh, task, *steps, rows, lengths)
+    scorer = Scorer(mesh, task, *steps, rows, identity["row_lengths"])
     definition = task.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
@@ -144,11 +149,14 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
     return to_dataclass(FinetuneConfig, values, str(file))
 
 
-def _holding(longest: int, lengths: Sequence[int], max_positions: int) -> tuple[int, ...]:
-    """The run's row lengths, and one more if an example here is longer than all of them."""
-    if longest <= max(lengths):
-        return tuple(lengths)
-    return (*lengths, min(-(-longest // MULTIPLE) * MULTIPLE, max_positions))
+def _check_separate(config: FinetuneConfig, into: Path) -> None:
+    """Predictions are called after their sets: none may come to lie over a file of the task."""
+    for path in paths_of(config):
+        if into.resolve() in (Path(path).resolve(), Path(path).resolve().parent):
+            raise ValueError(
+                f"--predictions {into} is where the task has its files ({path}), and could replace "
+                "one: give another directory"
+            )
 
 
 def _mesh(config: MeshConfig) -> Mesh:

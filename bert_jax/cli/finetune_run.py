@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from jax.sharding import Mesh
 from bert_jax.analysis.flops import encoder_training_flops
 from bert_jax.cli.config import write_resolved
 from bert_jax.cli.finetune_messages import describe
+from bert_jax.cli.finetune_outcome import Outcome, read_outcome, write_outcome
 from bert_jax.cli.finetune_programs import Programs, make_programs
 from bert_jax.cli.finetune_start import (
     check_best_metric,
@@ -26,7 +26,6 @@ from bert_jax.cli.finetune_start import (
     open_source,
 )
 from bert_jax.cli.finetune_usage import describe_model
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
 from bert_jax.data.loader import Loader
 from bert_jax.data.tokenizer import Tokenizer
@@ -43,7 +42,7 @@ from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.distributed import agreed
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest
-from bert_jax.training.loop import HostBatch, Phase, Trainer
+from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.optimizer import learning_rates
 from bert_jax.training.peaks import peak_flops
@@ -52,7 +51,6 @@ from bert_jax.training.reporting import LOG_NAME, Reporter
 from bert_jax.training.sharding import local_rows, parameter_shardings
 from bert_jax.training.state import TrainState
 
-SCORES_NAME = "scores.json"
 PREDICTIONS_NAME = "predictions"
 
 
@@ -123,6 +121,11 @@ class FinetuneRun:
         return self.config.num_epochs * self.plan.steps_per_epoch
 
     @property
+    def intervals(self) -> Intervals:
+        """When the run reports, evaluates and saves."""
+        return self.config.intervals(self.plan.steps_per_epoch)
+
+    @property
     def best_metric(self) -> str:
         """The validation metric that checkpoints are compared by."""
         return self.config.best_metric or self.data.best_metric
@@ -133,14 +136,11 @@ class FinetuneRun:
         rates = learning_rates(config.optimizer, self.total_steps)
         lower = self.best_metric.endswith(LOSS)
         kept = CheckpointConfig(
-            keep_last=1,
-            keep_best=1,
-            best_metric=self.best_metric,
-            lower_is_better=lower,
-            keep_unmeasured=True,
+            keep_last=1, keep_best=1, best_metric=self.best_metric, lower_is_better=lower
         )
+        directory, intervals = self.work_dir / CHECKPOINTS_NAME, self.intervals
         checkpointer = closing.enter_context(
-            Checkpointer(self.work_dir / CHECKPOINTS_NAME, kept, identity(self))
+            Checkpointer(directory, kept, identity(self), intervals.evaluates)
         )
         state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0
@@ -163,7 +163,7 @@ class FinetuneRun:
             learning_rates=rates,
             checkpointer=checkpointer,
             reporter=self._reporter(start, closing) if first else None,
-            intervals=config.intervals(self.plan.steps_per_epoch),
+            intervals=intervals,
             stop=stop,
             early=early,
         )
@@ -189,10 +189,11 @@ class FinetuneRun:
 
     def conclude(self) -> list[str]:
         """Lines: the scores of the best checkpoint, and where things are."""
-        found = json.loads((self.work_dir / SCORES_NAME).read_text(encoding="utf-8"))
-        lines = [f"best after step {found['step']:,} by {self.best_metric}:"]
-        lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in found["scores"].items()]
-        return [*lines, *(f"predictions: {file}" for file in found["predictions"])]
+        found = read_outcome(self.work_dir)
+        assert found is not None
+        lines = [f"best after step {found.step:,} by {self.best_metric}:"]
+        lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in found.scores.items()]
+        return [*lines, *(f"predictions: {file}" for file in found.predictions)]
 
     def _phase(self) -> Phase:
         train = self.data.train
@@ -225,23 +226,26 @@ class FinetuneRun:
         directory.mkdir(exist_ok=True)
         files = []
         for name, examples in self.data.test.items():
-            logits, _ = self.scorer.logits(params, examples.features)
+            logits, _ = self.scorer.answers(params, examples, name)
             if jax.process_index() == 0:
                 files += examples.write(logits, directory, name)
         if jax.process_index() != 0:
             return
         scores = next(e for e in self._evaluations(self.total_steps) if e["step"] == best_step)
         scores = {name: x for name, x in scores.items() if name not in ("kind", "step")}
-        content = {"step": best_step, "scores": scores, "predictions": list(map(str, files))}
-        write_file(self.work_dir / SCORES_NAME, json.dumps(content, indent=2) + "\n")
+        write_outcome(self.work_dir, Outcome(best_step, scores, files, self._tests()))
 
     def _concluded(self, best_step: int | None) -> bool:
         """Whether `_finish` has done its work for this best step."""
-        scores = self.work_dir / SCORES_NAME
-        if best_step is None or not scores.is_file():
+        found = read_outcome(self.work_dir)
+        if best_step is None or found is None:
             return False
-        told: int = json.loads(scores.read_text(encoding="utf-8"))["step"]
-        return told == best_step == chosen_step(self.work_dir)
+        # A test file may have come since, or be another now.
+        done = found.step == best_step and found.tests == self._tests()
+        return done and best_step == chosen_step(self.work_dir)
+
+    def _tests(self) -> dict[str, str]:
+        return {name: examples.fingerprint for name, examples in self.data.test.items()}
 
     def _best(self, step: int) -> Parameters:
         definition = self.task.definition
@@ -289,6 +293,7 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     check_best_metric(config, data)
     model = data.head.on(encoder, config.head_dropout)
     compute = config.compute.resolve(jax.default_backend(), encoder)
-    lengths = row_lengths(data, config.max_shapes, encoder.max_positions)
+    assert data.train is not None
+    lengths = row_lengths(data.train, config.max_shapes, encoder.max_positions)
     programs = make_programs(config, model, compute, mesh)
     return FinetuneRun(config, mesh, source, tokenizer, data, model, compute, lengths, programs)

@@ -153,7 +153,7 @@ def identity(run: FinetuneRun) -> dict[str, object]:
         # The keys are told to a user whose file has changed, to whom the values say nothing.
         "training examples (their file, its columns, max_length)": run.data.train.fingerprint,
         "validation examples (likewise)": {
-            name: examples.features.fingerprint for name, examples in run.data.validation.items()
+            name: examples.fingerprint for name, examples in run.data.validation.items()
         },
         "tokenizer": run.tokenizer.fingerprint,
     }

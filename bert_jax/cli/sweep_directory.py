@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.finetune_run import SCORES_NAME, FinetuneRun
+from bert_jax.cli.finetune_outcome import read_outcome
+from bert_jax.cli.finetune_run import FinetuneRun
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
 from bert_jax.finetuning.config import FinetuneConfig
@@ -47,7 +48,7 @@ class Ended:
 def identity(run: FinetuneRun) -> dict[str, Any]:
     """All that the scores of a sweep's runs follow from besides their dials."""
     assert run.data.train is not None
-    sets = {name: each.features.fingerprint for name, each in run.data.validation.items()}
+    sets = {name: each.fingerprint for name, each in run.data.validation.items()}
     start = None if run.config.from_scratch else chosen_step(Path(run.config.init_from))
     return {
         "config": _binding(run.config),
@@ -101,17 +102,16 @@ def claim(output: Path, current: Mapping[str, Any]) -> None:
 
 def ended(directory: Path) -> Ended | None:
     """How the run in `directory` ended; None if it has not."""
-    scores, diverged = directory / SCORES_NAME, directory / DIVERGED_NAME
+    diverged, found = directory / DIVERGED_NAME, read_outcome(directory)
     if diverged.is_file():
         message = json.loads(diverged.read_text(encoding="utf-8"))["message"]
         return Ended({}, 0, _train_seconds(directory), message)
-    if not scores.is_file():
+    if found is None:
         return None
-    found = json.loads(scores.read_text(encoding="utf-8"))
     # Scores are written before the model is told which checkpoint they are of.
-    if has_model(directory) and chosen_step(directory) != found["step"]:
+    if has_model(directory) and chosen_step(directory) != found.step:
         return None
-    return Ended(found["scores"], found["step"], _train_seconds(directory))
+    return Ended(dict(found.scores), found.step, _train_seconds(directory))
 
 
 def write_diverged(directory: Path, message: str) -> None:

@@ -204,7 +204,7 @@ class Sweep:
         )
         files = []
         for name, examples in self.base.data.test.items():
-            logits, _ = self.base.scorer.logits(params, examples.features)
+            logits, _ = self.base.scorer.answers(params, examples, name)
             files += examples.write(logits, directory / PREDICTIONS_NAME, name)
         return files
 

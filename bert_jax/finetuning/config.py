@@ -120,8 +120,12 @@ class FinetuneConfig:
             save_evaluated=True,
         )
 
-    def open(self, tokenizer: Tokenizer, splits: Collection[Split]) -> TaskData:
+    def open(
+        self, tokenizer: Tokenizer, splits: Collection[Split], labels: tuple[str, ...] = ()
+    ) -> TaskData:
         """Reads the task's files of these splits; test files are those that have no labels.
+
+        labels: those of a model that is there already, which tags would else be collected for.
 
         Raises:
           ValueError: a file is missing or not what it should be; names file, line and value.
@@ -134,6 +138,6 @@ class FinetuneConfig:
         if self.choices is not None:
             return open_choices(self.choices, tokenizer, length, splits)
         if self.tags is not None:
-            return open_tags(self.tags, tokenizer, length, splits)
+            return open_tags(self.tags, tokenizer, length, splits, labels)
         assert self.spans is not None
         return open_spans(self.spans, tokenizer, length, splits)

@@ -48,9 +48,14 @@ def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleS
     return {(file.with_suffix("") if file.suffix in COMPRESSIONS else file).stem: examples}
 
 
-def with_labels(config: FinetuneConfig, labels: tuple[str, ...]) -> FinetuneConfig:
-    """The config with the labels a model has, so that no training file is read for them."""
-    if config.tags is None:
-        return config
-    files = replace(config.tags.files, labels=labels)
-    return replace(config, tags=replace(config.tags, files=files))
+def paths_of(config: FinetuneConfig) -> list[str]:
+    """The task's files on disk, of GLUE its directory, as they are given."""
+    if config.glue is not None:
+        paths = [f"{config.glue.directory}/train.tsv", config.glue.validation]
+        if is_tfds(config.glue.directory):
+            del paths[0]
+    else:
+        section = config.sentences or config.choices or config.tags or config.spans
+        assert section is not None
+        paths = [section.files.train, section.files.validation, section.files.test]
+    return [path for path in paths if path and not is_tfds(path)]

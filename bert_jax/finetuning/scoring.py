@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.data.finetuning.batches import (
+    MULTIPLE,
     TOKENS_IN_A_CACHE,
     ByLength,
     FeatureBatches,
@@ -21,7 +22,7 @@ from bert_jax.data.finetuning.batches import (
 )
 from bert_jax.data.finetuning.features import Features
 from bert_jax.data.loader import Loader
-from bert_jax.finetuning.task_data import Logits, TaskData
+from bert_jax.finetuning.task_data import ExampleSet, Logits, TaskData
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.classifier_task import INPUTS, ClassifierTask
 from bert_jax.tasks.protocol import Metrics
@@ -37,7 +38,8 @@ class Scorer:
     """Runs a model over sets of examples.
 
     batch_size: the most rows of a batch over all processes; on a CPU batches of long rows have
-      fewer, which is faster. row_lengths: what rows are padded to.
+      fewer, which is faster. row_lengths: what rows are padded to; a set with longer examples has
+      one more length.
     """
 
     mesh: Mesh
@@ -47,12 +49,30 @@ class Scorer:
     batch_size: int
     row_lengths: Sequence[int]
 
+    def answers(
+        self, params: Parameters, examples: ExampleSet, name: str
+    ) -> tuple[Logits, dict[str, float]]:
+        """As `logits`, of a set that is to be answered.
+
+        Raises:
+          ValueError: the model has no answers: logits are NaN or infinite. `name` is the set's.
+        """
+        logits, loss = self.logits(params, examples.features)
+        if not np.isfinite(logits).all():
+            raise ValueError(
+                f"{name}: the model's scores are NaN or infinite ({self.task.compute.dtype}): what "
+                "it predicts means nothing. Its parameters are damaged, or the dtype has too small "
+                "a range for them: try --config.compute.dtype=float32"
+            )
+        return logits, loss
+
     def logits(self, params: Parameters, features: Features) -> tuple[Logits, dict[str, float]]:
         """[examples, ...] or [tokens, ...] logits, and the loss where the examples have targets.
 
         The same on every process.
         """
-        plan = InOrder(features.lengths, self.row_lengths, self._batch_sizes(features))
+        lengths = self._lengths(features)
+        plan = InOrder(features.lengths, lengths, self._batch_sizes(features, lengths))
         rows = cache(partial(local_rows, self.mesh))
         totals, gathered = MetricTotals(), _Gathered(features)
         pending: tuple[int, jax.Array, Metrics] | None = None
@@ -72,12 +92,19 @@ class Scorer:
         loss = {LOSS: sum(c * means[name] for name, c in terms)} if features.has_targets else {}
         return gathered.logits, loss
 
-    def _batch_sizes(self, features: Features) -> tuple[int, ...]:
+    def _lengths(self, features: Features) -> tuple[int, ...]:
+        longest = int(features.lengths.max())
+        if longest <= max(self.row_lengths):
+            return tuple(self.row_lengths)
+        positions = self.task.config.encoder.max_positions
+        return (*self.row_lengths, min(-(-longest // MULTIPLE) * MULTIPLE, positions))
+
+    def _batch_sizes(self, features: Features, row_lengths: Sequence[int]) -> tuple[int, ...]:
         devices, multiple = self.mesh.devices.flat, batch_extent(self.mesh)
         machines = len({device.process_index for device in devices})
         tokens = machines * TOKENS_IN_A_CACHE // features.sequences_per_example
         most = tokens if devices[0].platform == "cpu" else None
-        return rows_by_length(self.row_lengths, self.batch_size, most, multiple)
+        return rows_by_length(row_lengths, self.batch_size, most, multiple)
 
     def _dispatched(
         self, params: Parameters, batch: Mapping[str, jax.Array]
@@ -144,15 +171,13 @@ class Judge:
         return found
 
 
-def row_lengths(data: TaskData, max_shapes: int, max_positions: int) -> tuple[int, ...]:
-    """What rows of all sets of a task are padded to: `max_shapes` lengths at most.
+def row_lengths(train: Features, max_shapes: int, max_positions: int) -> tuple[int, ...]:
+    """What rows are padded to: `max_shapes` lengths at most.
 
-    Multiples of 8, but no more than the model has positions.
+    Multiples of 8, but no more than the model has positions. Of the training examples alone: what
+    a model learns does not depend on what it is judged on.
     """
-    sets = [*data.validation.values(), *data.test.values()]
-    lengths = [each.features.lengths for each in sets]
-    lengths += [] if data.train is None else [data.train.lengths]
-    chosen = choose_lengths(np.concatenate(lengths), max_shapes)
+    chosen = choose_lengths(train.lengths, max_shapes)
     return tuple(min(length, max_positions) for length in chosen)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,6 +70,13 @@ class SpanSet(ExampleSet):
     def num_examples(self) -> int:
         """The questions."""
         return len(self.examples)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `ExampleSet`: with all right answers and how long one may be."""
+        told = [(each.id, each.context, each.answer_texts) for each in self.examples]
+        judged = json.dumps([self.config.max_answer_length, told])
+        return hashlib.sha256(f"{self.features.fingerprint} {judged}".encode()).hexdigest()
 
     def answers(self, logits: Logits) -> list[Answer]:
         """The candidates for every question."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +10,12 @@ from pathlib import Path
 from bert_jax.data.finetuning.features import Features
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.finetuning.tag_features import TagFeatures, tag_features, tags_of
+from bert_jax.data.finetuning.tag_writing import write_tags
 from bert_jax.data.finetuning.tags import (
     TagFiles,
     TagSentences,
     collect_labels,
     read_tags,
-    write_tags,
 )
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
@@ -57,6 +58,20 @@ class TagSet(ExampleSet):
     def features(self) -> Features:  # type: ignore[override]
         """Of the windows."""
         return self.windows.features
+
+    @property
+    def fingerprint(self) -> str:
+        """See `ExampleSet`: with the tags that are no labels, which the features leave out."""
+        known = frozenset(self.windows.labels)
+        tags = self.sentences.tags or []
+        unknown = [(i, tag) for i, each in enumerate(tags) for tag in each if tag not in known]
+        found = self.features.fingerprint
+        return hashlib.sha256(f"{found} {unknown}".encode()).hexdigest() if unknown else found
+
+    @property
+    def num_examples(self) -> int:
+        """Sentences, of which long ones are read in several windows."""
+        return len(self.sentences)
 
     @property
     def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -105,35 +120,44 @@ class TagSet(ExampleSet):
 
 
 def open_tags(
-    config: TagsConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
+    config: TagsConfig,
+    tokenizer: Tokenizer,
+    max_length: int,
+    splits: Collection[Split],
+    labels: tuple[str, ...] = (),
 ) -> TaskData:
     """Reads the files.
 
-    The labels are those of the config, or else the tags of the training file, which is then read
-    even if it is not to be learned from.
+    The labels are those given, of a model that is there already, or those of the config, or else
+    the tags of the training file. What is judged may have tags that are none of them, which no
+    prediction can get right; not if the config names the labels and no model does.
 
     Raises:
       ValueError: names file and line of what is not as it should be.
     """
-    files = config.files
-    train = "train" in splits
-    learned = read_tags(files, "train", labelled=True) if train or not files.labels else None
-    if learned is not None and not files.labels:
-        files = replace(files, labels=collect_labels(learned))
-    scheme = scheme_of(files.labels)
+    files, train = config.files, "train" in splits
+    if labels:
+        files = replace(files, labels=())  # what they are is asked of the model, not of the file
+    else:
+        labels = files.labels
+    learned = read_tags(files, "train", labelled=True) if train or not labels else None
+    if learned is not None and not labels:
+        labels = collect_labels(learned)
+    scheme = scheme_of(labels)
 
-    def windows(sentences: TagSentences) -> TagFeatures:
+    def windows(sentences: TagSentences, *, judged: bool) -> TagFeatures:
+        context = config.document_context
         return tag_features(
-            sentences, tokenizer, max_length, files.labels, document_context=config.document_context
+            sentences, tokenizer, max_length, labels, document_context=context, judged=judged
         )
 
     def read(split: Split) -> TagSet:
         sentences = read_tags(files, split, labelled=split != "test")
-        return TagSet(windows(sentences), sentences, files, scheme)
+        return TagSet(windows(sentences, judged=True), sentences, files, scheme)
 
     return TaskData(
-        head=HeadConfig("tagging", files.labels),
-        train=windows(learned).features if train and learned is not None else None,
+        head=HeadConfig("tagging", labels),
+        train=windows(learned, judged=False).features if train and learned is not None else None,
         validation={"validation": read("validation")} if "validation" in splits else {},
         test={"test": read("test")} if "test" in splits and files.test else {},
         primary="f1" if scheme else "accuracy",

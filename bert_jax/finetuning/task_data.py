@@ -35,6 +35,11 @@ class ExampleSet(abc.ABC):
         """How many there are to predict, of each of which a model may read several sequences."""
         return len(self.features)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of what a model reads and of all that its answers are judged by."""
+        return self.features.fingerprint
+
     @abc.abstractmethod
     def scores(self, logits: Logits) -> dict[str, float]:
         """The task's metrics, as its official scorer has them. For sets with labels."""

@@ -35,6 +35,7 @@ class ClassifierTask(abc.ABC):
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig):
         assert config.head == self.head, (config.head, self.head)
+        self.config, self.compute = config, compute
         self.definition = cast(ModelDefinition[Classifier], define_model(config, compute))
 
     @abc.abstractmethod

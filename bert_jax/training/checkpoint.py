@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +14,7 @@ from orbax.checkpoint import v1 as ocp
 
 from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
 from bert_jax.models.student import TRAINING_ONLY
-from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_config import CheckpointConfig, JudgedLater
 from bert_jax.training.distributed import agreed
 from bert_jax.training.state import TrainState
 
@@ -26,15 +26,23 @@ class Checkpointer:
 
     identity: what makes a checkpoint belong to this run (model, corpus, tokenizer, ...), stored
       with each and compared when restoring; plain JSON values, nested dicts allowed.
+    judged_later: tells of a step whether its checkpoint stays if it was saved without metrics: that
+      of a run that was stopped where an evaluation was due may prove one of the best.
     """
 
-    def __init__(self, directory: Path, config: CheckpointConfig, identity: Mapping[str, Any]):
+    def __init__(
+        self,
+        directory: Path,
+        config: CheckpointConfig,
+        identity: Mapping[str, Any],
+        judged_later: Callable[[int], bool] = lambda step: False,
+    ):
         self._identity = json.loads(json.dumps(identity))
         self._best_metric = config.best_metric if config.keep_best else None
         self._checkpointer = ocp.training.Checkpointer(
             directory.absolute(),
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
-            preservation_policy=_preservation(config),
+            preservation_policy=_preservation(config, judged_later),
             # A save that was killed left a directory under a temporary name; nothing reads it.
             cleanup_tmp_directories=True,
         )
@@ -271,9 +279,9 @@ def _as_tree(opt_state: Any) -> dict[str, Any]:
     return {f"{i:05d}{jax.tree_util.keystr(path)}": leaf for i, (path, leaf) in enumerate(leaves)}
 
 
-def _preservation(config: CheckpointConfig) -> Any:
+def _preservation(config: CheckpointConfig, judged_later: Callable[[int], bool]) -> Any:
     policies = ocp.training.preservation_policies
-    kept: list[Any] = [policies.LatestN(config.keep_last)]
+    kept: list[Any] = [policies.LatestN(config.keep_last), JudgedLater(judged_later)]
     if config.keep_every:
         kept.append(policies.EveryNSteps(config.keep_every))
     if config.keep_best:
@@ -282,7 +290,7 @@ def _preservation(config: CheckpointConfig) -> Any:
             policies.BestN(
                 get_metric_fn=lambda metrics: sign * metrics[config.best_metric],
                 n=config.keep_best,
-                keep_checkpoints_without_metrics=config.keep_unmeasured,
+                keep_checkpoints_without_metrics=False,
             )
         )
     return policies.AnyPreservationPolicy(kept)

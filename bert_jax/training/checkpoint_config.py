@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,8 +16,6 @@ class CheckpointConfig:
     keep_best: also keep this many best by `best_metric` of the held-out evaluation, for which every
       evaluated state is saved (0: no).
     lower_is_better: the direction of `best_metric`.
-    keep_unmeasured: keep every checkpoint that was saved without an evaluation, such as a stopped
-      run's, since it may prove one of the best when the run goes on.
     """
 
     every_steps: int = 1_000
@@ -24,7 +24,6 @@ class CheckpointConfig:
     keep_best: int = 1
     best_metric: str = "mlm_loss"
     lower_is_better: bool = True
-    keep_unmeasured: bool = False
 
     def __post_init__(self) -> None:
         if self.every_steps < 1 or self.keep_last < 1:
@@ -36,3 +35,14 @@ class CheckpointConfig:
                 f"checkpoint.best_metric={self.best_metric!r} with lower_is_better=True would keep "
                 "the worst: set checkpoint.lower_is_better=False"
             )
+
+
+@dataclass(frozen=True)
+class JudgedLater:
+    """Keeps, as an Orbax preservation policy, what has no metrics yet at steps that will have."""
+
+    at: Callable[[int], bool]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """As Orbax asks, which of them stay."""
+        return [not each.metrics and self.at(each.step) for each in checkpoints]

@@ -18,10 +18,14 @@ class EarlyStopping:
     patience: int
     lower_is_better: bool = False
     _best: tuple[int, float] | None = field(default=None, init=False)
+    _last: int = field(default=-1, init=False)
     _since: int = field(default=0, init=False)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes in an evaluation."""
+        """Takes in an evaluation; one that is seen already is made again by a run that resumes."""
+        if step <= self._last:
+            return
+        self._last = step
         value = -metrics[self.metric] if self.lower_is_better else metrics[self.metric]
         better = self._best is None or value > self._best[1]
         self._since = 0 if better else self._since + 1

@@ -6,7 +6,8 @@ MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/
 begin from MODEL's weights, read the same sentences with tokenizers of their own and learn with the
 same hyperparameters, each with seeds 0, 1, ... of its own: orders of the examples, classifiers and
 dropout differ. A run counts with the development set's accuracy and loss after its last epoch.
-Ours without dropout stand beside them: what the comparison would see were one side's missing.
+Beside them stand the Trainer on our batches, which leaves classifiers, dropout and the code itself
+to differ, and ours without dropout: what the comparison would see were one side's missing.
 Killed, the same command goes on; a folder --work is for one model and one set of options. Writes
 results.json and prints the table; --check writes it into --work, of fewer sentences and seeds.
 """
@@ -40,6 +41,7 @@ from bert_jax.inference.work_dir import chosen_step  # noqa: E402
 
 BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1
 MEASURED = ("accuracy", "loss")
+OURS, THEIRS, ON_OURS = "bert_jax", "Trainer", "Trainer on our batches"
 # By name, of every seed.
 Scores = Mapping[str, Sequence[float]]
 
@@ -85,18 +87,20 @@ def ours(args: argparse.Namespace, rate: float, dropout: float) -> Scores:
     return {name: [end[name] for end in ends] for name in MEASURED}
 
 
-def theirs(args: argparse.Namespace, rate: float) -> Scores:
+def theirs(args: argparse.Namespace, rate: float, *, our_batches: bool) -> Scores:
     """Those of each seed of the Trainer's."""
+    kind = "on-our-batches" if our_batches else "theirs"
     exported = args.work / "exported"
     if not exported.is_dir():
         words = ["export", args.model, "--format", "huggingface"]
         bert_jax(*words, "--head", "encoder", "--output", exported)
     found = []
     for seed in range(args.seeds):
-        result = args.work / f"theirs-{seed}.json"
+        result = args.work / f"{kind}-{seed}.json"
         if not result.is_file():
             words = [HERE / "theirs.py", exported, args.work, "--seed", str(seed)]
             words += ["--batch", str(BATCH), "--epochs", str(EPOCHS), "--length", str(LENGTH)]
+            words += ["--our-batches"] if our_batches else []
             run_words(*words, "--rate", str(rate), "--output", result)
         found.append(json.loads(result.read_text(encoding="utf-8")))
     return {name: [each[name][-1] for each in found] for name in MEASURED}
@@ -124,9 +128,10 @@ def main() -> None:
     claim(args.work, settings)
     write_sentences(args.data, args.sentences, args.work)
     scores = {
-        "bert_jax": ours(args, args.rate, DROPOUT),
-        "Trainer": theirs(args, args.rate),
-        "bert_jax without dropout": ours(args, args.rate, 0.0),
+        OURS: ours(args, args.rate, DROPOUT),
+        THEIRS: theirs(args, args.rate, our_batches=False),
+        ON_OURS: theirs(args, args.rate, our_batches=True),
+        f"{OURS} without dropout": ours(args, args.rate, 0.0),
     }
     results = {
         "date": str(datetime.date.today()),
@@ -134,16 +139,18 @@ def main() -> None:
         "versions": {name: version(name) for name in ("jax", "torch", "transformers")},
         "settings": {name: value for name, value in settings.items() if name != "model"},
         "scores": scores,
-        "apart": {name: compared(name, scores) for name in MEASURED},
+        "apart": {
+            side: {name: compared(scores[OURS][name], scores[side][name]) for name in MEASURED}
+            for side in (THEIRS, ON_OURS)
+        },
     }
     file = (args.work if args.check else HERE) / "results.json"
     write_file(file, json.dumps(results, indent=1) + "\n")
     print("\n".join(table(results)))
 
 
-def compared(name: str, scores: Mapping[str, Scores]) -> dict[str, float]:
-    """How far the two sides' means are apart, beside the standard deviation of a run."""
-    sides = [scores[side][name] for side in ("bert_jax", "Trainer")]
+def compared(*sides: Sequence[float]) -> dict[str, float]:
+    """How far two sides' means are apart, beside the standard deviation of a run."""
     apart, low, high = difference(*sides)
     pooled = statistics.mean(statistics.variance(side) for side in sides) ** 0.5
     return {"means": apart, "low": low, "high": high, "standard_deviation": pooled}
@@ -158,13 +165,13 @@ def table(results: dict) -> Iterator[str]:
         accuracy = [100 * one for one in found["accuracy"]]
         yield f"| {side} | {each} | {spread(accuracy, 2)} | {spread(found['loss'], 3)} |"
     yield ""
-    for name, apart in results["apart"].items():
-        within = "within" if abs(apart["means"]) <= apart["standard_deviation"] else "MORE THAN"
-        yield (
-            f"Means of {name} {apart['means']:+.4f} apart (95 %: {apart['low']:+.4f} to "
-            f"{apart['high']:+.4f}), {within} one standard deviation of a run "
-            f"({apart['standard_deviation']:.4f})."
-        )
+    yield "| bert_jax less | | 95 % | standard deviation of a run |"
+    yield "|---|---|---|---|"
+    for side, measured in results["apart"].items():
+        for name, apart in measured.items():
+            between = f"{apart['low']:+.4f} to {apart['high']:+.4f}"
+            means, deviation = f"{apart['means']:+.4f}", f"{apart['standard_deviation']:.4f}"
+            yield f"| {side} | {name} {means} | {between} | {deviation} |"
 
 
 def spread(found: Sequence[float], digits: int) -> str:

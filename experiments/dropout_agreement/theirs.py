@@ -1,16 +1,29 @@
-"""One run of Hugging Face's Trainer; writes accuracy and loss at the end of each epoch."""
+"""One run of Hugging Face's Trainer; writes accuracy and loss at the end of each epoch.
+
+With --our-batches it learns on the batches that bert_jax makes of the same sentences, instead of
+those of its own `group_by_length`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+
+# The package of a checkout that is not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bert_jax.data.finetuning.batches import ByLength, choose_lengths  # noqa: E402
+
+SHAPES = 6  # row lengths, as FinetuneConfig.max_shapes is by default
 
 
 class Sentences(torch.utils.data.Dataset):
@@ -24,12 +37,47 @@ class Sentences(torch.utils.data.Dataset):
         )
         self._labels = [int(row["label"]) for row in rows]
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sentence."""
+        return np.array([len(ids) for ids in self._tokens["input_ids"]])
+
     def __len__(self) -> int:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row = {name: values[index] for name, values in self._tokens.items()}
         return row | {"labels": self._labels[index]}
+
+
+class OurBatches(torch.utils.data.Sampler):
+    """The batches of bert_jax, epoch by epoch as they are asked for."""
+
+    def __init__(self, lengths: np.ndarray, batch_size: int, seed: int):
+        self._plan = ByLength(lengths, choose_lengths(lengths, SHAPES), batch_size, seed)
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return self._plan.steps_per_epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first = self._epoch * len(self)
+        self._epoch += 1
+        for step in range(first, first + len(self)):
+            examples = self._plan.place(step).examples
+            yield examples[examples >= 0].tolist()
+
+
+class OnOurBatches(transformers.Trainer):
+    """Its own in all but the batches."""
+
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
+        """What it iterates over once an epoch."""
+        data: Any = self.train_dataset
+        batches = OurBatches(data.lengths, self.args.train_batch_size, self.args.seed)
+        return torch.utils.data.DataLoader(
+            data, batch_sampler=batches, collate_fn=self.data_collator
+        )
 
 
 def parsed() -> argparse.Namespace:
@@ -40,6 +88,7 @@ def parsed() -> argparse.Namespace:
     for name in ("seed", "batch", "epochs", "length"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True)
+    parser.add_argument("--our-batches", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
     return parser.parse_args()
 
@@ -76,7 +125,7 @@ def main() -> None:
         disable_tqdm=True,
         use_cpu=True,
     )
-    trainer = transformers.Trainer(
+    trainer = (OnOurBatches if args.our_batches else transformers.Trainer)(
         model,
         arguments,
         transformers.DataCollatorWithPadding(tokenizer),

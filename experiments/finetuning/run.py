@@ -53,7 +53,8 @@ def sweep(task: Task, files: Files, output: Path, args: argparse.Namespace) -> S
     words += ["--batch-sizes", str(args.batch_size), "--epochs", str(args.epochs)]
     words += ["--learning-rates", *map(str, args.learning_rates), *files.overrides(task)]
     words += [f"--config.max_length={args.max_length}"] if args.max_length else []
-    words += [f"--config.{part}={args.dropout}" for part in ("dropout", "head_dropout")]
+    parts = ("dropout",) if task.name == "SQuAD" else ("dropout", "head_dropout")  # its head: none
+    words += [f"--config.{part}={args.dropout}" for part in parts]
     words += [f"--config.compute.dtype={args.dtype}", "--config.evaluations_per_epoch=1"]
     words += ["--config.from_scratch=true"] if output.name == "from_scratch" else []
     bert_jax("sweep", *words)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
@@ -93,7 +94,7 @@ def read_choices(files: ChoiceFiles, split: Split, *, labelled: bool) -> ChoiceE
     """
     texts = [files.context, *([files.beginning] if files.beginning else []), *files.endings]
     scalars = [*([files.label] if labelled else []), *([files.index] if files.index else [])]
-    columns, places = read_table(split_path(files, split), files.form, texts, scalars)
+    columns, places, numbers = read_table(split_path(files, split), files.form, texts, scalars)
     labels = columns[files.label] if labelled else None
     if labels is not None:
         check_labels(labels, places, files.choice_labels, header=files.form.header)
@@ -107,7 +108,7 @@ def read_choices(files: ChoiceFiles, split: Split, *, labelled: bool) -> ChoiceE
         contexts=columns[files.context],
         choices=choices,
         labels=labels,
-        ids=columns[files.index] if files.index else list(map(str, range(len(places)))),
+        ids=columns[files.index] if files.index else list(map(str, numbers)),
         places=places,
     )
 
@@ -127,19 +128,19 @@ def choice_features(
     for place, choices in zip(examples.places, examples.choices, strict=True):
         if len(choices) != len(labels):
             raise ValueError(f"{place}: {len(choices)} choices; expected {len(labels)}")
-    contexts = tokenizer.encode_batch(examples.contexts)
-    endings = iter(tokenizer.encode_batch([text for each in examples.choices for text in each]))
-    firsts: list[Sequence[int]] = []
-    seconds: list[Sequence[int] | None] = []
+    contexts = encoded_by_parts(tokenizer, examples.contexts)
+    endings = encoded_by_parts(tokenizer, [text for each in examples.choices for text in each])
+    firsts: list[Ids] = []
+    seconds: list[Ids | None] = []
     num_cut = 0
     for context, choices in zip(contexts, examples.choices, strict=True):
         own = [next(endings) for _ in choices]
         num_cut += len(context) + max(map(len, own)) > room
         for ending in own:
             first, second = cut_pair(context, ending, room)
-            firsts.append(first)
-            seconds.append(second)
-    report_cut(num_cut, len(contexts), max_length, examples.places)
+            firsts.append(as_ids(first))
+            seconds.append(as_ids(second))
+    report_cut(num_cut, len(examples), max_length, examples.places)
     return Features(
         sequences_of(tokenizer, firsts, seconds),
         {} if examples.labels is None else {"labels": label_numbers(examples.labels, labels)},

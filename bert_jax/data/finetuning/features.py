@@ -124,19 +124,20 @@ class Features:
 
 def sequences_of(
     tokenizer: Tokenizer,
-    firsts: Sequence[Sequence[int]],
-    seconds: Sequence[Sequence[int] | None],
+    firsts: Sequence[Sequence[int] | NDArray[np.int32]],
+    seconds: Sequence[Sequence[int] | NDArray[np.int32] | None],
 ) -> Sequences:
     """Puts `[CLS]` and `[SEP]` around the ids of segments that are short enough already."""
-    parts: list[list[int]] = []
-    second_starts = []
-    for first, second in zip(firsts, seconds, strict=True):
-        ids = [tokenizer.cls_id, *first, tokenizer.sep_id]
+    paired = np.array([second is not None for second in seconds], np.bool_)
+    ends = np.array([1 + len(first) for first in firsts], np.int64)
+    second_starts = ends + np.where(paired, tokenizer.separators_between, 1)
+    sizes = np.array([0 if second is None else len(second) for second in seconds], np.int64)
+    starts = np.concatenate([[0], np.cumsum(second_starts + np.where(paired, sizes + 1, 0))])
+    # What is not written below is a separator.
+    flat = np.full(starts[-1], tokenizer.sep_id, np.int32)
+    flat[starts[:-1]] = tokenizer.cls_id
+    for start, begin, first, second in zip(starts, second_starts, firsts, seconds, strict=False):
+        flat[start + 1 : start + 1 + len(first)] = first
         if second is not None:
-            ids += [tokenizer.sep_id] * (tokenizer.separators_between - 1)
-        second_starts.append(len(ids))
-        parts.append(ids if second is None else [*ids, *second, tokenizer.sep_id])
-    starts = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(part) for part in parts], out=starts[1:])
-    flat = np.fromiter((token for part in parts for token in part), np.int32, int(starts[-1]))
-    return Sequences(flat, starts, np.array(second_starts, np.int64))
+            flat[start + begin : start + begin + len(second)] = second
+    return Sequences(flat, starts, second_starts)

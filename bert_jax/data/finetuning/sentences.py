@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
+from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
@@ -67,7 +69,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
     path = split_path(files, split)
     texts = [files.first, *([files.second] if files.second else [])]
     scalars = [*([files.label] if labelled else []), *([files.index] if files.index else [])]
-    columns, places = read_table(path, files.form, texts, scalars)
+    columns, places, numbers = read_table(path, files.form, texts, scalars)
     labels = columns[files.label] if labelled else None
     if labels is not None:
         check_labels(labels, places, files.labels, header=files.form.header)
@@ -75,7 +77,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
         firsts=columns[files.first],
         seconds=columns[files.second] if files.second else None,
         labels=labels,
-        ids=columns[files.index] if files.index else list(map(str, range(len(places)))),
+        ids=columns[files.index] if files.index else list(map(str, numbers)),
         places=places,
     )
 
@@ -91,18 +93,21 @@ def sentence_features(
     """
     if examples.labels is not None:
         check_labels(examples.labels, examples.places, labels)
-    firsts: list[Sequence[int]] = list(tokenizer.encode_batch(examples.firsts))
-    seconds: list[Sequence[int] | None] = [None] * len(firsts)
-    if examples.seconds is None:
-        check_max_length(max_length, 2)
-        num_cut = sum(len(first) > max_length - 2 for first in firsts)
-        firsts = [first[: max_length - 2] for first in firsts]
-    else:
-        check_max_length(max_length, tokenizer.specials_of_pair)
-        room, num_cut = max_length - tokenizer.specials_of_pair, 0
-        for i, second in enumerate(tokenizer.encode_batch(examples.seconds)):
-            num_cut += len(firsts[i]) + len(second) > room
-            firsts[i], seconds[i] = cut_pair(firsts[i], second, room)
+    paired = examples.seconds is not None
+    specials = tokenizer.specials_of_pair if paired else 2
+    check_max_length(max_length, specials)
+    room, num_cut = max_length - specials, 0
+    firsts: list[Ids] = []
+    seconds: list[Ids | None] = []
+    # A single sentence is cut as a pair whose second is empty.
+    others = (
+        repeat([]) if (texts := examples.seconds) is None else encoded_by_parts(tokenizer, texts)
+    )
+    for first, second in zip(encoded_by_parts(tokenizer, examples.firsts), others, strict=False):
+        num_cut += len(first) + len(second) > room
+        kept, beside = cut_pair(first, second, room)
+        firsts.append(as_ids(kept))
+        seconds.append(as_ids(beside) if paired else None)
     report_cut(num_cut, len(firsts), max_length, examples.places)
     return Features(
         sequences_of(tokenizer, firsts, seconds),

@@ -9,13 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.data.finetuning.encoding import TEXTS_AT_ONCE
 from bert_jax.data.finetuning.features import Features, Sequences
 from bert_jax.data.finetuning.spans import SpanExample
 from bert_jax.data.records import ranges
 from bert_jax.data.tokenizer import LocatedTokens, Tokenizer
-
-# Texts encoded at once: the tokenizers library holds some 100 bytes a token until they are arrays.
-_TEXTS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -139,8 +137,8 @@ def _check_lengths(
 
 def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> _Texts:
     parts: list[LocatedTokens] = []
-    for first in range(0, len(texts), _TEXTS_AT_ONCE):
-        batch = texts[first : first + _TEXTS_AT_ONCE]
+    for first in range(0, len(texts), TEXTS_AT_ONCE):
+        batch = texts[first : first + TEXTS_AT_ONCE]
         parts += tokenizer.encode_with_offsets(batch, specials_as_text=True)
     starts = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([len(part.ids) for part in parts], out=starts[1:])

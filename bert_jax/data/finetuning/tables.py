@@ -56,10 +56,14 @@ _TOO_MANY = {
 
 
 class Table(NamedTuple):
-    """Columns by name, each [rows], and where each row stands: "file:line", "tfds:name[row]"."""
+    """Columns by name, each [rows], and where each row stands: "file:line", "tfds:name[row]".
+
+    numbers: of the rows, from 0; those left out are counted too.
+    """
 
     columns: dict[str, list[str]]
     places: list[str]
+    numbers: list[int]
 
 
 class _Row(NamedTuple):
@@ -90,8 +94,9 @@ def read_table(
         rows = _delimited_rows(find_file(path), form, names)
     columns: list[list[str]] = [[] for _ in names]
     places: list[str] = []
+    numbers: list[int] = []
     skipped = 0
-    for place, values in rows:
+    for number, (place, values) in enumerate(rows):
         if len(values) < len(names):
             _check_short(place, names[len(values)], form)
             skipped += 1
@@ -99,11 +104,12 @@ def read_table(
         for name, column, value in zip(names, columns, values, strict=True):
             column.append(_as_text(value, name, place, scalar=name in scalars))
         places.append(place)
+        numbers.append(number)
     if skipped:
         logger.warning("%s: left out %d rows that end before their last column", path, skipped)
     if not places:
         raise ValueError(f"{path} holds no row; expected at least one example")
-    return Table(dict(zip(names, columns, strict=True)), places)
+    return Table(dict(zip(names, columns, strict=True)), places, numbers)
 
 
 def _check_short(place: str, name: str, form: TableFormat) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.data.finetuning.features import Features, sequences_of
-from bert_jax.data.finetuning.tags import TagSentences, check_tags
+from bert_jax.data.finetuning.tags import TagSentences, check_tags, report_unknown_tags
 from bert_jax.data.finetuning.truncation import check_max_length
 from bert_jax.data.tokenizer import Tokenizer
 
@@ -21,7 +21,8 @@ class TagFeatures:
     """Features of windows, each word of every sentence scored in exactly one of them.
 
     features: its token targets are "label_weights", 1 at the first word-piece of every word of the
-    window's own sentence, else 0, and, if the sentences have tags, "labels", places in `labels`.
+    window's own sentence whose tag is not outside `labels`, else 0, and, if the sentences have
+    tags, "labels", places in `labels`.
     positions: int64 [words], the place of each scored word-piece in `features.sequences.token_ids`;
     sentences, words: int64 [words], whose word it is. sizes: int64 [sentences], words of each.
     """
@@ -46,6 +47,7 @@ def tag_features(
     labels: Sequence[str],
     *,
     document_context: bool,
+    judged: bool = False,
 ) -> TagFeatures:
     """Windows `[CLS] pieces [SEP]` of at most `max_length` tokens.
 
@@ -55,13 +57,16 @@ def tag_features(
     `document_context` what is left of any window is filled with the document before and after,
     which is not scored. Source: Devlin et al. 2019, section 5.3, "maximal document context".
 
+    judged: the sentences are to be scored, not learned: some may have a tag outside `labels`, which
+    has no weight in the loss.
+
     Raises:
-        ValueError: a tag outside `labels`, naming file and line; context asked of a file that does
-            not say where documents begin.
+        ValueError: a tag outside `labels`, or more than half of those that are judged, naming file
+            and line; context asked of a file that does not say where documents begin.
     """
     check_max_length(max_length, 2)
     if sentences.tags is not None:
-        check_tags(sentences, labels)
+        (report_unknown_tags if judged else check_tags)(sentences, labels)
     if document_context and sentences.documents is None:
         raise ValueError(
             f"{sentences.places[0][0].rpartition(':')[0]}: document_context is True, but no line "
@@ -87,10 +92,12 @@ def tag_features(
     targets["label_weights"][positions] = 1
     if sentences.tags is not None:
         number_of = {label: number for number, label in enumerate(labels)}
+        numbers = np.array(
+            [number_of.get(sentences.tags[s][word], -1) for _, s, word in scored.tolist()], np.int32
+        )
+        targets["label_weights"][positions] = numbers >= 0
         targets["labels"] = np.zeros(len(sequences.token_ids), np.int32)
-        targets["labels"][positions] = [
-            number_of[sentences.tags[sentence][word]] for _, sentence, word in scored.tolist()
-        ]
+        targets["labels"][positions] = np.maximum(numbers, 0)
     sizes = np.array([len(each) for each in sentences.words], np.int64)
     features = Features(sequences, token_targets=targets)
     return TagFeatures(features, tuple(labels), positions, owners, words, sizes)

@@ -6,21 +6,22 @@ Source: https://universaldependencies.org/format.html for CoNLL-U; Tjong Kim San
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.file_lines import file_lines, find_file
 from bert_jax.data.finetuning.labels import check_label_set
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob2
 
+logger = logging.getLogger(__name__)
+
 _DOCUMENT_MARK = "-DOCSTART-"
-_CONLLU_COLUMNS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
+CONLLU_COLUMNS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class TagFiles:
             raise ValueError(f"kind is {self.kind!r}; expected 'columns' or 'conllu'")
         if self.learn_as not in ("IOB2", "as_written"):
             raise ValueError(f"learn_as is {self.learn_as!r}; expected 'IOB2' or 'as_written'")
-        if self.kind == "conllu" and self.tag and self.tag not in _CONLLU_COLUMNS[2:]:
+        if self.kind == "conllu" and self.tag and self.tag not in CONLLU_COLUMNS[2:]:
             raise ValueError(
-                f"tag is {self.tag!r}; expected one of {', '.join(_CONLLU_COLUMNS[2:])}"
+                f"tag is {self.tag!r}; expected one of {', '.join(CONLLU_COLUMNS[2:])}"
             )
         if self.kind == "conllu" and (self.word or self.comment):
             raise ValueError("word and comment are for kind='columns'; CoNLL-U has its own")
@@ -165,38 +166,38 @@ def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
                 )
 
 
-def write_tags(
-    files: TagFiles, sentences: TagSentences, predicted: Sequence[Sequence[str]], file: Path
-) -> None:
-    """Writes the lines that `sentences` were read from, with the predicted tags.
+def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
+    """Logs how many words have a tag outside `labels`, none of which a prediction can be.
 
-    Of column files the lines of words, the tag behind each, with what stands between its columns,
-    tabs or spaces, and a blank line a sentence: CoNLL's scorer, conlleval, takes the last two
-    columns for the right tag and the predicted one. Of CoNLL-U all lines, the tag in its column,
-    as the scorer of Universal Dependencies takes them.
+    Raises:
+        ValueError: they are more than half: it is another column or another task. Names the first.
     """
-    lines, written = sentences.lines.copy(), []
-    for places, tags in zip(sentences.places, predicted, strict=True):
-        for place, tag in zip(places, tags, strict=True):
-            number = int(place.rpartition(":")[2]) - 1
-            lines[number] = _tagged(lines[number], tag, files)
-            written.append(lines[number])
-        written.append("")
-    content = lines if files.kind == "conllu" else written
-    write_file(file, "".join(f"{line}\n" for line in content))
+    assert sentences.tags is not None
+    known = frozenset(labels)
+    unknown = [
+        (place, tag)
+        for tags, places in zip(sentences.tags, sentences.places, strict=True)
+        for tag, place in zip(tags, places, strict=True)
+        if tag not in known
+    ]
+    if not unknown:
+        return
+    total, (place, tag) = sum(map(len, sentences.tags)), unknown[0]
+    if 2 * len(unknown) > total:
+        raise ValueError(
+            f"{place}: tag {tag!r}, and {len(unknown):,} of {total:,} words have one that is not "
+            f"learned; expected one of {', '.join(map(repr, labels))}. Is it the right column?"
+        )
+    logger.warning(
+        "%s: tag %r: %s of %s words have one that is not learned, which counts as wrong whatever "
+        "is predicted",
+        *(place, tag, f"{len(unknown):,}", f"{total:,}"),
+    )
 
 
-def _tagged(line: str, tag: str, files: TagFiles) -> str:
-    if files.kind == "conllu":
-        cells = line.split("\t")
-        cells[_CONLLU_COLUMNS.index(files.tag or "UPOS")] = tag
-        return "\t".join(cells)
-    line = line.rstrip(" \t")
-    return f"{line}{_separator(line)}{tag}"
-
-
-def _separator(line: str) -> str:
-    return "\t" if "\t" in line else " "
+def cells_of(line: str) -> list[str]:
+    """The columns of a line of a column file."""
+    return line.split("\t") if "\t" in line else re.split(" +", line)
 
 
 def _sentences(events: Iterator[_Word | _End]) -> Iterator[list[_Word] | None]:
@@ -219,7 +220,7 @@ def _column_events(lines: _Lines, files: TagFiles) -> Iterator[_Word | _End]:
     width, column = 0, int(files.word or 0)
     for whole, place in lines:
         line = whole.rstrip(" \t")
-        cells = line.split("\t") if "\t" in line else re.split(" +", line)
+        cells = cells_of(line)
         if not line:
             yield _End.SENTENCE
             continue
@@ -247,10 +248,10 @@ def _conllu_events(lines: _Lines) -> Iterator[_Word | _End]:
                 yield _End.DOCUMENT
             continue
         cells = line.split("\t")
-        if len(cells) != len(_CONLLU_COLUMNS):
+        if len(cells) != len(CONLLU_COLUMNS):
             raise ValueError(
                 f"{place}: {line[:80]!r} has {len(cells)} columns; expected the "
-                f"{len(_CONLLU_COLUMNS)} of CoNLL-U, between tabs"
+                f"{len(CONLLU_COLUMNS)} of CoNLL-U, between tabs"
             )
         if re.fullmatch(r"\d+", cells[0]):
             _check_word(cells, 1, place)
@@ -268,7 +269,7 @@ def _check_word(cells: Sequence[str], column: int, place: str) -> None:
 
 def _tag(word: _Word, files: TagFiles) -> str:
     if files.kind == "conllu":
-        return word.cells[_CONLLU_COLUMNS.index(files.tag or "UPOS")]
+        return word.cells[CONLLU_COLUMNS.index(files.tag or "UPOS")]
     column = int(files.tag) if files.tag else max(1, len(word.cells) - 1)
     if column == int(files.word or 0):
         raise ValueError(f"{word.place}: the last column is that of the words; name the tag's")

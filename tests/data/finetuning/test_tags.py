@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.data.finetuning.tag_writing import write_tags
 from bert_jax.data.finetuning.tags import (
     TagFiles,
     TagSentences,
     check_tags,
     collect_labels,
     read_tags,
-    write_tags,
 )
 
 # As in CoNLL-2003's eng.testb, which is IOB1 in the original release.

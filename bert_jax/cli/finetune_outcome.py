@@ -1,0 +1,56 @@
+"""What a fine-tuning run came to, as its work directory tells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.data.files import write_file
+
+SCORES_NAME = "scores.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The best step, what the validation sets gave there, and what was predicted for test sets.
+
+    predictions: files. tests: the fingerprint of each test set by its name.
+    """
+
+    step: int
+    scores: Mapping[str, float]
+    predictions: Sequence[Path]
+    tests: Mapping[str, str]
+
+
+def write_outcome(work_dir: Path, outcome: Outcome) -> None:
+    """Writes `scores.json`."""
+    content = {
+        "step": outcome.step,
+        "scores": dict(outcome.scores),
+        "predictions": list(map(str, outcome.predictions)),
+        "tests": dict(outcome.tests),
+    }
+    write_file(work_dir / SCORES_NAME, json.dumps(content, indent=2) + "\n")
+
+
+def read_outcome(work_dir: Path) -> Outcome | None:
+    """What `write_outcome` wrote; None before.
+
+    Raises:
+      ValueError: the file is damaged.
+    """
+    file = work_dir / SCORES_NAME
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        files = list(map(Path, content["predictions"]))
+        # Early versions told no tests: their predictions are written again.
+        return Outcome(content["step"], content["scores"], files, content.get("tests", {}))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file}: damaged ({error}): remove it, and the same command writes it again"
+        ) from error
