@@ -51,7 +51,7 @@ TASKS = {
         Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC"),
         Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
         Task("STS-B", "stsb", "Spearman correlation", _SCORED, "STS-B", epochs=6, batch_size=32),
-        Task("SQuAD", "squad", "F1", _FOUND, epochs=4, batch_size=16, learning_rates=(3e-4,)),
+        Task("SQuAD", "squad", "F1", _FOUND, epochs=2, batch_size=32, learning_rates=(3e-4,)),
         Task("WNUT-17", "wnut17", "F1", _TAGGED, epochs=6, learning_rates=(1e-4, 3e-4, 1e-3)),
     )
 }

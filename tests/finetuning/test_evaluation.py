@@ -115,6 +115,30 @@ def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
     assert found["sets"]["validation"]["scores"] == scores(whole)["scores"]
 
 
+def test_predictions_are_not_written_over_the_tasks_files(whole, toy, bert_jax_here, tmp_path):
+    folder = toy.root / "reviews"
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    for words in (["--unlabelled"], [], ["--data", folder / "dev.tsv"], ["--data", folder]):
+        refused = bert_jax_here("evaluate", whole, "--predictions", folder, *words)
+        assert refused.code == 2 and "is where the task has its files" in refused.errors
+    other = toy.root / "flipped"
+    refused = bert_jax_here("evaluate", whole, "--predictions", other, "--data", other / "dev.tsv")
+    assert refused.code == 2 and "is where the task has its files" in refused.errors
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_model_without_answers_is_not_scored(whole, tmp_path, monkeypatch):
+    from bert_jax.cli.evaluate_run import open_evaluation
+
+    evaluation = open_evaluation(whole, None, None)
+    broken = evaluation.params | {
+        "classifier.bias": evaluation.params["classifier.bias"] + np.float32("nan")
+    }
+    monkeypatch.setitem(evaluation.__dict__, "params", broken)
+    with pytest.raises(ValueError, match=r"validation: the model's scores are NaN or inf.*float32"):
+        evaluation.score(None)
+
+
 def test_a_step_that_is_not_there_is_said_with_those_that_are(whole, bert_jax_here):
     finished = bert_jax_here("evaluate", whole, "--step", 5)
     assert finished.code == 2
@@ -133,8 +157,15 @@ def test_entities_have_rows_of_their_types(toy, bert_jax_here, evaluated, tmp_pa
     (work_dir / "config.json").write_text(json.dumps(config))
     found = evaluated(work_dir, "--data", file, "--predictions", tmp_path / "predicted")
     assert found["sets"]["tagged"]["scores"] == scores(work_dir)["scores"]
+    assert found["sets"]["tagged"]["examples"] == 21
     written = (tmp_path / "predicted/tagged.txt").read_text().strip().split("\n\n")
     columns = [[line.split("\t")[1:] for line in sentence.split("\n")] for sentence in written]
     gold, predicted = ([[row[c] for row in each] for each in columns] for c in (0, 1))
     for kind, row in entity_counts(predicted, gold, "IOB2").items():
         assert found["sets"]["tagged"]["types"][kind] == row.scores() | row._asdict()
+
+    # A type that was not learned counts as missed; and a sentence of many windows as one.
+    file.write_text(file.read_text() + "\nada\tB-DOG\n" + "was\tO\n" * 40)
+    found = evaluated(work_dir, "--data", file)["sets"]["tagged"]
+    assert found["examples"] == 22
+    assert found["types"]["DOG"]["recall"] == 0 and found["types"]["DOG"]["gold"] == 1

@@ -90,6 +90,27 @@ def test_a_finished_run_does_nothing(toy, whole, bert_jax_here):
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
+def test_a_test_set_that_comes_later_changes_nothing_but_the_predictions(
+    toy, whole, bert_jax_here, tmp_path
+):
+    """Its texts are longer than all the model has learned from."""
+    work_dir, data = tmp_path / "run", tmp_path / "reviews"
+    shutil.copytree(whole, work_dir)
+    shutil.copytree(toy.root / "reviews", data)
+    before = scores(work_dir)
+    long = "index\tsentence\n" + "".join(f"{i}\t{'warm ' * (i + 1)}\n" for i in range(12))
+    (data / "test.tsv").write_text(long)
+    words = toy.words("glue", work_dir, *WHOLE, f"glue.directory={data}")
+    finished = bert_jax_here(*words)
+    assert finished.code == 0, finished.errors
+    assert f"checkpoint of step {TOTAL}; compiling" in finished.output
+    after = scores(work_dir)
+    assert {**after, "tests": 0, "predictions": 0} == {**before, "tests": 0, "predictions": 0}
+    assert after["tests"] != before["tests"]
+    assert (work_dir / "predictions/SST-2.tsv").read_text().count("\n") == 13
+    assert "nothing to do" in bert_jax_here(*words).output
+
+
 def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here):
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "seed=1", "batch_size=8"))
     assert finished.code == 2

@@ -170,6 +170,17 @@ def test_what_is_kept(
     assert steps_in(tmp_path) == kept
 
 
+def test_what_is_judged_later_stays(tmp_path: Path, state: TrainState) -> None:
+    """Saves without metrics stay where an evaluation is due, not those of any other stop."""
+    saved = {3: None, 7: None, 10: {"score": 1.0}, 15: None, 20: {"score": 3.0}, 30: {"score": 2.0}}
+    config = CheckpointConfig(best_metric="score", lower_is_better=False, keep_last=1)
+    due = (10, 15, 20, 30).__contains__
+    with Checkpointer(tmp_path, config, IDENTITY, due) as checkpointer:
+        for step, metrics in saved.items():
+            checkpointer.save(at(state, step), metrics)
+    assert steps_in(tmp_path) == {15, 20, 30}
+
+
 def test_a_metric_to_keep_the_best_by_must_be_there(tmp_path: Path, state: TrainState) -> None:
     config = CheckpointConfig(best_metric="f1")
     with pytest.raises(ValueError, match="best_metric='f1'.* mlm_accuracy, mlm_loss"):

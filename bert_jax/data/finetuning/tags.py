@@ -185,8 +185,8 @@ def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
     total, (place, tag) = sum(map(len, sentences.tags)), unknown[0]
     if 2 * len(unknown) > total:
         raise ValueError(
-            f"{place}: tag {tag!r}, and {len(unknown):,} of {total:,} words have one that is not "
-            f"learned; expected one of {', '.join(map(repr, labels))}. Is it the right column?"
+            f"{place}: tag {tag!r}; expected one of {', '.join(map(repr, labels))}, but "
+            f"{len(unknown):,} of {total:,} words have another. Is it the right column?"
         )
     logger.warning(
         "%s: tag %r: %s of %s words have one that is not learned, which counts as wrong whatever "

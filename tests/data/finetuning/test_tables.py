@@ -139,6 +139,7 @@ def test_short_rows_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         table = read_table(path, TableFormat(short_rows="skip"), ["text", "label"])
     assert table.places == [f"{path}:2", f"{path}:4"]
+    assert table.numbers == [0, 2]  # that which is left out has one too
     assert "left out 1 rows" in caplog.text
 
 

@@ -189,3 +189,15 @@ def test_what_cannot_be_is_said(tokenizer: Tokenizer) -> None:
     sentences.tags = [["X", "Z"]]
     with pytest.raises(ValueError, match="f:1: tag 'Z'; expected one of 'X'"):
         tag_features(sentences, tokenizer, 8, ("X",), document_context=False)
+
+
+def test_tags_that_were_not_learned_have_no_weight_where_they_are_judged(
+    tokenizer: Tokenizer,
+) -> None:
+    sentences = sentences_of("b c d")
+    sentences.tags = [["Y", "Z", "X"]]
+    labels = ("X", "Y")
+    features = tag_features(sentences, tokenizer, 8, labels, document_context=False, judged=True)
+    assert windows_of(features) == [([2, 7, 8, 9, 3], [0, 1, 0, 1, 0])]
+    assert features.features.token_targets["labels"].tolist() == [0, 1, 0, 0, 0]
+    assert tags_of(features, np.array([0, 1, 1, 0, 0])) == [["Y", "Y", "X"]]

@@ -14,6 +14,7 @@ from bert_jax.data.finetuning.tags import (
     check_tags,
     collect_labels,
     read_tags,
+    report_unknown_tags,
 )
 
 # As in CoNLL-2003's eng.testb, which is IOB1 in the original release.
@@ -165,7 +166,8 @@ def test_the_word_may_stand_in_any_column(tmp_path: Path) -> None:
     assert sentences.tags == [["O", "B-LOC"]]
     out = tmp_path / "out.txt"
     write_tags(TagFiles(test="x", **named), sentences, [["X", "Y"]], out)
-    assert out.read_text() == "1\tAufgrund\tO\tO\tX\n2\tBerlins\tB-LOC\tO\tY\n\n"
+    # What conlleval takes for the right tag and the predicted one: the last two.
+    assert out.read_text() == "1\tAufgrund\tO\tO\tO\tX\n2\tBerlins\tB-LOC\tO\tB-LOC\tY\n\n"
     with pytest.raises(ValueError, match="train.txt:1: the last column is that of the words"):
         tags_of_text(tmp_path, "1\ta\n", word="1")
 
@@ -210,6 +212,19 @@ def test_tags_of_one_kind_or_unknown_are_refused(tmp_path: Path) -> None:
         collect_labels(sentences)
     with pytest.raises(ValueError, match=r"train.txt:1: tag 'O'; .* give all tags as labels"):
         check_tags(sentences, ("NOUN", "VERB"))
+
+
+def test_tags_that_were_not_learned_are_counted_unless_they_are_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sentences = tags_of_text(tmp_path, "a O\nb B-LOC\n\nc O\nd B-PER\n")
+    report_unknown_tags(sentences, ("O", "B-LOC", "B-PER"))
+    assert not caplog.text
+    report_unknown_tags(sentences, ("O", "B-PER"))
+    assert "train.txt:2: tag 'B-LOC': 1 of 4 words have one that is not learned" in caplog.text
+    report_unknown_tags(sentences, ("B-LOC", "B-PER"))
+    with pytest.raises(ValueError, match=r"train.txt:1: tag 'O'; .*'B-PER'.* 3 of 4 words"):
+        report_unknown_tags(sentences, ("B-PER", "I-PER"))
 
 
 @pytest.mark.parametrize(
