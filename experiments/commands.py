@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the package by a checkout that is not installed
+
+from bert_jax.data.files import write_file  # noqa: E402
+
 _CONFIG = """from ml_collections import ConfigDict
 
 
@@ -39,7 +43,7 @@ def bert_jax(*words: str | Path) -> None:
 
 def write_config(values: dict[str, Any], file: Path) -> None:
     """A config file for `bert-jax` with these values."""
-    file.write_text(_CONFIG.format(values), encoding="utf-8")
+    write_file(file, _CONFIG.format(values))
 
 
 def claim(work: Path, settings: dict[str, Any]) -> None:

@@ -41,11 +41,11 @@ FAMILIES = {
         Family("bert_static", "BERT: one static masking", {"masking": {"num_maskings": 1}}),
         Family(
             "roberta",
-            "RoBERTa: no pairs, documents joined",
+            "RoBERTa: no pairs",
             {
                 "sentence_pairs": "none",
                 "join_documents": True,
-                "model": {"num_segments": 1, "position_offset": 2, "layer_norm_epsilon": 1e-5},
+                "model": {"num_segments": 1, "position_offset": 1, "layer_norm_epsilon": 1e-5},
             },
         ),
         Family(
@@ -101,7 +101,7 @@ def config_of(
         "compute": {"dtype": dtype},
         "masking": {"rate": 0.3},
         "optimizer": {"peak_learning_rate": 1e-3, "warmup_steps": num_steps // 10, "beta2": 0.98},
-        "evaluation": {"every_steps": max(1, num_steps // 12)},
+        "evaluation": {"every_steps": max(10, num_steps // 12)},
         "checkpoint": {"every_steps": 250, "keep_best": 0},
         "phases": {},
     }
@@ -114,7 +114,12 @@ def config_of(
             "num_steps": count,
         }
     if teacher is not None:
-        config["distillation"] = {"teacher": str(teacher), "init_layers": family.begins_with_it}
+        # As DistilBERT's released code: see configs/pretrain/distilbert.py.
+        config["distillation"] = {
+            "teacher": str(teacher),
+            "soft_targets": "all",
+            "init_layers": family.begins_with_it,
+        }
     return _overlaid(config, family.changes)
 
 

@@ -21,24 +21,25 @@ def table(runs: dict[str, dict]) -> Iterator[str]:
     tasks = next(iter(runs.values()))["tasks"]
     names = [f"{name}, {task['metric']}" for name, task in tasks.items()]
     header = ["model", "as many", "parameters", "tokens", "FLOPs"]
-    header += ["held-out MLM loss", "right", "pairs told", *names]
+    header += ["held-out MLM loss", "right", "on its own rows", "pairs told", *names]
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
     for run in runs.values():
         cells = [run["title"], run["budget"].replace("flops", "FLOPs")]
         cells += [f"{run['parameters'] / 1e6:.2f} M", *_pretraining(run)]
-        cells += [_spread(task["scores"]) for task in run["tasks"].values()]
+        cells += [_spread(task) for task in run["tasks"].values()]
         yield "| " + " | ".join(cells) + " |"
 
 
 def _pretraining(run: dict) -> list[str]:
-    held_out = run.get("held_out")
-    if held_out is None:
-        return [""] * 5
-    pairs = [value for name, value in held_out.items() if name in _PAIRS]
+    if "held_out" not in run:
+        return [""] * 6
+    own, probe = run["held_out"], run["probe"]
+    pairs = [value for name, value in own.items() if name in _PAIRS]
     return [
-        *(f"{run['tokens'] / 1e6:.1f} M", f"{run['flops']:.3g}", f"{held_out['mlm_loss']:.3f}"),
-        *(f"{100 * held_out['mlm_accuracy']:.1f} %", f"{100 * pairs[0]:.1f} %" if pairs else ""),
+        *(f"{run['tokens'] / 1e6:.1f} M", f"{run['flops']:.3g}", f"{probe['mlm_loss']:.3f}"),
+        *(f"{100 * probe['mlm_accuracy']:.1f} %", f"{own['mlm_loss']:.3f}"),
+        f"{100 * pairs[0]:.1f} %" if pairs else "",
     ]
 
 
@@ -52,8 +53,8 @@ def draw(runs: dict[str, dict], file: Path) -> None:
     for run in runs.values():
         place = titles.index(run["title"]) + _SHIFTS[run["budget"]]
         style = {"color": _COLOURS[run["budget"]], "marker": _MARKS[run["budget"]]}
-        if "held_out" in run:
-            axes[0].plot([run["held_out"]["mlm_loss"]], [place], linestyle="", **style)
+        if "probe" in run:
+            axes[0].plot([run["probe"]["mlm_loss"]], [place], linestyle="", **style)
         for axis, task in zip(axes[1:], tasks, strict=True):
             scores = [100 * score for score in run["tasks"][task]["scores"]]
             axis.plot(scores, [place] * len(scores), linestyle="", alpha=0.45, **style)
@@ -67,7 +68,7 @@ def draw(runs: dict[str, dict], file: Path) -> None:
     axes[0].invert_yaxis()
     for budget, label in (("tokens", "equal tokens"), ("flops", "equal FLOPs")):
         axes[-1].plot([], [], _MARKS[budget], color=_COLOURS[budget], label=label)
-    axes[-1].legend(frameon=False, fontsize=8)
+    axes[-1].legend(frameon=False, fontsize=8, loc="lower left")
     figure.savefig(file)
 
 
@@ -76,9 +77,8 @@ def _name(axis: Axes, label: str) -> None:
     axis.grid(axis="x", alpha=0.3)
 
 
-def _spread(scores: list[float]) -> str:
-    hundredths = [100 * score for score in scores]
-    if not hundredths:
-        return "diverged"
-    mean = f"{statistics.fmean(hundredths):.1f}"
-    return f"{mean} ± {statistics.stdev(hundredths):.1f}" if len(hundredths) > 1 else mean
+def _spread(task: dict) -> str:
+    hundredths = [100 * score for score in task["scores"]]
+    told = f"{statistics.fmean(hundredths):.1f}" if hundredths else ""
+    told += f" ± {statistics.stdev(hundredths):.1f}" if len(hundredths) > 1 else ""
+    return f"{told} ({task['diverged']} diverged)".strip() if task["diverged"] else told

@@ -15,7 +15,10 @@ Models that are not named keep their results, so that some can be measured besid
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import random
+import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,9 +42,10 @@ from families import (  # noqa: E402
     Family,
     config_of,
 )
+from probe import probe  # noqa: E402
 from report import draw, table  # noqa: E402
 from sweeps import at_the_end  # noqa: E402
-from tasks import TASKS, files_of  # noqa: E402
+from tasks import TASKS, Files, files_of, table_text  # noqa: E402
 
 from bert_jax.cli.config import load_config  # noqa: E402
 from bert_jax.cli.run_config import PretrainConfig  # noqa: E402
@@ -56,7 +60,11 @@ from bert_jax.models.parameters import count  # noqa: E402
 from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 # Epochs of a task.
-EPOCHS = {"SST-2": 1, "STS-B": 5}
+EPOCHS = {"SST-2": 1, "STS-B": 4}
+# Of SST-2's training set, drawn once.
+SENTENCES = 16_000
+# Of the documents, where a small text has few: enough for a whole book among them.
+HELD_OUT = "0.07"
 # Whose sizes are also fine-tuned from random parameters.
 NOT_PRETRAINED = ("bert", "student")
 # All that is measured, in the order of the table.
@@ -76,7 +84,13 @@ class Run:
 
 
 def prepare(data: Path, work: Path) -> Path:
-    """The corpora, in one vocabulary."""
+    """The corpora, in one vocabulary; who comes second waits."""
+    with (work / "corpora.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _prepared(data, work)
+
+
+def _prepared(data: Path, work: Path) -> Path:
     sources = sorted((data / "corpus_small").glob("*.jsonl*"))
     if not sources:
         raise SystemExit(f"{data / 'corpus_small'}: holds no .jsonl file")
@@ -88,7 +102,7 @@ def prepare(data: Path, work: Path) -> Path:
     for length in LENGTHS:
         output = corpora / str(length)
         if not (output / "manifest.json").is_file():
-            words = ["--tokenizer", tokenizer, "--output", output, "--held-out", "0.04"]
+            words = ["--tokenizer", tokenizer, "--output", output, "--held-out", HELD_OUT]
             bert_jax("prepare", *given, *words, "--max-length", str(length))
     return corpora
 
@@ -141,6 +155,7 @@ def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespac
         "flops": flops_per_step(config) * run.num_steps,
         "parameters": parameters(run.work_dir),
         "held_out": held_out[-1],
+        "probe": probe(run.work_dir, corpora / str(LENGTHS[-1])),
         "curve": [[entry["step"], entry["mlm_loss"]] for entry in held_out],
         "tasks": {},
     }
@@ -155,19 +170,49 @@ def parameters(work_dir: Path) -> int:
 def finetune(
     name: str, model: Path, output: Path, args: argparse.Namespace, *, pretrained: bool = True
 ) -> tuple[dict, SweepResults]:
-    """Every seed of a task, from a model or from random parameters of its sizes."""
+    """Every seed of a task, from a model or from random parameters of its sizes.
+
+    At the rate that is best on average.
+    """
     task = TASKS[name]
-    files = files_of(task, args.data, args.work / "data" / name, fast=args.fast)
+    files = task_files(name, args)
     words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", "--init", model]
     words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
-    words += ["--batch-sizes", "32", "--learning-rates", str(args.rate)]
+    words += ["--batch-sizes", "32", "--learning-rates", *map(str, args.rates)]
     words += ["--epochs", str(1 if args.fast else EPOCHS[name]), *files.overrides(task)]
     words += [f"--config.compute.dtype={args.dtype}", f"--config.from_scratch={not pretrained}"]
     words += ["--config.dropout=0.0", "--config.head_dropout=0.0"]
     bert_jax("sweep", *words)
     found = read_results(output)
-    scores = [at_the_end(run, output)[found.metric] for run in found.runs if not run.diverged]
-    return {"metric": task.metric, "scores": scores, "chance": found.chance}, found
+    scores: dict[float, list[float]] = {rate: [] for rate in args.rates}
+    for run in found.runs:
+        if not run.diverged:
+            scores[run.dials.learning_rate].append(at_the_end(run, output)[found.metric])
+    best = max(scores, key=lambda rate: statistics.fmean(scores[rate] or [-1.0]))
+    return {
+        "metric": task.metric,
+        "learning_rate": best,
+        "scores": scores[best],
+        "diverged": args.seeds - len(scores[best]),
+        "chance": found.chance,
+        "mean_by_rate": {str(r): statistics.fmean(s) if s else None for r, s in scores.items()},
+    }, found
+
+
+def task_files(name: str, args: argparse.Namespace) -> Files:
+    """Of a task; of SST-2 a part, which is enough to tell the models apart."""
+    task, work = TASKS[name], args.work / "data" / name
+    with (args.work / "corpora.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        files = files_of(task, args.data, work, fast=args.fast)
+        if name != "SST-2" or args.fast:
+            return files
+        for file in ("train.tsv", "dev.tsv"):
+            header, *lines = table_text(args.data / "glue/SST-2" / file).splitlines()
+            if file == "train.tsv":
+                lines = random.Random(0).sample(lines, SENTENCES)
+            write_file(work / file, "\n".join([header, *lines]) + "\n")
+    return Files(directory=str(work))
 
 
 def known(file: Path, measured_with: dict[str, Any]) -> dict[str, dict]:
@@ -180,10 +225,11 @@ def known(file: Path, measured_with: dict[str, Any]) -> dict[str, dict]:
 
 def provenance(corpora: Path, found: SweepResults, args: argparse.Namespace) -> dict[str, Any]:
     """What the results are of."""
-    names = ("steps", "seeds", "rate", "dtype")
+    names = ("steps", "seeds", "rates", "dtype")
     manifests = {str(length): read_manifest(corpora / str(length)) for length in LENGTHS}
     return {
-        "settings": {name: getattr(args, name) for name in names} | {"epochs": EPOCHS},
+        "settings": {name: getattr(args, name) for name in names}
+        | {"epochs": EPOCHS, "sentences": SENTENCES},
         "corpora": {
             length: {"fingerprint": manifest.fingerprint, "tokens": manifest.train.num_tokens}
             for length, manifest in manifests.items()
@@ -201,15 +247,17 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="where the runs go")
     parser.add_argument("--steps", type=int, default=3_000, help="of 4,096 tokens")
     parser.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
-    parser.add_argument("--rate", type=float, default=3e-4, help="of fine-tuning, at most")
+    parser.add_argument(
+        "--rates", nargs="+", type=float, default=[1e-4, 3e-4], help="of fine-tuning, at most"
+    )
     parser.add_argument("--dtype", default="auto", help="of the computation")
     parser.add_argument("--models", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--fast", action="store_true", help="40 steps, 2 seeds of 400 examples")
     args = parser.parse_args()
     args.data, args.work = args.data.resolve(), args.work.resolve()
     if args.fast:
-        args.steps, args.seeds = 40, 2
-    names = ("steps", "seeds", "rate", "dtype", "fast")
+        args.steps, args.seeds, args.rates = 40, 2, [3e-4]
+    names = ("steps", "seeds", "rates", "dtype", "fast")
     claim(args.work, {name: getattr(args, name) for name in names})
     corpora = prepare(args.data, args.work)
     output = args.work if args.fast else HERE

@@ -88,12 +88,12 @@ def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
         return Files(directory=str(directory))
     cuts = {"train.tsv": FAST_TRAIN, "dev.tsv": FAST_VALIDATION, "test.tsv": FAST_VALIDATION}
     for name, count in cuts.items():
-        lines = _text(directory / name).split("\n")
+        lines = table_text(directory / name).split("\n")
         (work / name).write_text("\n".join(lines[: count + 1]) + "\n", encoding="utf-8")
     return Files(directory=str(work))
 
 
-def _text(file: Path) -> str:
+def table_text(file: Path) -> str:
     """Of a file, or of the packed one beside its name."""
     if file.is_file():
         return file.read_text(encoding="utf-8")
@@ -117,7 +117,7 @@ def _squad(data: Path, work: Path, fast: bool) -> Files:
 
 
 def _articles(file: Path) -> list[dict]:
-    articles: list[dict] = json.loads(_text(file))["data"]
+    articles: list[dict] = json.loads(table_text(file))["data"]
     return articles
 
 
@@ -138,7 +138,7 @@ def _wnut(directory: Path, work: Path, fast: bool) -> Files:
     if not fast:
         return Files(**{split: str(directory / name) for split, name in names.items()})
     for (split, name), count in zip(names.items(), (FAST_TRAIN, FAST_VALIDATION), strict=True):
-        lines = [line.strip() for line in _text(directory / name).split("\n")]
+        lines = [line.strip() for line in table_text(directory / name).split("\n")]
         sentences = "\n".join(lines).split("\n\n")
         (work / f"{split}.conll").write_text("\n\n".join(sentences[:count]) + "\n")
     return Files(train=str(work / "train.conll"), validation=str(work / "validation.conll"))

@@ -1,0 +1,47 @@
+"""How well a pretrained model fills in masks of one held-out text, the same for every model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.loader import EvaluationSource
+from bert_jax.data.manifest import TOKENIZER
+from bert_jax.data.masking import MaskingConfig
+from bert_jax.data.pipeline import ExampleConfig, ExampleSource
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.vocabulary import Vocabulary
+from bert_jax.inference.work_dir import load_model_parameters, read_model
+from bert_jax.models.config import ComputeConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.evaluation import evaluate
+from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
+from bert_jax.training.step import make_evaluation_step
+
+# Rows of one segment, whatever a model was trained on, masked by the same draws.
+_ROWS, _EXAMPLES = 32, ExampleConfig(seed=0, sentence_pairs="none", masking=MaskingConfig(rate=0.3))
+
+
+def probe(work_dir: Path, corpus: Path) -> dict[str, float]:
+    """mlm_loss (nats) and mlm_accuracy of the model in `work_dir` on the held-out part of `corpus`.
+
+    In float32.
+    """
+    config, _ = read_model(work_dir)
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    task = Pretraining(config.encoder, compute, sentence_pairs="none")
+    params = load_model_parameters(work_dir, config, compute)
+    params = {name: params[name] for name in task.definition.shapes}
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    vocabulary = Vocabulary.of(Tokenizer.load(corpus / TOKENIZER))
+    rows = local_rows(mesh, _ROWS)
+    source = EvaluationSource(
+        ExampleSource(Corpus(corpus, "heldout"), vocabulary, _EXAMPLES),
+        batch_size=_ROWS,
+        local_rows=rows,
+    )
+    batches = (to_global(source[step], mesh, rows, _ROWS) for step in range(len(source)))
+    found = evaluate(make_evaluation_step(task, mesh), params, batches)
+    return {name: found[name] for name in ("mlm_loss", "mlm_accuracy")}
