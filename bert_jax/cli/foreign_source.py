@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from bert_jax.data.byte_bpe_files import MERGES_NAME
+from bert_jax.data.tokenizer_files import FILE_NAMES
 from bert_jax.inference.work_dir import MODEL_NAME
 
 # What `import` reads; a repository on the hub often holds the same weights in other formats too.
 FILES = [
     "config.json",
-    "vocab.txt",
-    "tokenizer.json",
+    *FILE_NAMES,
+    MERGES_NAME,
     "tokenizer_config.json",
     "added_tokens.json",
     "model*.safetensors",

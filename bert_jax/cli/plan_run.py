@@ -61,7 +61,8 @@ def plan_phase(
     known = known_teacher(config, devices[0].platform)
     task, learned = tasks_of(config, compute, known)
     optimizer = make_optimizer(config.optimizer)
-    pieces = pieces or max(1, phase.sequence_length // TOKENS_PER_PIECE)
+    usual = 1 if config.join_documents else max(1, phase.sequence_length // TOKENS_PER_PIECE)
+    pieces = pieces or usual
     # One row tells the shapes of all: the batch itself is never made.
     row = random_batch(config, phase, pieces, rows=1)
     batch = {

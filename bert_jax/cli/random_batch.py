@@ -10,7 +10,16 @@ from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 def random_batch(
     config: PretrainConfig, phase: PhaseConfig, pieces: int, rows: int
 ) -> dict[str, np.ndarray]:
-    """Full rows of random tokens, each of `pieces` documents of equal length."""
+    """Full rows of random tokens, each of `pieces` documents of equal length.
+
+    Raises:
+      ValueError: there are several, of a config that joins them.
+    """
+    if config.join_documents and pieces > 1:
+        raise ValueError(
+            f"--pieces {pieces} with join_documents=True: what a row holds is one document then; "
+            "leave --pieces out"
+        )
     rng = np.random.default_rng(config.seed)
     length, predictions = phase.sequence_length, config.max_predictions(phase)
     piece = np.minimum(np.arange(length) * pieces // length, pieces - 1)

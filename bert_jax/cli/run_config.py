@@ -144,6 +144,12 @@ class PretrainConfig:
                 f"init_from={self.init_from} and distillation.init_layers=True both say what the "
                 "student begins with: leave out one of them"
             )
+        if self.distillation is not None and self.sentence_pairs == "none":
+            if (weight := self.distillation.pairs_weight) != 1.0:
+                raise ValueError(
+                    f"distillation.pairs_weight={weight} with sentence_pairs='none': there are no "
+                    "pairs to learn; leave it at 1.0, or set sentence_pairs"
+                )
         assert self.examples  # refuses what makes no examples
         held_out = (*metric_names(self.sentence_pairs), "mlm_perplexity")
         held_out += self.distillation_losses

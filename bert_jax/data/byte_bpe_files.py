@@ -17,25 +17,32 @@ MERGES_NAME = "merges.txt"
 SPACE = "Ġ"  # how the byte of a space is written in a vocabulary
 
 
-def byte_bpe_backend(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> Any:
+def byte_bpe_backend(
+    vocabulary: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    *,
+    add_prefix_space: bool = False,
+) -> Any:
     """RoBERTa's tokenizer: pieces of bytes, a word's space in front of it being one of its bytes.
+
+    add_prefix_space: a text's first word is written as if a space stood before it.
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section
     2.2; Liu et al. 2019, "RoBERTa", section 4.4.
     """
     backend = tokenizers.Tokenizer(models.BPE(dict(vocabulary), list(merges), fuse_unk=False))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.RobertaProcessing(
         (ROBERTA.sep, vocabulary[ROBERTA.sep]),
         (ROBERTA.cls, vocabulary[ROBERTA.cls]),
         trim_offsets=True,
-        add_prefix_space=False,
+        add_prefix_space=add_prefix_space,
     )
     return backend
 
 
-def read_byte_bpe(file: Path) -> Any:
+def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
     """The backend of a vocab.json with a merges.txt beside it.
 
     ValueError if one is missing, damaged, or not RoBERTa's kind.
@@ -56,9 +63,33 @@ def read_byte_bpe(file: Path) -> Any:
         raise ValueError(f"{file}: not RoBERTa's vocabulary: it lacks {', '.join(missing)}")
     merges = _read_merges(merges_file)
     try:
-        return byte_bpe_backend(vocabulary, merges)
+        return byte_bpe_backend(vocabulary, merges, add_prefix_space=add_prefix_space)
     except Exception as error:  # what the library raises is a bare Exception
         raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
+
+
+def with_prefix_space(state: Mapping[str, Any], add: bool) -> dict[str, Any]:
+    """A tokenizer as tokenizer.json describes it that writes, or not, a first word with a space."""
+    changed = dict(state)
+    for part in ("pre_tokenizer", "post_processor"):
+        changed[part] = _with_prefix_space(state[part], add)
+    return changed
+
+
+def _with_prefix_space(part: Any, add: bool) -> Any:
+    if isinstance(part, list):
+        return [_with_prefix_space(each, add) for each in part]
+    if not isinstance(part, dict):
+        return part
+    found = {name: _with_prefix_space(value, add) for name, value in part.items()}
+    return found | ({"add_prefix_space": add} if "add_prefix_space" in part else {})
+
+
+def adds_prefix_space(state: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer, as tokenizer.json describes it, writes a first word with a space."""
+    splitter = state["pre_tokenizer"]
+    parts = splitter.get("pretokenizers", [splitter])
+    return any(part.get("add_prefix_space") for part in parts if part["type"] == "ByteLevel")
 
 
 def write_byte_bpe(model: Mapping[str, Any]) -> dict[str, str]:

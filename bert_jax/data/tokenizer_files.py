@@ -24,13 +24,21 @@ from bert_jax.data.wordpiece_files import (
 # BERT's, RoBERTa's and ALBERT's; the last also holds SentencePiece's form of BPE.
 Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
 # The first one found is read.
-_FILE_NAMES = (
+FILE_NAMES = (
     "tokenizer.json",
     "vocab.txt",
     sentencepiece_files.MODEL_NAME,
     byte_bpe_files.VOCABULARY_NAME,
 )
-_ANY = f"{', '.join(_FILE_NAMES[:-1])} or {_FILE_NAMES[-1]} with {byte_bpe_files.MERGES_NAME}"
+# The classes of transformers, "Tokenizer" and "TokenizerFast" left out, that split text as is done
+# here with these files, which do not say it themselves.
+_CLASSES = {
+    "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert"),
+    sentencepiece_files.MODEL_NAME: ("Albert",),
+    byte_bpe_files.VOCABULARY_NAME: ("Roberta", "Longformer", "Bart"),
+}
+_ANY_CLASS = ("PreTrained", "TokenizersBackend")
+_ANY = f"{', '.join(FILE_NAMES[:-1])} or {FILE_NAMES[-1]} with {byte_bpe_files.MERGES_NAME}"
 
 
 def kind_of(state: Mapping[str, Any]) -> Kind | None:
@@ -56,14 +64,16 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     """
     file = _tokenizer_file(path)
     config = _read_config(file.parent)
+    _check_class(file, config)
     if lowercase is None:
         lowercase = config.get("do_lower_case")
     if file.name == byte_bpe_files.VOCABULARY_NAME:
         if lowercase:
             raise ValueError(f"{file}: byte-level BPE keeps the case, and lower case was asked for")
-        backend = byte_bpe_files.read_byte_bpe(file)
+        spaced = bool(config.get("add_prefix_space", False))
+        backend = byte_bpe_files.read_byte_bpe(file, add_prefix_space=spaced)
     elif file.suffix == ".json":
-        backend = _read_json(file)
+        backend = _read_json(file, config)
         _override_normalizer(backend, file, config, lowercase)
     elif file.suffix == ".model":
         keep_accents = config.get("keep_accents", False)
@@ -118,6 +128,8 @@ def write_backend(backend: Any, directory: Path) -> None:
         config["do_lower_case"] = normalizer["lowercase"]
         config["strip_accents"] = normalizer["strip_accents"]
         config["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
+    elif kind_of(state) == "byte_bpe":
+        config["add_prefix_space"] = byte_bpe_files.adds_prefix_space(state)
     elif kind_of(state) == "sentencepiece":
         # What a spiece.model beside it is read with, which does not say so itself.
         config["do_lower_case"] = lowercases(state["normalizer"])
@@ -152,12 +164,12 @@ def _is_bert(state: Mapping[str, Any], specials: SpecialTokens) -> bool:
 
 def holds_tokenizer(directory: Path) -> bool:
     """Whether a directory holds a file that `read_backend` would read."""
-    return any((directory / name).is_file() for name in _FILE_NAMES)
+    return any((directory / name).is_file() for name in FILE_NAMES)
 
 
 def _tokenizer_file(path: Path) -> Path:
     if path.is_dir():
-        for name in _FILE_NAMES:
+        for name in FILE_NAMES:
             if (path / name).is_file():
                 return path / name
         raise ValueError(f"{path} holds no tokenizer; expected a {_ANY} in it")
@@ -184,7 +196,21 @@ def _read_config(directory: Path) -> dict[str, Any]:
     return config
 
 
-def _read_json(file: Path) -> Any:
+def _check_class(file: Path, config: Mapping[str, Any]) -> None:
+    told = config.get("tokenizer_class")
+    if not isinstance(told, str) or file.name not in _CLASSES:
+        return
+    name = told.removesuffix("Fast").removesuffix("Tokenizer")
+    if name not in (*_CLASSES[file.name], *_ANY_CLASS):
+        known = ", ".join(f"{each}Tokenizer" for each in _CLASSES[file.name])
+        raise ValueError(
+            f"{file}: tokenizer_config.json beside it says tokenizer_class {told!r}, which splits "
+            f"text in a way of its own; expected one of {known}, or a tokenizer.json, which says "
+            "how (save_pretrained of transformers.AutoTokenizer writes one where there can be one)"
+        )
+
+
+def _read_json(file: Path, config: Mapping[str, Any]) -> Any:
     try:
         state = json.loads(file.read_text(encoding="utf-8"))
         model, kind = state["model"]["type"], kind_of(state)
@@ -195,6 +221,9 @@ def _read_json(file: Path) -> Any:
             f"{file}: its model is {model}, expected WordPiece, byte-level BPE, or a SentencePiece "
             "model (Unigram or BPE with spaces written as part of a word)"
         )
+    spaced = config.get("add_prefix_space")
+    if kind == "byte_bpe" and isinstance(spaced, bool):  # it has the last word in transformers
+        state = byte_bpe_files.with_prefix_space(state, spaced)
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     except Exception as error:  # what the library raises is a bare Exception

@@ -105,6 +105,17 @@ def _refuses(config: ModelConfig, offset: bool) -> Refusal | None:
     return odd_encoder(config)
 
 
+def _refuses_roberta(config: ModelConfig) -> Refusal | None:
+    # RobertaLMHead calls gelu() whatever hidden_act is.
+    if config.head == "masked_lm" and config.encoder.activation != "gelu":
+        activation = f"model.activation={config.encoder.activation!r}"
+        return (
+            f"{activation} with head='masked_lm'",
+            "has 'gelu' in that head whatever its layers have",
+        )
+    return _refuses(config, offset=True)
+
+
 BERT = Family(
     model_type="bert",
     title="BERT",
@@ -200,5 +211,5 @@ ROBERTA = Family(
     read=_roberta_positions,
     write=_write_roberta,
     names_bounds=True,
-    refusal=lambda config: _refuses(config, offset=True),
+    refusal=lambda config: _refuses_roberta(config),
 )

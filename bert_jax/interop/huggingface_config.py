@@ -124,6 +124,11 @@ def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
     return PROBLEMS[told]
 
 
+def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:
+    """Whether `transformers` reads the positions that were learned, which it has no key for."""
+    return encoder.position_offset in (0, tokenizer.pad_id + 1)
+
+
 def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """The content of a config.json that `transformers` builds the same model from.
 
@@ -133,7 +138,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     tokenizer: whose ids of special tokens are written.
     """
     encoder, family, pad_id = config.encoder, family_of(config.encoder), tokenizer.pad_id
-    if encoder.position_offset not in (0, pad_id + 1):
+    if not positions_fit(encoder, tokenizer):
         raise ValueError(
             f"model.position_offset={encoder.position_offset}, but the tokenizer's padding has the "
             f"id {pad_id}: Hugging Face's {family.title} begins its positions at {pad_id + 1} "

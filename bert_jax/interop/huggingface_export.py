@@ -41,8 +41,9 @@ def write_directory(
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
     tokenizer.save(target)
     change_tokenizer_config(target, model_max_length=config.encoder.max_positions)
-    if not config.encoder.num_segments:
-        # Their class without segments takes no such argument, which a BERT's tokenizer gives.
+    if config.encoder.num_segments < 2:
+        # A BERT's tokenizer gives segment 1 to what comes second: where there are no segments their
+        # class takes no such argument, and where there is one it has no row for it.
         change_tokenizer_config(target, model_input_names=["input_ids", "attention_mask"])
     (target / "config.json").write_text(content, encoding="utf-8")
     # safetensors lets nobody but the owner read what it wrote.

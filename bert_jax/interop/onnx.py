@@ -14,7 +14,7 @@ from bert_jax import __version__
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop import onnx_graph
 from bert_jax.interop.comparison import Outputs, Sizes
-from bert_jax.interop.huggingface_config import write_config
+from bert_jax.interop.huggingface_config import positions_fit, write_config
 from bert_jax.interop.huggingface_family import has_pooler
 from bert_jax.interop.huggingface_names import refusal_of
 from bert_jax.interop.probes import Probe
@@ -67,7 +67,7 @@ def write_onnx(
     model.metadata_props[_METADATA] = json.dumps(told)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
     tokenizer.save(target)
-    if refusal_of(config) is None:  # what config.json can say
+    if refusal_of(config) is None and positions_fit(encoder, tokenizer):  # what it can say
         content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
         (target / "config.json").write_text(content, encoding="utf-8")
 

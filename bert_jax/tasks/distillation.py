@@ -40,8 +40,10 @@ class DistillationConfig:
     temperature: both models' token scores are divided by it before the softmax.
     soft_weight: of the cross-entropy against the teacher's probabilities, times temperature^2
       (Hinton et al. 2015, section 2), less the teacher's own entropy: 0 where the two agree.
-    mlm_weight: of the masked-LM loss. cosine_weight: of 1 - the cosine of the angle between the
-      models' last hidden vectors, at every token; 0 for models of different `hidden_dim`.
+    mlm_weight: of the masked-LM loss. pairs_weight: of that of sentence pairs, where there are
+      some; 0 shows the student pairs and does not ask about them.
+    cosine_weight: of 1 - the cosine of the angle between the models' last hidden vectors, at every
+      token; 0 for models of different `hidden_dim`.
     hidden_weight: of the mean squared error of hidden states, summed over the embeddings and the
       layers; a teacher of another `hidden_dim` is met through learned maps.
     attention_weight: of that of attention scores before the softmax, summed over the layers, for
@@ -57,6 +59,7 @@ class DistillationConfig:
     temperature: float = 2.0
     soft_weight: float = 5.0
     mlm_weight: float = 2.0
+    pairs_weight: float = 1.0
     cosine_weight: float = 1.0
     hidden_weight: float = 0.0
     attention_weight: float = 0.0
@@ -69,7 +72,7 @@ class DistillationConfig:
             raise ValueError("distillation.teacher is empty: name the teacher's work directory")
         if not self.temperature > 0:
             raise ValueError(f"distillation.temperature={self.temperature}: must be positive")
-        for name in (*_LOSSES, "mlm_weight"):
+        for name in (*_LOSSES, "mlm_weight", "pairs_weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"distillation.{name}={getattr(self, name)}: must be 0 or more")
         if not self.losses:
@@ -149,7 +152,8 @@ class Distillation:
         self.student = student
         self.definition = student.definition
         self.config = config
-        terms = {name: 1.0 for name in student.loss_terms} | {"mlm_loss": config.mlm_weight}
+        terms = {name: config.pairs_weight for name in student.loss_terms}
+        terms["mlm_loss"] = config.mlm_weight
         terms |= {loss: getattr(config, weight) for weight, loss in _LOSSES.items()}
         self.loss_terms = {name: weight for name, weight in terms.items() if weight}
 

@@ -1,13 +1,15 @@
 r"""TinyBERT of 4 layers, general distillation as published (Jiao et al. 2020, 3.2 and 4.2).
 
 From BERT-base: the student's embeddings, hidden states and attention scores learn its own, layer m
-from the teacher's 3m, through maps to its 768 features; guesses and masked words are not learned
-here. Sequences of 128 tokens, three passes over English Wikipedia, all else as in BERT's own
-pretraining (Devlin et al. 2019, A.2): batches of 256, AdamW at 1e-4 after 10,000 steps, decay 0.01,
-dropout 0.1. The size is that of table 1's TinyBERT4: 14.5 million parameters.
+from the teacher's 3m, through maps to its 768 features; guesses, masked words and sentence pairs
+are not learned here. Sequences of 128 tokens, three passes over English Wikipedia, all else as in
+BERT's own pretraining (Devlin et al. 2019, A.2): pairs of segments, batches of 256, AdamW at 1e-4
+after 10,000 steps, decay 0.01, dropout 0.1. As in its released code no token is masked: the teacher
+is to be followed on text as it is. The size is that of table 1's TinyBERT4: 14.5 million
+parameters.
 
-What comes out has an untrained masked-LM head, and is for fine-tuning. Its held-out figures are the
-losses against the teacher.
+What comes out has untrained heads, and is for fine-tuning. Its held-out figures are the losses
+against the teacher.
 
 The teacher is a work directory: of `bert-jax pretrain` or
     bert-jax import google-bert/bert-base-uncased --output models/base
@@ -36,12 +38,14 @@ def get_config() -> ConfigDict:
                 hidden_dropout=0.1,
                 attention_dropout=0.1,
             ),
-            sentence_pairs="none",
+            sentence_pairs="next_sentence",
+            masking=dict(mask_fraction=0.0, random_fraction=0.0),
             vocabulary="wordpiece",
             distillation=dict(
                 teacher="models/base",
                 soft_weight=0.0,
                 mlm_weight=0.0,
+                pairs_weight=0.0,
                 cosine_weight=0.0,
                 hidden_weight=1.0,
                 attention_weight=1.0,

@@ -10,6 +10,19 @@ from bert_jax.models.config import EncoderConfig
 PHASE = PhaseConfig("none", num_steps=1, sequence_length=40, batch_size=8)
 
 
+def test_joined_documents_are_one() -> None:
+    config = PretrainConfig(
+        "run",
+        {"phase1": PHASE},
+        EncoderConfig(vocab_size=1000),
+        sentence_pairs="none",
+        join_documents=True,
+    )
+    assert random_batch(config, PHASE, 1, rows=4)["cls_positions"].shape == (4, 1)
+    with pytest.raises(ValueError, match="--pieces 3 with join_documents=True"):
+        random_batch(config, PHASE, 3, rows=4)
+
+
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_row_holds_together(pieces: int) -> None:
     config = PretrainConfig("run", {"phase1": PHASE}, EncoderConfig(vocab_size=1000))

@@ -129,6 +129,17 @@ def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
     assert ("\\" in docstring) <= text.startswith("r")
 
 
+def test_pairs_that_are_not_there_have_no_weight() -> None:
+    """TinyBERT's recipe shows pairs, does not ask about them, and masks nothing."""
+    recipe = str(CONFIGS / "tinybert.py")
+    known = load_config(PretrainConfig, recipe)
+    assert known.sentence_pairs == "next_sentence"
+    assert known.distillation is not None and known.distillation.pairs_weight == 0
+    assert known.masking.mask_fraction == known.masking.random_fraction == 0
+    with pytest.raises(ValueError, match="pairs_weight=0.0 with sentence_pairs='none'"):
+        load_config(PretrainConfig, recipe, ["--config.sentence_pairs=none"])
+
+
 def test_tinybert_is_of_the_published_size() -> None:
     """14.5 million parameters (Jiao et al. 2020, table 1), as Hugging Face counts them."""
     loaded = load_config(PretrainConfig, str(CONFIGS / "tinybert.py"))

@@ -64,6 +64,42 @@ def test_byte_bpe_gives_robertas_ids(roberta):
     assert ours.decode(ours.encode_batch([SENTENCE])[0]) == SENTENCE
 
 
+@pytest.mark.parametrize("form", ["vocab.json", "tokenizer.json"])
+def test_a_first_word_may_be_written_with_a_space(roberta, form, tmp_path):
+    """As tokenizer_config.json says, whatever tokenizer.json does."""
+    if form == "vocab.json":
+        for name in ("vocab.json", "merges.txt"):
+            (tmp_path / name).write_bytes(roberta.with_name(name).read_bytes())
+    else:
+        Tokenizer.load(roberta).save(tmp_path)
+    config = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = Tokenizer.load(tmp_path / form)
+    mask = AddedToken("<mask>", lstrip=True, special=True)
+    files = dict(vocab=str(roberta), merges=str(roberta.with_name("merges.txt")))
+    theirs = transformers.RobertaTokenizer(**files, mask_token=mask, add_prefix_space=True)
+    assert_same_ids(ours, theirs, torture_lines())
+    plain = Tokenizer.load(roberta)
+    assert ours.encode_batch(["hello"]) == plain.encode_batch([" hello"])
+    assert ours.fingerprint != plain.fingerprint
+    ours.save(tmp_path / "saved")
+    for place in (tmp_path / "saved", tmp_path / "saved/vocab.json"):
+        assert Tokenizer.load(place).fingerprint == ours.fingerprint
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert_same_ids(ours, again, torture_lines())
+
+
+def test_a_class_that_splits_text_in_another_way_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    for told in ("BertTokenizer", "DistilBertTokenizerFast", "PreTrainedTokenizerFast", None):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": told}))
+        assert Tokenizer.load(tmp_path).vocab_size == 6
+    other = {"tokenizer_class": "BertJapaneseTokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="vocab.txt: .*'BertJapaneseTokenizer', which splits"):
+        Tokenizer.load(tmp_path)
+
+
 def test_sentencepiece_gives_alberts_ids(albert, tmp_path):
     ours, theirs = Tokenizer.load(albert), their_albert(albert)
     assert (ours.kind, ours.vocab_size, ours.lowercase) == ("sentencepiece", 30_000, True)

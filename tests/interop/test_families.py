@@ -133,6 +133,12 @@ def test_what_is_not_understood_is_refused(family, changes, message, bert_jax_he
         ("albert-base-v2", dict(sharing="ffn"), "masked_lm", "model.sharing='ffn' is none of"),
         ("base", dict(sharing="all"), "masked_lm", "has a dense layer behind its tables"),
         ("albert-base-v2", dict(position_offset=2), "masked_lm", "model.position_offset or"),
+        (
+            "roberta-base",
+            dict(activation="gelu_tanh"),
+            "masked_lm",
+            "which has 'gelu' in that head",
+        ),
     ],
 )
 def test_models_that_are_none_of_theirs(name, changes, head, message):
@@ -169,6 +175,21 @@ def test_positions_that_theirs_would_begin_elsewhere(bert_jax_here, tmp_path):
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "begins its positions at 2 then" in refused.errors
+    # ONNX does not ask; what they would build from a config.json is left out.
+    onnx = tmp_path / "onnx"
+    words = ("export", tmp_path / "ours", "--format", "onnx", "--output", onnx)
+    assert bert_jax_here(*words).code == 0
+    assert (onnx / "model.onnx").is_file() and not (onnx / "config.json").exists()
+
+
+def test_one_segment_and_pairs_of_texts(bert_jax_here, make_bert, tmp_path):
+    source = make_bert("classification", type_vocab_size=1)
+    assert bert_jax_here("import", source, "--output", tmp_path / "ours").code == 0
+    words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
+    assert bert_jax_here(*words).code == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    model = class_of("Bert", "classification").from_pretrained(tmp_path / "back")
+    assert model(**tokenizer("a b", "c d", return_tensors="pt")).logits.shape == (1, 3)
 
 
 @pytest.mark.parametrize(("head", "rate"), [("classification", 0.2), ("tagging", 0.3)])

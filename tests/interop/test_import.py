@@ -564,6 +564,8 @@ def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
     _, ours = imported("google-bert/bert-base-uncased", "--revision", "v2")
     [(name, revision, patterns)] = asked
     assert (name, revision) == ("google-bert/bert-base-uncased", "v2")
+    files = {"vocab.txt", "tokenizer.json", "spiece.model", "vocab.json", "merges.txt"}
+    assert {"config.json", "tokenizer_config.json"} | files <= set(patterns)
     assert "model*.safetensors" in patterns and not any(p.endswith(".bin") for p in patterns)
     assert read_model(ours)[1]["revision"] == snapshot.name
     monkeypatch.undo()

@@ -14,6 +14,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.parameters import Parameters
 from bert_jax.models.student import TRAINING_ONLY
 from bert_jax.tasks.distillation import (
     Distillation,
@@ -129,6 +130,33 @@ def test_the_loss_is_the_weighted_sum_over_real_tokens(soft_targets: str, batch:
     model = plain.definition.module(plain.definition.init(jax.random.key(2)))
     alone = plain.student.metrics(model, batch, None)
     assert_allclose(means["mlm_loss"], alone["mlm_loss"].mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("weight", [0.0, 3.0])
+def test_sentence_pairs_weigh_what_is_asked(weight: float, batch: Batch) -> None:
+    """With 0 they are read all the same, by tables of two segments."""
+    config = dataclasses.replace(CONFIG, pairs_weight=weight)
+    student = dataclasses.replace(STUDENT, num_segments=2)
+    task = Distillation(Pretraining(student, COMPUTE, sentence_pairs="next_sentence"), config)
+    teacher = PretrainingTeacher(Pretraining(TEACHER, COMPUTE).definition, config, LAYERS)
+    shown = teacher.shows(
+        teacher.definition.module(teacher.definition.init(jax.random.key(1))), batch
+    )
+    shown["segment_ids"] = np.asarray(batch["token_ids"]) % 2
+    params = task.definition.init(jax.random.key(2))
+
+    def loss(params: Parameters) -> tuple[jax.Array, dict[str, Any]]:
+        metrics = task.metrics(task.definition.module(params), shown, None)
+        return total_loss(task, metrics, task.loss_weights(shown)), metrics
+
+    (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+    means = {name: float(metric.mean()) for name, metric in metrics.items()}
+    expected = 2 * means["mlm_loss"] + 5 * means["soft_loss"] + means["cosine_loss"]
+    assert_allclose(value, expected + weight * means["nsp_loss"], rtol=1e-5)
+    (table,) = (x for name, x in gradient.items() if "segment" in name)
+    assert (np.abs(table).max(axis=1) > 0).all()
+    (classifier,) = (x for name, x in gradient.items() if name.startswith("next_sentence.kernel"))
+    assert bool(np.abs(classifier).max() > 0) == bool(weight)
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(batch: Batch) -> None:
@@ -268,6 +296,7 @@ def test_layers_are_spaced_evenly() -> None:
         (dict(teacher=""), "distillation.teacher is empty"),
         (dict(temperature=0.0), "temperature=0.0: must be positive"),
         (dict(mlm_weight=-1.0), "mlm_weight=-1.0: must be 0 or more"),
+        (dict(pairs_weight=-1.0), "pairs_weight=-1.0: must be 0 or more"),
         (dict(attention_weight=-1.0), "attention_weight=-1.0: must be 0 or more"),
         (dict(soft_weight=0.0, cosine_weight=0.0), "nothing is learned from the teacher"),
         (dict(soft_targets="some"), "expected 'masked' or 'all'"),
