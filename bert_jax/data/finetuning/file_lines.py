@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, overload
 
 from bert_jax.data.compression import BROKEN_ARCHIVE, COMPRESSIONS, open_stream
 from bert_jax.data.documents import SourceCounts
@@ -68,3 +69,27 @@ def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
                 f"{name}:{number}: byte 0x{data[error.start]:02x} is not UTF-8 "
                 f"({error.reason}). Convert the file to UTF-8"
             ) from None
+
+
+class WordPlaces(Sequence[Sequence[str]]):
+    """Where the words of sentences stand, "file:line" [sentences][words]; kept in 8 bytes each."""
+
+    def __init__(self, file: Path):
+        self._file = file
+        self._lines: list[array[int]] = []
+
+    def append(self, lines: Iterable[int]) -> None:
+        """Another sentence, whose words stand on these lines, counted from 1."""
+        self._lines.append(array("q", lines))
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> list[str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[str]]: ...
+    def __getitem__(self, index: int | slice) -> list[str] | list[list[str]]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        return [f"{self._file}:{line}" for line in self._lines[index]]

@@ -10,9 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.data.finetuning.encoding import Ids, as_ids
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.tags import TagSentences, check_tags, report_unknown_tags
 from bert_jax.data.finetuning.truncation import check_max_length
+from bert_jax.data.records import ranges
 from bert_jax.data.tokenizer import Tokenizer
 
 
@@ -37,7 +39,9 @@ class TagFeatures:
 
 class _Window(NamedTuple):
     token_ids: list[int]
-    scored: list[tuple[int, int, int]]  # offset of a word's first piece, sentence, word
+    sentence: int
+    word: int  # the first that is scored
+    offsets: Ids  # of the first piece of each word that is scored
 
 
 def tag_features(
@@ -79,21 +83,21 @@ def tag_features(
         for window in _windows(scope, pieces, max_length - 2)
     ]
     sequences = sequences_of(tokenizer, [w.token_ids for w in windows], [None] * len(windows))
-    scored = np.array(
-        [
-            (start + 1 + offset, sentence, word)  # 1 for [CLS]
-            for start, window in zip(sequences.starts, windows, strict=False)
-            for offset, sentence, word in window.scored
-        ],
-        np.int64,
-    )
-    positions, owners, words = scored.T
+    counts = np.array([len(window.offsets) for window in windows], np.int64)
+    offsets = np.concatenate([window.offsets for window in windows])
+    positions = np.repeat(sequences.starts[:-1], counts) + 1 + offsets  # 1 for [CLS]
+    owners = np.repeat(np.array([window.sentence for window in windows], np.int64), counts)
+    words = ranges(np.array([window.word for window in windows], np.int64), counts)
     targets = {"label_weights": np.zeros(len(sequences.token_ids), np.int32)}
     targets["label_weights"][positions] = 1
     if sentences.tags is not None:
         number_of = {label: number for number, label in enumerate(labels)}
         numbers = np.array(
-            [number_of.get(sentences.tags[s][word], -1) for _, s, word in scored.tolist()], np.int32
+            [
+                number_of.get(sentences.tags[sentence][word], -1)
+                for sentence, word in zip(owners.tolist(), words.tolist(), strict=True)
+            ],
+            np.int32,
         )
         targets["label_weights"][positions] = numbers >= 0
         targets["labels"] = np.zeros(len(sequences.token_ids), np.int32)
@@ -155,7 +159,9 @@ def _windows(
             start = _window_start(offsets[part.start], offsets[part.stop], len(tokens), capacity)
             yield _Window(
                 tokens[start : start + capacity],
-                [(offsets[word] - start, sentence, word) for word in part],
+                sentence,
+                part.start,
+                as_ids([offsets[word] - start for word in part]),
             )
 
 

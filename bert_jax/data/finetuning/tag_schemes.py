@@ -8,7 +8,8 @@ several words end with E-, those of one word are S-.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Literal, NamedTuple
 
 Scheme = Literal["IOB1", "IOB2", "BIOES", "plain"]
@@ -20,7 +21,24 @@ class _Mark(NamedTuple):
     prefix: str  # "" outside
     kind: str
     tag: str
-    place: str
+    sentence: int
+    word: int
+
+
+class _Marks:
+    """The marks of sentences, made anew whenever they are iterated over."""
+
+    def __init__(self, tags: Sequence[Sequence[str]], places: Sequence[Sequence[str]] | None):
+        self._tags, self._places = tags, places
+
+    def __iter__(self) -> Iterator[list[_Mark]]:
+        for number, sentence in enumerate(self._tags):
+            yield [_Mark(*_parsed(tag), tag, number, word) for word, tag in enumerate(sentence)]
+
+    def place(self, mark: _Mark) -> str:
+        if self._places is None:
+            return f"sentence {mark.sentence}, word {mark.word}"
+        return self._places[mark.sentence][mark.word]
 
 
 def recognise_scheme(
@@ -37,16 +55,19 @@ def recognise_scheme(
     """
     if not any(_MARKED.fullmatch(tag) for sentence in tags for tag in sentence):
         return "plain"
-    sentences = list(_marked_sentences(tags, places))
+    sentences = _Marks(tags, places)
+    for sentence in sentences:
+        _check_marked(sentence, sentences)
     if any(mark.prefix in ("E", "S") for sentence in sentences for mark in sentence):
         _check_bioes(sentences)
         return "BIOES"
     not_iob1, not_iob2 = _first_beginning(sentences, "B"), _first_beginning(sentences, "I")
     if not_iob1 and not_iob2:
         raise ValueError(
-            f"mixed tag schemes: {not_iob1.place}: {not_iob1.tag!r} begins an entity as in IOB2, "
-            f"and {not_iob2.place}: {not_iob2.tag!r} begins one as in IOB1; expected one scheme in "
-            "a file. Mend the file, or take tags as they are with learn_as='as_written'"
+            f"mixed tag schemes: {sentences.place(not_iob1)}: {not_iob1.tag!r} begins an entity as "
+            f"in IOB2, and {sentences.place(not_iob2)}: {not_iob2.tag!r} begins one as in IOB1; "
+            "expected one scheme in a file. Mend the file, or take tags as they are with "
+            "learn_as='as_written'"
         )
     return "IOB2" if not_iob1 else "IOB1"
 
@@ -72,25 +93,23 @@ def to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
     return converted
 
 
-def _marked_sentences(
-    tags: Sequence[Sequence[str]], places: Sequence[Sequence[str]] | None
-) -> Iterator[list[_Mark]]:
-    for number, sentence in enumerate(tags):
-        marks = []
-        for word, tag in enumerate(sentence):
-            place = places[number][word] if places else f"sentence {number}, word {word}"
-            match = _MARKED.fullmatch(tag)
-            if match is None and tag != "O":
-                raise ValueError(
-                    f"{place}: tag {tag!r}; other tags have the prefixes of IOB1, IOB2 or BIOES: "
-                    "expected 'O' or B-, I-, E- or S- before the type of entity. Mend the file, or "
-                    "take tags as they are with learn_as='as_written'"
-                )
-            marks.append(_Mark(match[1] if match else "", match[2] if match else "", tag, place))
-        yield marks
+@cache
+def _parsed(tag: str) -> tuple[str, str]:
+    match = _MARKED.fullmatch(tag)
+    return (match[1], match[2]) if match else ("", "")
 
 
-def _first_beginning(sentences: Sequence[Sequence[_Mark]], prefix: str) -> _Mark | None:
+def _check_marked(sentence: Sequence[_Mark], sentences: _Marks) -> None:
+    for mark in sentence:
+        if not mark.prefix and mark.tag != "O":
+            raise ValueError(
+                f"{sentences.place(mark)}: tag {mark.tag!r}; other tags have the prefixes of IOB1, "
+                "IOB2 or BIOES: expected 'O' or B-, I-, E- or S- before the type of entity. Mend "
+                "the file, or take tags as they are with learn_as='as_written'"
+            )
+
+
+def _first_beginning(sentences: Iterable[Sequence[_Mark]], prefix: str) -> _Mark | None:
     """The first mark with this prefix that does not follow one of its own type."""
     for sentence in sentences:
         before = ("", "")
@@ -101,22 +120,26 @@ def _first_beginning(sentences: Sequence[Sequence[_Mark]], prefix: str) -> _Mark
     return None
 
 
-def _check_bioes(sentences: Sequence[Sequence[_Mark]]) -> None:
+def _check_bioes(sentences: _Marks) -> None:
     for sentence in sentences:
         unfinished: _Mark | None = None  # the B- or I- that the next word must go on from
         for mark in sentence:
             goes_on = mark.prefix in ("I", "E")
             if unfinished and not (goes_on and unfinished.kind == mark.kind):
-                raise _not_bioes(unfinished, "nothing of its type goes on from it")
+                raise _not_bioes(sentences, unfinished, _NOTHING_AFTER)
             if goes_on and not unfinished:
-                raise _not_bioes(mark, "it goes on from nothing of its type")
+                raise _not_bioes(sentences, mark, "it goes on from nothing of its type")
             unfinished = mark if mark.prefix in ("B", "I") else None
         if unfinished:
-            raise _not_bioes(unfinished, "nothing of its type goes on from it")
+            raise _not_bioes(sentences, unfinished, _NOTHING_AFTER)
 
 
-def _not_bioes(mark: _Mark, problem: str) -> ValueError:
+_NOTHING_AFTER = "nothing of its type goes on from it"
+
+
+def _not_bioes(sentences: _Marks, mark: _Mark, problem: str) -> ValueError:
     return ValueError(
-        f"mixed tag schemes: the prefixes E- and S- say BIOES, but {mark.place}: {mark.tag!r}: "
-        f"{problem}. Mend the file, or take tags as they are with learn_as='as_written'"
+        f"mixed tag schemes: the prefixes E- and S- say BIOES, but {sentences.place(mark)}: "
+        f"{mark.tag!r}: {problem}. Mend the file, or take tags as they are with "
+        "learn_as='as_written'"
     )

@@ -17,8 +17,8 @@ def write_tags(
     Of column files the lines of words, the tag behind each, with what stands between its columns,
     tabs or spaces, and a blank line a sentence: CoNLL's scorer, conlleval, takes the last two
     columns for the right tag and the predicted one. Where `tag` is not the last column the right
-    one is said again before it. Of CoNLL-U all lines, the tag in its column,
-    as the scorer of Universal Dependencies takes them.
+    one is said again before it. Of CoNLL-U all lines, the tag in its column, as the scorer of
+    Universal Dependencies takes them.
     """
     lines, written = sentences.lines.copy(), []
     for places, tags in zip(sentences.places, predicted, strict=True):

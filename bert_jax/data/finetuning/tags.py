@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal, NamedTuple
 
-from bert_jax.data.finetuning.file_lines import file_lines, find_file
+from bert_jax.data.finetuning.file_lines import WordPlaces, file_lines, find_file
 from bert_jax.data.finetuning.labels import check_label_set
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob2
@@ -80,7 +81,7 @@ class TagSentences:
 
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
-    places: list[list[str]] = field(default_factory=list)
+    places: Sequence[Sequence[str]] = ()
     documents: list[int] | None = None
     lines: list[str] = field(default_factory=list)
 
@@ -113,8 +114,11 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
             tags of mixed schemes, a tag outside `files.labels`; names file, line and value.
     """
     path = find_file(split_path(files, split))
+    places = WordPlaces(path)
     sentences = TagSentences(
-        tags=[] if labelled else None, lines=[raw.rstrip("\r\n") for raw in file_lines(path)]
+        tags=[] if labelled else None,
+        places=places,
+        lines=[raw.rstrip("\r\n") for raw in file_lines(path)],
     )
     placed = ((line, f"{path}:{number}") for number, line in enumerate(sentences.lines, 1))
     events = _conllu_events(placed) if files.kind == "conllu" else _column_events(placed, files)
@@ -123,11 +127,11 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
         if item is None:
             document += 1
             continue
-        sentences.words.append([word.text for word in item])
-        sentences.places.append([word.place for word in item])
+        sentences.words.append([sys.intern(word.text) for word in item])
+        places.append(int(word.place.rpartition(":")[2]) for word in item)
         documents.append(document)
         if sentences.tags is not None:
-            sentences.tags.append([_tag(word, files) for word in item])
+            sentences.tags.append([sys.intern(_tag(word, files)) for word in item])
     if not len(sentences):
         raise ValueError(f"{path} holds no sentence; expected at least one")
     sentences.documents = documents if document else None
