@@ -43,7 +43,7 @@ class FinetuneConfig:
     evaluation_batch_size: the most examples at once; 0 takes four batches of training. On a CPU
       batches of long examples are smaller (`Scorer`).
     max_shapes: lengths that rows are padded to, at most: each compiles a program. They are chosen
-      for the training examples; a set with a longer one is scored with one length more.
+      for the training examples; of a set with a longer one to be scored the last is longer.
     dropout: of the encoder and its attention; -1 takes what `init_from` was trained with.
       head_dropout: on what the classifier reads; -1 is 0.1, or 0 for a head that has none.
     evaluations_per_epoch: on the validation set, evenly spaced, the last at the epoch's end; each

@@ -38,8 +38,8 @@ class Scorer:
     """Runs a model over sets of examples.
 
     batch_size: the most rows of a batch over all processes; on a CPU batches of long rows have
-      fewer, which is faster. row_lengths: what rows are padded to; a set with longer examples has
-      one more length.
+      fewer, which is faster. row_lengths: what rows are padded to; of a set with longer examples
+      the last is longer.
     """
 
     mesh: Mesh
@@ -97,7 +97,7 @@ class Scorer:
         if longest <= max(self.row_lengths):
             return tuple(self.row_lengths)
         positions = self.task.config.encoder.max_positions
-        return (*self.row_lengths, min(-(-longest // MULTIPLE) * MULTIPLE, positions))
+        return (*self.row_lengths[:-1], min(-(-longest // MULTIPLE) * MULTIPLE, positions))
 
     def _batch_sizes(self, features: Features, row_lengths: Sequence[int]) -> tuple[int, ...]:
         devices, multiple = self.mesh.devices.flat, batch_extent(self.mesh)

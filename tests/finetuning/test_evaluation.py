@@ -102,6 +102,8 @@ def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
 
 def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
     """Labels that are all wrong; and a text longer than all that the run has seen."""
+    from bert_jax.cli.evaluate_run import open_evaluation
+
     right = scores(whole)["scores"]["accuracy"]
     lines = (toy.root / "reviews/dev.tsv").read_text().splitlines()
     wrong = [line[:-1] + str(1 - int(line[-1])) for line in lines[1:]]
@@ -111,6 +113,11 @@ def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
     assert found["data"] == str(file)
     assert found["sets"]["wrong"]["examples"] == 22
     assert found["sets"]["wrong"]["scores"]["accuracy"] <= 1 - right + 1 / 22
+    evaluation = open_evaluation(whole, str(file), None)
+    scorer, features = evaluation.scorer, evaluation.sets["wrong"].features
+    longer = scorer._lengths(features)
+    assert max(longer) >= features.lengths.max() > max(scorer.row_lengths)
+    assert len(longer) == len(scorer.row_lengths)  # no program more
     found = evaluated(whole, "--data", toy.root / "reviews")
     assert found["sets"]["validation"]["scores"] == scores(whole)["scores"]
 

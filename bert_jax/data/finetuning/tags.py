@@ -180,8 +180,9 @@ def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
     known = frozenset(labels)
     unknown = [
         (place, tag)
-        for tags, places in zip(sentences.tags, sentences.places, strict=True)
-        for tag, place in zip(tags, places, strict=True)
+        for number, tags in enumerate(sentences.tags)
+        if not known.issuperset(tags)  # places are made where they are asked for
+        for tag, place in zip(tags, sentences.places[number], strict=True)
         if tag not in known
     ]
     if not unknown:
