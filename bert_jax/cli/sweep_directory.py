@@ -19,8 +19,11 @@ from bert_jax.inference.work_dir import (
     MODEL_NAME,
     TOKENIZER_NAME,
     chosen_step,
+    load_model_parameters,
 )
+from bert_jax.models.config import ComputeConfig
 from bert_jax.training.checkpoint import differences
+from bert_jax.training.fingerprint import fingerprint
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.reporting import LOG_NAME
 
@@ -49,14 +52,19 @@ def identity(run: FinetuneRun) -> dict[str, Any]:
     """All that the scores of a sweep's runs follow from besides their dials."""
     assert run.data.train is not None
     sets = {name: each.fingerprint for name, each in run.data.validation.items()}
-    start = None if run.config.from_scratch else chosen_step(Path(run.config.init_from))
     return {
         "config": _binding(run.config),
-        "init_step": start,
+        "parameters of init_from": None if run.config.from_scratch else _start_of(run),
         "dtype": run.compute.dtype,
         "tokenizer": run.tokenizer.fingerprint,
         "examples": {"train": run.data.train.fingerprint, **sets},
     }
+
+
+def _start_of(run: FinetuneRun) -> str:
+    """A checksum of the parameters: a model trained again in its place has other ones."""
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    return fingerprint(load_model_parameters(Path(run.config.init_from), run.source, compute))
 
 
 def _binding(config: FinetuneConfig) -> dict[str, Any]:

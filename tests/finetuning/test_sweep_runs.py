@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,9 @@ def test_a_killed_sweep_goes_on_to_the_same_results(
 def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
     toy, bert_jax_here, tmp_path: Path, make_source
 ) -> None:
+    model, another = tmp_path / "model", make_source(seed=8)
+    shutil.copytree(toy.source, model)
+    toy = replace(toy, source=model)
     assert bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--keep", "none")).code == 0
     assert with_parameters(tmp_path) == []
     finished = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "1e30", "--keep", "all"))
@@ -176,9 +181,14 @@ def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
     refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--config.max_length=12"))
     assert refused.code == 2
     assert "holds another sweep (there -> here):\n  config.max_length: 24 -> 12" in refused.errors
-    refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--init", make_source(seed=8)))
+    refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--init", another))
     assert refused.code == 2
     assert "config.init_from: " in refused.errors
+    shutil.rmtree(model)
+    shutil.copytree(another, model)
+    refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2"))
+    assert refused.code == 2
+    assert "(there -> here):\n  parameters of init_from: " in refused.errors
     assert len(ended(tmp_path)) == 2
 
 
