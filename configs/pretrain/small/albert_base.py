@@ -16,7 +16,7 @@ Command:
     bert-jax pretrain --config configs/pretrain/small/albert_base.py
 Hardware: two CPU cores.
 Measured there (AMD EPYC, 2026-11-23): 1 min 31 s; held-out masked-LM loss 6.00 nats, where the
-unigram cross-entropy is 6.30. The order of sentences wants more text than this.
+unigram cross-entropy is 6.30. Of orders 52.0 % were told.
 """
 
 from ml_collections import ConfigDict
