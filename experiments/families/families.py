@@ -51,11 +51,15 @@ FAMILIES = {
         Family(
             "albert",
             "ALBERT: sentence order, shared layers",
+            {"sentence_pairs": "sentence_order", "model": {"sharing": "all"}},
+        ),
+        Family(
+            "albert_narrow",
+            "the same, with narrow tables",
             {
                 "sentence_pairs": "sentence_order",
-                "model": {"sharing": "all", "embedding_dim": 64},
+                "model": {"sharing": "all", "embedding_dim": 128},
             },
-            at_equal_flops=True,
         ),
         Family(
             "student",

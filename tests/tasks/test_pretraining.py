@@ -1,0 +1,62 @@
+"""What a pair weighs in the loss of pretraining, however many of a batch's pieces have one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tasks.protocol import total_loss
+
+CONFIG = EncoderConfig(
+    vocab_size=40, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32, max_positions=32
+)
+LENGTHS = [9, 16, 12, 5, 14, 7]
+WITH_PAIR = [True, False, False, True, False, False]
+
+
+@pytest.fixture(scope="module")
+def loss_and_gradients() -> Callable[[Any], Any]:
+    task = Pretraining(CONFIG, ComputeConfig(dtype="float32", attention="xla"))
+    params = jax.jit(task.definition.init)(jax.random.key(0))
+
+    def loss_of(params: Any, batch: Any) -> Any:
+        metrics = task.metrics(task.definition.module(params), batch, None)
+        return total_loss(task, metrics, task.loss_weights(batch)), metrics
+
+    compute = jax.jit(jax.value_and_grad(loss_of, has_aux=True))
+    return lambda batch: jax.device_get(compute(params, batch))
+
+
+def test_a_pair_weighs_as_much_beside_pieces_without_one(
+    loss_and_gradients: Callable[[Any], Any], draw_document: Callable, lay_out: Callable
+) -> None:
+    """All have as many masked tokens, so the batch's loss is the mean of what each has alone."""
+    rng = np.random.default_rng(1)
+    documents = [draw_document(rng, length, CONFIG.vocab_size) for length in LENGTHS]
+
+    def batch_of(*numbers: int, pieces: int = 1) -> Any:
+        rows = [numbers[start : start + pieces] for start in range(0, len(numbers), pieces)]
+        laid = [[documents[number] for number in row] for row in rows]
+        length = 16 if pieces == 1 else 32
+        batch = lay_out(laid, length=length, predictions=2 * pieces, pieces=pieces)
+        for place, number in enumerate(numbers):
+            batch["pair_weights"][divmod(place, pieces)] = WITH_PAIR[number]
+        return batch
+
+    numbers = range(len(documents))
+    alone = [loss_and_gradients(batch_of(number)) for number in numbers]
+    for pieces in (1, 2):
+        (loss, metrics), gradients = loss_and_gradients(batch_of(*numbers, pieces=pieces))
+        assert metrics["nsp_loss"].weight == sum(WITH_PAIR)
+        assert_allclose(loss, np.mean([found[0][0] for found in alone]), rtol=1e-5)
+        for name, gradient in gradients.items():
+            mean = np.mean([found[1][name] for found in alone], axis=0)
+            assert_allclose(gradient, mean, rtol=0, atol=1e-6, err_msg=name)
+    # Reported is the mean over the pairs there are.
+    of_pairs = [alone[number][0][1]["nsp_loss"].sum for number in numbers if WITH_PAIR[number]]
+    assert_allclose(metrics["nsp_loss"].mean(), np.mean(of_pairs), rtol=1e-5)
