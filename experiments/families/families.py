@@ -60,6 +60,7 @@ FAMILIES = {
                 "sentence_pairs": "sentence_order",
                 "model": {"sharing": "all", "embedding_dim": 128},
             },
+            at_equal_flops=True,
         ),
         Family(
             "student",
