@@ -31,14 +31,17 @@ class Task(Protocol):
     """What the one train step needs to know of what is learned.
 
     definition: the model and its parameters.
-    loss_terms: metric name to coefficient; the loss is the sum of coefficient x mean.
+    loss_terms: metric name to coefficient; the loss is the sum of coefficient x the metric's sum /
+        its weight in `loss_weights`.
     """
 
     definition: ModelDefinition[Any]
     loss_terms: Mapping[str, float]
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """The weight of every loss term, from the batch alone.
+        """What the sum of every loss term is divided by, from the batch alone.
+
+        As a rule the metric's own weight; see `Pretraining` for where it is more.
 
         Known before the forward pass, so that a batch processed in parts has the gradient of the
         whole: every part divides by the weight of all.
