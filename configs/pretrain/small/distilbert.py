@@ -13,8 +13,8 @@ Hardware: two CPU cores.
 Measured there (AMD EPYC, 2026-11-23): 2 min 57 s after the teacher's; held-out masked-LM loss 5.66
 nats, the teacher's being 5.87 and the unigram cross-entropy 6.22. With guesses compared at masked
 tokens alone (--config.distillation.soft_targets=masked) it took half the time the day before and
-came to 5.64, its teacher being at 5.82. Its teacher was not
-measured since the loss of pairs is a mean over all rows, and no longer over those with a pair.
+came to 5.64, its teacher being at 5.82. Not measured
+since its teacher's loss of pairs is a mean over all rows, and no longer over those with a pair.
 """
 
 from ml_collections import ConfigDict
