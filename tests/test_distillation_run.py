@@ -187,6 +187,10 @@ def test_a_student_begins_with_its_teachers_layers(teacher):
         ),
         (["model.vocab_size=400"], "has model.vocab_size=300, this run 400"),
         (["model.ffn_dim=8"], "encoder.layers.0.ffn.up.kernel [16, 8], the teacher's"),
+        (
+            ["model.position_offset=2", "model.max_positions=62"],
+            "position_offset: 0 -> 2",
+        ),
         (["model.num_heads=4"], "computes other things with its parameters than the student"),
         (["init_from=runs/x"], "init_from=runs/x and distillation.init_layers=True both say"),
         (
@@ -256,6 +260,11 @@ def test_a_wider_student_starts_at_random(student, bert_jax_here, tmp_path):
     done = bert_jax_here("pretrain", "--config", student, *(f"--config.{word}" for word in words))
     assert done.code == 0, done.errors
     assert "start      random parameters" in done.output
+    # A share of what the phase's line says, which counts the head at all tokens.
+    own = float(re.search(r"^phase1 .* tokens, ([\d.e+]+) FLOPs a step", done.output, re.M)[1])
+    line = r"forward ([\d.e+]+) FLOPs a step of phase1, (\d+)% on top"
+    forward, share = map(float, re.search(line, done.output).groups())
+    assert share == pytest.approx(100 * forward / own, abs=1)
     losses = [e["soft_loss"] for e in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in e]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
 

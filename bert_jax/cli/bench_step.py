@@ -22,6 +22,7 @@ import optax
 
 from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
 from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.phases import comparing_flops
 from bert_jax.cli.random_batch import random_batch
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.cli.teacher import known_teacher, tasks_of
@@ -95,7 +96,7 @@ def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int)
     counted = flops.projection + flops.layers + flops.masked_lm
     model_flops = TRAINING_FACTOR * counted * phase.batch_size
     if known is not None:
-        model_flops += known.added_flops(config, phase)
+        model_flops += known.forward_flops(config, phase) + comparing_flops(config, phase)
     peak = peak_flops(mesh.devices.flat[0].device_kind, compute.dtype)
     return {
         "device": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",

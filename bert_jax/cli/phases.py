@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from bert_jax.analysis.flops import pretraining_flops
+from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.loader import BatchSource, EvaluationSource, Loader
@@ -24,8 +24,9 @@ from bert_jax.training.preflight import PhaseFacts
 from bert_jax.training.sharding import local_rows
 from bert_jax.training.step import EvaluationStep
 
-# Raised where one seed draws other pairs than it did: a run of before is refused, and not mixed.
-_PAIRS_DRAWN = 2
+# Raised where one seed draws other pairs than it did, or a pair weighs otherwise in the loss: a run
+# of before is refused, and not mixed.
+_PAIRS = 3
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ def identity(config: PretrainConfig, corpora: list[PhaseCorpus]) -> dict[str, ob
     """What a checkpoint must share with this run: model, seed, masking, corpora and batches."""
     # A rate that changes with the run changes otherwise in a run of another length.
     changing = {"total_steps": config.total_steps} if config.masking.final_rate else {}
-    drawn = {"pairs_drawn": _PAIRS_DRAWN} if config.sentence_pairs != "none" else {}
+    pairs = {"pairs": _PAIRS} if config.sentence_pairs != "none" else {}
     return {
         **changing,
-        **drawn,
+        **pairs,
         "model": config.model_identity(),
         "optimizer": config.optimizer.name,
         "seed": config.seed,
@@ -117,17 +118,27 @@ def identity(config: PretrainConfig, corpora: list[PhaseCorpus]) -> dict[str, ob
 
 
 def training_flops(config: PretrainConfig, phase: PhaseConfig, pieces: int) -> int:
-    """Model FLOPs of one step of a phase whose corpus packs up to `pieces` documents a row."""
-    return (
-        phase.batch_size
-        * pretraining_flops(
-            config.model,
-            phase.sequence_length,
-            config.max_predictions(phase),
-            pieces=pieces,
-            next_sentence=config.sentence_pairs != "none",
-        ).training
+    """Model FLOPs of one step of a phase whose corpus packs up to `pieces` documents a row.
+
+    A student's own, without its teacher's forward pass.
+    """
+    counted = pretraining_flops(
+        config.model,
+        phase.sequence_length,
+        config.max_predictions(phase),
+        pieces=pieces,
+        next_sentence=config.sentence_pairs != "none",
     )
+    return phase.batch_size * counted.training + comparing_flops(config, phase)
+
+
+def comparing_flops(config: PretrainConfig, phase: PhaseConfig) -> int:
+    """Of a step: training the masked-LM head at all tokens, where a student is compared at all."""
+    if config.distillation is None or config.distillation.soft_targets != "all":
+        return 0
+    length = phase.sequence_length
+    head = pretraining_flops(config.model, length, length, next_sentence=False).masked_lm
+    return TRAINING_FACTOR * phase.batch_size * head
 
 
 def make_phase(

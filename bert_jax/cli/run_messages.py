@@ -63,17 +63,21 @@ def few_pairs(config: PretrainConfig, corpora: list[PhaseCorpus]) -> list[str]:
     lines = []
     for corpus in corpora:
         train = corpus.train.manifest.train
+        ordered = config.sentence_pairs == "sentence_order"
+        # Byte-level BPE's tokens tell a document's first sentence, which keeps its place.
+        kept = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
         # Each document that has a second sentence has at least one beyond its first.
-        most = (train.num_sentences - train.num_documents) / train.num_documents
+        most = (train.num_sentences - train.num_documents) / train.num_documents / (1 + kept)
         if most < _FEW_PAIRED:
             lines.append(
                 f"NOTE       {corpus.name}: at most {most:.1%} of the documents of "
-                f"{corpus.config.corpus} have two sentences; the others teach sentence_pairs="
-                f"{config.sentence_pairs!r} nothing: prepare longer documents, or set 'none'"
+                f"{corpus.config.corpus} have {('two', 'three')[kept]} sentences; the others teach "
+                f"sentence_pairs={config.sentence_pairs!r} nothing: prepare longer documents, or "
+                "set 'none'"
             )
             continue
         mean = train.num_tokens / train.num_sentences
-        if config.sentence_pairs == "sentence_order" and corpus.config.sequence_length < 3 * mean:
+        if ordered and corpus.config.sequence_length < 3 * mean:
             lines.append(
                 f"NOTE       {corpus.name}: rows of {corpus.config.sequence_length} tokens, where "
                 f"a sentence has {mean:.0f} in the mean: most hold no two whole sentences, without "

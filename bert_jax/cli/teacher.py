@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
+from bert_jax.analysis.flops import pretraining_flops
 from bert_jax.cli.phases import training_flops
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.inference.work_dir import PAIRS, read_model
@@ -33,20 +33,10 @@ class KnownTeacher:
     compute: ComputeConfig
     teacher: PretrainingTeacher
 
-    def added_flops(self, run: PretrainConfig, phase: PhaseConfig) -> int:
-        """What a step of a phase costs on top: the teacher's forward pass, and what it is held to.
-
-        Compared at every token, the student's masked-LM head is trained at all of them.
-        """
-        added, length = self.forward_flops(run, phase), phase.sequence_length
-        if self.config.soft_targets == "all":
-            head = pretraining_flops(run.model, length, length, next_sentence=False).masked_lm
-            added += TRAINING_FACTOR * phase.batch_size * head
-        return added
-
     def forward_flops(self, run: PretrainConfig, phase: PhaseConfig) -> int:
         """Of a step of a phase."""
-        seen = _positions(self.config, run, phase)
+        everywhere = self.config.soft_targets == "all"
+        seen = phase.sequence_length if everywhere else run.max_predictions(phase)
         flops = pretraining_flops(
             self.model.encoder, phase.sequence_length, seen, next_sentence=False
         )
@@ -59,10 +49,8 @@ class KnownTeacher:
         """
         shares = []
         for name, _, phase in run.ordered_phases():
-            seen = _positions(self.config, run, phase)
-            ours = pretraining_flops(run.model, phase.sequence_length, seen, next_sentence=False)
             forward = self.forward_flops(run, phase)
-            share = forward / (TRAINING_FACTOR * ours.forward * phase.batch_size)
+            share = forward / training_flops(run, phase, pieces=1)
             shares.append(f"{forward:.3g} FLOPs a step of {name}, {share:.0%} on top")
         lines = [
             f"{'teacher':{width}}{self.config.teacher}: "
@@ -82,14 +70,9 @@ class KnownTeacher:
 def step_flops(
     config: PretrainConfig, phase: PhaseConfig, pieces: int, known: KnownTeacher | None
 ) -> int:
-    """Model FLOPs of a step of a phase, with what a teacher adds."""
-    added = 0 if known is None else known.added_flops(config, phase)
+    """Model FLOPs of a step of a phase, with its teacher's forward pass."""
+    added = 0 if known is None else known.forward_flops(config, phase)
     return training_flops(config, phase, pieces) + added
-
-
-def _positions(config: DistillationConfig, run: PretrainConfig, phase: PhaseConfig) -> int:
-    """At how many tokens of a row the masked-LM head is computed."""
-    return phase.sequence_length if config.soft_targets == "all" else run.max_predictions(phase)
 
 
 def known_teacher(config: PretrainConfig, platform: str) -> KnownTeacher | None:

@@ -184,7 +184,8 @@ class ExampleSource:
             case "next_sentence":
                 return draw_pairs(pool, record_group, key, capacity), pool.tokens
             case "sentence_order":
-                return draw_orders(pool, key, capacity)
+                spaced = self.vocabulary.spaces_are_text
+                return draw_orders(pool, key, capacity, spaces_are_text=spaced)
             case "none":
                 return whole_pieces(pool), pool.tokens
 

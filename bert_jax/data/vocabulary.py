@@ -29,6 +29,8 @@ class TokenizerIds(Protocol):
     def random_ids(self) -> NDArray[np.integer]: ...
     @property
     def continuation_ids(self) -> NDArray[np.integer]: ...
+    @property
+    def spaces_are_text(self) -> bool: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,7 @@ class Vocabulary:
         special_ids: ids that are never masked: padding, [CLS], [SEP], [MASK] and [UNK].
         random_ids: ids a random replacement is drawn from.
         continuation_ids: ids of tokens that go on with the word of the token before them.
+        spaces_are_text: whether a word's tokens tell if there was a space before it.
     """
 
     vocab_size: int
@@ -50,6 +53,7 @@ class Vocabulary:
     special_ids: tuple[int, ...]
     random_ids: NDArray[np.int32]
     continuation_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    spaces_are_text: bool = False
 
     def __post_init__(self) -> None:
         missing = {self.pad_id, self.cls_id, self.sep_id, self.mask_id} - set(self.special_ids)
@@ -72,6 +76,7 @@ class Vocabulary:
             special_ids=tuple(tokenizer.special_ids),
             random_ids=np.asarray(tokenizer.random_ids, np.int32),
             continuation_ids=np.asarray(tokenizer.continuation_ids, np.int32),
+            spaces_are_text=tokenizer.spaces_are_text,
         )
 
     def is_maskable(self) -> NDArray[np.bool_]:

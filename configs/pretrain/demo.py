@@ -4,7 +4,7 @@ Command: make demo
 Hardware: two CPU cores.
 Measured on one (AMD EPYC, 2026-11-23): 6 min 23 s with the installation; held-out masked-LM loss
 5.03 nats, where the unigram cross-entropy of that text is 6.22; not since the loss of pairs is a
-mean over all rows, and no longer over those with a pair.
+mean over all pieces of text, and no longer over pairs alone.
 """
 
 from ml_collections import ConfigDict

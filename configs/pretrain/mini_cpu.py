@@ -18,7 +18,7 @@ With --config.phases.phase2.num_steps=20000, 26,000 steps in all, on two cores o
 AVX-512's bfloat16 (2026-11-22): 13,000 to 16,000 tokens a second where nothing else ran, so two
 hours; 3.38 nats (40.2 % right), 84.1 % of next sentences told. Both were measured when some pairs
 could be told by how B ends, which no longer is so: expect fewer of those; and when the loss of
-pairs was a mean over rows with a pair, now over all.
+pairs was a mean over pairs, now over all pieces of text.
 
 What it does otherwise than BERT's paper is for so few tokens. In rows of 128 with 15 % masked,
 16,000 words and peak rates of 1e-3 and 1.5e-3, the loss stood at 6.4 nats (14 % right) after

@@ -26,9 +26,9 @@ def test_phases_of_one_corpus_see_epochs_of_their_own(tiny_config):
     assert identity(config, corpora)["phases"]["phase2"]["first_epoch"] == corpora[1].first_epoch
 
 
-def test_a_run_with_pairs_as_they_were_drawn_before_does_not_go_on(tiny_config):
-    assert "pairs_drawn" in identity(*opened(tiny_config))
-    assert "pairs_drawn" not in identity(*opened(tiny_config, "sentence_pairs=none"))
+def test_a_run_with_pairs_drawn_or_weighed_as_before_does_not_go_on(tiny_config):
+    assert "pairs" in identity(*opened(tiny_config))
+    assert "pairs" not in identity(*opened(tiny_config, "sentence_pairs=none"))
 
 
 def test_a_rate_that_changes_binds_a_run_to_its_length(tiny_config):

@@ -16,13 +16,16 @@ def test_a_table_much_larger_than_its_vocabulary_is_pointed_out() -> None:
 
 
 def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
-    def corpus(name: str, documents: int, sentences: int, length: int = 128) -> Any:
+    def corpus(
+        name: str, documents: int, sentences: int, length: int = 128, *, spaced: bool = False
+    ) -> Any:
         split = SimpleNamespace(
             num_documents=documents, num_sentences=sentences, num_tokens=30 * sentences
         )
         train = SimpleNamespace(manifest=SimpleNamespace(train=split))
         config = SimpleNamespace(corpus=f"corpora/{name}", sequence_length=length)
-        return SimpleNamespace(name=name, train=train, config=config)
+        tokenizer = SimpleNamespace(spaces_are_text=spaced)
+        return SimpleNamespace(name=name, train=train, config=config, tokenizer=tokenizer)
 
     def config(pairs: str) -> Any:
         return SimpleNamespace(sentence_pairs=pairs)
@@ -31,6 +34,11 @@ def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
     (line,) = few_pairs(config("sentence_order"), corpora)
     assert "phase1: at most 0.4% of the documents of corpora/phase1 have two sentences" in line
     assert few_pairs(config("none"), corpora) == []
+    # Byte-level BPE's tokens tell the first sentence of a document, which keeps its place.
+    pairs = [corpus("phase1", 1_000, 1_900, spaced=True)]
+    (line,) = few_pairs(config("sentence_order"), pairs)
+    assert "at most 45.0% of the documents of corpora/phase1 have three sentences" in line
+    assert few_pairs(config("next_sentence"), pairs) == []
     # A fiftieth of such rows of books and Wikipedia has an order, of rows of 128 three quarters.
     short = [corpus("phase1", 1_000, 5_000, length=32)]
     (line,) = few_pairs(config("sentence_order"), short)

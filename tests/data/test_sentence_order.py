@@ -7,8 +7,14 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
+from bert_jax.data.byte_bpe_training import train_byte_bpe
+from bert_jax.data.corpus import Corpus
 from bert_jax.data.packing import TokenizedDocument
-from bert_jax.data.pipeline import ExampleSource
+from bert_jax.data.pipeline import ExampleConfig, ExampleSource
+from bert_jax.data.prepare import prepare
+from bert_jax.data.prepare_options import PrepareOptions
+from bert_jax.data.sentencepiece_training import train_sentencepiece
+from bert_jax.data.vocabulary import Vocabulary
 
 from .conftest import SPAN
 
@@ -112,3 +118,41 @@ def test_the_first_half_is_as_often_the_longer_one(found):
         [(len(b), len(a)) if label else (len(a), len(b)) for a, b, label, weight in found if weight]
     )
     assert abs((halves[:, 0] > halves[:, 1]).mean() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece", "wordpiece"])
+def test_no_space_before_a_half_tells_the_label(
+    kind, tmp_path, write_json_lines, tokenizer, pieces_of
+):
+    """Byte-level BPE has no space before a document's first sentence alone."""
+    rng = np.random.default_rng(0)
+    words = "cat dog house sea tree run".split()
+    sentences = [
+        [" ".join(rng.choice(words, rng.integers(3, 9))).capitalize() + "." for _ in range(count)]
+        for count in rng.integers(1, 20, 1_500)
+    ]
+    texts = [" ".join(each) for each in sentences]
+    learn = {
+        "byte_bpe": lambda: train_byte_bpe(texts, vocab_size=320),
+        "sentencepiece": lambda: train_sentencepiece(texts, vocab_size=60)[0],
+        "wordpiece": lambda: tokenizer,
+    }
+    tokenizer = learn[kind]()
+    options = PrepareOptions(max_length=64, max_pieces=4, heldout_fraction=0.1)
+    text = write_json_lines(tmp_path / "a.jsonl", texts)
+    prepare([text], tokenizer, tmp_path / "out", options, num_workers=1)
+    config = ExampleConfig(seed=1, sentence_pairs="sentence_order")
+    source = ExampleSource(Corpus(tmp_path / "out", "train"), Vocabulary.of(tokenizer), config)
+    rows = []
+    for tokens, segments, label, weight in pieces_of(source.examples(0, np.arange(len(source)))):
+        if weight:
+            ids = (int(tokens[segments == 0][1]), int(tokens[segments == 1][0]))
+            first, second = map(tokenizer.id_to_token, ids)
+            rows.append((label, first.startswith(("Ġ", "▁")), second.startswith(("Ġ", "▁"))))
+    label, *spaces = np.array(rows).T
+    assert len(rows) > 1_000
+    if kind == "byte_bpe":
+        assert 0.1 < spaces[0].mean() < 0.9 and spaces[1].all()
+    for space in spaces:
+        shares = space[label == 0].mean(), space[label == 1].mean()
+        assert abs(np.diff(shares)) < 5 * np.sqrt(space.var() * 4 / len(rows)) + 1e-12

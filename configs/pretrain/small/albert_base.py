@@ -17,7 +17,7 @@ Command:
 Hardware: two CPU cores.
 Measured there (AMD EPYC, 2026-11-23): 1 min 31 s; held-out masked-LM loss 6.00 nats, where the
 unigram cross-entropy is 6.30. Of orders 52.0 % were told. Not measured since the loss of pairs is a
-mean over all rows, and no longer over those with a pair.
+mean over all pieces of text, and no longer over pairs alone.
 """
 
 from ml_collections import ConfigDict

@@ -15,7 +15,7 @@ unigram cross-entropy is 6.22. 8 layers take 300 steps, where bert_base.py's 4 t
 learn more than how common words are. 8 of 192, for which there is time for 300 steps, learned no
 more by then, nor at half and at twice the rate; nor in the 240 steps that they were given without
 dropout, or in 200 with initial weights of 0.03. Not measured since the loss of pairs is a
-mean over all rows, and no longer over those with a pair.
+mean over all pieces of text, and no longer over pairs alone.
 """
 
 from ml_collections import ConfigDict
