@@ -4,9 +4,9 @@ Whole words: BERT's release of May 2019. Runs of words: ALBERT (Lan et al. 2020,
 SpanBERT (Joshi et al. 2020, section 3.1). What is drawn depends on a row's key and tokens alone.
 
 A run is placed where all of it fits, which keeps the published lengths and takes the words beside
-[CLS] and [SEP] less often: in rows of 126 words with 15 % masked, the first and the last word in 5 %
-(spans) or 9 % (n-grams) of rows, those in the middle in 16 and 15 %. The released codes cut a run
-that reaches the end, and so spare only the first words.
+[CLS] and [SEP] less often: in rows of 126 words with 15 % masked, the first and the last word in
+5 % (spans) or 9 % (n-grams) of rows, those in the middle in 16 and 15 %. The released codes cut a
+run that reaches the end, and so spare only the first words.
 """
 
 from __future__ import annotations
