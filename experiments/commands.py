@@ -50,6 +50,16 @@ def claim(work: Path, settings: dict[str, Any]) -> None:
     """Keeps what a folder's runs are of; refuses one that holds runs of something else."""
     work.mkdir(parents=True, exist_ok=True)
     file = work / "settings.json"
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != settings:
+    if not file.is_file():
+        write_file(file, json.dumps(settings, indent=1))
+    if json.loads(file.read_text(encoding="utf-8")) != settings:
         raise SystemExit(f"{work} holds runs of other settings ({file}): give another --work")
-    file.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def claim_config(values: dict[str, Any], file: Path) -> None:
+    """Keeps the config of the run beside it; refuses another one than it was begun with."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.is_file():
+        write_config(values, file)
+    if file.read_text(encoding="utf-8") != _CONFIG.format(values):
+        raise SystemExit(f"{file.parent} holds a run of another config: give another --work")

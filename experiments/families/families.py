@@ -58,7 +58,8 @@ FAMILIES = {
             "the same, with narrow tables",
             {
                 "sentence_pairs": "sentence_order",
-                "model": {"sharing": "all", "embedding_dim": 128},
+                # From the usual 0.02 the loss leaves its plateau only after 2,250 steps.
+                "model": {"sharing": "all", "embedding_dim": 128, "initializer_range": 0.06},
             },
             at_equal_flops=True,
         ),

@@ -15,11 +15,10 @@ Models that are not named keep their results, so that some can be measured besid
 from __future__ import annotations
 
 import argparse
-import fcntl
-import json
 import random
 import statistics
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ ROOT = HERE.parents[1]
 # The modules beside this one, what experiments share, and a checkout that is not installed.
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), str(ROOT)]
 
-from commands import bert_jax, claim, write_config  # noqa: E402
+from commands import bert_jax, claim, claim_config, write_config  # noqa: E402
 from families import (  # noqa: E402
     FAMILIES,
     LENGTHS,
@@ -44,6 +43,7 @@ from families import (  # noqa: E402
 )
 from probe import probe  # noqa: E402
 from report import draw, table  # noqa: E402
+from results import add_row, locked, read_rows  # noqa: E402
 from sweeps import at_the_end  # noqa: E402
 from tasks import TASKS, Files, files_of, table_text  # noqa: E402
 
@@ -68,9 +68,9 @@ HELD_OUT = "0.07"
 # Whose sizes are also fine-tuned from random parameters.
 NOT_PRETRAINED = ("bert", "student")
 # All that is measured, in the order of the table.
-ROWS = [f"{name}-tokens" for name in FAMILIES]
-ROWS += [f"{name}-flops" for name, family in FAMILIES.items() if family.at_equal_flops]
-ROWS += [f"{name}-none" for name in NOT_PRETRAINED]
+ROWS = {f"{name}-tokens": family for name, family in FAMILIES.items()}
+ROWS |= {f"{name}-flops": family for name, family in FAMILIES.items() if family.at_equal_flops}
+ROWS |= {f"{name}-none": FAMILIES[name] for name in NOT_PRETRAINED}
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class Run:
 
 def prepare(data: Path, work: Path) -> Path:
     """The corpora, in one vocabulary; who comes second waits."""
-    with (work / "corpora.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(work / "corpora.lock"):
         return _prepared(data, work)
 
 
@@ -124,14 +123,18 @@ def trained(name: str, args: argparse.Namespace) -> Path:
     return work_dir
 
 
-def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
-    """Writes and reads the run's config."""
+def values_of(run: Run, corpora: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """The run's config tree."""
     teacher = trained(run.family.teacher, args) if run.family.teacher else None
-    values = config_of(run.family, run.work_dir, corpora, run.num_steps, args.dtype, teacher)
-    file = run.work_dir.parent / "config.py"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_config(values, file)
-    return load_config(PretrainConfig, str(file), [])
+    return config_of(run.family, run.work_dir, corpora, run.num_steps, args.dtype, teacher)
+
+
+def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
+    """The run's config, as `bert-jax` reads it."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "config.py"
+        write_config(values_of(run, corpora, args), file)
+        return load_config(PretrainConfig, str(file), [])
 
 
 def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespace) -> dict:
@@ -144,6 +147,7 @@ def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespac
         wanted = flops_per_step(load(reference, corpora, args)) * args.steps
         run = Run(family, budget, round(wanted / flops_per_step(config)), run.work_dir)
         config = load(run, corpora, args)
+    claim_config(values_of(run, corpora, args), directory / "config.py")
     bert_jax("pretrain", "--config", directory / "config.py")
     entries = read_metrics(run.work_dir / "metrics.jsonl")
     held_out = [entry for entry in entries if entry["kind"] == "evaluation"]
@@ -202,8 +206,7 @@ def finetune(
 def task_files(name: str, args: argparse.Namespace) -> Files:
     """Of a task; of SST-2 a part, which is enough to tell the models apart."""
     task, work = TASKS[name], args.work / "data" / name
-    with (args.work / "corpora.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(args.work / "corpora.lock"):
         files = files_of(task, args.data, work, fast=args.fast)
         if name != "SST-2" or args.fast:
             return files
@@ -215,16 +218,19 @@ def task_files(name: str, args: argparse.Namespace) -> Files:
     return Files(directory=str(work))
 
 
-def known(file: Path, measured_with: dict[str, Any]) -> dict[str, dict]:
-    """The runs in a file of results that are of the same settings and corpora."""
-    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    same = all(content.get(name) == measured_with[name] for name in ("settings", "corpora"))
-    runs: dict[str, dict] = content["runs"] if same else {}
-    return runs
+def recipes(args: argparse.Namespace) -> dict[str, dict]:
+    """What decides each row besides settings and corpora: its config, wherever files lie."""
+    return {
+        name: config_of(
+            *(family, Path("run"), Path("corpora"), args.steps, args.dtype),
+            Path(family.teacher) if family.teacher else None,
+        )
+        for name, family in ROWS.items()
+    }
 
 
-def provenance(corpora: Path, found: SweepResults, args: argparse.Namespace) -> dict[str, Any]:
-    """What the results are of."""
+def settings(corpora: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """What all results are of."""
     names = ("steps", "seeds", "rates", "dtype")
     manifests = {str(length): read_manifest(corpora / str(length)) for length in LENGTHS}
     return {
@@ -234,9 +240,6 @@ def provenance(corpora: Path, found: SweepResults, args: argparse.Namespace) -> 
             length: {"fingerprint": manifest.fingerprint, "tokens": manifest.train.num_tokens}
             for length, manifest in manifests.items()
         },
-        "date": found.provenance.date,
-        "hardware": found.provenance.hardware,
-        "versions": found.provenance.versions,
     }
 
 
@@ -261,15 +264,16 @@ def main() -> None:
     claim(args.work, {name: getattr(args, name) for name in names})
     corpora = prepare(args.data, args.work)
     output = args.work if args.fast else HERE
-    file = output / "results.json"
+    file, measured_with = output / "results.json", settings(corpora, args)
+    read_rows(file, measured_with, recipes(args))  # refused now, and not after hours
     for key, result, model, pretrained in measured(corpora, args):
         for task in EPOCHS:
             to = args.work / key / task
             result["tasks"][task], found = finetune(task, model, to, args, pretrained=pretrained)
-        measured_with = json.loads(json.dumps(provenance(corpora, found, args)))
-        found_before = known(file, measured_with) | {key: result}
-        runs = {name: found_before[name] for name in ROWS if name in found_before}
-        write_file(file, json.dumps({"runs": runs, **measured_with}, indent=1) + "\n")
+        measured_on = vars(found.provenance)
+        result |= {name: measured_on[name] for name in ("date", "hardware", "versions")}
+        lock = args.work / "results.lock"
+        runs = add_row(file, lock, (key, result), measured_with, recipes(args))
     draw(runs, output / "comparison.png")
     print("\n".join(table(runs)))
 
