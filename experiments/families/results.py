@@ -1,0 +1,62 @@
+"""results.json: a row for each run, of which several processes may each measure some."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.files import write_file
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Holds `file`; who comes second waits."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def read_rows(
+    file: Path, measured_with: Mapping[str, Any], recipes: Mapping[str, dict]
+) -> dict[str, dict]:
+    """The rows in a file of results that are still of `recipes`, in their order.
+
+    SystemExit: the file is of other settings or corpora than `measured_with`.
+    """
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"runs": {}}
+    for name, value in measured_with.items() if content["runs"] else ():
+        if content[name] != _as_read(value):
+            raise SystemExit(
+                f"{file} has results of {name} {json.dumps(content[name])}, not of "
+                f"{json.dumps(value)}: move it away, or measure as there"
+            )
+    rows: dict[str, dict] = content["runs"]
+    stale = [name for name, row in rows.items() if row["recipe"] != _as_read(recipes.get(name))]
+    if stale:
+        print(f"{file}: left out, as of another recipe: {', '.join(stale)}", flush=True)
+    return {name: rows[name] for name in recipes if name in rows and name not in stale}
+
+
+def add_row(
+    file: Path,
+    lock: Path,
+    row: tuple[str, dict],
+    measured_with: Mapping[str, Any],
+    recipes: Mapping[str, dict],
+) -> dict[str, dict]:
+    """Puts a row (its name, what was found) beside those in the file; gives all of them."""
+    name, found = row
+    with locked(lock):
+        rows = read_rows(file, measured_with, recipes)
+        rows[name] = _as_read(found | {"recipe": recipes[name]})
+        rows = {name: rows[name] for name in recipes if name in rows}
+        write_file(file, json.dumps({"runs": rows, **measured_with}, indent=1) + "\n")
+    return rows
+
+
+def _as_read(value: Any) -> Any:
+    return json.loads(json.dumps(value))
