@@ -117,3 +117,37 @@ def run_card(exported: Path, more: str) -> str:
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
+
+
+@pytest.fixture
+def refused(bert_jax_here, tmp_path):
+    """A function that imports, expects a refusal, and gives its words."""
+
+    def run(source, *words):
+        before = set(tmp_path.iterdir())
+        output = tmp_path / "new" / "ours"
+        finished = bert_jax_here("import", source, "--output", output, *words)
+        assert finished.code == 2, finished.output
+        assert finished.errors.startswith("bert-jax: error: ")
+        assert "Traceback" not in finished.errors
+        assert set(tmp_path.iterdir()) == before
+        return finished.errors
+
+    return run
+
+
+@pytest.fixture
+def imported(bert_jax_here, tmp_path):
+    """A function that imports and gives what it printed and the parameters."""
+
+    def run(source, *words, name="ours"):
+        finished = bert_jax_here("import", source, "--output", tmp_path / name, *words)
+        assert finished.code == 0, finished.errors
+        return finished.output, tmp_path / name
+
+    return run
+
+
+def same(directory: Path, other: Path, bert_jax_here) -> None:
+    compared = bert_jax_here("verify", directory, other)
+    assert compared.code == 0, compared.output + compared.errors

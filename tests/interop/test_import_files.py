@@ -1,0 +1,215 @@
+"""Files that a model is imported from: every layout, and those that are something else."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bert_jax.inference.work_dir import load_trained, read_model
+from bert_jax.interop.huggingface_weights import open_weights
+
+from .conftest import change_tensors, same, tensors_of
+
+LAYER = "bert.encoder.layer.1.output.dense.weight"
+TABLE = "bert.embeddings.word_embeddings.weight"
+
+
+@pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pickle"])
+@pytest.mark.parametrize("sharded", [True, False], ids=["sharded", "whole"])
+def test_every_layout_of_files(safe, sharded, make_bert, imported, bert_jax_here, tmp_path):
+    theirs = make_bert()
+    model = transformers.BertForPreTraining.from_pretrained(theirs)
+    other = tmp_path / "other"
+    model.save_pretrained(other, max_shard_size="20KB" if sharded else "5GB")
+    (other / "vocab.txt").write_bytes((theirs / "vocab.txt").read_bytes())
+    if not safe:
+        to_pickles(other)
+    assert (len(list(other.glob("*.bin" if not safe else "*.safetensors"))) > 1) == sharded
+    same(imported(other)[1], theirs, bert_jax_here)
+
+
+def test_a_pickle_of_before_2020(make_bert, imported, bert_jax_here):
+    theirs, old = make_bert(), make_bert(name="old")
+    to_pickles(old)
+    file = old / "pytorch_model.bin"
+    torch.save(torch.load(file), file, _use_new_zipfile_serialization=False)
+    before = num_tensors()
+    weights = open_weights(old)
+    assert weights.shapes[TABLE] and num_tensors() == before  # what was loaded is on disk alone
+    same(imported(old)[1], theirs, bert_jax_here)
+    file.write_bytes(file.read_bytes()[:-100])
+    finished = bert_jax_here("import", old, "--output", old.parent / "more")
+    assert finished.code == 2 and "PyTorch cannot read it" in finished.errors
+
+
+def num_tensors() -> int:
+    """Tensors in this process's memory."""
+    gc.collect()
+    return sum(issubclass(type(kept), torch.Tensor) for kept in gc.get_objects())
+
+
+def to_pickles(directory: Path) -> None:
+    """Turns .safetensors files into the .bin files that transformers wrote until 2024."""
+    from safetensors.torch import load_file
+
+    for file in list(directory.glob("*.safetensors")):
+        name = file.name.replace("model", "pytorch_model", 1).replace(".safetensors", ".bin")
+        torch.save(load_file(file), directory / name)
+        file.unlink()
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        text = index.read_text().replace("model-", "pytorch_model-").replace(".safetensors", ".bin")
+        (directory / "pytorch_model.bin.index.json").write_text(text)
+        index.unlink()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "pickle"])
+def test_other_precisions_become_float32(dtype, safe, make_bert, imported):
+    theirs = make_bert()
+
+    def convert(tensors):
+        tensors |= {name: array.astype(dtype) for name, array in tensors.items()}
+
+    change_tensors(theirs, convert)
+    expected = tensors_of(theirs)[TABLE].astype(np.float32)
+    if not safe:
+        to_pickles(theirs)
+    table = load_trained(str(imported(theirs)[1])).model.encoder.embeddings.token[...]
+    assert table.dtype == np.float32
+    np.testing.assert_array_equal(table, expected)
+
+
+def test_integers_and_infinities_are_no_weights(make_bert, refused):
+    theirs = make_bert()
+    change_tensors(theirs, lambda tensors: tensors.update({LAYER: np.ones((32, 48), np.int8)}))
+    assert f"{LAYER} holds int8, expected floating-point numbers" in refused(theirs)
+    endless = np.full((32, 48), np.inf, np.float32)
+    change_tensors(theirs, lambda tensors: tensors.update({LAYER: endless}))
+    assert f"{LAYER} holds numbers that are not finite" in refused(theirs)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "[]",
+        '{"weight_map": {"a": 1}}',
+        '{"weight_map": {}}',
+        '{"weight_map": null}',
+        '{"weight_map": {"a": "../model.safetensors"}}',
+    ],
+)
+def test_an_index_of_something_else(index, make_bert, refused):
+    theirs = make_bert()
+    (theirs / "model.safetensors").rename(theirs.parent / "model.safetensors")
+    (theirs / "model.safetensors.index.json").write_text(index)
+    assert "expected a weight_map of names of files beside it" in refused(theirs)
+
+
+def test_a_tensor_in_two_files(make_bert, refused):
+    theirs = make_bert()
+    whole = theirs / "model.safetensors"
+    for name in ("a.safetensors", "b.safetensors"):
+        (theirs / name).write_bytes(whole.read_bytes())
+    whole.unlink()
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
+    (theirs / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "which counts is not known" in refused(theirs)
+
+
+def test_here_as_source_and_as_output(make_bert, bert_jax_here, monkeypatch, tmp_path):
+    monkeypatch.chdir(make_bert())
+    assert bert_jax_here("import", ".", "--output", "../ours").code == 0
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    refused = bert_jax_here("import", "../theirs", "--output", ".")
+    assert refused.code == 2 and "the current directory cannot be replaced" in refused.errors
+    refused = bert_jax_here("import", "../theirs/vocab.txt", "--output", "../more")
+    assert refused.code == 2 and "is a file: give the directory it is in" in refused.errors
+
+
+def test_damaged_files(make_bert, refused):
+    theirs = make_bert()
+    file = theirs / "model.safetensors"
+    whole = file.read_bytes()
+    for length in (4, 100, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        assert f"{file}: damaged or cut short" in refused(theirs), length
+    file.unlink()
+    assert "no weights in it" in refused(theirs)
+    (theirs / "pytorch_model.bin").write_bytes(b"PK\x03\x04 and no more")
+    assert "PyTorch cannot read it" in refused(theirs)
+    (theirs / "pytorch_model.bin").unlink()
+    index = theirs / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {LAYER: "model-00001-of-00002.safetensors"}}))
+    assert "names model-00001-of-00002.safetensors, which" in refused(theirs)
+    index.write_text("{")
+    assert "damaged: expected a weight_map of names" in refused(theirs)
+    (theirs / "config.json").write_text("{")
+    assert "config.json: not valid JSON" in refused(theirs)
+    (theirs / "config.json").unlink()
+    assert "no config.json in it" in refused(theirs)
+
+
+class Touch:
+    """What a pickle can do on its own: here, leave a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_runs_no_code(make_bert, refused, tmp_path):
+    theirs = make_bert()
+    (theirs / "model.safetensors").unlink()
+    torch.save({LAYER: Touch(theirs / "owned")}, theirs / "pytorch_model.bin")
+    assert "PyTorch cannot read it" in refused(theirs)
+    assert not (theirs / "owned").exists()
+
+
+def test_files_that_are_something_else_are_named(make_bert, refused):
+    theirs = make_bert()
+    (theirs / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x")
+    assert "a Git LFS pointer and not the weights" in refused(theirs)
+    (theirs / "model.safetensors").write_bytes(b"<!DOCTYPE html><html></html>" * 9)
+    assert "a web page and not weights" in refused(theirs)
+    (theirs / "model.safetensors").rename(theirs / "model-00001-of-00002.safetensors")
+    assert "holds model-00001-of-00002.safetensors, but no .index.json" in refused(theirs)
+
+
+def test_what_is_ours_already_and_what_cannot_be_written(make_bert, imported, refused, tmp_path):
+    _, ours = imported(make_bert())
+    assert "is a work directory already" in refused(ours)
+    (tmp_path / "new").write_text("a file")
+    assert f"{tmp_path / 'new'} is a file, so" in refused(tmp_path / "theirs")
+
+
+def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
+    snapshot, asked = make_bert(name="86b5e0934494bd15c9632b12f734a8a67f723594"), []
+
+    def download(name, revision, allow_patterns):
+        asked.append((name, revision, allow_patterns))
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    _, ours = imported("google-bert/bert-base-uncased", "--revision", "v2")
+    [(name, revision, patterns)] = asked
+    assert (name, revision) == ("google-bert/bert-base-uncased", "v2")
+    files = {"vocab.txt", "tokenizer.json", "spiece.model", "vocab.json", "merges.txt"}
+    assert {"config.json", "tokenizer_config.json"} | files <= set(patterns)
+    assert "model*.safetensors" in patterns and not any(p.endswith(".bin") for p in patterns)
+    assert read_model(ours)[1]["revision"] == snapshot.name
+    monkeypatch.undo()
+    assert "is a directory, which has none" in refused(snapshot, "--revision", "v2")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "the hub could not be asked for a model of that name" in refused("someone/nothing")
+    assert "no such directory, nor a model's name" in refused("models/of/mine")
