@@ -67,8 +67,8 @@ def draw(runs: dict[str, dict], file: Path) -> None:
     axes[0].set_yticks(range(len(titles)), titles)
     axes[0].invert_yaxis()
     for budget, label in (("tokens", "equal tokens"), ("flops", "equal FLOPs")):
-        axes[-1].plot([], [], _MARKS[budget], color=_COLOURS[budget], label=label)
-    axes[-1].legend(frameon=False, fontsize=8, loc="lower left")
+        axes[0].plot([], [], _MARKS[budget], color=_COLOURS[budget], label=label)
+    axes[0].legend(frameon=False, fontsize=8, loc="lower right")
     figure.savefig(file)
 
 
