@@ -1,6 +1,6 @@
 r"""What the objectives and shapes of the BERT family are worth, at equal tokens and equal FLOPs.
 
-    python experiments/families/run.py --data DATA --work runs/families
+    python experiments/families/run.py --data DATA --work runs/families --dtype bfloat16
 
 DATA holds corpus_small/ and glue/. Models of one vocabulary and recipe are pretrained on as many
 tokens; those whose steps cost otherwise also with as many FLOPs as the first; each is then
