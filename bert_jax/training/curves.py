@@ -79,6 +79,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
         axis.plot([], [], color=_HELD_OUT, marker="o", markersize=3.5, label="held out")
         text = format_metric(name, held_out[1][-1])
         place = (held_out[0][-1], held_out[1][-1])
+        axis.margins(y=0.15)  # room for the figure below the legend, wherever the point is
         axis.annotate(
             text,
             place,
