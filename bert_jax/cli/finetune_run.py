@@ -261,7 +261,7 @@ class FinetuneRun:
         peak = peak_flops(self.mesh.devices.flat[0].device_kind, self.compute.dtype)
         reporter = Reporter(
             self.work_dir,
-            self.total_steps,
+            [(self.total_steps, 1.0)],
             start_step=start,
             peak_flops=peak * self.mesh.size if peak else None,
             tensorboard=self.config.tensorboard,

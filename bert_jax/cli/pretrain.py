@@ -145,12 +145,20 @@ def _train(
         if not saved:
             _forget_provenance(work_dir)
         _write_provenance(work_dir, config, corpora, saved)
-    reporter = _reporter(config, work_dir, saved, mesh, compute, closing) if first else None
+    costs = [
+        step_flops(config, corpus.config, corpus.train.manifest.max_pieces, known)
+        for corpus in corpora
+    ]
+    reporter = None
+    if first:
+        steps = [corpus.config.num_steps for corpus in corpora]
+        planned = list(zip(steps, costs, strict=True))
+        reporter = _reporter(config, planned, saved, mesh, compute, closing)
     train_step, evaluation_step = steps_of(config, learned, optimizer, mesh, teacher)
-    phases = []
-    for corpus in corpora:
-        flops = step_flops(config, corpus.config, corpus.train.manifest.max_pieces, known)
-        phases.append(make_phase(config, corpus, mesh, evaluation_step, flops))
+    phases = [
+        make_phase(config, corpus, mesh, evaluation_step, flops)
+        for corpus, flops in zip(corpora, costs, strict=True)
+    ]
     trainer = Trainer(
         mesh=mesh,
         train_step=train_step,
@@ -175,7 +183,7 @@ def _train(
 
 def _reporter(
     config: PretrainConfig,
-    work_dir: Path,
+    planned: list[tuple[int, int]],
     start: int,
     mesh: Mesh,
     compute: ComputeConfig,
@@ -183,8 +191,8 @@ def _reporter(
 ) -> Reporter:
     peak = peak_flops(mesh.devices.flat[0].device_kind, compute.dtype)
     reporter = Reporter(
-        work_dir,
-        config.total_steps,
+        config.work_dir,
+        planned,
         start_step=start,
         peak_flops=peak * mesh.size if peak else None,
         tensorboard=config.reporting.tensorboard,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 # Metrics the line shows, in this order; the log and TensorBoard hold all of them.
 _SHOWN = {
@@ -24,10 +24,21 @@ class Progress:
 
     The first report only starts the clock: its interval holds the compilation of the step. All that
     later intervals hold (evaluation, checkpoints) is part of what the rest of the run will cost.
+
+    Args:
+      steps_and_costs: of each phase of the run, in order, its steps and what one of them costs, in
+        any unit: one of 512 tokens takes longer than one of 128.
+      clock: seconds from any origin.
     """
 
-    def __init__(self, total_steps: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._total_steps = total_steps
+    def __init__(
+        self,
+        steps_and_costs: Sequence[tuple[int, float]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps_and_costs = steps_and_costs
+        self._whole = sum(steps * each for steps, each in steps_and_costs)
         self._clock = clock
         self._reports: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
 
@@ -37,7 +48,16 @@ class Progress:
         (first_step, first_time), (_, now) = self._reports[0], self._reports[-1]
         if step == first_step:
             return None
-        return (now - first_time) / (step - first_step) * (self._total_steps - step)
+        cost = self._cost(step)
+        return (now - first_time) / (cost - self._cost(first_step)) * (self._whole - cost)
+
+    def _cost(self, steps: int) -> float:
+        """Of the first `steps`."""
+        cost, start = 0.0, 0
+        for count, each in self._steps_and_costs:
+            cost += each * min(max(steps - start, 0), count)
+            start += count
+        return cost
 
 
 def progress_line(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -26,7 +26,8 @@ class Reporter:
 
     Args:
       work_dir: where `metrics.jsonl`, `curves.png` and `tensorboard/` go.
-      total_steps: optimizer steps of the whole run.
+      steps_and_costs: of each phase of the run, in order, its optimizer steps and what one of them
+        costs, in any unit, for the ETA.
       start_step: the step this process goes on from; what the log and TensorBoard hold beyond it is
         dropped, so that both tell one history.
       peak_flops: FLOP/s all devices could do together, None where unknown: utilisation is then
@@ -39,7 +40,7 @@ class Reporter:
     def __init__(
         self,
         work_dir: str | os.PathLike[str],
-        total_steps: int,
+        steps_and_costs: Sequence[tuple[int, float]],
         *,
         start_step: int,
         peak_flops: float | None,
@@ -48,10 +49,10 @@ class Reporter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work_dir = Path(work_dir)
-        self._total_steps = total_steps
+        self._total_steps = sum(steps for steps, _ in steps_and_costs)
         self._peak_flops = peak_flops
         self._stream = stream or sys.stderr
-        self._progress = Progress(total_steps, clock=clock)
+        self._progress = Progress(steps_and_costs, clock=clock)
         self._compiling = True
         self._drawn = False
         self._log = MetricsLog(self._work_dir / LOG_NAME, start_step=start_step)

@@ -3,8 +3,8 @@
 Command:
     bert-jax pretrain --config configs/pretrain/tiny.py --config.phases.phase1.corpus=DIR
 Hardware: any; made for two CPU cores.
-Measured there (Intel Xeon, 2026-11-23, experiments/tiny_corpus_small): 9 min 51 s on 2.0 M tokens of
-books and articles; held-out masked-LM loss 6.65 nats, where the unigram cross-entropy is 7.36.
+Measured there (Intel Xeon, 2026-11-23, experiments/tiny_corpus_small): 9 min 51 s on 2.0 M tokens
+of books and articles; held-out masked-LM loss 6.65 nats, where the unigram cross-entropy is 7.36.
 """
 
 from ml_collections import ConfigDict

@@ -11,7 +11,7 @@ from bert_jax.training.progress import (
 
 def test_eta_leaves_out_the_first_interval_and_keeps_pauses() -> None:
     now = 0.0
-    progress = Progress(1000, clock=lambda: now)
+    progress = Progress([(1000, 1.0)], clock=lambda: now)
     now += 90.0  # 100 steps of 0.1 s behind 80 s of compilation
     assert progress.seconds_left(100) is None
     now += 10.0
@@ -24,16 +24,26 @@ def test_eta_leaves_out_the_first_interval_and_keeps_pauses() -> None:
 
 def test_eta_follows_a_change_of_pace() -> None:
     now = 0.0
-    progress = Progress(100_000, clock=lambda: now)
+    progress = Progress([(100_000, 1.0)], clock=lambda: now)
     left = None
     for step in range(100, 6001, 100):
         now += 1.0
         left = progress.seconds_left(step)
     assert left == pytest.approx(940.0)
-    for step in range(6100, 12_001, 100):  # a second phase, eight times slower
+    for step in range(6100, 12_001, 100):  # beside other work, eight times slower
         now += 8.0
         left = progress.seconds_left(step)
     assert left == pytest.approx(880 * 8.0)
+
+
+def test_eta_knows_that_later_steps_are_longer() -> None:
+    now = 0.0
+    progress = Progress([(900, 2.0), (100, 9.0)], clock=lambda: now)
+    progress.seconds_left(100)
+    now += 20.0
+    assert progress.seconds_left(200) == pytest.approx(700 * 0.2 + 100 * 0.9)
+    now += 700 * 0.2 + 50 * 0.9
+    assert progress.seconds_left(950) == pytest.approx(50 * 0.9)
 
 
 def test_line_holds_every_figure() -> None:

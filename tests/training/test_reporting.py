@@ -20,7 +20,7 @@ from bert_jax.training.reporting import Reporter
 def make_reporter(work_dir: Path, stream: io.StringIO, start_step: int = 0) -> Reporter:
     return Reporter(
         work_dir,
-        100,
+        [(100, 1.0)],
         start_step=start_step,
         peak_flops=1e11,
         tensorboard=True,
@@ -172,7 +172,7 @@ def test_an_empty_log_draws_nothing(tmp_path: Path) -> None:
 def test_without_tensorboard_no_events_are_written(tmp_path: Path) -> None:
     reporter = Reporter(
         tmp_path,
-        100,
+        [(100, 1.0)],
         start_step=0,
         peak_flops=None,
         tensorboard=False,
