@@ -1,18 +1,18 @@
-"""What needs no encoder: bags of words, words in their place, the nearest likely words."""
+"""What needs no encoder: linear models of bags of words, and of words in their place."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
-from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_extraction import DictVectorizer, FeatureHasher
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import ParameterGrid
-from tasks import BAG, CASELESS, NEAREST, PAIRS, SPELLING, Files, Task
+from tasks import BAG, CASELESS, COMPARED, IN_PLACE, SPELLING, WORD_PAIRS, Files, Task
 
 from bert_jax.data.finetuning.glue import glue_files, glue_task
 from bert_jax.data.finetuning.labels import label_numbers
@@ -27,18 +27,29 @@ from bert_jax.tasks.span_scores import squad_scores
 # are, one baseline out of more than those have rates.
 _LINEAR = ParameterGrid({"C": [0.1, 1.0, 10.0, 100.0], "class_weight": [None, "balanced"]})
 _RIDGE = ParameterGrid({"alpha": [0.1, 1.0, 10.0]})
+_WORD = r"\w+|[^\w\s]"
+_ASKING = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how", "many", "much"}
+# Words of a passage that are shown as no end of the answer, and the most words of an answer.
+_SPARED, _LONGEST = 20, 20
 
 
 def baseline_scores(task: Task, files: Files) -> dict[str, float]:
     """Of a task's baselines on its validation set: fractions."""
     by_name = {
-        BAG: lambda: _sentences(task, files, paired=False),
-        PAIRS: lambda: _sentences(task, files, paired=True),
-        NEAREST: lambda: _spans(files),
+        BAG: lambda: _sentences(task, files, longest=1),
+        WORD_PAIRS: lambda: _sentences(task, files, longest=2),
+        COMPARED: lambda: _compared(task, files),
+        IN_PLACE: lambda: _spans(files, compared=False),
         SPELLING: lambda: _tags(files, capitals=True),
         CASELESS: lambda: _tags(files, capitals=False),
     }
     return {name: by_name[name]() for name in task.baselines}
+
+
+def _compared(task: Task, files: Files) -> float:
+    if task.glue:
+        return _sentences(task, files, longest=2, compared=True)
+    return _spans(files, compared=True)
 
 
 def validation_size(task: Task, files: Files) -> int:
@@ -52,16 +63,17 @@ def validation_size(task: Task, files: Files) -> int:
     return len(read_tags(named, "validation", labelled=True).words)
 
 
-def _sentences(task: Task, files: Files, *, paired: bool) -> float:
+def _sentences(task: Task, files: Files, *, longest: int, compared: bool = False) -> float:
+    """longest: how many words in a row are a feature of their own."""
     found, metric = glue_files(task.glue, files.directory), glue_task(task.glue).primary
     training = read_sentences(found.train, "train", labelled=True)
     held_out = read_sentences(found.validation["validation"], "validation", labelled=True)
     labels = [label_numbers(each.labels or [], found.train.labels) for each in (training, held_out)]
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
+    words = TfidfVectorizer(ngram_range=(1, longest), sublinear_tf=True, token_pattern=_WORD)
     words.fit(training.firsts + (training.seconds or []))
     model = LogisticRegression(solver="liblinear", random_state=0)
     model, grid = (model, _LINEAR) if found.train.labels else (Ridge(), _RIDGE)
-    learned, judged = _bag(words, training, paired), _bag(words, held_out, paired)
+    learned, judged = _bag(words, training, compared), _bag(words, held_out, compared)
     scores = []
     for chosen in grid:
         predicted = model.set_params(**chosen).fit(learned, labels[0]).predict(judged)
@@ -69,16 +81,16 @@ def _sentences(task: Task, files: Files, *, paired: bool) -> float:
     return max(scores)
 
 
-def _bag(words: TfidfVectorizer, examples: SentenceExamples, paired: bool) -> sparse.csr_matrix:
+def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> sparse.csr_matrix:
     """[examples, features]: the words of every sentence.
 
-    paired: instead what the two share, how they differ, and how alike they are.
+    compared: instead what the two share, how they differ, and how alike they are.
     """
     first = words.transform(examples.firsts)
     if examples.seconds is None:
         return first
     second = words.transform(examples.seconds)
-    if not paired:
+    if not compared:
         return sparse.hstack([first, second]).tocsr()
     shared = first.multiply(second)
     alike = sparse.csr_matrix(np.asarray(shared.sum(axis=1)))
@@ -119,47 +131,72 @@ def _shape(word: str) -> str:
     return re.sub(r"(.)\1+", r"\1", re.sub(r"\d", "9", kinds))
 
 
-def _spans(files: Files) -> float:
-    examples = read_squad(Path(files.validation), labelled=True)
-    weights = TfidfVectorizer(token_pattern=r"\w+").fit([each.context for each in examples])
-    idf = dict(zip(weights.get_feature_names_out(), weights.idf_, strict=True))
-    predicted = {each.id: _answer(each, idf) for each in examples}
-    return squad_scores(predicted, {each.id: each.answer_texts for each in examples})["f1"] / 100
+def _spans(files: Files, *, compared: bool) -> float:
+    """Of a logistic regression for where answers begin and one for where they end."""
+    rng = np.random.default_rng(0)
+    rows, ends = [], []
+    for example in read_squad(Path(files.train), labelled=True):
+        words = list(re.finditer(_WORD, example.context))
+        start = example.answer_starts[0]
+        stop = start + len(example.answer_texts[0])
+        inside = [place for place, word in enumerate(words) if start <= word.start() < stop]
+        if not inside:
+            continue  # it begins within a word
+        others = rng.integers(len(words), size=_SPARED).tolist()
+        places = sorted({inside[0], inside[-1], *others})
+        features = _places(example, words, compared)
+        rows += [features[place] for place in places]
+        ends += [(place == inside[0], place == inside[-1]) for place in places]
+    vectors = FeatureHasher(input_type="string")
+    learned = vectors.transform(rows)
+    models = [
+        LogisticRegression(solver="liblinear", random_state=0).fit(learned, end)
+        for end in np.asarray(ends).T
+    ]
+    held_out = read_squad(Path(files.validation), labelled=True)
+    predicted = {each.id: _span(each, vectors, models, compared) for each in held_out}
+    return squad_scores(predicted, {each.id: each.answer_texts for each in held_out})["f1"] / 100
 
 
-def _answer(example: SpanExample, idf: dict[str, float]) -> str:
-    """In the sentence that shares the rarest words with the question, the likely words nearest.
+def _span(
+    example: SpanExample,
+    vectors: FeatureHasher,
+    models: Sequence[LogisticRegression],
+    compared: bool,
+) -> str:
+    """The words between the likeliest pair of ends."""
+    words = list(re.finditer(_WORD, example.context))
+    features = vectors.transform(_places(example, words, compared))
+    start, end = (model.decision_function(features) for model in models)
+    scores = start[:, None] + end[None, :]
+    length = np.arange(1, len(words) + 1)[None, :] - np.arange(len(words))[:, None]
+    allowed = (length >= 1) & (length <= _LONGEST)
+    first, last = np.unravel_index(np.where(allowed, scores, -np.inf).argmax(), scores.shape)
+    return example.context[words[first].start() : words[last].end()]
 
-    Likely are numbers where a question asks when or how many, else names, else any other words
-    that the question lacks; near is few words from those that it has.
+
+def _places(
+    example: SpanExample, words: Sequence[re.Match[str]], compared: bool
+) -> list[list[str]]:
+    """Features of every word of a passage: itself and those beside it, for what is asked.
+
+    compared: and whether it, those beside it and the twenty around it are words of the question.
     """
-    asked = {word.lower() for word in re.findall(r"\w+", example.question)} - ENGLISH_STOP_WORDS
-    sentences = re.split(r"(?<=[.!?])\s+", example.context)
-
-    def shared(sentence: str) -> float:
-        there = {word.lower() for word in re.findall(r"\w+", sentence)}
-        return sum(idf.get(word, 0.0) for word in asked & there)
-
-    sentence = max(sentences, key=shared)
-    words = list(re.finditer(r"\w+", sentence))
-    known = [place for place, word in enumerate(words) if word[0].lower() in asked] or [0]
-    wants_number = re.match(
-        r"(?i).*\b(when|what year|how (many|much|old|long))\b", example.question
-    )
-    for pattern in ([r"\d"] if wants_number else []) + [r"[A-Z]", r"\w"]:
-        runs = list(_runs([w[0] for w in words], asked, pattern))
-        if runs:
-            begin, end = min(runs, key=lambda run: min(abs(run[0] - place) for place in known))
-            return sentence[words[begin].start() : words[end - 1].end()]
-    return sentence
-
-
-def _runs(words: Sequence[str], asked: set[str], pattern: str) -> Iterator[tuple[int, int]]:
-    """Longest stretches [begin, end) of words of a pattern, neither asked for nor common."""
-    begin = 0
-    for place, word in enumerate([*words, ""]):
-        low = word.lower()
-        if not re.match(pattern, word) or low in asked or low in ENGLISH_STOP_WORDS:
-            if place > begin:
-                yield begin, place
-            begin = place + 1
+    question = [word.lower() for word in re.findall(r"\w+", example.question)]
+    asked = set(question) - ENGLISH_STOP_WORDS
+    wants = next((word for word in question if word in _ASKING), "")
+    low = [word[0].lower() for word in words]
+    known = np.cumsum([0, *(word in asked for word in low)])
+    found = []
+    for place, word in enumerate(low):
+        shape = _shape(words[place][0])
+        features = [f"word {word}", f"shape {shape}", f"{wants} {word}", f"{wants} shape {shape}"]
+        for by in (-2, -1, 1, 2):
+            beside = low[place + by] if 0 <= place + by < len(low) else ""
+            features += [f"{by} {beside}"]
+            features += [f"{by} asked {beside in asked}"] if compared else []
+        if compared:
+            near = known[min(place + 11, len(low))] - known[max(place - 10, 0)]
+            features += [f"asked {word in asked}", f"near {min(near, 8)}"]
+        found.append(features)
+    return found

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 SIDES = {"pretrained": "#3b6fb6", "from_scratch": "#d9622b"}
 _INK = "#333333"
-_STYLES = ("--", "-.")
+_STYLES = ("--", "-.", "-")
 
 
 def table(results: dict[str, dict]) -> Iterator[str]:

@@ -90,11 +90,13 @@ def side_of(results: SweepResults, output: Path) -> dict:
 
 
 def baselines(task: Task, files: Files, work: Path) -> dict[str, float]:
-    """The baselines' scores, computed once."""
-    file = work / task.name / "baselines.json"
-    if not file.is_file():
-        write_file(file, json.dumps(baseline_scores(task, files)))
-    scores: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+    """The baselines' scores, computed once for what they are."""
+    file, named = work / task.name / "baselines.json", dict(task.baselines)
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if kept.get("baselines_are") != named:
+        kept = {"baselines_are": named, "scores": baseline_scores(task, files)}
+        write_file(file, json.dumps(kept))
+    scores: dict[str, float] = kept["scores"]
     return scores
 
 

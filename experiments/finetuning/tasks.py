@@ -31,18 +31,19 @@ class Task:
     learning_rates: tuple[float, ...] = (1e-4, 3e-4)
 
 
-BAG, PAIRS = "bag of words", "bag of pairs"
+BAG, WORD_PAIRS, COMPARED = "bag of words", "with pairs of words", "told to compare"
 SPELLING, CASELESS = "spelling", "spelling without capitals"
-NEAREST = "nearest words"
-_SINGLE = {BAG: "logistic regression on TF-IDF of words and word pairs"}
+IN_PLACE = "words in their place"
+_SINGLE = {BAG: "logistic regression on TF-IDF of words"}
+_SINGLE |= {WORD_PAIRS: "the same on words and pairs of words"}
 _TOLD = "the same on products and differences of the sentences' TF-IDF vectors"
-_PAIRED = {BAG: "logistic regression on TF-IDF of either sentence's words and word pairs"}
-_PAIRED |= {PAIRS: _TOLD}
-_SCORED = {BAG: "ridge regression on TF-IDF of either sentence's words and word pairs"}
-_SCORED |= {PAIRS: _TOLD}
+_PAIRED = {BAG: "logistic regression on TF-IDF of either sentence's words"}
+_PAIRED |= {WORD_PAIRS: _SINGLE[WORD_PAIRS], COMPARED: _TOLD}
+_SCORED = _PAIRED | {BAG: "ridge regression on TF-IDF of either sentence's words"}
 _SPELLED = "logistic regression on each word's spelling and the words beside it"
 _TAGGED = {SPELLING: _SPELLED, CASELESS: f"{_SPELLED}, all in small letters as the model reads it"}
-_FOUND = {NEAREST: "the nearest likely words in the sentence most like the question"}
+_FOUND = {IN_PLACE: "logistic regression on each word and those beside it, for what is asked"}
+_FOUND |= {COMPARED: "the same, and on which of the words around it the question has"}
 TASKS = {
     task.name: task
     for task in (
