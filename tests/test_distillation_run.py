@@ -202,7 +202,10 @@ def test_a_student_begins_with_its_teachers_layers(teacher):
             "'mlm_loss' is of the masked-LM head, which learns nothing with distillation.mlm_w",
         ),
         (["distillation.temperature=0"], "distillation.temperature=0.0: must be positive"),
-        (["distillation.teacher=nowhere"], "nowhere: no model.json in it"),
+        (
+            ["distillation.teacher=nowhere"],
+            "distillation.teacher: nowhere: no model.json in it (there is no such directory)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_step_0(

@@ -22,7 +22,7 @@ PARTS: tuple[tuple[str, str], ...] = (
     ("encoder.final_norm", "final LayerNorm"),
     ("pooler", "pooler"),
     ("masked_lm", "masked-LM head (output tied to the token embedding)"),
-    ("next_sentence", "next-sentence head"),
+    ("next_sentence", "sentence-pair head"),
     ("classifier", "classifier"),
 )
 

@@ -156,7 +156,10 @@ def _apply_overrides(tree: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
 
 
 def _empty_section(word: str) -> str:
-    return f"{word}: a section that the config file leaves empty, and that can only be filled there"
+    return (
+        f"{word}: a section that the config file leaves empty, and that can only be filled in it: "
+        "copy the file, or begin with one that has the section"
+    )
 
 
 def _leaves(tree: ConfigDict, prefix: str = "") -> Iterator[str]:

@@ -88,7 +88,10 @@ def open_teacher(
         try:
             identity_of(checkpoints, step)
         except ValueError as error:
-            raise ValueError(f"this run's teacher was step {step}, but {error}") from error
+            raise ValueError(
+                f"this run's teacher was step {step}, but {error}. Put that teacher back, or give "
+                "another --config.work_dir to learn from this one"
+            ) from error
     definition = known.teacher.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     return OpenTeacher(known, step, load_parameters(checkpoints, definition, shardings, step))

@@ -61,7 +61,8 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         required=True,
         metavar="FILE_OR_DIR",
-        help="vocab.txt, tokenizer.json or a directory that holds them",
+        help="vocab.txt, vocab.json (beside its merges.txt), spiece.model, tokenizer.json, or a "
+        "directory that holds one",
     )
     case = parser.add_mutually_exclusive_group()
     case.add_argument(

@@ -86,7 +86,10 @@ def known_teacher(config: PretrainConfig, platform: str) -> KnownTeacher | None:
     if config.distillation is None:
         return None
     wanted, directory = config.distillation, Path(config.distillation.teacher)
-    model, origin = read_model(directory)
+    try:
+        model, origin = read_model(directory)
+    except ValueError as error:
+        raise ValueError(f"distillation.teacher: {error}") from error
     if model.head not in ("pretraining", "masked_lm"):
         raise ValueError(
             f"distillation.teacher={directory} has the head {model.head!r}; expected a masked-LM "
@@ -125,7 +128,8 @@ def _check(config: PretrainConfig, wanted: DistillationConfig, model: ModelConfi
     longest = max(phase.sequence_length for phase in config.phases.values())
     if theirs.max_positions < longest:
         raise ValueError(
-            f"{where} reads {theirs.max_positions} positions, a phase has sequences of {longest}"
+            f"{where} reads {theirs.max_positions} positions, a phase has sequences of {longest}: "
+            "take a teacher of more positions, or shorter sequences"
         )
     if wanted.cosine_weight and theirs.hidden_dim != ours.hidden_dim:
         raise ValueError(

@@ -34,7 +34,7 @@ TITLES = {
     "hidden": "last layer",
     "pooled": "pooled output",
     "token_logits": "masked-LM logits",
-    "next_sentence_logits": "next-sentence logits",
+    "next_sentence_logits": "sentence-pair logits",
     "logits": "logits",
 }
 

@@ -111,7 +111,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     path = Path(directory, MANIFEST)
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(_why_absent(path)) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
@@ -140,8 +140,12 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
 
 
 def _why_absent(path: Path) -> str:
+    if path.parent.is_file():
+        return f"no corpus at {path.parent}: that is a file; `bert-jax prepare` makes one of text"
     if not path.parent.is_dir():
-        return f"no corpus at {path.parent}: there is no such directory"
+        return (
+            f"no corpus at {path.parent}: there is no such directory; `bert-jax prepare` makes one"
+        )
     if (path.parent / ".work").exists():
         return (
             f"the corpus at {path.parent} is not finished: run the same `bert-jax prepare` again, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,8 @@ from bert_jax.data.sentencepiece_files import MODEL_NAME, albert_normalizer
 from bert_jax.data.special_tokens import ALBERT
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary_sample import check_repeatable, even_sample, utf8_size
+
+logger = logging.getLogger(__name__)
 
 ModelType = Literal["unigram", "bpe"]
 ALBERT_VOCAB_SIZE = 30_000
@@ -42,8 +45,8 @@ def train_sentencepiece(
     `documents` is gone through twice, so it must not be an iterator: to measure it, and for at most
     `max_bytes` (UTF-8) of it, whole documents spread evenly over it.
 
-    Returns: the tokenizer, and the content of the spiece.model that it is made of. A unigram
-    vocabulary has fewer entries where the text gives no more.
+    Returns: the tokenizer, and the content of the spiece.model that it is made of. It has fewer
+    entries where the text gives no more, which is logged.
 
     Raises:
       ValueError: an unknown type, nothing to learn from, or a size that the text or the special
@@ -83,8 +86,17 @@ def train_sentencepiece(
     except (RuntimeError, OSError) as error:
         whole = str(error).strip()
         reason = re.sub(r"^.*?\] ?", "", whole.partition("\n")[0]) or whole
+        # Its advice names an option of its own; all that is ours to choose is the size.
+        reason = re.sub(r"Increase vocab_size or decrease .*", "Ask for a larger one.", reason)
         raise ValueError(f"a vocabulary of {vocab_size} cannot be learned: {reason}") from error
-    return tokenizer_of(found.getvalue(), lowercase=lowercase), found.getvalue()
+    tokenizer = tokenizer_of(found.getvalue(), lowercase=lowercase)
+    if tokenizer.vocab_size < vocab_size:
+        logger.warning(
+            "the text has enough repeated pieces for a vocabulary of %d, not %d",
+            tokenizer.vocab_size,
+            vocab_size,
+        )
+    return tokenizer, found.getvalue()
 
 
 def tokenizer_of(model: bytes, *, lowercase: bool) -> Tokenizer:

@@ -134,6 +134,8 @@ def write_backend(backend: Any, directory: Path) -> None:
         # What a spiece.model beside it is read with, which does not say so itself.
         config["do_lower_case"] = lowercases(state["normalizer"])
         config["keep_accents"] = not strips_accents(state["normalizer"])
+        # ALBERT has segments; a class that reads any tokenizer.json leaves them out unless told.
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     files = {
         "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
         "special_tokens_map.json": json.dumps(specials.named, indent=2) + "\n",

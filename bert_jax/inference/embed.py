@@ -65,9 +65,12 @@ class Embedding:
         """
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):
+            cased = not self.tokenizer.lowercase
+            otherwise = cased and not places and word.lower() in self.text.lower()
             raise ValueError(
                 f"{word!r} stands {len(places)} times in {self.text[:80]!r}; occurrence "
                 f"{occurrence} (counted from 0) is not among them"
+                + ("; write it as there: the model tells capitals from small letters" * otherwise)
             )
         start, end = places[occurrence]
         if self.truncated and end > self.offsets.max():

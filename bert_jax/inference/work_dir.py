@@ -199,9 +199,17 @@ def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
 def _content(work_dir: Path) -> dict[str, Any]:
     file = work_dir / MODEL_NAME
     if not file.is_file():
+        absent = "" if work_dir.is_dir() else " (there is no such directory)"
+        told = (
+            ""
+            if not (work_dir / "model.safetensors").is_file()
+            else (
+                f"; `bert-jax import {work_dir} --output DIR` makes one of these Hugging Face files"
+            )
+        )
         raise ValueError(
-            f"{work_dir}: no {MODEL_NAME} in it; expected the work directory of a `bert-jax "
-            "pretrain`, `bert-jax finetune` or `bert-jax import`"
+            f"{work_dir}: no {MODEL_NAME} in it{absent}; expected the work directory of a "
+            f"`bert-jax pretrain`, `bert-jax finetune` or `bert-jax import`{told}"
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

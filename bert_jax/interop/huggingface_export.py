@@ -40,11 +40,15 @@ def write_directory(
     assert not parameters, f"exported no {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
     tokenizer.save(target)
-    change_tokenizer_config(target, model_max_length=config.encoder.max_positions)
-    if config.encoder.num_segments < 2:
-        # A BERT's tokenizer gives segment 1 to what comes second: where there are no segments their
-        # class takes no such argument, and where there is one it has no row for it.
-        change_tokenizer_config(target, model_input_names=["input_ids", "attention_mask"])
+    # A BERT's tokenizer gives segment 1 to what comes second, ALBERT's none unless told. Without
+    # segments their class takes no such argument, with one it has no row for it, and with two a
+    # pair read as one text would be scored otherwise than here.
+    segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
+    change_tokenizer_config(
+        target,
+        model_max_length=config.encoder.max_positions,
+        model_input_names=["input_ids", *segments, "attention_mask"],
+    )
     (target / "config.json").write_text(content, encoding="utf-8")
     # safetensors lets nobody but the owner read what it wrote.
     shutil.copymode(target / "config.json", target / SAFETENSORS)

@@ -49,7 +49,10 @@ def refusal_of(config: ModelConfig) -> str | None:
     if refusal is None:
         return None
     what, why = refusal
-    return f"{what} is none of Hugging Face's {family.title}, which {why}"
+    return (
+        f"{what} is none of Hugging Face's {family.title}, which {why}; the formats onnx and "
+        "stablehlo hold any model"
+    )
 
 
 def architecture_of(config: ModelConfig) -> str:

@@ -43,7 +43,8 @@ class EncoderConfig:
     num_segments: 0 for no table; with 1 its only row is added to every token, whatever segment the
       batch says it is in (RoBERTa's release).
     sharing: what the layers of a group have in common: nothing, all parameters, those of attention
-      or those of the feed-forward part, each with its LayerNorm (Lan et al. 2020, section 3.1).
+      or those of the feed-forward part, each with its LayerNorm (Lan et al. 2020, section 3.1). Of
+      ALBERT, Hugging Face knows "none" and "all" alone, and always an `embedding_dim`.
     num_groups: into which as many consecutive layers each are divided for that.
     pooler_activation: of the dense layer on `[CLS]`: "tanh", or DistilBERT's "relu".
     pooler_dropout: whether a classifier of sequences also drops out what its pooler reads
@@ -121,8 +122,11 @@ class EncoderConfig:
         _require(
             1 <= self.num_groups <= self.num_layers and self.num_layers % self.num_groups == 0,
             f"num_groups={self.num_groups} does not divide num_layers={self.num_layers}: every "
-            "group has as many layers",
+            f"group has as many layers; take one of {', '.join(map(str, self._divisors()))}",
         )
+
+    def _divisors(self) -> list[int]:
+        return [n for n in range(1, self.num_layers + 1) if self.num_layers % n == 0]
 
     @property
     def table_dim(self) -> int:

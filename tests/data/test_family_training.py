@@ -90,6 +90,7 @@ def test_a_part_of_the_text_is_spread_over_it():
         (lambda: train_sentencepiece(iter(TEXTS)), "documents is an iterator"),
         (lambda: train_sentencepiece([" ", ""]), "there is no text"),
         (lambda: train_sentencepiece(TEXTS, vocab_size=12), "a vocabulary of 12 cannot be learned"),
+        (lambda: train_sentencepiece(TEXTS, vocab_size=20), r"20 vs \d+\. Ask for a larger one\.$"),
         (lambda: train_sentencepiece(TEXTS, model_type="word"), "expected 'unigram' or 'bpe'"),
         (lambda: train_sentencepiece(TEXTS, max_bytes=0), "max_bytes is 0"),
     ],
@@ -97,6 +98,13 @@ def test_a_part_of_the_text_is_spread_over_it():
 def test_what_cannot_be_learned_is_refused(learn, message):
     with pytest.raises(ValueError, match=message):
         learn()
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_a_text_with_too_few_pieces_is_told(model_type, caplog):
+    tokenizer, _ = train_sentencepiece(TEXTS, model_type=model_type, vocab_size=5_000)
+    assert tokenizer.vocab_size < 5_000
+    assert f"pieces for a vocabulary of {tokenizer.vocab_size}, not 5000" in caplog.text
 
 
 def test_saved_and_loaded(tmp_path):

@@ -78,6 +78,9 @@ def test_absent(tmp_path):
         read_manifest(tmp_path / "none")
     with pytest.raises(ValueError, match="it has no manifest.json; `bert-jax prepare` makes one"):
         read_manifest(tmp_path)
+    (tmp_path / "text.jsonl").touch()
+    with pytest.raises(ValueError, match="that is a file; `bert-jax prepare` makes one of text"):
+        read_manifest(tmp_path / "text.jsonl")
     (tmp_path / ".work").mkdir()
     with pytest.raises(ValueError, match="is not finished: run the same `bert-jax prepare` again"):
         read_manifest(tmp_path)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import transformers
 
+from bert_jax.inference.classify import Classify
 from bert_jax.inference.next_sentence import NextSentence
 from bert_jax.inference.work_dir import read_model
 from bert_jax.interop.huggingface_names import family_of, origins
@@ -89,7 +90,12 @@ def test_a_bare_model_becomes_a_classifier(family, bert_jax_here, tmp_path):
     model = class_of(family, "classification").from_pretrained(tmp_path / "back")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert tokenizer.model_max_length == 20
-    assert model(**tokenizer("ab. c", "d?", return_tensors="pt")).logits.shape == (1, 2)
+    pair = tokenizer("ab. c", "d?", return_tensors="pt")
+    if config.encoder.num_segments > 1:
+        assert sorted(set(pair["token_type_ids"][0].tolist())) == [0, 1]
+    found = model(**pair).logits.softmax(-1)[0].tolist()
+    ours = Classify(tmp_path / "ours", max_length=20)(("ab. c", "d?"))
+    assert [ours.scores["no"], ours.scores["yes"]] == pytest.approx(found, abs=1e-6)
 
 
 def test_encoders_are_the_families_own(bert_jax_here, tmp_path):

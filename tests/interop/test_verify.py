@@ -63,9 +63,9 @@ def test_one_changed_weight_is_seen_wherever_it_is(ours, bert_jax_here, tmp_path
     assert seen["bert.embeddings.LayerNorm.bias"][0] == "embeddings"
     assert seen["bert.encoder.layer.0.attention.self.query.weight"][0] == "layer 1"
     assert seen["bert.encoder.layer.1.output.LayerNorm.weight"][0] == "layer 2"
-    assert seen["bert.pooler.dense.weight"] == ["pooled output", "next-sentence logits"]
+    assert seen["bert.pooler.dense.weight"] == ["pooled output", "sentence-pair logits"]
     assert seen["cls.predictions.bias"] == ["masked-LM logits"]
-    assert seen["cls.seq_relationship.weight"] == ["next-sentence logits"]
+    assert seen["cls.seq_relationship.weight"] == ["sentence-pair logits"]
 
 
 @pytest.mark.parametrize(
