@@ -129,6 +129,7 @@ def test_a_student_goes_on_with_the_teacher_it_began_with(
     moved_on = bert_jax_here(*words)
     assert moved_on.code == 2
     assert f"this run's teacher was step {pinned}, but " in moved_on.errors
+    assert "Put that teacher back, or give another --config.work_dir" in moved_on.errors
     shutil.copytree(later, theirs / "checkpoints" / str(pinned))
     another = bert_jax_here(*words)
     assert another.code == 2 and "distillation.parameters: '" in another.errors

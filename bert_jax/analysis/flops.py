@@ -56,7 +56,7 @@ def encoder_training_flops(config: EncoderConfig, length: int, learning_layers: 
 
 @dataclass(frozen=True)
 class PretrainingFlops:
-    """One sequence, forward: the encoder's layers, the MLM head, pooler and next-sentence head.
+    """One sequence, forward: the encoder's layers, the MLM head, pooler and sentence-pair head.
 
     projection: of embeddings of another dimension; 0 where there is none.
     """
@@ -85,7 +85,7 @@ def pretraining_flops(
     Args:
       length: tokens, padding included.
       predictions: positions the MLM head is evaluated at.
-      pieces: documents in the sequence, each with its own pair for the next-sentence head.
+      pieces: documents in the sequence, each with its own pair for the sentence-pair head.
     """
     dim, table_dim = config.hidden_dim, config.table_dim
     projection = 0 if config.embedding_dim is None else 2 * length * table_dim * dim

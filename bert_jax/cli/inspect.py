@@ -38,13 +38,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-_PAIRS = {
-    "none": "next-sentence",
-    "next_sentence": "next-sentence",
-    "sentence_order": "sentence-order",
-}
-
-
 def _flops_table(config: PretrainConfig, name: str, phase: PhaseConfig) -> list[str]:
     """FLOPs of one sequence by part, then of a step and of the phase."""
     length, predictions = phase.sequence_length, config.max_predictions(phase)
@@ -60,7 +53,7 @@ def _flops_table(config: PretrainConfig, name: str, phase: PhaseConfig) -> list[
         "one layer": layer.total,
         f"all {config.model.num_layers} layers": parts.layers,
         f"masked-LM head at {predictions} positions": parts.masked_lm,
-        f"pooler and {_PAIRS[config.sentence_pairs]} head": parts.next_sentence,
+        "pooler and sentence-pair head": parts.next_sentence,
         "forward": parts.forward,
         f"forward and backward ({TRAINING_FACTOR} x)": parts.training,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -19,10 +18,9 @@ from bert_jax.data.vocabulary_sample import (
     check_repeatable,
     even_sample,
     utf8_size,
+    warn_if_smaller,
 )
 from bert_jax.data.word_limit import WordLimit
-
-logger = logging.getLogger(__name__)
 
 ROBERTA_VOCAB_SIZE = 50_265
 # In the order of RoBERTa's ids: that of padding is 1, and positions begin behind it.
@@ -72,12 +70,7 @@ def train_byte_bpe(
     vocabulary = learner.get_vocab()
     if len(vocabulary) == least:
         raise ValueError("there is no text to learn a vocabulary from")
-    if len(vocabulary) < vocab_size:
-        logger.warning(
-            "the text has enough repeated pieces for a vocabulary of %d, not %d",
-            len(vocabulary),
-            vocab_size,
-        )
+    warn_if_smaller(len(vocabulary), vocab_size)
     backend = byte_bpe_backend(vocabulary, _merges(learner))
     add_special_tokens(backend)
     return Tokenizer(backend)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,9 +14,12 @@ import sentencepiece
 from bert_jax.data.sentencepiece_files import MODEL_NAME, albert_normalizer
 from bert_jax.data.special_tokens import ALBERT
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.vocabulary_sample import check_repeatable, even_sample, utf8_size
-
-logger = logging.getLogger(__name__)
+from bert_jax.data.vocabulary_sample import (
+    check_repeatable,
+    even_sample,
+    utf8_size,
+    warn_if_smaller,
+)
 
 ModelType = Literal["unigram", "bpe"]
 ALBERT_VOCAB_SIZE = 30_000
@@ -90,12 +92,7 @@ def train_sentencepiece(
         reason = re.sub(r"Increase vocab_size or decrease .*", "Ask for a larger one.", reason)
         raise ValueError(f"a vocabulary of {vocab_size} cannot be learned: {reason}") from error
     tokenizer = tokenizer_of(found.getvalue(), lowercase=lowercase)
-    if tokenizer.vocab_size < vocab_size:
-        logger.warning(
-            "the text has enough repeated pieces for a vocabulary of %d, not %d",
-            tokenizer.vocab_size,
-            vocab_size,
-        )
+    warn_if_smaller(tokenizer.vocab_size, vocab_size)
     return tokenizer, found.getvalue()
 
 

@@ -51,9 +51,13 @@ class Tokenizer:
         """
         return cls(read_backend(Path(path), lowercase))
 
-    def save(self, directory: str | Path) -> None:
-        """Writes the files that `load` and `transformers.AutoTokenizer` read."""
-        write_backend(self._backend, Path(directory))
+    def save(self, directory: str | Path, *, segments: bool = False) -> None:
+        """Writes the files that `load` and `transformers.AutoTokenizer` read.
+
+        segments: for a model that tells the texts of a pair apart; byte-level BPE's says 0 of both
+          otherwise, as RoBERTa's.
+        """
+        write_backend(self._backend, Path(directory), segments=segments)
 
     def encode_batch(
         self, texts: Sequence[str], *, specials_as_text: bool = False

@@ -106,8 +106,10 @@ def add_special_tokens(backend: Any) -> None:
     backend.add_special_tokens(tokens)
 
 
-def write_backend(backend: Any, directory: Path) -> None:
+def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     """Writes the files from which this package and `transformers.AutoTokenizer` load `backend`.
+
+    segments: whether a byte-level BPE's, too, says which text of a pair a token is of.
 
     Each file appears whole or not at all, and those that say how to read the vocabulary come
     before those that hold it.
@@ -130,12 +132,11 @@ def write_backend(backend: Any, directory: Path) -> None:
         config["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
     elif kind_of(state) == "byte_bpe":
         config["add_prefix_space"] = byte_bpe_files.adds_prefix_space(state)
+        backend = byte_bpe_files.with_segments(backend) if segments else backend
     elif kind_of(state) == "sentencepiece":
         # What a spiece.model beside it is read with, which does not say so itself.
         config["do_lower_case"] = lowercases(state["normalizer"])
         config["keep_accents"] = not strips_accents(state["normalizer"])
-        # ALBERT has segments; a class that reads any tokenizer.json leaves them out unless told.
-        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     files = {
         "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
         "special_tokens_map.json": json.dumps(specials.named, indent=2) + "\n",

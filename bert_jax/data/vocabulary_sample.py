@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
+
+logger = logging.getLogger(__name__)
 
 MAX_SAMPLE_BYTES = 1 << 30  # three to five minutes on two cores
 
@@ -13,6 +16,14 @@ def check_repeatable(documents: Iterable[str]) -> None:
         raise ValueError(
             "documents is an iterator, which can be gone through only once; expected a list or an "
             "object that begins anew each time it is iterated over"
+        )
+
+
+def warn_if_smaller(found: int, wanted: int) -> None:
+    """Logs that a text has not given a vocabulary as many entries as were asked for."""
+    if found < wanted:
+        logger.warning(
+            "the text has enough repeated pieces for a vocabulary of %d, not %d", found, wanted
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +19,10 @@ from bert_jax.data.vocabulary_sample import (
     check_repeatable,
     even_sample,
     utf8_size,
+    warn_if_smaller,
 )
 from bert_jax.data.word_limit import WordLimit
 from bert_jax.data.wordpiece_files import CONTINUATION, MAX_WORD_CHARACTERS, wordpiece_backend
-
-logger = logging.getLogger(__name__)
 
 BERT_VOCAB_SIZE = 30_522
 BERT_NUM_UNUSED = 99  # puts [UNK] [CLS] [SEP] [MASK] at 100..103, as in BERT's vocabularies
@@ -95,12 +93,7 @@ def train_wordpiece(
     sample = even_sample(documents, survey.num_bytes, max_bytes)
     vocabulary = _learn(map(_word_limit(survey, backend), _chunks(sample)), backend, trainer)
     assert all(vocabulary[token] == index for index, token in enumerate(reserved))
-    if len(vocabulary) < vocab_size:
-        logger.warning(
-            "the text has enough repeated pieces for a vocabulary of %d, not %d",
-            len(vocabulary),
-            vocab_size,
-        )
+    warn_if_smaller(len(vocabulary), vocab_size)
     backend = wordpiece_backend(vocabulary, lowercase=lowercase)
     add_special_tokens(backend)
     return Tokenizer(backend)

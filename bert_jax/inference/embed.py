@@ -65,8 +65,8 @@ class Embedding:
         """
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):
-            cased = not self.tokenizer.lowercase
-            otherwise = cased and not places and word.lower() in self.text.lower()
+            lower = find_words(self.tokenizer, self.text.lower(), word.lower())
+            otherwise = bool(lower and not places)
             raise ValueError(
                 f"{word!r} stands {len(places)} times in {self.text[:80]!r}; occurrence "
                 f"{occurrence} (counted from 0) is not among them"

@@ -200,9 +200,12 @@ def _content(work_dir: Path) -> dict[str, Any]:
     file = work_dir / MODEL_NAME
     if not file.is_file():
         absent = "" if work_dir.is_dir() else " (there is no such directory)"
+        if work_dir.is_file():
+            absent = " (that is a file)"
+        theirs = [*work_dir.glob("*.safetensors"), *work_dir.glob("pytorch_model*.bin")]
         told = (
             ""
-            if not (work_dir / "model.safetensors").is_file()
+            if not theirs
             else (
                 f"; `bert-jax import {work_dir} --output DIR` makes one of these Hugging Face files"
             )

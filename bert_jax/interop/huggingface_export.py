@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.huggingface_config import write_config
-from bert_jax.interop.huggingface_names import family_of, origins
+from bert_jax.interop.huggingface_names import family_of, origins, refusal_of
 from bert_jax.interop.huggingface_weights import SAFETENSORS
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -27,6 +27,9 @@ def write_directory(
     Raises:
       ValueError: the model is none that Hugging Face's library can be.
     """
+    refusal = refusal_of(config)
+    if refusal is not None:
+        raise ValueError(f"{refusal}; the formats onnx and stablehlo hold any model")
     places = origins(config)
     content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
     tensors = {}
@@ -39,7 +42,7 @@ def write_directory(
         del values
     assert not parameters, f"exported no {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
-    tokenizer.save(target)
+    tokenizer.save(target, segments=config.encoder.num_segments > 1)
     # A BERT's tokenizer gives segment 1 to what comes second, ALBERT's none unless told. Without
     # segments their class takes no such argument, with one it has no row for it, and with two a
     # pair read as one text would be scored otherwise than here.

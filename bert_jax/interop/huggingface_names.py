@@ -49,10 +49,7 @@ def refusal_of(config: ModelConfig) -> str | None:
     if refusal is None:
         return None
     what, why = refusal
-    return (
-        f"{what} is none of Hugging Face's {family.title}, which {why}; the formats onnx and "
-        "stablehlo hold any model"
-    )
+    return f"{what} is none of Hugging Face's {family.title}, which {why}"
 
 
 def architecture_of(config: ModelConfig) -> str:

@@ -66,7 +66,7 @@ def write_onnx(
     told = {"head": config.head, "sizes": sizes, "labels": config.labels}
     model.metadata_props[_METADATA] = json.dumps(told)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
-    tokenizer.save(target)
+    tokenizer.save(target, segments=config.encoder.num_segments > 1)
     if refusal_of(config) is None and positions_fit(encoder, tokenizer):  # what it can say
         content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
         (target / "config.json").write_text(content, encoding="utf-8")

@@ -73,7 +73,7 @@ def write_savedmodel(
     signature = serve.get_concrete_function()
     _check_runs(signature, rank)
     tf.saved_model.save(module, str(target), signatures=signature)
-    tokenizer.save(target)
+    tokenizer.save(target, segments=config.encoder.num_segments > 1)
 
 
 def _written_out(program: export.Exported) -> export.Exported:

@@ -79,7 +79,7 @@ def write_stablehlo(
         "max_positions": config.encoder.max_positions,
     }
     (target / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n", encoding="utf-8")
-    tokenizer.save(target)
+    tokenizer.save(target, segments=config.encoder.num_segments > 1)
 
 
 def _names(program: export.Exported) -> list[str]:

@@ -53,7 +53,7 @@ class PretrainingOutput(NamedTuple):
 
 
 class PretrainingModel(nnx.Module):
-    """The encoder with the masked-LM head and, if asked for, pooler and next-sentence head."""
+    """The encoder with the masked-LM head and, if asked for, pooler and sentence-pair head."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class PretrainingModel(nnx.Module):
 
 
 class NextSentenceModel(nnx.Module):
-    """The encoder with pooler and next-sentence head alone."""
+    """The encoder with pooler and sentence-pair head alone."""
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.encoder = Encoder(config, compute, rngs)

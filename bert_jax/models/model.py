@@ -39,7 +39,7 @@ FIXED_LABELS: Mapping[str, tuple[str, ...]] = {
 class ModelConfig:
     """An encoder and its head: everything that decides a model's parameters.
 
-    head: "encoder" is the encoder alone; "pretraining" has masked-LM and next-sentence heads,
+    head: "encoder" is the encoder alone; "pretraining" has masked-LM and sentence-pair heads,
       "masked_lm" and "next_sentence" one of them; "classification" scores `labels` for a sequence,
       "tagging" for every token, "multiple_choice" a sequence by one number, "span" every token as
       start and end of an answer (Devlin et al. 2019, figure 4).

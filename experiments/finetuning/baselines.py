@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.feature_extraction import DictVectorizer, FeatureHasher
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -28,9 +29,10 @@ from bert_jax.tasks.span_scores import squad_scores
 _LINEAR = ParameterGrid({"C": [0.1, 1.0, 10.0, 100.0], "class_weight": [None, "balanced"]})
 _RIDGE = ParameterGrid({"alpha": [0.1, 1.0, 10.0]})
 _WORD = r"\w+|[^\w\s]"
-_ASKING = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how", "many", "much"}
+_ENDS = ParameterGrid({"C": [0.01, 0.1, 1.0]})
+_ASKING = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how"}
 # Words of a passage that are shown as no end of the answer, and the most words of an answer.
-_SPARED, _LONGEST = 20, 20
+_NEGATIVES, _LONGEST = 20, 20
 
 
 def baseline_scores(task: Task, files: Files) -> dict[str, float]:
@@ -141,37 +143,40 @@ def _spans(files: Files, *, compared: bool) -> float:
         stop = start + len(example.answer_texts[0])
         inside = [place for place, word in enumerate(words) if start <= word.start() < stop]
         if not inside:
-            continue  # it begins within a word
-        others = rng.integers(len(words), size=_SPARED).tolist()
+            continue  # no word begins in it
+        others = rng.integers(len(words), size=_NEGATIVES).tolist()
         places = sorted({inside[0], inside[-1], *others})
         features = _places(example, words, compared)
         rows += [features[place] for place in places]
         ends += [(place == inside[0], place == inside[-1]) for place in places]
     vectors = FeatureHasher(input_type="string")
-    learned = vectors.transform(rows)
-    models = [
-        LogisticRegression(solver="liblinear", random_state=0).fit(learned, end)
-        for end in np.asarray(ends).T
-    ]
-    held_out = read_squad(Path(files.validation), labelled=True)
-    predicted = {each.id: _span(each, vectors, models, compared) for each in held_out}
-    return squad_scores(predicted, {each.id: each.answer_texts for each in held_out})["f1"] / 100
+    learned, labels = vectors.transform(rows), np.asarray(ends).T
+    held_out = []
+    for example in read_squad(Path(files.validation), labelled=True):
+        words = list(re.finditer(_WORD, example.context))
+        held_out.append((example, words, vectors.transform(_places(example, words, compared))))
+    gold = {example.id: example.answer_texts for example, _, _ in held_out}
+    model = LogisticRegression(solver="liblinear", random_state=0)
+    scores = []
+    for chosen in _ENDS:
+        models = [clone(model).set_params(**chosen).fit(learned, end) for end in labels]
+        predicted = {each[0].id: _span(*each, models) for each in held_out}
+        scores.append(squad_scores(predicted, gold)["f1"] / 100)
+    return max(scores)
 
 
 def _span(
     example: SpanExample,
-    vectors: FeatureHasher,
+    words: Sequence[re.Match[str]],
+    features: sparse.csr_matrix,
     models: Sequence[LogisticRegression],
-    compared: bool,
 ) -> str:
     """The words between the likeliest pair of ends."""
-    words = list(re.finditer(_WORD, example.context))
-    features = vectors.transform(_places(example, words, compared))
     start, end = (model.decision_function(features) for model in models)
-    scores = start[:, None] + end[None, :]
     length = np.arange(1, len(words) + 1)[None, :] - np.arange(len(words))[:, None]
     allowed = (length >= 1) & (length <= _LONGEST)
-    first, last = np.unravel_index(np.where(allowed, scores, -np.inf).argmax(), scores.shape)
+    scores = np.where(allowed, start[:, None] + end[None, :], -np.inf)
+    first, last = np.unravel_index(scores.argmax(), scores.shape)
     return example.context[words[first].start() : words[last].end()]
 
 
@@ -180,17 +185,19 @@ def _places(
 ) -> list[list[str]]:
     """Features of every word of a passage: itself and those beside it, for what is asked.
 
-    compared: and whether it, those beside it and the twenty around it are words of the question.
+    compared: and whether it, those beside it and how many of the 21 words around it are words of
+      the question, stop words left out.
     """
     question = [word.lower() for word in re.findall(r"\w+", example.question)]
     asked = set(question) - ENGLISH_STOP_WORDS
-    wants = next((word for word in question if word in _ASKING), "")
+    wants = _wants(question)
     low = [word[0].lower() for word in words]
     known = np.cumsum([0, *(word in asked for word in low)])
     found = []
     for place, word in enumerate(low):
         shape = _shape(words[place][0])
-        features = [f"word {word}", f"shape {shape}", f"{wants} {word}", f"{wants} shape {shape}"]
+        features = [f"word {word}", f"shape {shape}"]
+        features += [f"{want} {kind}" for want in wants for kind in (word, f"shape {shape}")]
         for by in (-2, -1, 1, 2):
             beside = low[place + by] if 0 <= place + by < len(low) else ""
             features += [f"{by} {beside}"]
@@ -200,3 +207,11 @@ def _places(
             features += [f"asked {word in asked}", f"near {min(near, 8)}"]
         found.append(features)
     return found
+
+
+def _wants(question: Sequence[str]) -> list[str]:
+    """What is asked for: "how", and "how many" or "what year" with the word that follows."""
+    place = next((place for place, word in enumerate(question) if word in _ASKING), None)
+    if place is None:
+        return ["?"]
+    return [question[place], " ".join(question[place : place + 2])]

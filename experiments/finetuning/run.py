@@ -16,9 +16,11 @@ of the same model:
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import statistics
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -90,11 +92,12 @@ def side_of(results: SweepResults, output: Path) -> dict:
 
 
 def baselines(task: Task, files: Files, work: Path) -> dict[str, float]:
-    """The baselines' scores, computed once for what they are."""
-    file, named = work / task.name / "baselines.json", dict(task.baselines)
+    """The baselines' scores, computed once for these files and this code."""
+    file, code = work / task.name / "baselines.json", (HERE / "baselines.py").read_bytes()
+    made_of = [dict(task.baselines), files.checksum(), hashlib.sha256(code).hexdigest()]
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if kept.get("baselines_are") != named:
-        kept = {"baselines_are": named, "scores": baseline_scores(task, files)}
+    if kept.get("made_of") != made_of:
+        kept = {"made_of": made_of, "scores": baseline_scores(task, files)}
         write_file(file, json.dumps(kept))
     scores: dict[str, float] = kept["scores"]
     return scores
@@ -117,7 +120,7 @@ def measure(task: Task, args: argparse.Namespace) -> dict:
         "examples": {"training": training, "validation": validation_size(task, files)},
         "date": provenance.date,
         "hardware": provenance.hardware,
-        "versions": provenance.versions,
+        "versions": provenance.versions | {"scikit-learn": version("scikit-learn")},
     }
 
 

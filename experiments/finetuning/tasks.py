@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 from collections.abc import Mapping, Sequence
@@ -36,13 +37,13 @@ SPELLING, CASELESS = "spelling", "spelling without capitals"
 IN_PLACE = "words in their place"
 _SINGLE = {BAG: "logistic regression on TF-IDF of words"}
 _SINGLE |= {WORD_PAIRS: "the same on words and pairs of words"}
-_TOLD = "the same on products and differences of the sentences' TF-IDF vectors"
+_TOLD = "the same on products and differences of the sentences' vectors, and their cosine"
 _PAIRED = {BAG: "logistic regression on TF-IDF of either sentence's words"}
 _PAIRED |= {WORD_PAIRS: _SINGLE[WORD_PAIRS], COMPARED: _TOLD}
 _SCORED = _PAIRED | {BAG: "ridge regression on TF-IDF of either sentence's words"}
 _SPELLED = "logistic regression on each word's spelling and the words beside it"
 _TAGGED = {SPELLING: _SPELLED, CASELESS: f"{_SPELLED}, all in small letters as the model reads it"}
-_FOUND = {IN_PLACE: "logistic regression on each word and those beside it, for what is asked"}
+_FOUND = {IN_PLACE: "logistic regressions on each word and those beside it, for what is asked"}
 _FOUND |= {COMPARED: "the same, and on which of the words around it the question has"}
 TASKS = {
     task.name: task
@@ -75,6 +76,12 @@ class Files:
         words += [f"--config.{section}.files.validation={self.validation}"]
         # The tests that are not scored are not read.
         return words + (["--config.tags.files.test="] if section == "tags" else [])
+
+    def checksum(self) -> str:
+        """Of what is learned from and judged on."""
+        named = [self.train, self.validation]
+        paths = sorted(Path(self.directory).glob("*.tsv*")) if self.directory else map(Path, named)
+        return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 import transformers
 
 from bert_jax import Embed, cosine_similarity
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.texts import UnusableText
 
 TEXTS = [
@@ -92,13 +95,22 @@ def test_python_in_two_contexts(embed):
     np.testing.assert_allclose(cosine_similarity(again, again), 1, atol=1e-6)
 
 
+def test_words_in_capitals(embed, model):
+    cased = Tokenizer.load(model.theirs / "vocab.txt", lowercase=False)
+    pet = dataclasses.replace(embed(TEXTS[0]), tokenizer=cased)
+    with pytest.raises(ValueError, match="the model tells capitals from small letters$"):
+        pet.word("python")
+    with pytest.raises(ValueError, match="is not among them$"):
+        pet.word("pyth")
+
+
 def test_words_that_are_not_there(embed):
     pet = embed(TEXTS[0])
     with pytest.raises(
         ValueError, match=r"'python' stands 1 times in 'I love my pet Python'; occu"
     ):
         pet.word("python", occurrence=1)
-    with pytest.raises(ValueError, match="'snake' stands 0 times"):
+    with pytest.raises(ValueError, match="'snake' stands 0 times .*is not among them$"):
         pet.word("snake")
     long = embed("a " * 50 + "end")
     with pytest.raises(ValueError, match="'end' stands at character 100, behind the model's last"):

@@ -121,6 +121,11 @@ def test_a_model_that_guesses_no_words(both, tmp_path):
         FillMask(both("span").ours)
     with pytest.raises(ValueError, match="expected the work directory of a"):
         FillMask(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ValueError, match="import .* makes one of these Hugging Face files"):
+        FillMask(tmp_path)
+    with pytest.raises(ValueError, match=r"no model.json in it \(that is a file\)"):
+        FillMask(tmp_path / "pytorch_model.bin")
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,11 @@ def build(family: str, head: str, **changes: object) -> transformers.PreTrainedM
     return model
 
 
-def make(directory: Path, family: str, head: str) -> transformers.PreTrainedModel:
+def make(
+    directory: Path, family: str, head: str, **changes: object
+) -> transformers.PreTrainedModel:
     """Saves a model and a vocabulary of its kind."""
-    model = build(family, head)
+    model = build(family, head, **changes)
     model.save_pretrained(directory)
     if family == "Roberta":
         vocabulary = {piece: number for number, piece in enumerate(BYTES)}

@@ -76,9 +76,12 @@ def test_other_formats(form, family, head, bert_jax_here, tmp_path):
     assert "layer 2" in verified.output and "not compared" not in verified.output
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-def test_a_bare_model_becomes_a_classifier(family, bert_jax_here, tmp_path):
-    make(tmp_path / "theirs", family, "masked_lm")
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [*((family, {}) for family in CONFIGS), ("Roberta", {"type_vocab_size": 2})],
+)
+def test_a_bare_model_becomes_a_classifier_of_pairs(family, changes, bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", family, "masked_lm", **changes)
     words = ("--head", "classification", "--labels", "no", "yes", "--max-positions", "20")
     imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours", *words)
     assert imported.code == 0, imported.errors

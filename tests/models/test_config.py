@@ -48,7 +48,11 @@ from bert_jax.tasks.pretraining import Pretraining
         ),
         ({"sharing": "most"}, "sharing='most': expected one of 'none', 'all', 'attention', 'ffn'"),
         ({"num_groups": 2}, "num_groups=2, but sharing='none': layers share within a group"),
-        ({"sharing": "all", "num_groups": 5}, "num_groups=5 does not divide num_layers=12"),
+        (
+            {"sharing": "all", "num_groups": 5},
+            "num_groups=5 does not divide num_layers=12: every group has as many layers; take one "
+            "of 1, 2, 3, 4, 6, 12",
+        ),
         ({"sharing": "ffn", "num_groups": 24}, "num_groups=24 does not divide num_layers=12"),
         ({"pooler_activation": "gelu"}, "pooler_activation='gelu': expected one of 'tanh', 'relu'"),
     ],

@@ -10,11 +10,11 @@ Corpora: those of bert_base.py beside this file.
 Command:
     bert-jax pretrain --config configs/pretrain/small/bert_large.py
 Hardware: two CPU cores.
-Measured there (AMD EPYC, 2026-11-23, partly beside other work): 4 min 57 s; on an Intel Xeon
-without AMX, with nothing beside it, 9 min 25 s; held-out masked-LM loss 5.92 nats on both, where
-the unigram cross-entropy is 6.22. At bert_base.py's initial weights of 0.06 and a peak rate of
-1.5e-3, 8 layers guess the same words everywhere, for 300 of 800 steps or to their end, by chance;
-with these they learn from the start, under either of two seeds.
+Measured there (AMD EPYC, 2026-11-23, partly beside other work): 4 min 57 s; on an Intel Xeon with
+nothing beside it 9 min 25 s; held-out masked-LM loss 5.92 nats on both, where the unigram
+cross-entropy is 6.22. At bert_base.py's initial weights of 0.06 and a peak rate of 1.5e-3, 8 layers
+guess the same words everywhere, for 300 of 800 steps or to their end, by chance; with these they
+learn from the start, under either of two seeds.
 """
 
 from ml_collections import ConfigDict

@@ -1,0 +1,21 @@
+"""What a pretraining run tells its reporter of itself."""
+
+from bert_jax.cli import pretrain
+
+
+def test_a_step_costs_what_its_phase_computes(tiny_config, bert_jax_here, monkeypatch, tmp_path):
+    reporter, told = pretrain.Reporter, []
+
+    def note(*args, **options):
+        told.append(args[1])
+        return reporter(*args, **options)
+
+    monkeypatch.setattr(pretrain, "Reporter", note)
+    phases = ("phase1.num_steps=2", "phase2.num_steps=1", "phase2.batch_size=32")
+    words = [f"--config.work_dir={tmp_path}", "--config.optimizer.warmup_steps=1"]
+    words += [f"--config.phases.{word}" for word in phases]
+    assert bert_jax_here("pretrain", "--config", tiny_config, *words).code == 0
+    [((first_steps, first_cost), (second_steps, second_cost))] = told
+    assert (first_steps, second_steps) == (2, 1)
+    # 32 sequences of 64 tokens, not 16 of 32: four times as many, each beside twice as many.
+    assert 4 < second_cost / first_cost < 8
