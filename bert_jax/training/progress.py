@@ -27,7 +27,8 @@ class Progress:
 
     Args:
       steps_and_costs: of each phase of the run, in order, its steps and what one of them costs, in
-        any unit: one of 512 tokens takes longer than one of 128.
+        any unit, to which its time is in proportion: one of 512 tokens takes longer than one of
+        128.
       clock: seconds from any origin.
     """
 
