@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -93,27 +94,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     traceback and the exit code is 2. With BERT_JAX_TRACEBACK=1 in the environment it is raised.
     """
     _log_to_stderr()
+    own_process = argv is None
     try:
-        code = _dispatch(list(sys.argv[1:] if argv is None else argv), own_process=argv is None)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        _silence()
-        return 1
-    except (ValueError, OSError) as error:
-        if os.environ.get("BERT_JAX_TRACEBACK") == "1":
-            raise
-        print(f"bert-jax: error: {error}", file=sys.stderr)
-        if not _raised_here(error):
-            print("(set BERT_JAX_TRACEBACK=1 to see where it was raised)", file=sys.stderr)
-        return USER_MISTAKE
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv), own_process)
     except KeyboardInterrupt:
         print("\nbert-jax: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        failed = _explain(error)
+        if failed is None and not own_process:
+            raise
+        if failed is None:
+            traceback.print_exc()
+        if own_process and "jax" in sys.modules:
+            from bert_jax.training.distributed import leave
+
+            leave(failed or 1)
+        return failed or 1
     try:
         sys.stdout.flush()  # here, where a reader that has gone is still ours to handle
     except BrokenPipeError:
         _silence()
         return code or 1
     return code
+
+
+def _explain(error: Exception) -> int | None:
+    """The exit code for what a user can mend, which is put into words; None for all else."""
+    if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has gone
+        _silence()
+        return 1
+    if not isinstance(error, ValueError | OSError) or os.environ.get("BERT_JAX_TRACEBACK") == "1":
+        return None
+    print(f"bert-jax: error: {error}", file=sys.stderr)
+    if not _raised_here(error):
+        print("(set BERT_JAX_TRACEBACK=1 to see where it was raised)", file=sys.stderr)
+    return USER_MISTAKE
 
 
 def _silence() -> None:

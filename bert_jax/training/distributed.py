@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
+import threading
 from collections.abc import Mapping
 
 import jax
@@ -15,6 +17,8 @@ from jax.experimental import multihost_utils
 # and in a batch script too, where a process is alone: only `srun` sets the tasks of a step.
 _SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+# How long a process that failed waits for the others to fail too, and all to end as they should.
+_LEAVING_SECONDS = 15.0
 
 
 def join(force: bool = False) -> None:
@@ -36,6 +40,24 @@ def join(force: bool = False) -> None:
         _join_given(given)
     elif force or _cluster_size() > 1:
         jax.distributed.initialize()
+
+
+def leave(code: int) -> None:
+    """Ends this process, which has failed, with exit code `code` if others of the run go on.
+
+    Returns where it is alone, and where the others have come to their end as well. JAX would wait
+    for them for 5 minutes: for so long the others compute nothing, since they wait for what this
+    one was to send, and the launcher that would end them hears of nothing.
+    """
+    if not jax.distributed.is_initialized():
+        return
+    ending = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+    ending.start()
+    ending.join(_LEAVING_SECONDS)
+    if ending.is_alive():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def launched_together() -> int:

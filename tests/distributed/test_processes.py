@@ -9,10 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from ..commands import Finished
 
 PROCESSES, DEVICES = 2, 4  # eight devices, as the process of the tests has
 BEYOND = 2_000  # steps no run here gets to
@@ -106,8 +109,36 @@ else:
 """
 
 
-def run_together(bert_jax, program: str, *words: str) -> list[int]:
-    """The exit codes of processes that run a program and are told of each other."""
+# A verb that fails as its words say: on process 1 alone while the other goes on, or on both.
+FAILS = """
+import sys, time, types
+
+import jax
+
+from bert_jax.cli import main
+from bert_jax.training import distributed
+
+
+def run(args):
+    distributed.join()
+    if jax.process_index() == 1 or args.where == "everywhere":
+        raise {"mistake": ValueError, "bug": RuntimeError}[args.what]("it went wrong")
+    time.sleep(200)
+
+
+def add_arguments(parser):
+    parser.add_argument("what")
+    parser.add_argument("where")
+
+
+sys.modules["failing"] = types.SimpleNamespace(run=run, add_arguments=add_arguments, __doc__="")
+main.VERBS = {"fail": main.Verb("fails", "failing")}
+sys.exit(main.main())
+"""
+
+
+def start_together(bert_jax, program: str, *words: str) -> list[subprocess.Popen[str]]:
+    """Processes that run a program and are told of each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -116,21 +147,67 @@ def run_together(bert_jax, program: str, *words: str) -> list[int]:
     for index in range(PROCESSES):
         environment = bert_jax.environment() | together | {"JAX_PROCESS_ID": str(index)}
         command = [sys.executable, "-c", program, *words]
-        processes.append(subprocess.Popen(command, env=environment))
+        processes.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return processes
+
+
+def end_of(
+    processes: list[subprocess.Popen[str]], *, which: Sequence[int], seconds: float
+) -> list[Finished]:
+    """How `which` of the processes ended, which have so many seconds each; all are ended then."""
     try:
-        return [process.wait(timeout=240) for process in processes]
+        ended = []
+        for index in which:
+            output, errors = processes[index].communicate(timeout=seconds)
+            ended.append(Finished(processes[index].returncode, output, errors))
+        return ended
     finally:
         for process in processes:
-            process.kill()
+            with process:  # closes its pipes
+                process.kill()
+
+
+def assert_run_together(bert_jax, program: str, *words: str) -> None:
+    """Such processes come to their end without a mistake."""
+    processes = start_together(bert_jax, program, *words)
+    ended = end_of(processes, which=range(PROCESSES), seconds=240)
+    assert [finished.code for finished in ended] == [0] * PROCESSES, ended
 
 
 def test_a_process_may_come_late_to_a_new_work_directory(bert_jax, tmp_path):
-    codes = run_together(bert_jax, LATE, str(tmp_path / "checkpoints"))
-    assert codes == [0] * PROCESSES
+    assert_run_together(bert_jax, LATE, str(tmp_path / "checkpoints"))
 
 
 def test_processes_that_were_given_different_things_are_refused(bert_jax):
-    assert run_together(bert_jax, APART) == [0] * PROCESSES
+    assert_run_together(bert_jax, APART)
+
+
+def test_a_process_that_fails_alone_does_not_wait_for_the_others(bert_jax):
+    codes = {"mistake": 2, "bug": 1}
+    runs = {what: start_together(bert_jax, FAILS, "fail", what, "alone") for what in codes}
+    for what, code in codes.items():
+        # JAX's own wait is 300 s.
+        (failed,) = end_of(runs[what], which=[1], seconds=120)
+        assert failed.code == code, failed.errors
+        assert "it went wrong" in failed.errors
+        assert ("Traceback" in failed.errors) == (what == "bug")
+
+
+def test_processes_that_all_fail_end_as_they_should(bert_jax):
+    processes = start_together(bert_jax, FAILS, "fail", "mistake", "everywhere")
+    ended = end_of(processes, which=range(PROCESSES), seconds=120)
+    for finished in ended:
+        assert finished.code == 2, ended
+        assert "bert-jax: error: it went wrong" in finished.errors
+        assert "barrier" not in finished.errors.lower()
 
 
 def test_two_processes_learn_as_one(stopped, one_device, assert_same_history):
