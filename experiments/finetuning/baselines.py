@@ -29,6 +29,7 @@ from bert_jax.tasks.span_scores import squad_scores
 _LINEAR = ParameterGrid({"C": [0.1, 1.0, 10.0, 100.0], "class_weight": [None, "balanced"]})
 _RIDGE = ParameterGrid({"alpha": [0.1, 1.0, 10.0]})
 _WORD = r"\w+|[^\w\s]"
+_TAGGING = ParameterGrid({"C": [10.0, 100.0, 1000.0, 10000.0]})
 _ENDS = ParameterGrid({"C": [0.01, 0.1, 1.0]})
 _ASKING = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how"}
 # Words of a passage that are shown as no end of the answer, and the most words of an answer.
@@ -105,12 +106,16 @@ def _tags(files: Files, *, capitals: bool) -> float:
     held_out = read_tags(named, "validation", labelled=True)
     assert training.tags is not None and held_out.tags is not None
     features = DictVectorizer()
-    model = LogisticRegression(max_iter=200, C=10.0)
+    model = LogisticRegression(max_iter=200)
     gold = [tag for tags in training.tags for tag in tags]
-    model.fit(features.fit_transform(_words(training.words, capitals)), gold)
-    flat = iter(model.predict(features.transform(_words(held_out.words, capitals))).tolist())
-    predicted = [[next(flat) for _ in sentence] for sentence in held_out.words]
-    return entity_scores(predicted, held_out.tags, "IOB2")["f1"]
+    learned = features.fit_transform(_words(training.words, capitals))
+    judged = features.transform(_words(held_out.words, capitals))
+    scores = []
+    for chosen in _TAGGING:
+        flat = iter(model.set_params(**chosen).fit(learned, gold).predict(judged).tolist())
+        predicted = [[next(flat) for _ in sentence] for sentence in held_out.words]
+        scores.append(entity_scores(predicted, held_out.tags, "IOB2")["f1"])
+    return max(scores)
 
 
 def _words(sentences: Sequence[Sequence[str]], capitals: bool) -> list[dict[str, str]]:
