@@ -6,8 +6,7 @@ from pathlib import Path
 
 from bert_jax.cli.sweep_directory import RUNS_NAME
 from bert_jax.finetuning.sweep import RunResult
-from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.reporting import LOG_NAME
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 
 def after_epochs(run: RunResult, output: Path) -> list[dict[str, float]]:

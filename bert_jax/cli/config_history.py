@@ -9,7 +9,7 @@ from typing import Any
 from bert_jax.cli.config import RESOLVED_NAME, write_resolved
 from bert_jax.conversion import to_plain
 from bert_jax.data.files import write_file
-from bert_jax.training.checkpoint import differences
+from bert_jax.differences import differences
 
 _NOWHERE = {"work_dir": ""}  # a directory may be moved
 
@@ -27,6 +27,8 @@ def keep_config(config: Any, work_dir: Path, step: int, *, finished: bool) -> li
     current = json.loads(json.dumps(to_plain(config)))
     lines = [] if former is None else differences(former | _NOWHERE, current | _NOWHERE)
     told = [f"  {line}" for line in lines]
+    if finished and former is not None and not lines and source == path:
+        return []
     if lines and finished:
         return ["NOTE       the run ended with another config, which is kept (then -> now):", *told]
     if lines:

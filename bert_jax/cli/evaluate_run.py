@@ -106,6 +106,11 @@ def open_evaluation(
     tokenizer = read_tokenizer(work_dir, model.encoder)
     found = config.open(tokenizer, [split], model.labels)
     sets = found.validation if labelled else found.test
+    if not sets and data is not None:
+        raise ValueError(
+            f"{data} holds no {split} files of the task; expected a directory with them as GLUE "
+            "hands it out, or one file"
+        )
     if not sets:
         raise ValueError(
             f"the run of {work_dir} was given no test files, or they are gone; give one as --data"

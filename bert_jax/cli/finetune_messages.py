@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bert_jax.cli.matrix_instructions import dtype_hint
@@ -11,6 +12,14 @@ from bert_jax.training.state import learned
 
 if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
+
+
+def changes(told: Sequence[str]) -> list[str]:
+    """What `keep_config` says, and what follows from another number of epochs."""
+    lines = list(told)
+    if any(line.startswith("  num_epochs:") for line in lines) and lines[0].startswith("changed"):
+        lines.append("  (the learning rate follows the new number of steps from here on)")
+    return lines
 
 
 def describe(run: FinetuneRun) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from bert_jax.data.files import write_file
 
 SCORES_NAME = "scores.json"
+PREDICTIONS_NAME = "predictions"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ def read_outcome(work_dir: Path) -> Outcome | None:
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        files = list(map(Path, content["predictions"]))
+        # By name: the directory may have been moved or copied.
+        named = (Path(file).name for file in content["predictions"])
+        files = [work_dir / PREDICTIONS_NAME / name for name in named]
         # Early versions told no tests: their predictions are written again.
         return Outcome(content["step"], content["scores"], files, content.get("tests", {}))
     except (ValueError, KeyError, TypeError) as error:

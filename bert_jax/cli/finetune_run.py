@@ -13,9 +13,9 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.analysis.flops import encoder_training_flops
-from bert_jax.cli.config import write_resolved
-from bert_jax.cli.finetune_messages import describe
-from bert_jax.cli.finetune_outcome import Outcome, read_outcome, write_outcome
+from bert_jax.cli.config_history import keep_config
+from bert_jax.cli.finetune_messages import changes, describe
+from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME, Outcome, read_outcome, write_outcome
 from bert_jax.cli.finetune_programs import Programs, make_programs
 from bert_jax.cli.finetune_start import (
     check_best_metric,
@@ -32,7 +32,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, row_lengths
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, chosen_step
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison, named_step
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -43,15 +43,13 @@ from bert_jax.training.distributed import agreed
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
-from bert_jax.training.metrics_log import read_metrics
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.optimizer import learning_rates
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.progress import format_metric
-from bert_jax.training.reporting import LOG_NAME, Reporter
+from bert_jax.training.reporting import Reporter
 from bert_jax.training.sharding import local_rows, parameter_shardings
 from bert_jax.training.state import TrainState
-
-PREDICTIONS_NAME = "predictions"
 
 
 @dataclass(frozen=True)
@@ -152,10 +150,9 @@ class FinetuneRun:
             end = " (finished: nothing to do)" if concluded else "; compiling the first step"
             print("\n".join(describe(self)))
             print(f"start      {origin}{end}", flush=True)
+            self._write_provenance(start, concluded)
         if concluded:
             return True
-        if first:
-            self._write_provenance(start)
         trainer = Trainer(
             mesh=self.mesh,
             train_step=self.programs.train_step,
@@ -167,12 +164,8 @@ class FinetuneRun:
             stop=stop,
             early=early,
         )
-        try:
-            state, finished = trainer.run(state, [self._phase()])
-        finally:
-            checkpointer.close()
-            if first and early.best_step is not None:  # also of a run that stopped or diverged
-                self._write_model(early.best_step)
+        state, finished = trainer.run(state, [self._phase()])
+        checkpointer.close()
         if not finished:
             if first:
                 print(f"told to stop: saved after step {int(state.step):,}")
@@ -234,6 +227,7 @@ class FinetuneRun:
         scores = next(e for e in self._evaluations(self.total_steps) if e["step"] == best_step)
         scores = {name: x for name, x in scores.items() if name not in ("kind", "step")}
         write_outcome(self.work_dir, Outcome(best_step, scores, files, self._tests()))
+        self._write_model(best_step)
 
     def _concluded(self, best_step: int | None) -> bool:
         """Whether `_finish` has done its work for this best step."""
@@ -242,10 +236,11 @@ class FinetuneRun:
             return False
         # A test file may have come since, or be another now.
         done = found.step == best_step and found.tests == self._tests()
-        return done and best_step == chosen_step(self.work_dir)
+        there = all(file.is_file() for file in found.predictions)
+        return done and there and best_step == named_step(self.work_dir)
 
     def _tests(self) -> dict[str, str]:
-        return {name: examples.fingerprint for name, examples in self.data.test.items()}
+        return {name: examples.written_from for name, examples in self.data.test.items()}
 
     def _best(self, step: int) -> Parameters:
         definition = self.task.definition
@@ -269,15 +264,16 @@ class FinetuneRun:
         closing.callback(reporter.close)
         return reporter
 
-    def _write_provenance(self, start: int) -> None:
-        self.work_dir.mkdir(parents=True, exist_ok=True)
-        write_resolved(self.config, self.work_dir)
-        if start == 0:
-            self._write_model(None)
-        self.tokenizer.save(self.work_dir / TOKENIZER_NAME)
+    def _write_provenance(self, start: int, concluded: bool) -> None:
+        for line in changes(keep_config(self.config, self.work_dir, start, finished=concluded)):
+            print(line, flush=True)
+        if not concluded:
+            self._write_model(None)  # also of a run that ended: another may do better from here on
+            self.tokenizer.save(self.work_dir / TOKENIZER_NAME)
 
     def _write_model(self, best_step: int | None) -> None:
-        describe_model(self.config, self.data, self.model, self.tokenizer, best_step)
+        by = Comparison(self.best_metric, self.best_metric.endswith(LOSS))
+        describe_model(self.config, self.data, self.model, self.tokenizer, by, best_step)
 
 
 def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:

@@ -100,6 +100,7 @@ def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainStat
     optimizer, learns = run.programs.optimizer, run.programs.tuning.learns
     step = checkpointer.latest_step()
     if step is not None:
+        checkpointer.check_identity()  # first: of another run the steps say nothing
         abstract = abstract_state(definition, optimizer, run.mesh, learns)
         if step > run.total_steps:
             raise ValueError(

@@ -9,7 +9,7 @@ from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.spans import SpansConfig
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.inference.usage import SpanUsage, Usage
-from bert_jax.inference.work_dir import write_model
+from bert_jax.inference.work_dir import Comparison, write_model
 from bert_jax.models.model import ModelConfig
 
 
@@ -18,12 +18,21 @@ def describe_model(
     data: TaskData,
     model: ModelConfig,
     tokenizer: Tokenizer,
+    compared_by: Comparison,
     best_step: int | None,
 ) -> None:
-    """Writes the run's `model.json`; best_step None before anything is known to be best."""
+    """Writes the run's `model.json`; best_step None before its end."""
     origin = {"command": "bert-jax finetune", "source": config.init_from}
     directory, usage = Path(config.work_dir), usage_of(config, data)
-    write_model(model, origin, directory, tokenizer=tokenizer, best_step=best_step, usage=usage)
+    write_model(
+        model,
+        origin,
+        directory,
+        tokenizer=tokenizer,
+        best_step=best_step,
+        compared_by=compared_by,
+        usage=usage,
+    )
 
 
 def usage_of(config: FinetuneConfig, data: TaskData) -> Usage:

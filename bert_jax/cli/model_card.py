@@ -14,8 +14,7 @@ from bert_jax.interop.huggingface_names import family_of
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
-from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.reporting import LOG_NAME
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 # Hugging Face's words for what a head is for.
 PIPELINES = {

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bert_jax.cli.compilation_cache import keep_programs
-from bert_jax.cli.predict_lines import FORMATS, InputLine, chunks, output_to, read_input
+from bert_jax.cli.predict_lines import FORMATS, Fields, InputLine, chunks, output_to, read_input
 from bert_jax.cli.predict_tasks import TASKS, PredictTask, default_task
 from bert_jax.cli.progress_line import ProgressLine
 from bert_jax.inference.predictor import Predictor
@@ -32,6 +32,7 @@ from bert_jax.models.config import DTypeName
 
 # Lines are sorted by length among the lines of so many batches.
 _BATCHES_AT_ONCE = 32
+_PAIR = ("first", "second")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     predictor = task.predictor(
         args.work_dir, batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
-    lines = read_input(args.input, args.format, task.fields)
+    lines = read_input(args.input, args.format, _fields(task, predictor))
     progress, start, done = ProgressLine(), time.monotonic(), 0
     with output_to(args.output) as output:
         for part in chunks(lines, args.batch_size, _BATCHES_AT_ONCE * args.batch_size):
@@ -98,6 +99,12 @@ def run(args: argparse.Namespace) -> int:
             progress.show(partial(_progress, done, time.monotonic() - start, predictor.num_shapes))
     progress.end()
     return 0
+
+
+def _fields(task: PredictTask, predictor: Predictor) -> Fields:
+    """What a model has learned to read first: a line may have fields for more than one thing."""
+    pairs = predictor.usage is not None and predictor.usage.pairs
+    return sorted(task.fields, key=lambda names: names != _PAIR) if pairs else task.fields
 
 
 def _progress(done: int, seconds: float, num_shapes: int) -> str:

@@ -14,8 +14,8 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.models.parameters import count
 from bert_jax.models.student import TRAINING_ONLY
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.reporting import CURVES_NAME, LOG_NAME
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
 # Surplus rows of a token table that someone may have wanted, for a round or divisible number.

@@ -2,11 +2,12 @@
 
     bert-jax sweep --config configs/finetune/cola.py --init runs/mine --output runs/sweep-cola
 
-Every combination is trained with every seed (by default the grid of Devlin et al. 2019, appendix
-A.3, 120 runs), each in a directory of its own in OUTPUT/runs with its own output in output.txt.
-The same command goes on where it was stopped. OUTPUT/results.json holds every run, report.html and
-report.png the table and the picture. The best run's directory is named at the end; `evaluate`,
-`predict` and `export` take it. It is one process, on all its devices.
+Every combination is trained with every seed (by default batch sizes and epochs of Devlin et al.
+2019, appendix A.3, and the rates of its section 4.1: 120 runs), each in a directory of its own in
+OUTPUT/runs with its own output in output.txt. The same command goes on where it was stopped.
+OUTPUT/results.json holds every run, report.html and report.png the table and the picture. The best
+run's directory is named at the end; `evaluate`, `predict` and `export` take it. It is one process,
+on all its devices.
 
     bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
 

@@ -13,6 +13,7 @@ from bert_jax.cli.finetune_outcome import read_outcome
 from bert_jax.cli.finetune_run import FinetuneRun
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
+from bert_jax.differences import differences
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
@@ -22,10 +23,8 @@ from bert_jax.inference.work_dir import (
     load_model_parameters,
 )
 from bert_jax.models.config import ComputeConfig
-from bert_jax.training.checkpoint import differences
 from bert_jax.training.fingerprint import fingerprint
-from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.reporting import LOG_NAME
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 IDENTITY_NAME = "sweep.json"
 RUNS_NAME = "runs"
@@ -40,9 +39,14 @@ _FREE = (
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended, as its directory tells. scores: none if it diverged, and `diverged` why."""
+    """How a run ended, as its directory tells.
+
+    scores: of its best evaluation, last_scores of its last; none if it diverged, and `diverged`
+      why.
+    """
 
     scores: dict[str, float]
+    last_scores: dict[str, float]
     step: int
     seconds: float
     diverged: str = ""
@@ -113,13 +117,20 @@ def ended(directory: Path) -> Ended | None:
     diverged, found = directory / DIVERGED_NAME, read_outcome(directory)
     if diverged.is_file():
         message = json.loads(diverged.read_text(encoding="utf-8"))["message"]
-        return Ended({}, 0, _train_seconds(directory), message)
+        return Ended({}, {}, 0, _train_seconds(directory), message)
     if found is None:
         return None
-    # Scores are written before the model is told which checkpoint they are of.
+    # Its scores may be those of an earlier end, before it was given more epochs.
     if has_model(directory) and chosen_step(directory) != found.step:
         return None
-    return Ended(dict(found.scores), found.step, _train_seconds(directory))
+    evaluations = [entry for entry in _logged(directory) if entry["kind"] == "evaluation"]
+    if not evaluations:
+        raise ValueError(
+            f"{directory}: a run ended here, but {LOG_NAME} in it, which says how, is gone: put it "
+            "back, or remove the directory, and the run is made again"
+        )
+    last = {name: evaluations[-1][name] for name in found.scores}
+    return Ended(dict(found.scores), last, found.step, _train_seconds(directory))
 
 
 def write_diverged(directory: Path, message: str) -> None:
@@ -141,6 +152,9 @@ def remove_model(directory: Path) -> None:
 
 
 def _train_seconds(directory: Path) -> float:
+    return sum(entry["seconds"] for entry in _logged(directory) if entry["kind"] == "train")
+
+
+def _logged(directory: Path) -> list[dict[str, Any]]:
     log = directory / LOG_NAME
-    entries = read_metrics(log) if log.is_file() else []
-    return sum(entry["seconds"] for entry in entries if entry["kind"] == "train")
+    return read_metrics(log) if log.is_file() else []

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bert_jax.cli.finetune_run import PREDICTIONS_NAME, FinetuneRun, open_run
+from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME
+from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.provenance import hardware, versions
 from bert_jax.cli.sweep_directory import (
     RUNS_NAME,
@@ -71,6 +72,13 @@ class Sweep:
         self._collect()
         if self._runs:
             print(f"{len(self._runs)} of {len(self.grid.runs)} runs ended before", flush=True)
+        others = self._others()
+        if others:
+            print(
+                f"not in these results: {others} that ended here with other seeds or dials (give "
+                "them all at once to have them in)",
+                flush=True,
+            )
         outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME
         print(f"runs       {len(self.grid.runs):,}, a line each at its end; {outputs}", flush=True)
         for dials in self.grid.runs:
@@ -134,6 +142,12 @@ class Sweep:
         if self._runs:
             self._settle()
 
+    def _others(self) -> int:
+        """Runs that ended here and are none of the grid's."""
+        ours = {dials.name for dials in self.grid.runs}
+        found = (self.output / RUNS_NAME).glob("*")
+        return sum(each.name not in ours and ended(each) is not None for each in found)
+
     def _here_and_now(self) -> Provenance:
         now = datetime.datetime.now(datetime.UTC)
         return Provenance(
@@ -172,7 +186,7 @@ class Sweep:
         found = ended(self.directory(dials))
         if found is None:
             return None
-        degenerate = not found.scores or found.scores[self.chance_metric] <= self.chance
+        degenerate = not found.scores or found.last_scores[self.chance_metric] <= self.chance
         return RunResult(dials, found.scores, found.step, found.seconds, degenerate, found.diverged)
 
     def _line(self, result: RunResult) -> str:

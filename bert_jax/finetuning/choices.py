@@ -20,7 +20,7 @@ from bert_jax.data.finetuning.choices import (
 from bert_jax.data.finetuning.features import Features
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
 from bert_jax.tasks.sentence_scores import sentence_scores
 
 
@@ -68,6 +68,11 @@ class ChoiceSet(ExampleSet):
             writer.writerow((index, self.labels[choice]))
         write_file(file, content.getvalue())
         return [file]
+
+    @property
+    def written_from(self) -> str:
+        """See `ExampleSet`: with the ids."""
+        return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _accuracy(self, chosen: np.ndarray) -> dict[str, float]:
         return sentence_scores(["accuracy"], chosen, self.features.targets["labels"])

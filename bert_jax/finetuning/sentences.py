@@ -27,7 +27,7 @@ from bert_jax.data.finetuning.sentences import (
 )
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
 from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
 
 
@@ -128,6 +128,11 @@ class SentenceSet(ExampleSet):
         lines = (f"{i}\t{word}\n" for i, word in zip(self.examples.ids, words, strict=True))
         write_file(file, "index\tprediction\n" + "".join(lines))
         return [file]
+
+    @property
+    def written_from(self) -> str:
+        """See `ExampleSet`: with the ids."""
+        return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.generic]:
         gold = self.features.targets["labels"]

@@ -22,7 +22,7 @@ from bert_jax.data.finetuning.span_windows import SpanWindows, span_windows
 from bert_jax.data.finetuning.spans import SpanExample, SpanFiles, read_squad
 from bert_jax.data.finetuning.splits import Split, split_path
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
 from bert_jax.tasks.span_scores import squad_scores
 
 _METRICS = ("f1", "exact_match")
@@ -77,6 +77,11 @@ class SpanSet(ExampleSet):
         told = [(each.id, each.context, each.answer_texts) for each in self.examples]
         judged = json.dumps([self.config.max_answer_length, told])
         return hashlib.sha256(f"{self.features.fingerprint} {judged}".encode()).hexdigest()
+
+    @property
+    def written_from(self) -> str:
+        """See `ExampleSet`: with how many candidates are kept."""
+        return fingerprint_with(self.fingerprint, self.config.n_best)
 
     def answers(self, logits: Logits) -> list[Answer]:
         """The candidates for every question."""

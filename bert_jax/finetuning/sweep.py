@@ -41,7 +41,9 @@ class RunDials:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination with every seed; the defaults are Devlin et al. 2019, appendix A.3.
+    """Every combination with every seed; the defaults are those of Devlin et al. 2019.
+
+    Batch sizes and epochs are of its appendix A.3, rates of section 4.1, which has 4e-5 besides.
 
     num_seeds: runs of a combination; their seeds count up from `first_seed`.
     """
@@ -88,8 +90,8 @@ class RunResult:
     """How a run ended.
 
     scores: of its best evaluation, after `step`; none if it diverged. seconds: of its train steps,
-      the compilation of new ones among them, without evaluation. degenerate: no better than the
-      best constant answer (a "failed run" of Mosbach et al. 2021, section 3), or diverged.
+      the compilation of new ones among them, without evaluation. degenerate: at its end no better
+      than the best constant answer (a "failed run" of Mosbach et al. 2021, section 3), or diverged.
       diverged: why it could not go on; empty if it could.
     """
 

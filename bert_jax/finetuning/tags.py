@@ -18,9 +18,10 @@ from bert_jax.data.finetuning.tags import (
     read_tags,
 )
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
 from bert_jax.tasks.entity_scores import (
     Scheme,
+    entities_of,
     entity_counts,
     entity_scores,
     scheme_of,
@@ -35,7 +36,7 @@ class TagsConfig:
     """Files of tagged sentences.
 
     document_context: fill the rest of a window with the sentences around (Devlin et al. 2019,
-      section 5.3). Files that tell no documents apart have none.
+      section 5.3). A training file must tell documents apart; others that do not have none.
     """
 
     files: TagFiles
@@ -67,6 +68,11 @@ class TagSet(ExampleSet):
         unknown = [(i, tag) for i, each in enumerate(tags) for tag in each if tag not in known]
         found = self.features.fingerprint
         return hashlib.sha256(f"{found} {unknown}".encode()).hexdigest() if unknown else found
+
+    @property
+    def written_from(self) -> str:
+        """See `ExampleSet`: with the lines of the file."""
+        return fingerprint_with(self.fingerprint, self.sentences.lines)
 
     @property
     def num_examples(self) -> int:
@@ -119,6 +125,23 @@ class TagSet(ExampleSet):
         return {name: entities[name] for name in _OF_ENTITIES} | found
 
 
+def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
+    """Refuses a tag that marks no entity: ValueError naming file and line."""
+    assert sentences.tags is not None
+    marked: set[str] = set()
+    for tags, places in zip(sentences.tags, sentences.places, strict=True):
+        if marked.issuperset(tags):  # places are made where they are asked for
+            continue
+        for tag, place in zip(tags, places, strict=True):
+            try:
+                entities_of([tag], scheme)
+            except ValueError as error:
+                raise ValueError(
+                    f"{place}: {error}, as the tags that are learned mark entities. Mend the file"
+                ) from error
+            marked.add(tag)
+
+
 def open_tags(
     config: TagsConfig,
     tokenizer: Tokenizer,
@@ -153,6 +176,8 @@ def open_tags(
 
     def read(split: Split) -> TagSet:
         sentences = read_tags(files, split, labelled=split != "test")
+        if scheme is not None and sentences.tags is not None:
+            _check_scheme(sentences, scheme)
         return TagSet(windows(sentences, judged=True), sentences, files, scheme)
 
     return TaskData(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,11 @@ class ExampleSet(abc.ABC):
         """Of what a model reads and of all that its answers are judged by."""
         return self.features.fingerprint
 
+    @property
+    def written_from(self) -> str:
+        """Of what `write` makes a file from besides a model's answers."""
+        return self.fingerprint
+
     @abc.abstractmethod
     def scores(self, logits: Logits) -> dict[str, float]:
         """The task's metrics, as its official scorer has them. For sets with labels."""
@@ -58,6 +65,11 @@ class ExampleSet(abc.ABC):
 
         name: of the set, and so of the files.
         """
+
+
+def fingerprint_with(found: str, other: object) -> str:
+    """A fingerprint of what one tells and of another value, which JSON can hold."""
+    return hashlib.sha256(json.dumps([found, other]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,28 @@ import jax
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.differences import differences
 from bert_jax.inference.usage import Usage
 from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
 from bert_jax.models.model import Head, Model, ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
-from bert_jax.training.checkpoint import differences, load_parameters, newest_step
+from bert_jax.training.checkpoint import load_parameters, newest_step, whole_steps
+from bert_jax.training.distributed import agreed
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 
 CHECKPOINTS_NAME = "checkpoints"
 TOKENIZER_NAME = "tokenizer"
 MODEL_NAME = "model.json"
 PAIRS = "sentence_pairs"  # in the origin of a pretrained model: what its pairs were
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """By which held-out metric the checkpoints of a run are compared."""
+
+    metric: str
+    lower_is_better: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,20 +53,23 @@ def write_model(
     *,
     tokenizer: Tokenizer,
     best_step: int | None = None,
+    compared_by: Comparison | None = None,
     usage: Usage | None = None,
 ) -> None:
     """Writes `model.json`: what the checkpoints beside it are parameters of.
 
     origin: where they come from, for people and for model cards. tokenizer: whose ids the model
-    reads, saved beside it and told by its fingerprint here. best_step: of the checkpoint that
-    is to be used; None for the newest. usage: what predictors are to do as the run did; None for
-    a model that was not fine-tuned here.
+    reads, saved beside it and told by its fingerprint here. best_step: of the checkpoint that is to
+    be used; None for the best by `compared_by` of those that the log beside it tells of and that
+    are there, or, without that, for the newest. usage: what predictors are to do as the run did;
+    None for a model that was not fine-tuned here.
     """
     content = {
         "model": to_plain(config),
         "origin": dict(origin),
         "tokenizer": tokenizer.fingerprint,
         "best_step": best_step,
+        "compared_by": to_plain(compared_by),
         "usage": to_plain(usage),
     }
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -109,13 +123,45 @@ def read_usage(work_dir: Path) -> Usage | None:
 
 
 def chosen_step(work_dir: Path) -> int:
-    """The step of the checkpoint to use: the best where a run has named it, else the newest.
+    """The step of the checkpoint to use: the best of a fine-tuning run, else the newest.
+
+    Of a run that has not ended, or was killed, it is the best so far of the whole checkpoints.
 
     Raises:
       ValueError: it is no work directory, or there is no finished checkpoint.
     """
+    best = named_step(work_dir)
+    if best is not None:
+        return best
+    newest = newest_step(work_dir / CHECKPOINTS_NAME)
+    values = _content(work_dir).get("compared_by")
+    if values is None:
+        return newest
+    by = to_dataclass(Comparison, values, f"{work_dir / MODEL_NAME}: compared_by")
+    return agreed(_best_so_far(work_dir, by, newest))
+
+
+def named_step(work_dir: Path) -> int | None:
+    """The step of the best checkpoint as a run named it at its end, None before.
+
+    Raises:
+      ValueError: it is no work directory.
+    """
     best = _content(work_dir).get("best_step")
-    return newest_step(work_dir / CHECKPOINTS_NAME) if best is None else int(best)
+    return None if best is None else int(best)
+
+
+def _best_so_far(work_dir: Path, by: Comparison, newest: int) -> int:
+    """Of equal ones the last, as the run would have it; `newest` before any evaluation."""
+    log, there = work_dir / LOG_NAME, whole_steps(work_dir / CHECKPOINTS_NAME)
+    entries = read_metrics(log) if log.is_file() else []
+    sign = -1.0 if by.lower_is_better else 1.0
+    values = {
+        int(entry["step"]): sign * entry[by.metric]
+        for entry in entries
+        if entry["kind"] == "evaluation" and entry["step"] in there
+    }
+    return max(values, key=lambda step: (values[step], step), default=newest)
 
 
 def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:

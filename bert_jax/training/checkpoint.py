@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from bert_jax.differences import differences
 from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
 from bert_jax.models.student import TRAINING_ONLY
 from bert_jax.training.checkpoint_config import CheckpointConfig, JudgedLater
@@ -197,7 +198,7 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
       ValueError: there is no whole checkpoint of that step; names those that there are.
     """
     with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        steps = sorted(checkpoint.step for checkpoint in checkpointer.checkpoints)
+        steps = _whole_steps(checkpointer)
         if step not in steps:
             there = ", ".join(map(str, steps)) or "none"
             raise ValueError(f"{directory}: no checkpoint of step {step}; there are: {there}")
@@ -233,6 +234,12 @@ def newest_step(directory: Path) -> int:
     return step
 
 
+def whole_steps(directory: Path) -> list[int]:
+    """The steps of the whole checkpoints in `directory`, ascending."""
+    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+        return _whole_steps(checkpointer)
+
+
 def save_parameters(
     directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any]
 ) -> None:
@@ -254,15 +261,8 @@ def save_parameters(
         )
 
 
-def differences(stored: Any, current: Any, path: str = "") -> list[str]:
-    """One line for every value in which two nested dicts disagree."""
-    if isinstance(stored, dict) and isinstance(current, dict):
-        lines = []
-        for key in sorted(stored.keys() | current.keys()):
-            name = f"{path}.{key}" if path else str(key)
-            lines += differences(stored.get(key), current.get(key), name)
-        return lines
-    return [] if stored == current else [f"{path}: {stored!r} -> {current!r}"]
+def _whole_steps(checkpointer: ocp.training.Checkpointer) -> list[int]:
+    return sorted(checkpoint.step for checkpoint in checkpointer.checkpoints)
 
 
 def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:

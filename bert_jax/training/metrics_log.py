@@ -12,6 +12,8 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+LOG_NAME = "metrics.jsonl"
+
 
 class MetricsLog:
     """Appends entries `{"kind": …, "step": …, metric: value, …}` to a file, one a line.

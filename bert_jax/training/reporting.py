@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from bert_jax.training.curves import draw_curves
-from bert_jax.training.metrics_log import MetricsLog
+from bert_jax.training.metrics_log import LOG_NAME, MetricsLog
 from bert_jax.training.progress import Progress, format_metric, progress_line
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
 
-LOG_NAME = "metrics.jsonl"
 CURVES_NAME = "curves.png"
 TENSORBOARD_NAME = "tensorboard"
 

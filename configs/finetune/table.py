@@ -32,8 +32,9 @@ def get_config() -> ConfigDict:
                     # Change: the labels as they stand in the files; () if they are numbers.
                     labels=("negative", "positive"),
                 ),
-                # Change: the first one chooses the best checkpoint; of classes accuracy, f1 and
-                # matthews, of numbers pearson and spearman.
+                # Change: the first one chooses the best checkpoint; of classes accuracy,
+                # matthews and macro_f1 (of two also f1, of the second), of numbers pearson and
+                # spearman.
                 metrics=("accuracy",),
             ),
             # Change: the most tokens of a text; longer ones are cut.

@@ -19,6 +19,7 @@ from bert_jax.data.finetuning.glue import glue_files, glue_task
 from bert_jax.data.finetuning.labels import label_numbers
 from bert_jax.data.finetuning.sentences import SentenceExamples, read_sentences
 from bert_jax.data.finetuning.spans import SpanExample, read_squad
+from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.finetuning.tags import TagFiles, read_tags
 from bert_jax.tasks.entity_scores import entity_scores
 from bert_jax.tasks.sentence_scores import sentence_scores
@@ -55,15 +56,20 @@ def _compared(task: Task, files: Files) -> float:
     return _spans(files, compared=True)
 
 
-def validation_size(task: Task, files: Files) -> int:
-    """How many sentences, pairs or questions are scored."""
+def sizes(task: Task, files: Files) -> dict[str, int]:
+    """How many sentences, pairs or questions there are to learn from and to be scored."""
+    return {"training": _size(task, files, "train"), "validation": _size(task, files, "validation")}
+
+
+def _size(task: Task, files: Files, split: Split) -> int:
     if task.glue:
-        found = glue_files(task.glue, files.directory).validation["validation"]
-        return len(read_sentences(found, "validation", labelled=True).firsts)
+        found = glue_files(task.glue, files.directory)
+        sentences = found.train if split == "train" else found.validation["validation"]
+        return len(read_sentences(sentences, split, labelled=True).firsts)
     if task.name == "SQuAD":
-        return len(read_squad(Path(files.validation), labelled=True))
+        return len(read_squad(Path(getattr(files, split)), labelled=True))
     named = TagFiles(train=files.train, validation=files.validation)
-    return len(read_tags(named, "validation", labelled=True).words)
+    return len(read_tags(named, split, labelled=True).words)
 
 
 def _sentences(task: Task, files: Files, *, longest: int, compared: bool = False) -> float:

@@ -28,7 +28,7 @@ ROOT = HERE.parents[1]
 # The modules beside this one are imported, and the package by a checkout that is not installed.
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
-from baselines import baseline_scores, validation_size  # noqa: E402
+from baselines import baseline_scores, sizes  # noqa: E402
 from commands import bert_jax  # noqa: E402
 from model import described  # noqa: E402
 from report import SIDES, draw, table  # noqa: E402
@@ -114,10 +114,9 @@ def measure(task: Task, args: argparse.Namespace) -> dict:
     sweeps = {side: sweep(task, files, output, args) for side, output in outputs.items()}
     provenance = sweeps["pretrained"].provenance
     result |= {side: side_of(sweeps[side], output) for side, output in outputs.items()}
-    training = sweeps["pretrained"].num_examples
     return result | {
         "chance": sweeps["pretrained"].chance,
-        "examples": {"training": training, "validation": validation_size(task, files)},
+        "examples": sizes(task, files),
         "date": provenance.date,
         "hardware": provenance.hardware,
         "versions": provenance.versions | {"scikit-learn": version("scikit-learn")},

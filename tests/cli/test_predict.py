@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import lzma
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,19 @@ def test_pairs_and_ids(models, predicted):
     lines = predicted(models["classification"], text=objects(*records, {"text": "z", "id": None}))
     assert [line["label"] for line in lines] == [each.label for each in classify([*pairs, "z"])]
     assert lines[3]["id"] is None and set(lines[0]["scores"]) == {"no", "maybe", "yes"}
+
+
+def test_a_model_of_pairs_reads_the_pair_of_a_line_that_has_a_text_too(models, predicted, tmp_path):
+    record = {"text": "z", "first": "it rains", "second": "so wet"}
+    learned = tmp_path / "model"
+    shutil.copytree(models["classification"], learned)
+    content = json.loads((learned / "model.json").read_text())
+    for pairs, asked in ((True, ("it rains", "so wet")), (False, "z"), (None, "z")):
+        usage = {"max_length": 24, "pairs": pairs}
+        (learned / "model.json").write_text(json.dumps(content | {"usage": usage}))
+        (line,) = predicted(learned, text=objects(record))
+        expected = Classify(learned)(asked)
+        assert line["scores"] == pytest.approx(dict(expected.scores), abs=1e-6)
 
 
 def test_tags_and_answers(models, predicted):

@@ -134,6 +134,15 @@ def test_predictions_are_not_written_over_the_tasks_files(whole, toy, bert_jax_h
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
+def test_a_directory_without_test_files_is_said(whole, toy, bert_jax_here, tmp_path):
+    data = tmp_path / "reviews"
+    shutil.copytree(toy.root / "reviews", data)
+    (data / "test.tsv").unlink()
+    words = ("--unlabelled", "--data", data, "--predictions", tmp_path / "out")
+    refused = bert_jax_here("evaluate", whole, *words)
+    assert refused.code == 2 and f"{data} holds no test files of the task" in refused.errors
+
+
 def test_a_model_without_answers_is_not_scored(whole, tmp_path, monkeypatch):
     from bert_jax.cli.evaluate_run import open_evaluation
 
@@ -176,3 +185,13 @@ def test_entities_have_rows_of_their_types(toy, bert_jax_here, evaluated, tmp_pa
     found = evaluated(work_dir, "--data", file)["sets"]["tagged"]
     assert found["examples"] == 22
     assert found["types"]["DOG"]["recall"] == 0 and found["types"]["DOG"]["gold"] == 1
+
+    # Tags that mark no entities are told before anything is learned or scored.
+    plain = tmp_path / "plain.txt"
+    plain.write_text(file.read_text().replace("B-", ""))
+    line = next(i for i, row in enumerate(plain.read_text().split("\n"), 1) if row[-3:] == "PER")
+    told = [f"{plain}:{line}: tag 'PER' is none of IOB2: expected O, B-TYPE, I-TYPE"]
+    told += [f"{plain}:{line + n}: tag 'LOC' is none of IOB2" for n in range(-12, 13)]
+    words = toy.words("tags", tmp_path / "other", f"tags.files.validation={plain}")
+    for refused in (bert_jax_here("evaluate", work_dir, "--data", plain), bert_jax_here(*words)):
+        assert refused.code == 2 and any(each in refused.errors for each in told)

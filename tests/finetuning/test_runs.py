@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax import Classify
+from bert_jax.inference.work_dir import chosen_step
 from bert_jax.training.reporting import Reporter
 
 from .conftest import WHOLE, history, parameters, scores
@@ -111,11 +112,45 @@ def test_a_test_set_that_comes_later_changes_nothing_but_the_predictions(
     assert "nothing to do" in bert_jax_here(*words).output
 
 
+def test_predictions_that_are_gone_or_of_other_ids_are_written_again(
+    toy, whole, bert_jax_here, tmp_path
+):
+    work_dir, data = tmp_path / "run", tmp_path / "reviews"
+    shutil.copytree(whole, work_dir)
+    shutil.copytree(toy.root / "reviews", data)
+    words = toy.words("glue", work_dir, *WHOLE, f"glue.directory={data}")
+    assert bert_jax_here(*words).code == 0
+    predicted = work_dir / "predictions/SST-2.tsv"
+    before = predicted.read_text()
+    predicted.unlink()
+    assert "nothing to do" not in bert_jax_here(*words).output
+    assert predicted.read_text() == before
+    lines = (data / "test.tsv").read_text().splitlines()
+    others = [f"{100 + int(line.split()[0])}\t{line.partition(chr(9))[2]}" for line in lines[1:]]
+    (data / "test.tsv").write_text("\n".join([lines[0], *others]) + "\n")
+    assert "nothing to do" not in bert_jax_here(*words).output
+    rows = [line.split("\t") for line in before.splitlines()[1:]]
+    expected = "".join(f"{100 + int(index)}\t{label}\n" for index, label in rows)
+    assert predicted.read_text() == "index\tprediction\n" + expected
+
+
+def test_a_finished_run_tells_what_is_not_as_it_was(toy, whole, bert_jax_here):
+    before = (whole / "config.json").read_text()
+    finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "patience=9"))
+    assert finished.code == 0 and "nothing to do" in finished.output
+    assert "the run ended with another config" in finished.output
+    assert "  patience: 0 -> 9\n" in finished.output
+    assert (whole / "config.json").read_text() == before
+
+
 def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here):
     finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "seed=1", "batch_size=8"))
     assert finished.code == 2
     assert "belongs to another run" in finished.errors
     assert "batch_size: 16 -> 8" in finished.errors and "seed: 0 -> 1" in finished.errors
+    # It would end before the checkpoint, which is not what is wrong.
+    finished = bert_jax_here(*toy.words("glue", whole, *WHOLE, "batch_size=32"))
+    assert finished.code == 2 and "batch_size: 16 -> 32" in finished.errors
 
 
 def test_a_training_file_that_has_changed_is_told(toy, whole, bert_jax_here):
@@ -198,6 +233,30 @@ def test_the_best_checkpoint_is_kept_where_the_run_was_stopped_before_its_evalua
     assert (tmp_path / "run/checkpoints" / str(best)).is_dir()
 
 
+def test_the_best_checkpoint_so_far_is_used_where_a_run_was_killed(
+    spoiled, disturbed, bert_jax_here, tmp_path
+):
+    work_dir = tmp_path / "run"
+    disturbed(spoiled, 5, kill=True)
+    steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
+    assert steps == [2, 4]
+    assert chosen_step(work_dir) == 2  # where the newest is worse
+    finished = bert_jax_here("evaluate", work_dir)
+    assert finished.code == 0 and "run, step 2\n" in finished.output, finished.errors
+    (work_dir / "metrics.jsonl").unlink()  # who takes the directory without it has no more
+    assert chosen_step(work_dir) == 4
+
+
+def test_a_run_that_is_killed_after_it_was_to_go_on_names_a_checkpoint_that_is_there(
+    toy, whole, disturbed, tmp_path
+):
+    work_dir = tmp_path / "run"
+    shutil.copytree(whole, work_dir)
+    disturbed(toy.words("glue", work_dir, *WHOLE, "num_epochs=4"), 43, kill=True)
+    assert (work_dir / "checkpoints" / str(chosen_step(work_dir))).is_dir()
+    assert json.loads((work_dir / "model.json").read_text())["best_step"] is None
+
+
 def test_a_run_goes_on_for_more_epochs(toy, whole, bert_jax_here, tmp_path):
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
@@ -205,6 +264,10 @@ def test_a_run_goes_on_for_more_epochs(toy, whole, bert_jax_here, tmp_path):
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
     assert f"checkpoint of step {TOTAL}; compiling the first step\n" in finished.output
+    told = "  num_epochs: 3 -> 4\n  (the learning rate follows the new number of steps"
+    assert told in finished.output
+    assert json.loads((work_dir / f"config-until-{TOTAL}.json").read_text())["num_epochs"] == 3
+    assert json.loads((work_dir / "config.json").read_text())["num_epochs"] == 4
     assert max(step for _, step in history(work_dir)) == 48
 
 

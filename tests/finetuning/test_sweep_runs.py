@@ -88,6 +88,33 @@ def test_every_run_is_there_and_the_best_one_is_a_model(undisturbed, toy, bert_j
     assert (output / "report.html").is_file() and (output / "report.png").is_file()
 
 
+def test_a_run_that_ends_at_chance_is_degenerate_whatever_its_best(
+    undisturbed, toy, bert_jax_here, tmp_path: Path
+) -> None:
+    """As Mosbach et al. 2021 have it."""
+    output = tmp_path / "sweep"
+    shutil.copytree(undisturbed[0], output)
+    before = ended(output)
+    place = next(place for place, run in enumerate(before) if not run["degenerate"])
+    dials = before[place]["dials"]
+    name = f"batch{dials['batch_size']}-rate0.01-epochs1-seed{dials['seed']}"
+    log = output / "runs" / name / "metrics.jsonl"
+    last = next(
+        json.loads(line)
+        for line in reversed(log.read_text().splitlines())
+        if json.loads(line)["kind"] == "evaluation"
+    )
+    last |= {"step": last["step"] + 1, "accuracy": chance(toy)}
+    log.write_text(log.read_text() + json.dumps(last) + "\n")
+    assert bert_jax_here(*words(toy, output, *GRID)).code == 0
+    before[place]["degenerate"] = True
+    assert ended(output) == before
+
+    log.unlink()
+    refused = bert_jax_here(*words(toy, output, *GRID))
+    assert refused.code == 2 and "metrics.jsonl in it, which says how, is gone" in refused.errors
+
+
 def test_what_it_is_compared_with_is_the_majority(undisturbed, toy) -> None:
     results = json.loads((undisturbed[0] / "results.json").read_text())
     assert results["chance"] == pytest.approx(chance(toy))
@@ -169,6 +196,10 @@ def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
     assert done["scores"] and not done["diverged"]
     assert diverged["degenerate"] and not diverged["scores"]
     assert "not a finite number" in diverged["diverged"]
+
+    smaller = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--keep", "all"))
+    assert smaller.code == 0 and len(ended(tmp_path)) == 1
+    assert "not in these results: 1 that ended here with other seeds or dials" in smaller.output
 
     # As a version wrote it that did not have this key yet.
     stored = json.loads((tmp_path / "sweep.json").read_text())

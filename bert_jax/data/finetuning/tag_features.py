@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -16,6 +17,8 @@ from bert_jax.data.finetuning.tags import TagSentences, check_tags, report_unkno
 from bert_jax.data.finetuning.truncation import check_max_length
 from bert_jax.data.records import ranges
 from bert_jax.data.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,20 +65,25 @@ def tag_features(
     which is not scored. Source: Devlin et al. 2019, section 5.3, "maximal document context".
 
     judged: the sentences are to be scored, not learned: some may have a tag outside `labels`, which
-    has no weight in the loss.
+    has no weight in the loss, and where no line says where documents begin there is no context.
 
     Raises:
         ValueError: a tag outside `labels`, or more than half of those that are judged, naming file
-            and line; context asked of a file that does not say where documents begin.
+            and line; what is learned in context from a file that does not say where documents
+            begin.
     """
     check_max_length(max_length, 2)
     if sentences.tags is not None:
         (report_unknown_tags if judged else check_tags)(sentences, labels)
     if document_context and sentences.documents is None:
-        raise ValueError(
+        unmarked = (
             f"{sentences.places[0][0].rpartition(':')[0]}: document_context is True, but no line "
-            "says where a document begins (-DOCSTART-, or '# newdoc' in CoNLL-U). Say False"
+            "says where a document begins (-DOCSTART-, or '# newdoc' in CoNLL-U)"
         )
+        if not judged:
+            raise ValueError(f"{unmarked}. Say False")
+        logger.warning("%s: each sentence is read by itself", unmarked)
+        document_context = False
     pieces = _pieces_of_words(sentences, tokenizer, max_length - 2)
     windows = [
         window

@@ -184,6 +184,12 @@ def test_what_cannot_be_is_said(tokenizer: Tokenizer) -> None:
     sentences = sentences_of("b c")
     with pytest.raises(ValueError, match="f: document_context is True, but no line says"):
         tag_features(sentences, tokenizer, 8, ("X",), document_context=True)
+    # What is judged has no context then.
+    judged, alone = (
+        tag_features(sentences, tokenizer, 8, ("X",), document_context=context, judged=True)
+        for context in (True, False)
+    )
+    assert windows_of(judged) == windows_of(alone)
     with pytest.raises(ValueError, match="max_length is 2; expected at least 3"):
         tag_features(sentences, tokenizer, 2, ("X",), document_context=False)
     sentences.tags = [["X", "Z"]]

@@ -131,6 +131,27 @@ def test_predictions_stand_behind_the_lines(tmp_path: Path) -> None:
         assert gold.tags == sentences.tags
 
 
+IOB1 = "a I-PER\nb I-PER\nc B-PER\n\nd O\ne I-LOC\n"
+BIOES = "a B-PER\nb E-PER\nc S-PER\n\nd O\ne S-LOC\n"
+
+
+@pytest.mark.parametrize("text", [IOB1, BIOES])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_right_tags_of_another_scheme_are_said_again_in_that_of_the_predictions(
+    tmp_path: Path, text: str, labelled: bool
+) -> None:
+    """What conlleval compares one by one for its accuracy."""
+    sentences = tags_of_text(tmp_path, text, labelled=labelled)
+    iob2 = [["B-PER", "I-PER", "B-PER"], ["O", "B-LOC"]]
+    out = tmp_path / "out.txt"
+    write_tags(TagFiles(test="x"), sentences, iob2, out)
+    rows = [line.split() for line in out.read_text().splitlines() if line]
+    assert [row[:2] for row in rows] == [line.split() for line in text.splitlines() if line]
+    assert [row[2:] for row in rows] == [[tag, tag] for tags in iob2 for tag in tags]
+    write_tags(TagFiles(test="x", learn_as="as_written"), sentences, iob2, out)
+    assert {len(line.split()) for line in out.read_text().splitlines() if line} == {3}
+
+
 @pytest.mark.parametrize(("tag", "column"), [("", 3), ("XPOS", 4)])
 def test_predictions_for_conllu_are_conllu(tmp_path: Path, tag: str, column: int) -> None:
     """All is as it was, comments, ranges and empty nodes too, but the column of the tag."""
