@@ -27,7 +27,9 @@ from bert_jax.data.finetuning.sentences import (
 )
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.multi_label import MultiLabelSet
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.tasks.label_set_scores import LABEL_SET_METRICS, label_counts
 from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
 
 
@@ -35,8 +37,9 @@ from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
 class SentencesConfig:
     """A table of one's own.
 
-    metrics: of bert_jax.tasks.sentence_scores; the first is the one runs are compared by; () for
-      accuracy, or for Pearson's and Spearman's correlation where the labels are numbers.
+    metrics: of bert_jax.tasks.sentence_scores, or of label_set_scores where several labels may
+      hold; the first is the one runs are compared by; () for accuracy, for micro_f1 of several
+      labels, or for Pearson's and Spearman's correlation where the labels are numbers.
     sigmoid: one logit for two labels, the probability of the second.
     """
 
@@ -45,6 +48,9 @@ class SentencesConfig:
     sigmoid: bool = False
 
     def __post_init__(self) -> None:
+        if self.files.several:
+            self._check_several()
+            return
         need = "class" if self.files.labels else "number"
         for name in self.metrics:
             if name not in METRICS:
@@ -60,6 +66,19 @@ class SentencesConfig:
             raise ValueError(
                 f"metrics: 'f1' is that of the second of two labels, not of {self.files.labels}; "
                 "expected 'macro_f1', the mean over all labels, or other metrics"
+            )
+
+    def _check_several(self) -> None:
+        for name in self.metrics:
+            if name not in LABEL_SET_METRICS:
+                raise ValueError(
+                    f"metrics: {name!r} is none where several labels may hold; expected "
+                    f"{', '.join(LABEL_SET_METRICS)}"
+                )
+        if self.sigmoid:
+            raise ValueError(
+                "sigmoid=True is for one of two labels; where several may hold each has a logit of "
+                "its own without it"
             )
 
 
@@ -86,7 +105,8 @@ class GlueConfig:
 class SentenceSet(ExampleSet):
     """Sentences, and the classes or numbers predicted for them.
 
-    labels: () for numbers. glue: whose submission format predictions are written in.
+    labels: () for numbers. glue: whose submission format predictions are written in. names: what
+    people call the labels.
     """
 
     features: Features
@@ -95,6 +115,7 @@ class SentenceSet(ExampleSet):
     metrics: tuple[str, ...]
     sigmoid: bool
     glue: GlueTask | None = None
+    names: tuple[str, ...] = ()
 
     def predictions(self, logits: Logits) -> NDArray[np.generic]:
         """[examples] places in `labels`, or numbers."""
@@ -105,6 +126,15 @@ class SentenceSet(ExampleSet):
     def scores(self, logits: Logits) -> dict[str, float]:
         """See `ExampleSet.scores`."""
         return sentence_scores(self.metrics, self.predictions(logits), self._gold())
+
+    def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
+        """precision, recall and f1 of each class, and how often it occurs; of numbers nothing."""
+        if not self.labels:
+            return {}
+        each = np.arange(len(self.labels))
+        found, gold = self.predictions(logits)[:, None] == each, self._gold()[:, None] == each
+        counts = zip(self.names, label_counts(found, gold), strict=True)
+        return {name: row.scores() | row._asdict() for name, row in counts}
 
     def chance(self, metric: str) -> float:
         """See `ExampleSet.chance`; of numbers any."""
@@ -177,9 +207,14 @@ def open_sentences(
 ) -> TaskData:
     """Reads a table; ValueError names the file and line of what is not as it should be."""
     files = config.files
-    metrics = config.metrics or (("accuracy",) if files.labels else ("pearson", "spearman"))
+    usual = ("accuracy",) if files.labels else ("pearson", "spearman")
+    metrics = config.metrics or (("micro_f1",) if files.several else usual)
 
-    def read(split: Split) -> SentenceSet:
+    def read(split: Split) -> ExampleSet:
+        if files.several:
+            examples = read_sentences(files, split, labelled=split != "test")
+            features = sentence_features(examples, tokenizer, max_length, files.labels)
+            return MultiLabelSet(features, examples, files, metrics)
         return _read(files, split, tokenizer, max_length, metrics, config.sigmoid, None)
 
     return TaskData(
@@ -195,6 +230,8 @@ def _head(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
     names = files.label_names or files.labels
     if not names:
         return HeadConfig("classification", ("score",), "regression")
+    if files.several:
+        return HeadConfig("classification", names, "multi_label")
     if sigmoid:
         return HeadConfig("classification", names[1:], "multi_label", negative=names[0])
     return HeadConfig("classification", names)
@@ -216,4 +253,5 @@ def _read(
     if sigmoid and features.targets:
         positive = features.targets["labels"][:, None].astype(np.float32)
         features = dataclasses.replace(features, targets={"labels": positive})
-    return SentenceSet(features, examples, files.labels, metrics, sigmoid, glue)
+    names = files.label_names or files.labels
+    return SentenceSet(features, examples, files.labels, metrics, sigmoid, glue, names)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from bert_jax.tasks.counts import Counts
+
 Scheme = Literal["IOB1", "IOB2", "BIOES"]
 PREFIXES: Mapping[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOES": "BIES"}
 # The type of a tag that is a prefix alone, as in seqeval.
@@ -37,22 +39,6 @@ class Entity(NamedTuple):
     type: str
     start: int
     end: int
-
-
-class EntityCounts(NamedTuple):
-    """Entities: predicted, in the gold tags, and in both with the same type and ends."""
-
-    predicted: int
-    gold: int
-    correct: int
-
-    def scores(self) -> dict[str, float]:
-        """precision, recall and f1 as fractions; 0 where one divides by 0."""
-        return {
-            "precision": self.correct / max(self.predicted, 1),
-            "recall": self.correct / max(self.gold, 1),
-            "f1": 2 * self.correct / max(self.predicted + self.gold, 1),
-        }
 
 
 def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
@@ -84,7 +70,7 @@ def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
 
 def entity_counts(
     predicted: Sequence[Tags], gold: Sequence[Tags], scheme: Scheme
-) -> dict[str, EntityCounts]:
+) -> dict[str, Counts]:
     """Counts of each type that occurs among predicted or gold entities, types in order.
 
     Args:
@@ -100,7 +86,7 @@ def entity_counts(
         of_gold.update(entity.type for entity in expected)
         of_both.update(entity.type for entity in found & expected)
     return {
-        kind: EntityCounts(of_predicted[kind], of_gold[kind], of_both[kind])
+        kind: Counts(of_predicted[kind], of_gold[kind], of_both[kind])
         for kind in sorted(of_predicted.keys() | of_gold.keys())
     }
 
@@ -113,7 +99,7 @@ def entity_scores(
     Arguments and errors as `entity_counts`, whose rows give the scores of each type.
     """
     counts = entity_counts(predicted, gold, scheme).values()
-    return EntityCounts(
+    return Counts(
         sum(row.predicted for row in counts),
         sum(row.gold for row in counts),
         sum(row.correct for row in counts),

@@ -1,4 +1,4 @@
-r"""Your own table: a class or a number for every text, or pair of texts, of a file.
+r"""Your own table: a class, several labels or a number for every text, or pair of texts, of a file.
 
 Copy this file and change the lines that say so; or leave it and override them on the command line.
 Command:
@@ -29,12 +29,15 @@ def get_config() -> ConfigDict:
                     first="text",
                     second="",
                     label="label",
+                    # Change where several labels may hold for a text, or none: what stands between
+                    # them ("|"); or label="" above if each has a column of its name, of 0 and 1.
+                    separator="",
                     # Change: the labels as they stand in the files; () if they are numbers.
                     labels=("negative", "positive"),
                 ),
                 # Change: the first one chooses the best checkpoint; of classes accuracy,
-                # matthews and macro_f1 (of two also f1, of the second), of numbers pearson and
-                # spearman.
+                # matthews and macro_f1 (of two also f1, of the second), of several labels micro_f1,
+                # macro_f1 and exact_match, of numbers pearson and spearman.
                 metrics=("accuracy",),
             ),
             # Change: the most tokens of a text; longer ones are cut.

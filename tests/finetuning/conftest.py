@@ -167,6 +167,21 @@ def write_tagged(directory: Path, rng: random.Random) -> None:
         (directory / f"{name}.txt").write_text("\n".join(sentences))
 
 
+def write_several(directory: Path, rng: random.Random) -> None:
+    """Texts that name a person, a place, both or neither."""
+    directory.mkdir()
+    for name, count in (("train", TRAIN), ("validation", 21), ("test", 5)):
+        rows = []
+        for _ in range(count):
+            kept = {
+                label: rng.choice(words)
+                for label, words in (("person", PEOPLE), ("place", PLACES))
+                if rng.random() < 0.5
+            }
+            rows.append(f"{sentence(rng, *kept.values())}\t{'|'.join(kept)}\n")
+        (directory / f"{name}.tsv").write_text("text\tlabels\n" + "".join(rows))
+
+
 def squad(rng: random.Random, count: int, prefix: str) -> dict[str, object]:
     paragraphs = []
     for number in range(count):
@@ -193,6 +208,7 @@ def tasks(root: Path) -> dict[str, dict[str, object]]:
 
     every = ("train", "validation", "test")
     table = dict(first="a", second="b", label="score", form=dict(kind="jsonl"))
+    several = dict(first="text", label="labels", separator="|", labels=("person", "place"))
     endings = dict(context="context", endings=("e0", "e1", "e2"), form=dict(kind="csv"))
     glue = dict(task="SST-2", directory=f"{root}/reviews")
     return {
@@ -201,6 +217,7 @@ def tasks(root: Path) -> dict[str, dict[str, object]]:
         "regression": dict(
             sentences=dict(files=table | files("scores", "jsonl", "train", "validation"))
         ),
+        "several": dict(sentences=dict(files=several | files("several", "tsv", *every))),
         "choices": dict(choices=dict(files=endings | files("choices", "csv", *every))),
         "tags": dict(tags=dict(files=files("tagged", "txt", *every))),
         "spans": dict(
@@ -229,6 +246,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Toy:
     write_reviews(root / "flipped", rng, flipped="train")
     write_scores(root / "scores", rng)
     write_choices(root / "choices", rng)
+    write_several(root / "several", random.Random(1))
     write_tagged(root / "tagged", rng)
     write_questions(root / "questions", rng)
     for name, section in tasks(root).items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
+from bert_jax.data.finetuning.label_sets import label_truths, sets_in_cells, sets_in_columns
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.tables import TableFormat, read_table
@@ -22,6 +23,10 @@ class SentenceFiles:
     form: of all files. first, second, label, index: columns, by name or number; second "" for
     single sentences, index "" for the number of the row from 0. labels: as they stand in the files,
     () for regression. label_names: how people call them, () for the same.
+
+    Where several labels may hold, or none: separator, what stands between them in the label's
+    column (any, where that holds JSON arrays); or label "": each label has a column of its own
+    name, 1 (or true) where it holds, else 0 (or false).
     """
 
     train: str = ""
@@ -31,6 +36,7 @@ class SentenceFiles:
     first: str = "sentence"
     second: str = ""
     label: str = "label"
+    separator: str = ""
     index: str = ""
     labels: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ()
@@ -40,13 +46,28 @@ class SentenceFiles:
         check_label_set(self.labels, self.label_names)
         if not self.first:
             raise ValueError("first is empty; name the column of the (first) sentence")
+        if self.several and not self.labels:
+            raise ValueError("labels is (); where several may hold they must be named")
+        if self.separator and not self.label:
+            raise ValueError(
+                f"separator is {self.separator!r} and label is '': name the column that holds the "
+                "labels, or leave separator empty where each has a column of its own"
+            )
+        if self.separator and any(self.separator in label for label in self.labels):
+            raise ValueError(f"a label holds the separator {self.separator!r}: {self.labels}")
+
+    @property
+    def several(self) -> bool:
+        """Whether several labels may hold for an example, or none."""
+        return bool(self.separator) or not self.label
 
 
 @dataclass(frozen=True)
 class SentenceExamples:
     """Sentences as they stand in a file, the second ones None without pairs.
 
-    labels: as in the file, None where they were not read. places: "file:line" of each.
+    labels: as in the file, None where they were not read. places: "file:line" of each. label_sets:
+    in place of labels where several may hold.
     """
 
     firsts: list[str]
@@ -54,6 +75,7 @@ class SentenceExamples:
     labels: list[str] | None
     ids: list[str]
     places: list[str]
+    label_sets: list[frozenset[str]] | None = None
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -68,10 +90,15 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
     """
     path = split_path(files, split)
     texts = [files.first, *([files.second] if files.second else [])]
-    scalars = [*([files.label] if labelled else []), *([files.index] if files.index else [])]
-    columns, places, numbers = read_table(path, files.form, texts, scalars)
-    labels = columns[files.label] if labelled else None
-    if labels is not None:
+    of_labels = [files.label] if files.label else list(files.labels)
+    scalars = [*(of_labels if labelled else []), *([files.index] if files.index else [])]
+    arrays = of_labels if labelled and files.separator else []
+    columns, places, numbers = read_table(path, files.form, texts, scalars, arrays)
+    labels = label_sets = None
+    if labelled and files.several:
+        label_sets = _label_sets(files, columns, places)
+    elif labelled:
+        labels = columns[files.label]
         check_labels(labels, places, files.labels, header=files.form.header)
     return SentenceExamples(
         firsts=columns[files.first],
@@ -79,7 +106,16 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
         labels=labels,
         ids=columns[files.index] if files.index else list(map(str, numbers)),
         places=places,
+        label_sets=label_sets,
     )
+
+
+def _label_sets(
+    files: SentenceFiles, columns: Mapping[str, list[str]], places: Sequence[str]
+) -> list[frozenset[str]]:
+    if files.label:
+        return sets_in_cells(columns[files.label], places, files.labels, files.separator)
+    return sets_in_columns({label: columns[label] for label in files.labels}, places)
 
 
 def sentence_features(
@@ -89,7 +125,8 @@ def sentence_features(
 
     Token and segment ids are those of Hugging Face's `BertTokenizerFast(first, second,
     truncation=True, max_length=max_length)`. Target "labels" if the examples have theirs: int32
-    places in `labels`, float32 numbers where that is ().
+    places in `labels`, float32 numbers where that is (); where several may hold float32
+    [examples, labels], 1 where one does.
     """
     if examples.labels is not None:
         check_labels(examples.labels, examples.places, labels)
@@ -109,7 +146,9 @@ def sentence_features(
         firsts.append(as_ids(kept))
         seconds.append(as_ids(beside) if paired else None)
     report_cut(num_cut, len(firsts), max_length, examples.places)
-    return Features(
-        sequences_of(tokenizer, firsts, seconds),
-        {} if examples.labels is None else {"labels": label_numbers(examples.labels, labels)},
-    )
+    targets = {}
+    if examples.labels is not None:
+        targets["labels"] = label_numbers(examples.labels, labels)
+    if examples.label_sets is not None:
+        targets["labels"] = label_truths(examples.label_sets, labels)
+    return Features(sequences_of(tokenizer, firsts, seconds), targets)

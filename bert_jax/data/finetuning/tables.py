@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from bert_jax.data.finetuning.file_lines import file_lines, find_file
 from bert_jax.data.input_paths import is_tfds
 from bert_jax.data.readers_tfds import tfds_values
@@ -72,14 +74,18 @@ class _Row(NamedTuple):
 
 
 def read_table(
-    path: str, form: TableFormat, texts: Sequence[str], scalars: Sequence[str] = ()
+    path: str,
+    form: TableFormat,
+    texts: Sequence[str],
+    scalars: Sequence[str] = (),
+    arrays: Sequence[str] = (),
 ) -> Table:
     """Reads columns of a file, packed or not, or of "tfds:NAME[:SPLIT]" (its train split if none).
 
     texts: columns of strings. scalars: columns that may also hold JSON or TFDS numbers and
-    booleans, which become their JSON text. A class label of TFDS becomes its name, "" where there
-    is none. A JSON field of which "a.0" or "a.b" names a part is taken apart where no field has
-    that very name.
+    booleans, which become their JSON text. arrays: those of them that may hold arrays too. A class
+    label of TFDS becomes its name, "" where there is none. A JSON field of which "a.0" or "a.b"
+    names a part is taken apart where no field has that very name.
 
     Raises:
         ValueError: no such file or column, a row without a column, a value of another type, a file
@@ -102,6 +108,8 @@ def read_table(
             skipped += 1
             continue
         for name, column, value in zip(names, columns, values, strict=True):
+            if name in arrays and isinstance(value, (list, tuple, np.ndarray)):
+                value = json.dumps(value.tolist() if isinstance(value, np.ndarray) else value)
             column.append(_as_text(value, name, place, scalar=name in scalars))
         places.append(place)
         numbers.append(number)
