@@ -22,8 +22,8 @@ def get_config() -> ConfigDict:
                     train="data/table/train.csv",
                     validation="data/table/validation.csv",
                     test="",
-                    # Change: "csv", "tsv" (tabs, no quotes) or "jsonl"; without a first line of
-                    # names header=False, and columns go by number: "0", "1", ...
+                    # Change: "csv", "tsv" (tabs, no quotes), "jsonl" or "parquet"; without a first
+                    # line of names header=False, and columns go by number: "0", "1", ...
                     form=dict(kind="csv", header=True),
                     # Change: the columns; second="..." for pairs.
                     first="text",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import json
 import logging
 import lzma
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bert_jax.data.finetuning.tables import TableFormat, read_table
@@ -24,6 +27,7 @@ ROWS = [
 TSV = TableFormat()
 CSV = TableFormat(kind="csv")
 JSONL = TableFormat(kind="jsonl")
+PARQUET = TableFormat(kind="parquet")
 
 
 def tsv_bytes(rows: list[list[str]], end: str = "\n") -> bytes:
@@ -102,6 +106,41 @@ def test_json_lines_give_numbers_as_text_where_they_may(tmp_path: Path) -> None:
     assert table.places[1] == f"{path}:3"
 
 
+def test_parquet_gives_what_json_lines_do(tmp_path: Path) -> None:
+    records = [
+        {"text": f"é{n}", "label": n % 3, "more": {"choices": ["x", f"y{n}"]}, "sets": ["a", "b"]}
+        for n in range(2500)
+    ]
+    path, lines = tmp_path / "a.parquet", tmp_path / "a.jsonl"
+    pq.write_table(pa.Table.from_pylist(records), path, row_group_size=700)
+    lines.write_text("".join(json.dumps(record) + "\n" for record in records))
+    wanted = (["text", "more.choices.1"], ["label", "sets"], ["sets"])
+    found = read_table(str(path), PARQUET, *wanted)
+    assert found.columns == read_table(str(lines), JSONL, *wanted).columns
+    assert found.columns["sets"][0] == '["a", "b"]'
+    assert found.places[2400] == f"{path}:row 2400" and found.numbers[2400] == 2400
+
+
+def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    rows = [{"text": "a", "day": datetime.date(2026, 1, 1)}, {"text": None, "day": None}]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    for columns, message in (
+        (["body"], "a: no column 'body'; its columns are 'text', 'day'"),
+        (["text"], "a:row 1: column 'text' is null"),
+        (["day"], "a:row 0: column 'day' holds a date; expected strings or numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_table(str(path), PARQUET, columns)
+    not_utf8 = pa.array([b"ab", b"a\xff"]).view(pa.string())
+    pq.write_table(pa.table({"text": not_utf8}), path)
+    with pytest.raises(ValueError, match="a: not a whole Parquet file with text in UTF-8"):
+        read_table(str(path), PARQUET, ["text"])
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ValueError, match="a: not a whole Parquet file"):
+        read_table(str(path), PARQUET, ["text"])
+
+
 @pytest.mark.parametrize(
     "form, data, columns, message",
     [
@@ -147,7 +186,8 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ValueError, match="nowhere.tsv does not exist, nor does it with .gz, .xz"):
         read_table("nowhere.tsv", TSV, ["text"])
     for arguments, message in [
-        ({"kind": "xls"}, "expected 'tsv', 'csv' or 'jsonl'"),
+        ({"kind": "xls"}, "expected one of 'tsv', 'csv', 'jsonl', 'parquet'"),
+        ({"kind": "parquet", "header": False}, "JSON Lines and Parquet always have names"),
         ({"kind": "jsonl", "header": False}, "always have names"),
         ({"short_rows": "pad"}, "expected 'error' or 'skip'"),
     ]:
