@@ -16,19 +16,24 @@ negative one is called.
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bert_jax.cli.export_formats import FORMATS, LIBRARIES, usage, write
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.inference.work_dir import (
+    PAIRS,
     load_for_export,
     read_model,
     read_tokenizer,
     read_usage,
 )
+from bert_jax.interop.huggingface_config import PAIRS_KEY
 from bert_jax.interop.huggingface_names import family_of
-from bert_jax.models.model import HEADS
+from bert_jax.models.model import HEADS, ModelConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,9 +62,13 @@ def run(args: argparse.Namespace) -> int:
     origin = read_model(work_dir)[1]
     with new_directory(output) as target:
         config, step, parameters = load_for_export(work_dir, args.head)
+        if form == "huggingface" and config.head == "encoder" and config.pooler:
+            config = _without_pooler(config, parameters)
         tokenizer = read_tokenizer(work_dir, config.encoder)
         hidden_states = args.hidden_states
         write(form, config, parameters, tokenizer, target, hidden_states=hidden_states)
+        if PAIRS in origin and config.head in ("pretraining", "next_sentence"):
+            _tell_pairs(target, origin[PAIRS])
         said = read_usage(work_dir)
         code = usage(
             form,
@@ -73,3 +82,22 @@ def run(args: argparse.Namespace) -> int:
     title = family_of(config.encoder).title
     print(f"{output}: {title} with the head {config.head!r}, {size / 2**20:,.1f} MiB")
     return 0
+
+
+def _without_pooler(config: ModelConfig, parameters: dict[str, Any]) -> ModelConfig:
+    """The bare encoder as a family has it that keeps its dense layer with a classifier alone."""
+    family = family_of(config.encoder)
+    if family.pooler:
+        return config
+    for name in [name for name in parameters if name.startswith("pooler.")]:
+        del parameters[name]
+    print(f"NOTE  the pooler is left out: {family.title}'s bare encoder has none")
+    return replace(config, pooler=False)
+
+
+def _tell_pairs(target: Path, pairs: str) -> None:
+    """Adds to config.json what a head of pairs tells apart, which their classes do not ask."""
+    file = target / "config.json"
+    if file.is_file():
+        content = json.loads(file.read_text(encoding="utf-8")) | {PAIRS_KEY: pairs}
+        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

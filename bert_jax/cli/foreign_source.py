@@ -8,6 +8,7 @@ from pathlib import Path
 from bert_jax.data.byte_bpe_files import MERGES_NAME
 from bert_jax.data.tokenizer_files import FILE_NAMES
 from bert_jax.inference.work_dir import MODEL_NAME
+from bert_jax.interop.sentence_transformers import MODULES_NAME
 
 # What `import` reads; a repository on the hub often holds the same weights in other formats too.
 FILES = [
@@ -16,6 +17,7 @@ FILES = [
     MERGES_NAME,
     "tokenizer_config.json",
     "added_tokens.json",
+    MODULES_NAME,
     "model*.safetensors",
     "model.safetensors.index.json",
 ]

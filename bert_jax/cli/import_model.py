@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
     """Write the work directory and print what became of every tensor."""
     is_huggingface = (Path(args.source) / "config.json").is_file()
     prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))
+    if prefix and args.revision is not None:
+        raise ValueError(f"--revision {args.revision}: {args.source} is here, and has none")
     directory, commit = (prefix, None) if prefix else local_directory(args.source, args.revision)
     wanted = Wanted(args.head, tuple(args.labels), args.problem, args.max_positions)
     found = (open_checkpoint if prefix else open_directory)(
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         if commit:
             origin["revision"] = commit
         if found.config.head in ("pretraining", "next_sentence"):
-            origin[PAIRS] = family_of(found.config.encoder).pairs_are
+            origin[PAIRS] = found.pairs
         if found.account.fresh:
             origin["drawn anew, random until trained"] = ", ".join(found.account.fresh)
         save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)

@@ -24,7 +24,7 @@ _STANDARD_INPUT = "standard input"
 # Fields that hold several strings.
 _LISTS = ("words", "choices")
 # Files whose lines are rows of a table and no texts.
-_TABLES = (".tsv", ".csv")
+_TABLES = (".tsv", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)

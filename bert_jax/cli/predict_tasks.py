@@ -54,7 +54,7 @@ TASKS: Mapping[str, PredictTask] = {
         Choose, [("context", "choices")], lambda model, pairs, _: model(*_columns(pairs))
     ),
     "tag": PredictTask(
-        Tag, [("text",), ("words",), ("sentences",)], lambda model, values, _: _tag(model, values)
+        Tag, [("words",), ("sentences",), ("text",)], lambda model, values, _: _tag(model, values)
     ),
     "answer": PredictTask(
         AnswerQuestion,

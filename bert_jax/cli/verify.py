@@ -8,7 +8,8 @@ StableHLO artefact. The input is random tokens over all positions and segments, 
 different lengths in pairs with padding; all is computed in float32, on the CPU unless JAX_PLATFORMS
 says otherwise. A difference is the largest absolute one; relative is that over the root mean square
 of the second model's values. The exit code is 0 if no relative difference exceeds the tolerance
-and, where both have one, the tokenizers read the sentences alike; else 1.
+and, where both have one, the tokenizers read the sentences alike, that of a Hugging Face directory
+as transformers does; else 1.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bert_jax.interop.comparison import (
     misshapen,
     only_one_gives,
 )
+from bert_jax.interop.huggingface_side import HuggingFaceSide
 from bert_jax.interop.probes import SENTENCES, random_probe, sentence_probe
 
 TITLES = {
@@ -74,7 +76,13 @@ def run(args: argparse.Namespace) -> int:
         print("NOTE  the scores have other names: {} in A, {} in B".format(*names))
     tokenizers = [open_tokenizer(Path(path)) for path in (args.first, args.second)]
     words = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
-    alike = len(words) < 2 or same_ids(*words)
+    alike, read_alike = len(words) < 2 or same_ids(*words), True
+    for letter, side, tokenizer in zip("AB", sides, tokenizers, strict=True):
+        if isinstance(side, HuggingFaceSide) and tokenizer is not None:
+            problem = read_otherwise(side, tokenizer)
+            read_alike = read_alike and not (side.tokenizer_is_told and problem.startswith("ids"))
+            if problem:
+                print(f"NOTE  {letter}'s own tokenizer reads texts otherwise than here: {problem}")
     limits = (sizes.vocab_size, sizes.num_segments, sizes.max_positions)
     pad_id = words[0].pad_id if words else 0
     probes = [random_probe(*limits, args.seed, pad_id=pad_id)]
@@ -100,6 +108,9 @@ def run(args: argparse.Namespace) -> int:
     if not alike:
         print("FAIL: A and B have different tokenizers: the same text has other ids")
         return 1
+    if not read_alike:
+        print("FAIL: transformers reads the same text as other ids than are compared here")
+        return 1
     passed = largest <= args.tolerance
     comparison = "within" if passed else "NOT within"
     print(f"{'PASS' if passed else 'FAIL'}: {largest:.2g} is {comparison} {args.tolerance:.2g}")
@@ -110,6 +121,29 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
     """Whether two tokenizers read the sentences alike."""
     texts = [text for pair in SENTENCES for text in pair]
     return first.encode_batch(texts) == second.encode_batch(texts)
+
+
+def read_otherwise(side: HuggingFaceSide, tokenizer: Tokenizer) -> str:
+    """How transformers reads the sentences of `tokenizer`'s directory differently; "" if alike.
+
+    It begins with "ids" where those differ, and with "segments" where these do alone.
+    """
+    assert side.sizes is not None
+    num_segments = side.sizes.num_segments
+    try:
+        theirs = side.read(SENTENCES)
+    except ValueError as error:
+        return f"it cannot be loaded ({error})"
+    probe = sentence_probe(tokenizer, num_segments, max(len(row.token_ids) for row in theirs) + 1)
+    for number, (pair, row) in enumerate(zip(SENTENCES, theirs, strict=True)):
+        length = int(probe.attention_mask[number].sum())
+        ours = probe.token_ids[number, :length].tolist()
+        if ours != row.token_ids:
+            return f"ids {row.token_ids} for {ours} of {pair}"
+        segments = probe.segment_ids[number, :length].tolist()
+        if row.segment_ids is not None and num_segments > 1 and segments != row.segment_ids:
+            return f"segments {row.segment_ids} for {segments} of {pair}"
+    return ""
 
 
 def smallest(sides: Sequence[Side]) -> Sizes:

@@ -85,25 +85,6 @@ def _with_prefix_space(part: Any, add: bool) -> Any:
     return found | ({"add_prefix_space": add} if "add_prefix_space" in part else {})
 
 
-def with_segments(backend: Any) -> Any:
-    """A copy that says 1 of the second text of a pair and of the separator behind it."""
-    changed = tokenizers.Tokenizer.from_str(backend.to_str())
-    spaced = adds_prefix_space(json.loads(backend.to_str()))
-    changed.post_processor = processors.Sequence(
-        [
-            processors.ByteLevel(trim_offsets=True, add_prefix_space=spaced),
-            processors.TemplateProcessing(
-                single=f"{ROBERTA.cls} $A {ROBERTA.sep}",
-                pair=f"{ROBERTA.cls} $A {ROBERTA.sep} {ROBERTA.sep} $B:1 {ROBERTA.sep}:1",
-                special_tokens=[
-                    (token, backend.token_to_id(token)) for token in (ROBERTA.cls, ROBERTA.sep)
-                ],
-            ),
-        ]
-    )
-    return changed
-
-
 def adds_prefix_space(state: Mapping[str, Any]) -> bool:
     """Whether a tokenizer, as tokenizer.json describes it, writes a first word with a space."""
     splitter = state["pre_tokenizer"]

@@ -22,6 +22,11 @@ class SpecialTokens:
         return {f"{role}_token": token for role, token in asdict(self).items()}
 
     @property
+    def bounds(self) -> tuple[str, str]:
+        """Those around a text."""
+        return (self.cls, self.sep)
+
+    @property
     def tokens(self) -> tuple[str, ...]:
         """In the order of the fields."""
         return astuple(self)

@@ -13,9 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.data.letter_case import lowercases
+from bert_jax.data.pair_layout import USUAL_SEPARATORS, separators_between
 from bert_jax.data.pieces import continues_word, stands_in_text
 from bert_jax.data.special_tokens import SpecialTokens, special_tokens_of
-from bert_jax.data.tokenizer_files import Kind, kind_of, lowercases, read_backend, write_backend
+from bert_jax.data.text_offsets import without_spaces
+from bert_jax.data.tokenizer_files import Kind, kind_of, read_backend, write_backend
 
 
 class LocatedTokens(NamedTuple):
@@ -54,8 +57,8 @@ class Tokenizer:
     def save(self, directory: str | Path, *, segments: bool = False) -> None:
         """Writes the files that `load` and `transformers.AutoTokenizer` read.
 
-        segments: for a model that tells the texts of a pair apart; byte-level BPE's says 0 of both
-          otherwise, as RoBERTa's.
+        segments: for a model that tells the texts of a pair apart; a tokenizer that says 0 of both,
+          as RoBERTa's, says so still otherwise.
         """
         write_backend(self._backend, Path(directory), segments=segments)
 
@@ -81,11 +84,8 @@ class Tokenizer:
         """
         encodings = self._encode(self._backend.encode_batch, texts, specials_as_text)
         return [
-            LocatedTokens(
-                np.array(encoding.ids, np.int32),
-                np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2),
-            )
-            for encoding in encodings
+            LocatedTokens(np.array(encoding.ids, np.int32), self._offsets(encoding, text))
+            for encoding, text in zip(encodings, texts, strict=True)
         ]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -104,10 +104,16 @@ class Tokenizer:
         For each text int32 [words, 2]: the characters of the text as it was given. What spells out
         a special token is text; characters that `encode_with_offsets` drops belong to no word.
         """
+        encodings = self._encode(self._backend.encode_batch, texts, True)
         return [
-            _spans(encoding.word_ids, encoding.offsets)
-            for encoding in self._encode(self._backend.encode_batch, texts, True)
+            _spans(encoding.word_ids, self._offsets(encoding, text))
+            for encoding, text in zip(encodings, texts, strict=True)
         ]
+
+    def _offsets(self, encoding: Any, text: str) -> NDArray[np.int32]:
+        """[tokens, 2]; without the space before a word, which some files' tokens begin with."""
+        found = np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2)
+        return found if self.kind == "wordpiece" else without_spaces(found, text)
 
     def normalize(self, text: str) -> str:
         """The text as it is looked up: cleaned and, if uncased, lower-cased without accents."""
@@ -173,8 +179,9 @@ class Tokenizer:
 
     @cached_property
     def separators_between(self) -> int:
-        """[SEP]s between the segments of a pair: RoBERTa's release has `<s> A </s></s> B </s>`."""
-        return 2 if self.kind == "byte_bpe" else 1
+        """[SEP]s between the segments of a pair, as its file has it, else as its kind's release."""
+        found = separators_between(self._backend, self.specials)
+        return USUAL_SEPARATORS[self.kind] if found is None else found
 
     @cached_property
     def specials_of_pair(self) -> int:
@@ -269,6 +276,8 @@ class Tokenizer:
             "pre_tokenizer": state["pre_tokenizer"],
             "added_tokens": state["added_tokens"],
         }
+        if self.separators_between != USUAL_SEPARATORS[self.kind]:
+            content["separators_between"] = self.separators_between
         if state["model"]["type"] == "Unigram":
             # The library reads what it wrote with another last digit.
             content["scores"] = [f"{score:.7g}" for _, score in state["model"]["vocab"]]
@@ -279,11 +288,11 @@ class Tokenizer:
         return json.loads(self._backend.to_str())
 
 
-def _spans(word_ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
-    """From the first to the last character of the tokens of each word."""
+def _spans(word_ids: Sequence[int], characters: NDArray[np.int32]) -> NDArray[np.int32]:
+    """From the first to the last character of the tokens of each word that has any."""
     if not word_ids:
         return np.empty((0, 2), np.int32)
     firsts = np.flatnonzero(np.diff(np.array(word_ids, np.int32), prepend=-1))
-    characters = np.array(offsets, np.int32)
     ends = np.maximum.reduceat(characters[:, 1], firsts)
-    return np.stack([characters[firsts, 0], ends], axis=1)
+    found = np.stack([characters[firsts, 0], ends], axis=1)
+    return found[found[:, 0] < found[:, 1]]

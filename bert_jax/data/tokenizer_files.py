@@ -12,6 +12,8 @@ from tokenizers import normalizers
 
 from bert_jax.data import byte_bpe_files, sentencepiece_files
 from bert_jax.data.files import write_file
+from bert_jax.data.letter_case import lowercases, strips_accents
+from bert_jax.data.pair_layout import separators_between, with_layout
 from bert_jax.data.special_tokens import BERT, SpecialTokens, special_tokens_of
 from bert_jax.data.wordpiece_files import (
     CONTINUATION,
@@ -65,8 +67,7 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     file = _tokenizer_file(path)
     config = _read_config(file.parent)
     _check_class(file, config)
-    if lowercase is None:
-        lowercase = config.get("do_lower_case")
+    asked, lowercase = lowercase, config.get("do_lower_case") if lowercase is None else lowercase
     if file.name == byte_bpe_files.VOCABULARY_NAME:
         if lowercase:
             raise ValueError(f"{file}: byte-level BPE keeps the case, and lower case was asked for")
@@ -74,7 +75,7 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
         backend = byte_bpe_files.read_byte_bpe(file, add_prefix_space=spaced)
     elif file.suffix == ".json":
         backend = _read_json(file, config)
-        _override_normalizer(backend, file, config, lowercase)
+        _override_normalizer(backend, file, config, asked)
     elif file.suffix == ".model":
         keep_accents = config.get("keep_accents", False)
         backend = sentencepiece_files.read_sentencepiece(
@@ -88,9 +89,6 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
             strip_accents=config.get("strip_accents"),
             separate_cjk=config.get("tokenize_chinese_chars", True),
         )
-    # Without these a corpus would be cut to 512 tokens, or padded, because a file once said so.
-    backend.no_truncation()
-    backend.no_padding()
     add_special_tokens(backend)
     return backend
 
@@ -109,7 +107,7 @@ def add_special_tokens(backend: Any) -> None:
 def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     """Writes the files from which this package and `transformers.AutoTokenizer` load `backend`.
 
-    segments: whether a byte-level BPE's, too, says which text of a pair a token is of.
+    segments: whether it must say which text of a pair a token is of.
 
     Each file appears whole or not at all, and those that say how to read the vocabulary come
     before those that hold it.
@@ -132,7 +130,6 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
         config["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
     elif kind_of(state) == "byte_bpe":
         config["add_prefix_space"] = byte_bpe_files.adds_prefix_space(state)
-        backend = byte_bpe_files.with_segments(backend) if segments else backend
     elif kind_of(state) == "sentencepiece":
         # What a spiece.model beside it is read with, which does not say so itself.
         config["do_lower_case"] = lowercases(state["normalizer"])
@@ -148,7 +145,10 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_file(directory / name, content)
-    write_file(directory / "tokenizer.json", backend.to_str(pretty=True))
+    kind = kind_of(state)
+    assert kind is not None
+    laid_out = with_layout(backend, specials, kind, segments=segments)
+    write_file(directory / "tokenizer.json", laid_out.to_str(pretty=True))
 
 
 def _is_bert(state: Mapping[str, Any], specials: SpecialTokens) -> bool:
@@ -231,20 +231,31 @@ def _read_json(file: Path, config: Mapping[str, Any]) -> Any:
         backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     except Exception as error:  # what the library raises is a bare Exception
         raise ValueError(f"{file}: the tokenizers library cannot load it: {error}") from error
+    # Without these a corpus would be cut to 512 tokens, or padded, because a file once said so.
+    backend.no_truncation()
+    backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)
-    if special_tokens_of(vocabulary) is None:
+    specials = special_tokens_of(vocabulary)
+    if specials is None:
         missing = [token for token in BERT.tokens if token not in vocabulary]
         raise ValueError(
             f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}; nor has it the special "
             "tokens of RoBERTa or ALBERT"
         )
+    try:
+        separators_between(backend, specials)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
     return backend
 
 
 def _override_normalizer(
     backend: Any, file: Path, config: Mapping[str, Any], lowercase: bool | None
 ) -> None:
-    """Lets tokenizer_config.json and the caller have the last word, as transformers does."""
+    """Lets the caller, or tokenizer_config.json, have the last word, as transformers does.
+
+    What the latter says counts for BERT's normalizer alone; the others have it in themselves.
+    """
     state = json.loads(backend.to_str())["normalizer"] or {}
     if state.get("type") != "BertNormalizer":
         if lowercase is not None and lowercase != lowercases(state):
@@ -254,7 +265,7 @@ def _override_normalizer(
             )
         return
     if lowercase is None:
-        lowercase = state["lowercase"]
+        lowercase = config.get("do_lower_case", state["lowercase"])
     strip_accents = config.get("strip_accents", state["strip_accents"])
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=state["clean_text"],
@@ -262,29 +273,6 @@ def _override_normalizer(
         strip_accents=strip_accents,
         lowercase=lowercase,
     )
-
-
-def lowercases(normalizer: Any) -> bool:
-    """Whether a normalizer, as tokenizer.json describes it, lowers the case."""
-    if isinstance(normalizer, list):
-        return any(map(lowercases, normalizer))
-    if not isinstance(normalizer, dict):
-        return False
-    kind = normalizer.get("type")
-    return (
-        kind == "Lowercase"
-        or (kind == "BertNormalizer" and normalizer["lowercase"])
-        or lowercases(normalizer.get("normalizers"))
-    )
-
-
-def strips_accents(normalizer: Any) -> bool:
-    """Whether a normalizer, as tokenizer.json describes it, takes accents off."""
-    if isinstance(normalizer, list):
-        return any(map(strips_accents, normalizer))
-    if not isinstance(normalizer, dict):
-        return False
-    return normalizer.get("type") == "StripAccents" or strips_accents(normalizer.get("normalizers"))
 
 
 def _types(part: Any) -> set[str]:

@@ -173,7 +173,10 @@ def _roberta(config: ModelConfig) -> dict[str, str]:
 
 def _roberta_positions(content: Mapping[str, Any]) -> dict[str, Any]:
     """Its first token's position is one more than the id of padding (RoBERTa's release)."""
-    offset = content["pad_token_id"] + 1
+    pad_id = content["pad_token_id"]
+    if isinstance(pad_id, bool) or not isinstance(pad_id, int):
+        raise ValueError(f"pad_token_id is {pad_id!r}; expected a whole number, before positions")
+    offset = pad_id + 1
     return {"position_offset": offset, "max_positions": content["max_position_embeddings"] - offset}
 
 

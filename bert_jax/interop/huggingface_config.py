@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.huggingface_family import Family
 from bert_jax.interop.huggingface_names import architecture_of, family_named, family_of
 from bert_jax.models.config import Activation, EncoderConfig
 from bert_jax.models.model import CLASSIFIERS, FIXED_LABELS, Head, ModelConfig, Problem
+from bert_jax.objectives import SentencePairs
 
 # Theirs to ours. The tanh forms differ from each other in the rounding of a constant.
 ACTIVATIONS: dict[str, Activation] = {
@@ -27,6 +28,8 @@ PROBLEMS: dict[str, Problem] = {
     "multi_label_classification": "multi_label",
     "regression": "regression",
 }
+# Ours, which theirs have no word for: what a head of pairs tells apart.
+PAIRS_KEY = "sentence_pairs"
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -122,6 +125,17 @@ def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
     if told not in PROBLEMS:
         raise ValueError(f"problem_type is {told!r}; expected one of {', '.join(PROBLEMS)}")
     return PROBLEMS[told]
+
+
+def read_pairs(content: Mapping[str, Any], family: Family) -> SentencePairs:
+    """What a head of pairs tells apart: as the file says, else as the family's release."""
+    told = content.get(PAIRS_KEY, family.pairs_are)
+    if told not in get_args(SentencePairs):
+        raise ValueError(
+            f"{PAIRS_KEY} is {told!r}; expected one of {', '.join(get_args(SentencePairs))}"
+        )
+    found: SentencePairs = told
+    return found
 
 
 def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:

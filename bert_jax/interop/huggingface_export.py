@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.exported_tokenizer import save_tokenizer
 from bert_jax.interop.huggingface_config import write_config
 from bert_jax.interop.huggingface_names import family_of, origins, refusal_of
 from bert_jax.interop.huggingface_weights import SAFETENSORS
@@ -42,23 +43,13 @@ def write_directory(
         del values
     assert not parameters, f"exported no {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
-    tokenizer.save(target, segments=config.encoder.num_segments > 1)
     # A BERT's tokenizer gives segment 1 to what comes second, ALBERT's none unless told. Without
     # segments their class takes no such argument, with one it has no row for it, and with two a
     # pair read as one text would be scored otherwise than here.
     segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
-    change_tokenizer_config(
-        target,
-        model_max_length=config.encoder.max_positions,
-        model_input_names=["input_ids", *segments, "attention_mask"],
+    save_tokenizer(
+        tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]
     )
     (target / "config.json").write_text(content, encoding="utf-8")
     # safetensors lets nobody but the owner read what it wrote.
     shutil.copymode(target / "config.json", target / SAFETENSORS)
-
-
-def change_tokenizer_config(directory: Path, **values: object) -> None:
-    """Adds to tokenizer_config.json what of the model a tokenizer must know."""
-    file = directory / "tokenizer_config.json"
-    content = json.loads(file.read_text(encoding="utf-8")) | values
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.foreign import Account, ForeignTensors, Origin, read, settle
-from bert_jax.interop.huggingface_config import read_encoder, read_object
+from bert_jax.interop.huggingface_config import read_encoder, read_object, read_pairs
 from bert_jax.interop.huggingface_family import Family
 from bert_jax.interop.huggingface_model import (
     Wanted,
@@ -25,9 +25,11 @@ from bert_jax.interop.huggingface_model import (
 from bert_jax.interop.huggingface_names import family_of, origins
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
+from bert_jax.interop.sentence_transformers import further_modules
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
+from bert_jax.objectives import SentencePairs
 
 MASKED_LM_HEADS = ("pretraining", "masked_lm")
 BUFFERS = (".position_ids", ".token_type_ids")
@@ -37,7 +39,8 @@ BUFFERS = (".position_ids", ".token_type_ids")
 class ForeignModel:
     """A foreign model, settled and not yet read.
 
-    notes: what a person should know of it, a line each.
+    pairs: what its head of pairs tells apart, if it has one. notes: what a person should know of
+    it, a line each.
     """
 
     source: Path
@@ -45,6 +48,7 @@ class ForeignModel:
     tokenizer: Tokenizer
     account: Account
     tensors: ForeignTensors
+    pairs: SentencePairs
     notes: list[str] = field(default_factory=list)
 
     def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
@@ -96,7 +100,8 @@ def open_directory(
         raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
     content = read_object(file)
     encoder = read_encoder(content, str(file))
-    return settle_directory(
+    notes = further_modules(directory, wanted)
+    found = settle_directory(
         content,
         encoder,
         NewestNames(open_weights(directory), family_of(encoder)),
@@ -104,6 +109,7 @@ def open_directory(
         directory,
         wanted,
     )
+    return replace(found, notes=[*found.notes, *notes])
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:
@@ -158,7 +164,8 @@ def settle_directory(
     )
     if config.head in MASKED_LM_HEADS:
         _check_tied(tensors, family_of(encoder), source)
-    return ForeignModel(source, config, tokenizer, account, tensors, notes)
+    pairs = read_pairs(content, family_of(encoder))
+    return ForeignModel(source, config, tokenizer, account, tensors, pairs, notes)
 
 
 def settle_model(
@@ -200,9 +207,12 @@ def settle_model(
     there = {family.part_of(name) for name in tensors.shapes}
 
     def may_be_fresh(name: str) -> bool:
+        theirs = places[name].name
         if new_classifier and name.startswith("classifier."):
             return True
-        part = family.part_of(places[name].name)
+        if new_classifier and theirs.startswith("classifier.") and theirs not in tensors.shapes:
+            return True  # RoBERTa's dense layer, which a classifier of tokens has not
+        part = family.part_of(theirs)
         return asked and not name.startswith("encoder.") and part not in there
 
     return settle(shapes, places, tensors, may_be_fresh=may_be_fresh, why_left_out=why_left_out)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -30,6 +31,13 @@ LOGITS: dict[Head, dict[str, str]] = {
     "multiple_choice": {"logits": "logits"},
     "tagging": {"logits": "logits"},
 }
+
+
+class TheirRow(NamedTuple):
+    """Token ids, and the segment of each where the tokenizer gives them."""
+
+    token_ids: list[int]
+    segment_ids: list[int] | None
 
 
 class HuggingFaceSide:
@@ -65,7 +73,7 @@ class HuggingFaceSide:
                 f"{file}: architectures is {named}; expected one of {', '.join(heads)}"
             )
         self._head = heads[named]
-        self._torch = torch
+        self._torch, self.directory = torch, directory
         # A bare model has a pooler unless it is told to have none, where there is one at all.
         bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, family)
         options = {"add_pooling_layer": False} if bare else {}
@@ -91,6 +99,35 @@ class HuggingFaceSide:
         names = self._model.config.id2label if self._head in ("classification", "tagging") else {}
         self.labels = tuple(names.values())
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
+
+    @property
+    def tokenizer_is_told(self) -> bool:
+        """Whether the files say how to read texts.
+
+        Of others (spiece.model, vocab.json) transformers 5 makes tokenizers by rules of its own,
+        which do not always read as the models learned.
+        """
+        plain = self._family.model_type in ("bert", "distilbert")
+        names = ("tokenizer.json", *(["vocab.txt"] if plain else []))
+        return any((self.directory / name).is_file() for name in names)
+
+    def read(self, pairs: Sequence[tuple[str, str]]) -> list[TheirRow]:
+        """Each pair of texts as the directory's own tokenizer has it; one of "" is a single text.
+
+        Raises:
+          ValueError: transformers finds no tokenizer in the directory.
+        """
+        import transformers
+
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                self.directory, local_files_only=True
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"{self.directory}: no tokenizer of transformers: {reason}") from error
+        rows = [tokenizer(*(text for text in pair if text)) for pair in pairs]
+        return [TheirRow(row["input_ids"], row.get("token_type_ids")) for row in rows]
 
     def outputs(self, probe: Probe) -> Outputs:
         """See `Side.outputs`."""

@@ -14,6 +14,7 @@ from bert_jax import __version__
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop import onnx_graph
 from bert_jax.interop.comparison import Outputs, Sizes
+from bert_jax.interop.exported_tokenizer import save_tokenizer
 from bert_jax.interop.huggingface_config import positions_fit, write_config
 from bert_jax.interop.huggingface_family import has_pooler
 from bert_jax.interop.huggingface_names import refusal_of
@@ -66,7 +67,9 @@ def write_onnx(
     told = {"head": config.head, "sizes": sizes, "labels": config.labels}
     model.metadata_props[_METADATA] = json.dumps(told)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
-    tokenizer.save(target, segments=config.encoder.num_segments > 1)
+    # The graph wants all of them, whatever a tokenizer gives by itself (ALBERT's no segments).
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    save_tokenizer(tokenizer, target, config.encoder, inputs=names)
     if refusal_of(config) is None and positions_fit(encoder, tokenizer):  # what it can say
         content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
         (target / "config.json").write_text(content, encoding="utf-8")

@@ -15,6 +15,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.exported_tokenizer import save_tokenizer
 from bert_jax.interop.stablehlo import INPUTS, PLATFORMS, dims_of, export_model
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -73,7 +74,7 @@ def write_savedmodel(
     signature = serve.get_concrete_function()
     _check_runs(signature, rank)
     tf.saved_model.save(module, str(target), signatures=signature)
-    tokenizer.save(target, segments=config.encoder.num_segments > 1)
+    save_tokenizer(tokenizer, target, config.encoder)
 
 
 def _written_out(program: export.Exported) -> export.Exported:

@@ -15,6 +15,7 @@ from jax import export
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.comparison import Outputs, Sizes
+from bert_jax.interop.exported_tokenizer import save_tokenizer
 from bert_jax.interop.probes import Probe
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.inference import infer
@@ -79,7 +80,7 @@ def write_stablehlo(
         "max_positions": config.encoder.max_positions,
     }
     (target / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n", encoding="utf-8")
-    tokenizer.save(target, segments=config.encoder.num_segments > 1)
+    save_tokenizer(tokenizer, target, config.encoder)
 
 
 def _names(program: export.Exported) -> list[str]:

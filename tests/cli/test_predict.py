@@ -142,11 +142,22 @@ def test_documents_and_choices(models, predicted):
         for sentence in lines[0]["sentences"]
     ] == [[(word.text, word.tag) for word in sentence.words] for sentence in expected]
     assert [word["text"] for word in lines[1]["words"]] == ["He", "left", "."]
+    # Who gives the words of a text means them.
+    (line,) = predicted(
+        models["tagging"], text=objects({"text": "He left.", "words": ["He left."]})
+    )
+    assert [word["text"] for word in line["words"]] == ["He left."]
     asked = {"context": "she takes", "choices": ["the ball", "a", "ran"]}
     (line,) = predicted(models["multiple_choice"], text=objects(asked))
     choice = Choose(models["multiple_choice"])(asked["context"], asked["choices"])
     assert (line["index"], line["text"]) == (choice.index, choice.text)
     assert line["probabilities"] == pytest.approx(choice.probabilities, abs=1e-6)
+
+
+def test_a_parquet_table_is_not_taken_for_text(models, refused, tmp_path):
+    (tmp_path / "test.parquet").write_bytes(b"PAR1\n\x90")
+    told = refused(models["classification"], "--input", tmp_path / "test.parquet")
+    assert "its name is that of a table" in told
 
 
 @pytest.mark.parametrize("name", ["test.tsv", "test.csv.xz"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import numpy as np
+import onnxruntime
 import pytest
 import transformers
 
@@ -216,3 +218,72 @@ def test_distilberts_classifiers_have_rates_of_their_own(head, rate, bert_jax_he
     assert exported.code == 0, exported.errors
     again = class_of("DistilBert", head).from_pretrained(back)
     assert (again.dropout.p, again.config.dropout) == (rate, 0.3)
+
+
+@pytest.mark.parametrize("head", ["tagging", "multiple_choice"])
+def test_a_roberta_of_another_task_gets_a_classifier(head, bert_jax_here, tmp_path):
+    """Its dense layer is the classifier's own, and so is drawn anew with it."""
+    make(tmp_path / "theirs", "Roberta", head)
+    words = ("--head", "classification", "--labels", "no", "yes")
+    imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours", *words)
+    assert imported.code == 0, imported.errors
+    for name in ("pooler.dense.kernel", "classifier.kernel"):
+        assert re.search(rf"{re.escape(name)}.*anew|anew.*{re.escape(name)}", imported.output), name
+    assert len(Classify(tmp_path / "ours")("a b").scores) == 2
+
+
+def test_a_distilberts_bare_encoder_goes_out_without_its_classifiers_layer(bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", "DistilBert", "classification")
+    assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
+    words = ("--head", "encoder", "--output", tmp_path / "back", "--format", "huggingface")
+    exported = bert_jax_here("export", tmp_path / "ours", *words)
+    assert exported.code == 0, exported.errors
+    assert "NOTE  the pooler is left out: DistilBERT's bare encoder has none" in exported.output
+    assert bert_jax_here("verify", tmp_path / "ours", tmp_path / "back").code == 0
+
+
+def test_what_pairs_were_goes_out_and_comes_in(bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", "Albert", "pretraining")
+    assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
+    content = json.loads((tmp_path / "ours/model.json").read_text())
+    assert content["origin"]["sentence_pairs"] == "sentence_order"
+    content["origin"]["sentence_pairs"] = "next_sentence"  # what no ALBERT of theirs has learned
+    (tmp_path / "ours/model.json").write_text(json.dumps(content))
+    words = ("--format", "huggingface", "--output", tmp_path / "back")
+    assert bert_jax_here("export", tmp_path / "ours", *words).code == 0
+    assert bert_jax_here("import", tmp_path / "back", "--output", tmp_path / "again").code == 0
+    assert read_model(tmp_path / "again")[1]["sentence_pairs"] == "next_sentence"
+    class_of("Albert", "pretraining").from_pretrained(tmp_path / "back")
+    change_config(tmp_path / "back", sentence_pairs="some")
+    refused = bert_jax_here("import", tmp_path / "back", "--output", tmp_path / "third")
+    assert refused.code == 2 and "sentence_pairs is 'some'" in refused.errors
+
+
+def test_the_tokenizer_beside_an_onnx_file_feeds_it(bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", "Roberta", "classification")
+    assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
+    back = tmp_path / "back"
+    words = ("--format", "onnx", "--output", back)
+    assert bert_jax_here("export", tmp_path / "ours", *words).code == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(back)
+    positions = read_model(tmp_path / "ours")[0].encoder.max_positions
+    assert tokenizer.model_max_length == positions
+    pairs = [("a b", "c"), ("it rains " * 40, "so wet")]
+    session = onnxruntime.InferenceSession(back / "model.onnx")
+    classify = Classify(tmp_path / "ours")
+    for pair in pairs:
+        fed = dict(tokenizer(*pair, return_tensors="np", truncation=True))
+        (logits,) = session.run(None, fed)
+        scores = np.exp(logits[0] - logits[0].max())
+        np.testing.assert_allclose(
+            scores / scores.sum(), list(classify([pair])[0].scores.values()), rtol=1e-4
+        )
+
+
+def test_robertas_padding_must_be_told(bert_jax_here, tmp_path):
+    make(tmp_path / "theirs", "Roberta", "masked_lm")
+    file = tmp_path / "theirs/config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pad_token_id": None}))
+    refused = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours")
+    assert refused.code == 2
+    assert "config.json: pad_token_id is None; expected a whole number" in refused.errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 
@@ -120,6 +121,22 @@ def test_another_tokenizer_is_seen(ours, bert_jax_here):
     compared = bert_jax_here("verify", ours, theirs)
     assert compared.code == 1 and "different tokenizers" in compared.output
     assert failing_rows(compared.output) == []  # and what the weights do is told all the same
+
+
+def test_what_transformers_reads_otherwise_is_seen(ours, bert_jax_here, tmp_path):
+    """Its BertTokenizer lowers the case unless told not to, whatever tokenizer.json says."""
+    back, words = tmp_path / "back", ("--format", "huggingface")
+    assert bert_jax_here("export", ours, *words, "--output", back).code == 0
+    assert bert_jax_here("verify", ours, back).code == 0
+    file = back / "tokenizer.json"
+    state = json.loads(file.read_text())
+    state["normalizer"] |= {"lowercase": False, "strip_accents": False}
+    file.write_text(json.dumps(state))
+    (back / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    compared = bert_jax_here("verify", back, back)
+    assert compared.code == 1
+    assert "NOTE  A's own tokenizer reads texts otherwise than here: ids [2, " in compared.output
+    assert "FAIL: transformers reads the same text as other ids" in compared.output
 
 
 def test_heads_of_one_name_and_names_of_scores(make_bert, bert_jax_here, tmp_path):

@@ -1,0 +1,23 @@
+"""Where tokens stand in a text, without the white space around them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
+    """Offsets [tokens, 2] of tokens that neither begin nor end in white space of the text.
+
+    A token of white space alone stands, empty, behind it.
+    """
+    space = np.array([character.isspace() for character in text] + [False])
+    if not space.any():
+        return offsets
+    places = np.arange(len(space), dtype=np.int32)
+    # The next character from each on that is none, and the end of the last before each.
+    after = np.minimum.accumulate(np.where(space, len(text), places)[::-1])[::-1]
+    before = np.concatenate([[0], np.maximum.accumulate(np.where(space, 0, places + 1))[:-1]])
+    starts = np.minimum(after[offsets[:, 0]], offsets[:, 1])
+    ends = np.maximum(before[offsets[:, 1]], starts)
+    return np.stack([starts, ends], axis=1).astype(np.int32)
