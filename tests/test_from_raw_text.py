@@ -64,6 +64,7 @@ def trained(bert_jax, tiny_text, tmp_path_factory) -> Trained:
     bert_jax("prepare", *source, "--output", corpus, *options)
     # What a start with another vocabulary leaves when it is killed before its first checkpoint.
     (work_dir / "tokenizer").mkdir(parents=True)
+    (work_dir / "model.json").write_text("{}")
     (work_dir / "tokenizer/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     (work_dir / "manifest-only.json").write_text("{}")
     config = directory / "config.py"
@@ -140,6 +141,67 @@ def test_a_run_starts_from_the_parameters_of_another(bert_jax_here, trained, tmp
     )
     for theirs, ours in zip(before, after, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_heads_that_only_one_of_two_models_has_are_told(bert_jax_here, trained, tmp_path):
+    """Without pairs from a model of pairs, as who adapts BERT to a domain does, and back."""
+    alone, again = tmp_path / "alone", tmp_path / "again"
+    for work_dir, source, pairs, told in (
+        (alone, trained.work_dir, "none", "; left out, of heads that are not trained here: "),
+        (again, alone, "next_sentence", "; drawn anew, as it has none: "),
+    ):
+        settings = [*STILL, f"work_dir={work_dir}", f"init_from={source}"]
+        settings += [f"sentence_pairs={pairs}"]
+        words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
+        finished = bert_jax_here(*words)
+        assert finished.code == 0, finished.errors
+        names = "next_sentence.bias, next_sentence.kernel, pooler.dense.bias, pooler.dense.kernel"
+        assert f"start      the parameters of {source}{told}{names}\n" in finished.output
+    theirs, ours = (load_trained(str(directory)).model for directory in (trained.work_dir, again))
+    for part in ("encoder", "masked_lm"):
+        before, after = (jax.tree.leaves(getattr(model, part)) for model in (theirs, ours))
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_not_a_runs_own_stays(bert_jax_here, trained, tmp_path):
+    def run(work_dir: Path, *settings: str):
+        given = [*STILL, f"work_dir={work_dir}", *settings]
+        return bert_jax_here(
+            "pretrain", "--config", trained.config, *(f"--config.{s}" for s in given)
+        )
+
+    corpus = tmp_path / "corpus"
+    shutil.copytree(trained.corpus, corpus)
+    before = {path: path.read_bytes() for path in corpus.rglob("*") if path.is_file()}
+    refused = run(corpus, f"phases.only.corpus={corpus}")
+    assert refused.code == 2 and "is the corpus of phase only" in refused.errors
+    assert {path: path.read_bytes() for path in before} == before
+
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "config.json").write_text("{}")
+    refused = run(theirs)
+    assert (
+        refused.code == 2 and "has a config.json, which no pretraining run wrote" in refused.errors
+    )
+    assert (theirs / "config.json").read_text() == "{}"
+
+    other = tmp_path / "other"
+    shutil.copytree(trained.corpus / "tokenizer", other / "tokenizer")
+    exchange_tokenizer(other / "tokenizer")
+    refused = run(other)
+    assert refused.code == 2 and "has another tokenizer in it than" in refused.errors
+
+    # The one that the corpus was prepared with stays as it lies there, with all its files.
+    mine = tmp_path / "mine"
+    shutil.copytree(trained.corpus / "tokenizer", mine / "tokenizer")
+    (mine / "tokenizer/notes.txt").write_text("of mine")
+    for _ in range(2):  # the second as after a start that was killed before its first checkpoint
+        shutil.rmtree(mine / "checkpoints", ignore_errors=True)
+        finished = run(mine)
+        assert finished.code == 0, finished.errors
+        assert (mine / "tokenizer/notes.txt").read_text() == "of mine"
 
 
 def test_a_longer_model_starts_from_copies_of_the_positions_of_a_shorter(

@@ -10,7 +10,6 @@ and a second Ctrl-C leaves earlier, after a save that has already begun.
 from __future__ import annotations
 
 import argparse
-import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -21,23 +20,23 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from bert_jax.cli.config import add_config_argument, load_config
-from bert_jax.cli.config_history import keep_config
 from bert_jax.cli.distillation import IDENTITY as TEACHERS
 from bert_jax.cli.distillation import open_teacher, steps_of, teachers_identity
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
+from bert_jax.cli.pretrain_provenance import (
+    check_work_dir,
+    forget_provenance,
+    write_provenance,
+)
 from bert_jax.cli.pretrain_start import first_state
 from bert_jax.cli.provenance import versions
 from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.cli.run_messages import conclude, describe, few_pairs, surplus_rows
+from bert_jax.cli.run_messages import conclude, describe, few_pairs, leaks, surplus_rows
 from bert_jax.cli.teacher import step_flops, tasks_of
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.conversion import to_plain
-from bert_jax.data.manifest import MANIFEST, TOKENIZER
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
-    PAIRS,
-    TOKENIZER_NAME,
-    write_model,
 )
 from bert_jax.models.config import ComputeConfig
 from bert_jax.training import distributed
@@ -111,6 +110,7 @@ def _train(
     work_dir = Path(config.work_dir)
     compute = config.compute.resolve(jax.default_backend(), config.model)
     saved, kept_identity = saved_run(work_dir / CHECKPOINTS_NAME) or (0, {})
+    check_work_dir(work_dir, corpora, begun=saved > 0)
     finished = saved >= config.total_steps
     kept = kept_identity.get(TEACHERS, {})
     teacher = None if finished else open_teacher(config, corpora, mesh, kept)
@@ -130,21 +130,21 @@ def _train(
         if not saved and not config.init_from:  # else the size is not to be chosen any more
             for line in surplus_rows(corpora[0].tokenizer.vocab_size, config.model.vocab_size):
                 print(line)
-        for line in few_pairs(config, corpora):
+        for line in (*few_pairs(config, corpora), *leaks(corpora)):
             print(line)
         if known is not None:
             print("\n".join(known.lines(config)))
     if finished:
         if first:
             print(f"start      this run's checkpoint of step {saved:,} (finished: nothing to do)")
-            _write_provenance(work_dir, config, corpora, saved)
+            write_provenance(work_dir, config, corpora, saved)
         return True
     state, origin = first_state(config, corpora, task, optimizer, mesh, checkpointer, teacher)
     if first:
         print(f"start      {origin}", flush=True)
         if not saved:
-            _forget_provenance(work_dir)
-        _write_provenance(work_dir, config, corpora, saved)
+            forget_provenance(work_dir, corpora[0].tokenizer)
+        write_provenance(work_dir, config, corpora, saved)
     costs = [
         step_flops(config, corpus.config, corpus.train.manifest.max_pieces, known)
         for corpus in corpora
@@ -199,43 +199,3 @@ def _reporter(
     )
     closing.callback(reporter.close)
     return reporter
-
-
-def _forget_provenance(work_dir: Path) -> None:
-    """Removes what a start that was killed before its first checkpoint left of its corpora.
-
-    Nothing binds the next start to them; from the first checkpoint on, the run's identity does.
-    """
-    shutil.rmtree(work_dir / TOKENIZER_NAME, ignore_errors=True)
-    for manifest in work_dir.glob("manifest-*.json"):
-        manifest.unlink()
-
-
-def _write_provenance(
-    work_dir: Path, config: PretrainConfig, corpora: list[PhaseCorpus], saved: int
-) -> None:
-    """Puts config, tokenizer and manifests beside the checkpoints: a work directory is whole."""
-    for line in keep_config(config, work_dir, saved, finished=saved >= config.total_steps):
-        print(line, flush=True)
-    origin = {"command": "bert-jax pretrain", PAIRS: config.sentence_pairs}
-    write_model(config.model_config(), origin, work_dir, tokenizer=corpora[0].tokenizer)
-    _copy(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
-    for corpus in corpora:
-        source = corpus.train.directory / MANIFEST
-        _copy(source, work_dir / f"manifest-{corpus.name}.json")
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copies a file or directory under a temporary name, then renames it; once is enough.
-
-    A run goes on only with the corpora it began with, so what is there is what would be copied.
-    """
-    if target.exists():
-        return
-    temporary = target.with_name(target.name + ".tmp")
-    if source.is_dir():
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source, temporary)
-    else:
-        shutil.copyfile(source, temporary)
-    temporary.rename(target)

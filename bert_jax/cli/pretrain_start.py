@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set
 from pathlib import Path
 
 import jax
@@ -21,8 +22,9 @@ from bert_jax.inference.work_dir import (
     read_model,
     read_tokenizer,
 )
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.heads import PAIRS_HEAD
+from bert_jax.models.model import define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.checkpoint import Checkpointer, load_parameters
@@ -30,6 +32,8 @@ from bert_jax.training.sharding import parameter_shardings
 from bert_jax.training.state import TrainState, abstract_state, init_state
 
 _POSITIONS = "encoder.embeddings.position"
+# Names and shapes do not depend on how a model is computed.
+_ANY = ComputeConfig(dtype="float32", attention="xla")
 
 
 def first_state(
@@ -88,12 +92,13 @@ def _parameters_of(config: PretrainConfig, task: Pretraining, mesh: Mesh) -> tup
             "config's model (there -> here):\n  " + "\n  ".join(lines) + "\n"
             "Set model.* as there (max_positions may be larger)"
         )
+    whole = define_model(dataclasses.replace(model, encoder=ours), _ANY)
     definition = task.on(config.model).definition
-    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
-    if longer:
-        definition = task.on(ours).definition
+    # Of the model as it is here, whose table of positions may be longer.
+    larger = define_model(dataclasses.replace(model, encoder=config.model), _ANY)
+    shardings = parameter_shardings(larger.shapes, larger.logical_axes, mesh)
     source = Path(config.init_from) / CHECKPOINTS_NAME
-    params = load_parameters(source, definition, shardings)
+    params = load_parameters(source, whole, shardings)
     if longer:
         params = params | {
             _POSITIONS: _repeated(params[_POSITIONS], config.model, shardings[_POSITIONS])
@@ -102,7 +107,16 @@ def _parameters_of(config: PretrainConfig, task: Pretraining, mesh: Mesh) -> tup
     if "none" not in (theirs, config.sentence_pairs) and theirs != config.sentence_pairs:
         params = {n: value for n, value in params.items() if not n.startswith(PAIRS_HEAD)}
         told += f"; its head of pairs tells {theirs}, ours is drawn anew"
-    return params, told
+    else:
+        told += _anew(definition.shapes.keys() - params.keys())
+    left = sorted(params.keys() - definition.shapes.keys())
+    if left:
+        told += f"; left out, of heads that are not trained here: {', '.join(left)}"
+    return {name: params[name] for name in params.keys() & definition.shapes.keys()}, told
+
+
+def _anew(names: Set[str]) -> str:
+    return f"; drawn anew, as it has none: {', '.join(sorted(names))}" if names else ""
 
 
 def _repeated(

@@ -196,8 +196,8 @@ class PretrainConfig:
         return result
 
     def evaluation_batch_size(self, phase: PhaseConfig) -> int:
-        """Sequences in an evaluation batch of `phase`."""
-        return self.evaluation.batch_size or phase.batch_size
+        """Sequences in an evaluation batch of `phase`; as many as a train step has at once."""
+        return self.evaluation.batch_size or phase.batch_size // self.accumulation_steps
 
     def max_predictions(self, phase: PhaseConfig) -> int:
         """Positions a sequence of `phase` is predicted at, at most."""

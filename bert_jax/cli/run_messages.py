@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from jax.sharding import Mesh
@@ -22,6 +23,7 @@ from bert_jax.training.sharding import undivided
 _MOST_PADDING = 1_023
 # Below this share of documents that can be paired, a run is told so.
 _FEW_PAIRED = 0.5
+_HELD_OUT = "heldout_fraction"
 
 
 def describe(
@@ -86,6 +88,27 @@ def few_pairs(config: PretrainConfig, corpora: list[PhaseCorpus]) -> list[str]:
     return lines
 
 
+def leaks(corpora: Sequence[PhaseCorpus]) -> list[str]:
+    """A line for each phase that may be judged on text which one before it was trained on."""
+    lines = []
+    told = [corpus for corpus in corpora if _HELD_OUT in corpus.train.manifest.options]
+    for number, corpus in enumerate(told):
+        share = _held_out_share(corpus)
+        least = min(told[:number], key=_held_out_share, default=corpus)
+        if share > _held_out_share(least):
+            lines.append(
+                f"NOTE       {corpus.name}: {share:.2%} of the documents of {corpus.config.corpus} "
+                f"are held out, {_held_out_share(least):.2%} of those of {least.config.corpus}: of "
+                f"what both have, {least.name} trains on some that {corpus.name} is judged on. "
+                "Prepare both with the same --held-out"
+            )
+    return lines
+
+
+def _held_out_share(corpus: PhaseCorpus) -> float:
+    return float(corpus.train.manifest.options[_HELD_OUT])
+
+
 def surplus_rows(words: int, vocab_size: int) -> list[str]:
     """A line where a token table has more rows than its tokenizer has words, beyond padding."""
     if vocab_size - words <= _MOST_PADDING:
@@ -108,7 +131,8 @@ def conclude(config: PretrainConfig, last: PhaseCorpus) -> list[str]:
     if not config.trains_masked_lm:
         return [f"curves: {work_dir / CURVES_NAME}"]
     loss = evaluations[-1]["mlm_loss"]
-    unigram = unigram_cross_entropy(last.train, last.held_out)
+    special_ids = last.tokenizer.special_ids
+    unigram = unigram_cross_entropy(last.train, last.held_out, special_ids)
     return [
         f"held-out MLM loss                    {loss:.3f} nats a token",
         f"unigram cross-entropy of that text   {unigram:.3f} nats a token (ignoring context)",

@@ -231,7 +231,7 @@ def open_sweep(config: FinetuneConfig, output: Path, grid: Grid, keep: Keep, com
         longer than a run.
     """
     if not config.evaluation_batch_size:  # the same for all runs: it is compiled once for all
-        largest = 4 * max(grid.batch_sizes)
+        largest = 4 * (max(grid.batch_sizes) // config.accumulation_steps)
         config = dataclasses.replace(config, evaluation_batch_size=largest)
     first = grid.runs[0]
     config = dataclasses.replace(config, batch_size=first.batch_size)

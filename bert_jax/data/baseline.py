@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bert_jax.data.corpus import Corpus
@@ -10,19 +12,27 @@ from bert_jax.data.corpus import Corpus
 MAX_RECORDS = 1 << 16
 
 
-def unigram_cross_entropy(train: Corpus, held_out: Corpus) -> float:
+def unigram_cross_entropy(
+    train: Corpus, held_out: Corpus, special_ids: Sequence[int] = ()
+) -> float:
     """Nats per token of the held-out split under the unigram frequencies of the training split.
 
     Counts are smoothed by adding one to every id of the vocabulary. A split of more than
     MAX_RECORDS records is represented by that many, evenly spaced. A masked-LM loss below this
     value has learned something of context.
 
+    special_ids: that are never predicted, [UNK] among them, and so not counted.
+
     Raises:
       ValueError: a split holds no record, or a shard cannot be read.
     """
     seen = token_counts(train) + 1.0
     met = token_counts(held_out)
-    return float(-(met @ np.log(seen / seen.sum())) / met.sum())
+    inside = [token_id for token_id in special_ids if token_id < len(seen)]
+    seen[inside] = met[inside] = 0.0
+    with np.errstate(divide="ignore"):
+        costs = np.where(met > 0, -np.log(seen / seen.sum()), 0.0)
+    return float((met @ costs) / max(met.sum(), 1.0))
 
 
 def token_counts(corpus: Corpus) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,8 @@ from bert_jax.data.letter_case import lowercases
 from bert_jax.data.pair_layout import USUAL_SEPARATORS, separators_between
 from bert_jax.data.pieces import continues_word, stands_in_text
 from bert_jax.data.special_tokens import SpecialTokens, special_tokens_of
-from bert_jax.data.text_offsets import without_spaces
+from bert_jax.data.spelled_specials import broken, unbroken
+from bert_jax.data.text_offsets import without_spaces, word_spans
 from bert_jax.data.tokenizer_files import Kind, kind_of, read_backend, write_backend
 
 
@@ -83,9 +84,10 @@ class Tokenizer:
         that one character was taken apart into (Hangul, where accents are stripped) share it.
         """
         encodings = self._encode(self._backend.encode_batch, texts, specials_as_text)
+        located = self._offsets(encodings, texts, specials_as_text)
         return [
-            LocatedTokens(np.array(encoding.ids, np.int32), self._offsets(encoding, text))
-            for encoding, text in zip(encodings, texts, strict=True)
+            LocatedTokens(np.array(encoding.ids, np.int32), offsets)
+            for encoding, offsets in zip(encodings, located, strict=True)
         ]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -105,15 +107,21 @@ class Tokenizer:
         a special token is text; characters that `encode_with_offsets` drops belong to no word.
         """
         encodings = self._encode(self._backend.encode_batch, texts, True)
+        located = self._offsets(encodings, texts, True)
         return [
-            _spans(encoding.word_ids, self._offsets(encoding, text))
-            for encoding, text in zip(encodings, texts, strict=True)
+            word_spans(encoding.word_ids, offsets)
+            for encoding, offsets in zip(encodings, located, strict=True)
         ]
 
-    def _offsets(self, encoding: Any, text: str) -> NDArray[np.int32]:
-        """[tokens, 2]; without the space before a word, which some files' tokens begin with."""
-        found = np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2)
-        return found if self.kind == "wordpiece" else without_spaces(found, text)
+    def _offsets(
+        self, encodings: Sequence[Any], texts: Sequence[str], specials_as_text: bool
+    ) -> Iterator[NDArray[np.int32]]:
+        """[tokens, 2] of each; without the space before a word, which some tokens begin with."""
+        for encoding, text in zip(encodings, texts, strict=True):
+            found = np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2)
+            if self.kind == "sentencepiece" and specials_as_text:
+                found = unbroken(found, text, self.specials.tokens)
+            yield found if self.kind == "wordpiece" else without_spaces(found, text)
 
     def normalize(self, text: str) -> str:
         """The text as it is looked up: cleaned and, if uncased, lower-cased without accents."""
@@ -123,6 +131,8 @@ class Tokenizer:
     def _encode(self, encode: Any, texts: Sequence[str], specials_as_text: bool) -> list[Any]:
         self._backend.encode_special_tokens = specials_as_text
         try:
+            if specials_as_text and self.kind == "sentencepiece":
+                texts = [broken(text, self.specials.tokens) for text in texts]
             return encode(list(texts), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
             self._name_unusable(texts)
@@ -286,13 +296,3 @@ class Tokenizer:
 
     def _state(self) -> dict[str, Any]:
         return json.loads(self._backend.to_str())
-
-
-def _spans(word_ids: Sequence[int], characters: NDArray[np.int32]) -> NDArray[np.int32]:
-    """From the first to the last character of the tokens of each word that has any."""
-    if not word_ids:
-        return np.empty((0, 2), np.int32)
-    firsts = np.flatnonzero(np.diff(np.array(word_ids, np.int32), prepend=-1))
-    ends = np.maximum.reduceat(characters[:, 1], firsts)
-    found = np.stack([characters[firsts, 0], ends], axis=1)
-    return found[found[:, 0] < found[:, 1]]

@@ -109,8 +109,8 @@ class FinetuneConfig:
 
     @property
     def rows_evaluated(self) -> int:
-        """Examples in a batch of evaluation."""
-        return self.evaluation_batch_size or 4 * self.batch_size
+        """Examples in a batch of evaluation: without gradients there is room for more of them."""
+        return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
 
     def intervals(self, steps_per_epoch: int) -> Intervals:
         """When the run reports and evaluates; it saves what it has evaluated, and its end."""

@@ -158,7 +158,8 @@ class ComputeConfig:
     dtype: of activations and matrix products; parameters, softmax, LayerNorm statistics and
       losses stay in float32. "auto" is bfloat16 on accelerators and float32 on CPU.
     attention: "auto" takes cuDNN's fused attention on a GPU in bfloat16 when
-      `attention_dropout` is 0 (cuDNN through JAX cannot draw dropout anew each step), else XLA.
+      `attention_dropout` is 0 (cuDNN through JAX cannot draw dropout anew each step) and heads
+      have a size that it computes (a multiple of 8, at most 128), else XLA.
     remat: what the backward pass computes again instead of keeping: "none"; "dots" keeps the
       results of matrix products with parameters; "layer" keeps only each layer's input.
     scan_layers: one compiled layer looped over (compiles faster) instead of unrolled (runs
@@ -186,11 +187,17 @@ class ComputeConfig:
             dtype = "float32" if platform == "cpu" else "bfloat16"
         attention = self.attention
         if attention == "auto":
-            fused = platform == "gpu" and dtype == "bfloat16" and config.attention_dropout == 0.0
+            able = config.attention_dropout == 0.0 and _fits_cudnn(config.head_dim)
+            fused = platform == "gpu" and dtype == "bfloat16" and able
             attention = "cudnn" if fused else "xla"
         if attention == "cudnn":
             _check_cudnn(platform, dtype, config)
         return dataclasses.replace(self, dtype=dtype, attention=attention)
+
+
+def _fits_cudnn(head_dim: int) -> bool:
+    """Whether cuDNN computes heads of this size on every GPU that has bfloat16."""
+    return head_dim % 8 == 0 and head_dim <= 128
 
 
 def _check_cudnn(platform: str, dtype: str, config: EncoderConfig) -> None:
@@ -211,4 +218,10 @@ def _check_cudnn(platform: str, dtype: str, config: EncoderConfig) -> None:
         f"{config.attention_dropout}: its dropout seed is fixed at compile time, so every step "
         "would drop the same attention weights. Set model.attention_dropout=0 or "
         "compute.attention='xla'",
+    )
+    _require(
+        _fits_cudnn(config.head_dim),
+        "compute.attention='cudnn' computes heads of a multiple of 8, at most 128; hidden_dim="
+        f"{config.hidden_dim} and num_heads={config.num_heads} make heads of {config.head_dim}: "
+        "set compute.attention='xla' (or 'auto')",
     )

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from bert_jax.cli.config import load_config
-from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.cli.run_config import EvaluationConfig, PhaseConfig, PretrainConfig
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
@@ -177,3 +177,12 @@ def test_phases_run_in_the_order_of_their_numbers() -> None:
 def test_a_run_that_makes_no_sense_is_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**changes)
+
+
+def test_evaluation_takes_as_many_rows_at_once_as_training() -> None:
+    """Of what training splits to fit, a whole batch would not fit evaluation either."""
+    run = config(accumulation_steps=4)
+    (phase,) = run.phases.values()
+    assert run.evaluation_batch_size(phase) == phase.batch_size // 4
+    run = config(accumulation_steps=4, evaluation=EvaluationConfig(batch_size=24))
+    assert run.evaluation_batch_size(phase) == 24

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from bert_jax.cli.run_messages import few_pairs, surplus_rows
+from bert_jax.cli.run_messages import few_pairs, leaks, surplus_rows
 
 
 def test_a_table_much_larger_than_its_vocabulary_is_pointed_out() -> None:
@@ -44,3 +44,19 @@ def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
     (line,) = few_pairs(config("sentence_order"), short)
     assert "phase1: rows of 32 tokens, where a sentence has 30 in the mean" in line
     assert few_pairs(config("next_sentence"), short) == []
+
+
+def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:
+    def corpus(name: str, share: float) -> Any:
+        train = SimpleNamespace(manifest=SimpleNamespace(options={"heldout_fraction": share}))
+        return SimpleNamespace(name=name, train=train, config=SimpleNamespace(corpus=f"c/{name}"))
+
+    first, same, less, more = (
+        corpus("phase1", 0.01), corpus("phase2", 0.01), corpus("phase3", 0.005),
+        corpus("phase4", 0.05),
+    )  # fmt: skip
+    assert leaks([first]) == leaks([first, same]) == leaks([first, less]) == []
+    (line,) = leaks([first, same, more])
+    assert "phase4: 5.00% of the documents of c/phase4 are held out, 1.00% of those of" in line
+    assert "phase1 trains on some that phase4 is judged on" in line
+    assert len(leaks([first, less, same, more])) == 2

@@ -158,6 +158,14 @@ def test_cudnn_says_what_it_cannot_do(
     assert "compute.attention='xla'" in str(error.value)
 
 
+@pytest.mark.parametrize(("hidden_dim", "num_heads"), [(312, 12), (512, 2)])
+def test_heads_that_cudnn_does_not_compute_are_left_to_xla(hidden_dim: int, num_heads: int) -> None:
+    config = EncoderConfig(hidden_dim=hidden_dim, num_heads=num_heads, attention_dropout=0.0)
+    assert ComputeConfig().resolve("gpu", config).attention == "xla"
+    with pytest.raises(ValueError, match=f"make heads of {hidden_dim // num_heads}: set"):
+        ComputeConfig(attention="cudnn").resolve("gpu", config)
+
+
 def test_an_unresolved_config_is_refused_where_it_would_matter() -> None:
     with pytest.raises(ValueError, match=re.escape("call ComputeConfig.resolve")):
         compute_dtype(ComputeConfig())

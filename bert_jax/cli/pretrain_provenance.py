@@ -1,0 +1,98 @@
+"""What a pretraining run puts beside its checkpoints, and what it leaves alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_jax.cli.config import RESOLVED_NAME
+from bert_jax.cli.config_history import keep_config
+from bert_jax.cli.phases import PhaseCorpus
+from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.data.manifest import MANIFEST, TOKENIZER
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.work_dir import MODEL_NAME, PAIRS, TOKENIZER_NAME, write_model
+
+
+def check_work_dir(work_dir: Path, corpora: Sequence[PhaseCorpus], *, begun: bool) -> None:
+    """Refuses a directory that holds what is not a run's.
+
+    begun: whether there is a checkpoint in it.
+
+    Raises:
+      ValueError: it is a corpus of the run, or has a config or a tokenizer of somebody else's in
+        the places of the run's own.
+    """
+    for corpus in corpora:
+        if Path(corpus.config.corpus).resolve() == work_dir.resolve():
+            raise ValueError(
+                f"work_dir={work_dir} is the corpus of phase {corpus.name}, whose tokenizer the "
+                "run would write its own over: choose a directory of its own"
+            )
+    if begun or (work_dir / MODEL_NAME).is_file():
+        return
+    if (work_dir / RESOLVED_NAME).is_file():
+        raise ValueError(
+            f"work_dir={work_dir} has a {RESOLVED_NAME}, which no pretraining run wrote (there is "
+            f"no {MODEL_NAME}), and would lose it: choose another directory"
+        )
+    if (work_dir / TOKENIZER_NAME).exists() and not _is(work_dir, corpora[0].tokenizer):
+        raise ValueError(
+            f"work_dir={work_dir} has another tokenizer in it than {corpora[0].config.corpus} was "
+            "prepared with, and would lose it: choose another directory"
+        )
+
+
+def forget_provenance(work_dir: Path, tokenizer: Tokenizer) -> None:
+    """Removes what a start that was killed before its first checkpoint left of its corpora.
+
+    Nothing binds the next start to them; from the first checkpoint on, the run's identity does.
+
+    tokenizer: the run's. The same one stays as it is: it may be whose the corpus was prepared with.
+    """
+    if not (work_dir / MODEL_NAME).is_file():
+        return
+    if not _is(work_dir, tokenizer):
+        shutil.rmtree(work_dir / TOKENIZER_NAME, ignore_errors=True)
+    for manifest in work_dir.glob("manifest-*.json"):
+        manifest.unlink()
+
+
+def write_provenance(
+    work_dir: Path, config: PretrainConfig, corpora: Sequence[PhaseCorpus], saved: int
+) -> None:
+    """Puts config, tokenizer and manifests beside the checkpoints: a work directory is whole."""
+    origin = {"command": "bert-jax pretrain", PAIRS: config.sentence_pairs}
+    # First: it says whose the rest is.
+    write_model(config.model_config(), origin, work_dir, tokenizer=corpora[0].tokenizer)
+    for line in keep_config(config, work_dir, saved, finished=saved >= config.total_steps):
+        print(line, flush=True)
+    _copy(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
+    for corpus in corpora:
+        source = corpus.train.directory / MANIFEST
+        _copy(source, work_dir / f"manifest-{corpus.name}.json")
+
+
+def _is(work_dir: Path, tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer in a directory is this one."""
+    try:
+        return Tokenizer.load(work_dir / TOKENIZER_NAME).fingerprint == tokenizer.fingerprint
+    except ValueError:
+        return False
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copies a file or directory under a temporary name, then renames it; once is enough.
+
+    A run goes on only with the corpora it began with, so what is there is what would be copied.
+    """
+    if target.exists():
+        return
+    temporary = target.with_name(target.name + ".tmp")
+    if source.is_dir():
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(source, temporary)
+    else:
+        shutil.copyfile(source, temporary)
+    temporary.rename(target)
