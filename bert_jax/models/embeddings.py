@@ -62,6 +62,32 @@ def _look_up_backward(
 look_up.defvjp(_look_up_forward, _look_up_backward)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def spread(rows: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Float32 `rows`, whose shape ends `shape`, rounded to `dtype` all over a batch of `shape`.
+
+    Their gradient is added up in float32, as that of `look_up`: XLA has GPUs add bfloat16 as it is
+    asked to, and a batch has millions of tokens of the one segment that RoBERTa knows.
+    """
+    return jnp.broadcast_to(rows.astype(dtype), shape)
+
+
+def _spread_forward(
+    rows: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype
+) -> tuple[jax.Array, jax.Array]:
+    return spread(rows, shape, dtype), rows
+
+
+def _spread_backward(
+    shape: tuple[int, ...], dtype: jnp.dtype, rows: jax.Array, cotangent: jax.Array
+) -> tuple[jax.Array]:
+    leading = range(cotangent.ndim - rows.ndim)
+    return (jnp.sum(cotangent, axis=tuple(leading), dtype=jnp.float32),)
+
+
+spread.defvjp(_spread_forward, _spread_backward)
+
+
 @jax.custom_vjp
 def select_segments(table: jax.Array, segment_ids: jax.Array) -> jax.Array:
     """The rows of a `table` [segments, dim] of few rows at `segment_ids`: [..., dim].
@@ -151,7 +177,7 @@ class Embeddings(nnx.Module):
           ValueError: the sequence is longer than the position table.
         """
         x = look_up(self.token[...], token_ids, self.dtype)
-        x = x + self._positions(position_ids, token_ids.shape[1])
+        x = x + self._positions(position_ids, token_ids.shape)
         if self.config.num_segments:
             x = x + self._segments(segment_ids, token_ids.shape)
         x = dropout(self.norm(x), self.config.hidden_dropout, dropout_key)
@@ -171,7 +197,8 @@ class Embeddings(nnx.Module):
         # embedded batch between devices, which is larger than the table.
         return gather(self.token[...].astype(self.dtype), _USED, _KEPT)
 
-    def _positions(self, position_ids: jax.Array | None, length: int) -> jax.Array:
+    def _positions(self, position_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
+        length = shape[1]
         if length > self.config.max_positions:
             raise ValueError(
                 f"sequences of {length} tokens, but model.max_positions={self.config.max_positions}"
@@ -182,16 +209,17 @@ class Embeddings(nnx.Module):
         else:
             fixed = sinusoidal_positions(self.config.max_positions, self.config.table_dim)
             table = jnp.asarray(fixed, dtype=jnp.float32)
-        table = table[:length].astype(self.dtype)
+        table = table[:length]
         if position_ids is None:
-            return table[None]
+            return spread(table, (*shape, table.shape[1]), self.dtype)
+        table = table.astype(self.dtype)
         # A product, not a gather: its gradient would scatter a whole batch into `length` rows.
         one_hot = jax.nn.one_hot(position_ids, length, dtype=self.dtype)
         # HIGHEST, as in `select_rows`: a float32 table is looked up exactly.
         return jnp.einsum("blp,pd->bld", one_hot, table, precision=jax.lax.Precision.HIGHEST)
 
     def _segments(self, segment_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
-        table = self.segment[...].astype(self.dtype)
+        table = self.segment[...]
         if segment_ids is None or len(table) == 1:
-            return jnp.broadcast_to(table[0], (*shape, table.shape[1]))
-        return select_segments(table, segment_ids)
+            return spread(table[0], (*shape, table.shape[1]), self.dtype)
+        return select_segments(table.astype(self.dtype), segment_ids)

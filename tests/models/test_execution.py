@@ -185,6 +185,32 @@ def test_bfloat16_computes_what_the_contract_says(params: Parameters, batch: Bat
     assert {leaf.dtype for leaf in grads.values()} == {jnp.dtype("float32")}
 
 
+@pytest.mark.parametrize("num_segments", [1, 2])
+@pytest.mark.parametrize("packed", [True, False])
+def test_no_gradient_is_added_up_in_bfloat16(num_segments: int, packed: bool, batch: Batch) -> None:
+    config = dataclasses.replace(CONFIG, num_segments=num_segments)
+    compute = ComputeConfig(dtype="bfloat16", attention="xla")
+    definition = define(partial(Embeddings, config, compute))
+    params = jax.eval_shape(definition.init, jax.random.key(0))
+    positions = batch["position_ids"] if packed else None
+    segments = batch["segment_ids"] if packed else None
+
+    def loss(params: Parameters) -> jax.Array:
+        x = definition.module(params)(batch["token_ids"], segments, positions, None)
+        return jnp.sum(x.astype(jnp.float32) ** 2)
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(params).jaxpr
+    names = ("reduce_sum", "scatter-add")
+    summed = {
+        str(variable.aval.dtype)
+        for equation in equations(jaxpr)
+        if equation.primitive.name in names
+        for variable in equation.invars
+        if not str(variable.aval.dtype).startswith(("int", "uint"))
+    }
+    assert summed == {"float32"}
+
+
 def test_bfloat16_is_near_float32(params: Parameters, batch: Batch, plain: Any) -> None:
     compute = ComputeConfig(dtype="bfloat16", attention="xla")
     (loss, _), grads = jax.device_get(value_and_grad(compute)(params, batch, jax.random.key(2)))
