@@ -165,6 +165,7 @@ def make_phase(
         ExampleSource(corpus.held_out, vocabulary, examples),
         batch_size=evaluation_size,
         local_rows=local_rows(mesh, evaluation_size),
+        max_records=config.evaluation.max_records,
     )
     return Phase(
         name=corpus.name,

@@ -56,15 +56,18 @@ class PhaseConfig:
 class EvaluationConfig:
     """every_steps: between evaluations on the held-out split (and one at the end).
 
-    batch_size: sequences a batch; 0 takes the phase's batch_size.
+    batch_size: sequences a batch; 0 takes what a train step has at once: the phase's batch_size
+      over accumulation_steps. max_records: that are scored, the same every time, drawn at random
+      from a large split; 0 takes all.
     """
 
     every_steps: int = 1_000
     batch_size: int = 0
+    max_records: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, "evaluation.", every_steps=self.every_steps)
-        _at_least(0, "evaluation.", batch_size=self.batch_size)
+        _at_least(0, "evaluation.", batch_size=self.batch_size, max_records=self.max_records)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ class BatchSource:
 class EvaluationSource:
     """The batches of one pass over a split: every record once, as examples of epoch 0.
 
-    The rows beyond the last record are padding with zero weights.
+    The rows beyond the last record are padding with zero weights. A pass over `max_records` takes
+    the first of epoch 0, whose order is random and always the same; 0 takes all.
     """
 
     def __init__(
@@ -103,9 +104,11 @@ class EvaluationSource:
         *,
         batch_size: int,
         local_rows: NDArray[np.int64] | None = None,
+        max_records: int = 0,
     ):
         """Describes one pass in batches of `batch_size` rows; the rest is as in `BatchSource`."""
-        num_steps = -(-len(examples) // batch_size)
+        self._num_records = min(len(examples), max_records or len(examples))
+        num_steps = -(-self._num_records // batch_size)
         self._batches = BatchSource(
             examples,
             batch_size=batch_size,
@@ -122,7 +125,7 @@ class EvaluationSource:
             raise IndexError(f"batch {step} of {len(self)}")
         examples = self._batches.examples
         place = int(step) * self._batches.batch_size + self._batches.local_rows
-        indices = place[place < len(examples)]
+        indices = place[place < self._num_records]
         parts = [examples.padding(len(place) - len(indices))]
         if len(indices):
             parts.insert(0, examples.examples(0, indices))

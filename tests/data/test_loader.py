@@ -205,6 +205,23 @@ def test_evaluation_sees_every_record_once(prepared, batch_size, process_count):
         shares[0][len(shares[0])]
 
 
+@pytest.mark.parametrize("limit", [1, 9, 10_000])
+def test_evaluation_of_some_records_sees_the_first_of_its_order(prepared, limit):
+    corpus = Corpus(prepared, "heldout")
+    examples = ExampleSource(
+        corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=9, sentence_pairs="none")
+    )
+    some = EvaluationSource(examples, batch_size=4, max_records=limit)
+    size = min(limit, len(corpus))
+    assert len(some) == -(-size // 4)
+    batch = stacked([some[step] for step in range(len(some))])
+    assert_equal(
+        {name: array[:size] for name, array in batch.items()},
+        examples.examples(0, np.arange(size)),
+    )
+    assert not batch["masked_weights"][size:].any()
+
+
 def test_numbers_that_make_no_sense_are_refused(examples, source):
     for rows in ([], [-1, 0], [3, BATCH_SIZE], [1, 1], [2, 1]):
         with pytest.raises(ValueError, match="expected ascending rows of a batch of 12"):
