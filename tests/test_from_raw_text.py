@@ -182,16 +182,14 @@ def test_what_is_not_a_runs_own_stays(bert_jax_here, trained, tmp_path):
     theirs.mkdir()
     (theirs / "config.json").write_text("{}")
     refused = run(theirs)
-    assert (
-        refused.code == 2 and "has a config.json, which no pretraining run wrote" in refused.errors
-    )
+    assert refused.code == 2 and "has a config.json, which no run wrote" in refused.errors
     assert (theirs / "config.json").read_text() == "{}"
 
     other = tmp_path / "other"
     shutil.copytree(trained.corpus / "tokenizer", other / "tokenizer")
     exchange_tokenizer(other / "tokenizer")
     refused = run(other)
-    assert refused.code == 2 and "has another tokenizer in it than" in refused.errors
+    assert refused.code == 2 and "has another tokenizer in it than the run's" in refused.errors
 
     # The one that the corpus was prepared with stays as it lies there, with all its files.
     mine = tmp_path / "mine"

@@ -26,6 +26,7 @@ from bert_jax.cli.finetune_start import (
     open_source,
 )
 from bert_jax.cli.finetune_usage import describe_model
+from bert_jax.cli.work_dir_claim import check_claimable
 from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
 from bert_jax.data.loader import Loader
 from bert_jax.data.tokenizer import Tokenizer
@@ -140,6 +141,8 @@ class FinetuneRun:
         checkpointer = closing.enter_context(
             Checkpointer(directory, kept, identity(self), intervals.evaluates)
         )
+        begun = checkpointer.latest_step() is not None
+        check_claimable(self.work_dir, self.tokenizer, begun=begun)
         state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0
         early = EarlyStopping(self.best_metric, config.patience, lower)
@@ -265,10 +268,11 @@ class FinetuneRun:
         return reporter
 
     def _write_provenance(self, start: int, concluded: bool) -> None:
+        if not concluded:
+            self._write_model(None)  # also of a run that ended: another may do better from here on
         for line in changes(keep_config(self.config, self.work_dir, start, finished=concluded)):
             print(line, flush=True)
         if not concluded:
-            self._write_model(None)  # also of a run that ended: another may do better from here on
             self.tokenizer.save(self.work_dir / TOKENIZER_NAME)
 
     def _write_model(self, best_step: int | None) -> None:

@@ -35,9 +35,7 @@ from bert_jax.cli.run_messages import conclude, describe, few_pairs, leaks, surp
 from bert_jax.cli.teacher import step_flops, tasks_of
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.conversion import to_plain
-from bert_jax.inference.work_dir import (
-    CHECKPOINTS_NAME,
-)
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME
 from bert_jax.models.config import ComputeConfig
 from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer, saved_run

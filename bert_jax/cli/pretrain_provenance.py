@@ -6,42 +6,24 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.cli.config import RESOLVED_NAME
 from bert_jax.cli.config_history import keep_config
 from bert_jax.cli.phases import PhaseCorpus
 from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.cli.work_dir_claim import check_claimable, holds
 from bert_jax.data.manifest import MANIFEST, TOKENIZER
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.work_dir import MODEL_NAME, PAIRS, TOKENIZER_NAME, write_model
 
 
 def check_work_dir(work_dir: Path, corpora: Sequence[PhaseCorpus], *, begun: bool) -> None:
-    """Refuses a directory that holds what is not a run's.
-
-    begun: whether there is a checkpoint in it.
-
-    Raises:
-      ValueError: it is a corpus of the run, or has a config or a tokenizer of somebody else's in
-        the places of the run's own.
-    """
+    """Refuses a directory that is a corpus of the run, or as `check_claimable`."""
     for corpus in corpora:
         if Path(corpus.config.corpus).resolve() == work_dir.resolve():
             raise ValueError(
                 f"work_dir={work_dir} is the corpus of phase {corpus.name}, whose tokenizer the "
                 "run would write its own over: choose a directory of its own"
             )
-    if begun or (work_dir / MODEL_NAME).is_file():
-        return
-    if (work_dir / RESOLVED_NAME).is_file():
-        raise ValueError(
-            f"work_dir={work_dir} has a {RESOLVED_NAME}, which no pretraining run wrote (there is "
-            f"no {MODEL_NAME}), and would lose it: choose another directory"
-        )
-    if (work_dir / TOKENIZER_NAME).exists() and not _is(work_dir, corpora[0].tokenizer):
-        raise ValueError(
-            f"work_dir={work_dir} has another tokenizer in it than {corpora[0].config.corpus} was "
-            "prepared with, and would lose it: choose another directory"
-        )
+    check_claimable(work_dir, corpora[0].tokenizer, begun=begun)
 
 
 def forget_provenance(work_dir: Path, tokenizer: Tokenizer) -> None:
@@ -53,7 +35,7 @@ def forget_provenance(work_dir: Path, tokenizer: Tokenizer) -> None:
     """
     if not (work_dir / MODEL_NAME).is_file():
         return
-    if not _is(work_dir, tokenizer):
+    if not holds(work_dir, tokenizer):
         shutil.rmtree(work_dir / TOKENIZER_NAME, ignore_errors=True)
     for manifest in work_dir.glob("manifest-*.json"):
         manifest.unlink()
@@ -72,14 +54,6 @@ def write_provenance(
     for corpus in corpora:
         source = corpus.train.directory / MANIFEST
         _copy(source, work_dir / f"manifest-{corpus.name}.json")
-
-
-def _is(work_dir: Path, tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer in a directory is this one."""
-    try:
-        return Tokenizer.load(work_dir / TOKENIZER_NAME).fingerprint == tokenizer.fingerprint
-    except ValueError:
-        return False
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Set
 from pathlib import Path
 
 import jax
@@ -103,20 +102,19 @@ def _parameters_of(config: PretrainConfig, task: Pretraining, mesh: Mesh) -> tup
         params = params | {
             _POSITIONS: _repeated(params[_POSITIONS], config.model, shardings[_POSITIONS])
         }
+    known: set[str] = set()
     theirs = origin.get(PAIRS, config.sentence_pairs)
     if "none" not in (theirs, config.sentence_pairs) and theirs != config.sentence_pairs:
         params = {n: value for n, value in params.items() if not n.startswith(PAIRS_HEAD)}
         told += f"; its head of pairs tells {theirs}, ours is drawn anew"
-    else:
-        told += _anew(definition.shapes.keys() - params.keys())
+        known = {name for name in definition.shapes if name.startswith(PAIRS_HEAD)}
+    fresh = sorted(definition.shapes.keys() - params.keys() - known)
+    if fresh:
+        told += f"; drawn anew, as it has none: {', '.join(fresh)}"
     left = sorted(params.keys() - definition.shapes.keys())
     if left:
         told += f"; left out, of heads that are not trained here: {', '.join(left)}"
     return {name: params[name] for name in params.keys() & definition.shapes.keys()}, told
-
-
-def _anew(names: Set[str]) -> str:
-    return f"; drawn anew, as it has none: {', '.join(sorted(names))}" if names else ""
 
 
 def _repeated(

@@ -66,8 +66,8 @@ look_up.defvjp(_look_up_forward, _look_up_backward)
 def spread(rows: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """Float32 `rows`, whose shape ends `shape`, rounded to `dtype` all over a batch of `shape`.
 
-    Their gradient is added up in float32, as that of `look_up`: XLA has GPUs add bfloat16 as it is
-    asked to, and a batch has millions of tokens of the one segment that RoBERTa knows.
+    Their gradient is added up in float32, as that of `look_up`: a large batch has millions of
+    tokens of the one segment that RoBERTa knows, and bfloat16 has eight bits for their sum.
     """
     return jnp.broadcast_to(rows.astype(dtype), shape)
 
