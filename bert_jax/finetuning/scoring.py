@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -26,7 +26,7 @@ from bert_jax.finetuning.task_data import ExampleSet, Logits, TaskData
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.classifier_task import INPUTS, ClassifierTask
 from bert_jax.tasks.protocol import Metrics
-from bert_jax.training.evaluation import MetricTotals
+from bert_jax.training.evaluation import MetricTotals, to_the_end
 from bert_jax.training.sharding import batch_extent, local_rows, to_global
 from bert_jax.training.step import MetricsStep, PredictionStep
 
@@ -66,10 +66,15 @@ class Scorer:
             )
         return logits, loss
 
-    def logits(self, params: Parameters, features: Features) -> tuple[Logits, dict[str, float]]:
+    def logits(
+        self,
+        params: Parameters,
+        features: Features,
+        after_batch: Callable[[], None] = to_the_end,
+    ) -> tuple[Logits, dict[str, float]]:
         """[examples, ...] or [tokens, ...] logits, and the loss where the examples have targets.
 
-        The same on every process.
+        The same on every process. after_batch: as of `bert_jax.training.evaluation.evaluate`.
         """
         lengths = self._lengths(features)
         plan = InOrder(features.lengths, lengths, self._batch_sizes(features, lengths))
@@ -85,6 +90,7 @@ class Scorer:
                 if pending is not None:
                     self._take(pending, plan, gathered, totals)
                 pending = number, *found
+                after_batch()
         assert pending is not None
         self._take(pending, plan, gathered, totals)
         means = totals.means()
@@ -159,11 +165,11 @@ class Judge:
     scorer: Scorer
     data: TaskData
 
-    def __call__(self, params: Parameters) -> dict[str, float]:
+    def __call__(self, params: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
         """The metrics and the loss of each set, under `TaskData.metric_of`'s names."""
         found: dict[str, float] = {}
         for name, examples in self.data.validation.items():
-            logits, loss = self.scorer.logits(params, examples.features)
+            logits, loss = self.scorer.logits(params, examples.features, after_batch)
             if not np.isfinite(logits).all():  # what diverged has no answers to be scored
                 return {self.data.metric_of(name, LOSS): math.nan}
             scores = examples.scores(logits) | loss

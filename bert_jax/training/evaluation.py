@@ -37,13 +37,19 @@ class MetricTotals:
         return {name: total for name, (total, _) in self._totals.items()}
 
 
+def to_the_end() -> None:
+    """What is called after a batch of what nothing ends."""
+
+
 def evaluate(
     step: Callable[[Parameters, Mapping[str, jax.Array]], Metrics],
     params: Parameters,
     batches: Iterable[Mapping[str, jax.Array]],
+    after_batch: Callable[[], None] = to_the_end,
 ) -> dict[str, float]:
     """Means over all `batches`, each example counted once whatever the batch size.
 
+    after_batch: called after every batch; what it raises ends the evaluation.
     Adds `mlm_perplexity`, the exponential of `mlm_loss`, where there is such a metric.
 
     Raises:
@@ -57,6 +63,7 @@ def evaluate(
         if pending is not None:
             totals.add(pending)
         pending = metrics
+        after_batch()
     if pending is None:
         raise ValueError("nothing to evaluate on: the held-out split is empty")
     totals.add(pending)
@@ -80,8 +87,8 @@ class HeldOutMetrics:
     batch_size: int
     batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]
 
-    def __call__(self, params: Parameters) -> dict[str, float]:
-        """Runs over the split once."""
+    def __call__(self, params: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
+        """Runs over the split once, as `evaluate`."""
         rows = local_rows(self.mesh, self.batch_size)
         batches = (to_global(b, self.mesh, rows, self.batch_size) for b in self.batches())
-        return evaluate(self.step, params, batches)
+        return evaluate(self.step, params, batches, after_batch)

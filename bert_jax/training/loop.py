@@ -32,13 +32,18 @@ class TrainingDiverged(ValueError):
     """A metric is no longer a finite number."""
 
 
+class ToldToStop(Exception):
+    """A run was told to stop in the middle of an evaluation."""
+
+
 @dataclass(frozen=True)
 class Phase:
     """A stretch of a run on one kind of batches.
 
     first_step: of the run. batches: from a step of the phase on, this process's rows of each
     batch, in a context that ends with the phase. evaluate: parameters to metrics on data that is
-    not trained on; the same on every process. flops: model FLOPs of a step on a batch.
+    not trained on; the same on every process. It calls what it is given after every batch, which
+    may raise to end it. flops: model FLOPs of a step on a batch.
     """
 
     name: str
@@ -46,7 +51,7 @@ class Phase:
     num_steps: int
     batch_size: int
     batches: Callable[[int], AbstractContextManager[Iterator[HostBatch]]]
-    evaluate: Callable[[Parameters], Mapping[str, float]]
+    evaluate: Callable[[Parameters, Callable[[], None]], Mapping[str, float]]
     flops: Callable[[HostBatch], float]
 
     @property
@@ -128,7 +133,10 @@ class Trainer:
         total = phases[-1].end
         if self._evaluation_missed(step, total):
             phase = next(phase for phase in phases if step <= phase.end)
-            self._evaluate(state, step, phase)
+            try:
+                self._evaluate(state, step, phase, stoppable=True)
+            except ToldToStop:
+                return state, False
         if self.early and self.early.enough:
             return state, True
         self._window = _Window(step, began=time.perf_counter())
@@ -173,15 +181,28 @@ class Trainer:
         # A state whose metrics are not finite must never be saved; and what was gathered is told
         # before a save, so that a run resumed from it tells the same from there on.
         self._report_pending(tell=saving)
-        began = time.perf_counter()
-        metrics = self._evaluate(state, step, phase) if evaluating else None
+        began, metrics = time.perf_counter(), None
+        if evaluating:
+            try:
+                metrics = self._evaluate(state, step, phase, stoppable=not last)
+            except ToldToStop:
+                saving = stopping = True
+                self._report_pending(tell=True)
         if saving:
             self.checkpointer.save(state, metrics)
         self._window.excluded_seconds += time.perf_counter() - began
         return stopping
 
-    def _evaluate(self, state: TrainState, step: int, phase: Phase) -> dict[str, float]:
-        metrics = dict(phase.evaluate(state.params))
+    def _evaluate(
+        self, state: TrainState, step: int, phase: Phase, *, stoppable: bool
+    ) -> dict[str, float]:
+        """Not stoppable is the last: saved without it, a run would be finished and never judged."""
+
+        def after_batch() -> None:
+            if stoppable and self.stop.stop_now():
+                raise ToldToStop
+
+        metrics = dict(phase.evaluate(state.params, after_batch))
         _require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)

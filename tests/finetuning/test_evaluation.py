@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.finetuning.features import Features
+from bert_jax.finetuning.task_data import TaskData
 from bert_jax.inference.work_dir import read_model
 from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.entity_scores import entity_counts
@@ -45,6 +46,24 @@ def test_any_batch_size_gives_the_same(whole, evaluated, tmp_path, size):
     found = found["sets"]["validation"]
     assert found["examples"] == 21  # no multiple of either
     assert found["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
+
+
+def test_what_is_asked_after_a_batch_may_end_the_evaluation(whole):
+    from bert_jax.cli.evaluate_run import open_evaluation
+    from bert_jax.finetuning.scoring import Judge
+
+    class Enough(Exception):
+        pass
+
+    evaluation = open_evaluation(whole, None, None)
+
+    def after_batch():
+        raise Enough
+
+    head = evaluation.scorer.task.config.head
+    judge = Judge(evaluation.scorer, TaskData(head, None, evaluation.sets, {}, "accuracy"))
+    with pytest.raises(Enough):
+        judge(evaluation.params, after_batch)
 
 
 def test_one_device_gives_what_eight_give(whole, bert_jax, tmp_path):

@@ -23,25 +23,30 @@ def assert_same_state(found: TrainState, expected: TrainState) -> None:
 
 @dataclass
 class StopAt:
-    """Asked once a step, of a run that begins at 0."""
+    """Told to stop before the question is asked: once a step, and after either evaluated batch."""
 
-    step: int
+    question: int
     asked: int = 0
 
     def stop_now(self) -> bool:
         self.asked += 1
-        return self.asked >= self.step
+        return self.asked >= self.question
 
 
-@pytest.mark.parametrize("stop_at", [1, 4, 5, 6, 9])
+# Questions 6 and 7 are those of the evaluation after five steps.
+@pytest.mark.parametrize(
+    ("question", "stopped_after"), [(1, 1), (4, 4), (5, 5), (6, 5), (7, 5), (8, 6), (11, 9)]
+)
 def test_a_stopped_run_goes_on_as_if_nothing_happened(
-    bench: Any, whole: Any, tmp_path: Path, stop_at: int
+    bench: Any, whole: Any, tmp_path: Path, question: int, stopped_after: int
 ) -> None:
     recorder = bench.recorder()
-    state, finished = bench.run(tmp_path, recorder, stop=StopAt(stop_at))
-    assert not finished
-    assert int(state.step) == stop_at
-    assert list(recorder.losses) == list(range(1, stop_at + 1))
+    stop = StopAt(question)
+    state, finished = bench.run(tmp_path, recorder, stop=stop)
+    assert not finished and stop.asked == question
+    assert int(state.step) == stopped_after
+    assert list(recorder.losses) == list(range(1, stopped_after + 1))
+    assert list(recorder.held_out) == ([5] if stopped_after > 5 else [])
     state, finished = bench.run(tmp_path, recorder)
     assert finished
     expected_state, expected = whole
@@ -68,8 +73,13 @@ class KillAt(StopAt):
 
 @pytest.mark.parametrize(
     ("stop", "ended", "evaluated"),
-    [(StopAt(4), None, [4, 8, 10]), (KillAt(6), Killed, [8, 10])],
-    ids=["stopped before", "killed after"],
+    [
+        (StopAt(4), None, [4, 8, 10]),
+        (StopAt(6), None, [4, 8, 10]),
+        (KillAt(6), Killed, [4, 8, 10]),
+        (KillAt(8), Killed, [8, 10]),
+    ],
+    ids=["stopped before", "stopped during", "killed during", "killed after"],
 )
 def test_an_evaluation_is_made_up_for_where_it_was_missed(
     bench: Any, tmp_path: Path, stop: StopAt, ended: Any, evaluated: list[int]
@@ -78,7 +88,10 @@ def test_an_evaluation_is_made_up_for_where_it_was_missed(
     recorder = bench.recorder()
     with pytest.raises(ended) if ended else nullcontext():
         bench.run(tmp_path, recorder, intervals=both, stop=stop)
-    assert list(recorder.held_out) == ([4] if ended else [])
+    assert list(recorder.held_out) == ([] if 4 in evaluated else [4])
+    if 4 in evaluated:  # told to stop once more, while it is made up for
+        _, finished = bench.run(tmp_path, recorder, intervals=both, stop=StopAt(1))
+        assert not finished and not recorder.held_out and max(recorder.losses) == 4
     again = bench.recorder()
     bench.run(tmp_path, again, intervals=both)
     assert [step for what, step in again.events if what == "evaluate"] == evaluated
@@ -87,7 +100,7 @@ def test_an_evaluation_is_made_up_for_where_it_was_missed(
 def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_path: Path) -> None:
     recorder = bench.recorder()
     with pytest.raises(Killed):
-        bench.run(tmp_path, recorder, stop=KillAt(7))
+        bench.run(tmp_path, recorder, stop=KillAt(9))
     assert max(recorder.losses) == 6
     again = bench.recorder()
     state, finished = bench.run(tmp_path, again)
