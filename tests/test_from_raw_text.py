@@ -14,7 +14,9 @@ import pytest
 import transformers
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.inference.work_dir import load_trained
+from bert_jax.inference.work_dir import load_model_parameters, load_trained, read_model
+from bert_jax.models.config import ComputeConfig
+from bert_jax.training.checkpoint import whole_steps
 from bert_jax.training.metrics_log import read_metrics
 
 # MLM and pairs are both learned in 600 steps: weights begin ten times larger than in BERT, whose
@@ -200,6 +202,61 @@ def test_what_is_not_a_runs_own_stays(bert_jax_here, trained, tmp_path):
         finished = run(mine)
         assert finished.code == 0, finished.errors
         assert (mine / "tokenizer/notes.txt").read_text() == "of mine"
+
+
+def test_one_checkpoint_becomes_a_work_directory(bert_jax_here, trained, tmp_path):
+    checkpoints = trained.work_dir / "checkpoints"
+    there = whole_steps(checkpoints)
+    losses = {
+        entry["step"]: entry["mlm_loss"]
+        for entry in read_metrics(trained.work_dir / "metrics.jsonl")
+        if entry["kind"] == "evaluation"
+    }
+    best = min(there, key=lambda step: losses[step])
+    assert there[-1] == 600 and len(there) > 1
+    for told, step in (("best", best), ("newest", 600), (str(there[0]), there[0])):
+        output = tmp_path / told
+        finished = bert_jax_here("extract", trained.work_dir, "--step", told, "--output", output)
+        assert finished.code == 0, finished.errors
+        assert f"the parameters of step {step}" in finished.output
+        assert whole_steps(output / "checkpoints") == [step]
+        compute = ComputeConfig(dtype="float32", attention="xla")
+        model = read_model(trained.work_dir)[0]
+        theirs = load_model_parameters(trained.work_dir, model, compute, step)
+        ours = load_model_parameters(output, model, compute)
+        assert ours.keys() == theirs.keys()
+        for name, values in theirs.items():
+            np.testing.assert_array_equal(ours[name], values)
+        assert max(e["step"] for e in read_metrics(output / "metrics.jsonl")) == step
+    first = tmp_path / str(there[0])
+    form = ["--format", "huggingface", "--output", tmp_path / "exported"]
+    assert bert_jax_here("export", first, *form).code == 0
+    card = (tmp_path / "exported/README.md").read_text()
+    assert f"- steps: {there[0]}\n" in card
+    assert f"Held out, after step {there[0]} (losses in nats a token)" in card
+
+    words = ["pretrain", "--config", trained.config, f"--config.work_dir={first}"]
+    refused = bert_jax_here(*words, *(f"--config.{s}" for s in STILL))
+    assert refused.code == 2 and "parameters alone" in refused.errors
+    for told, message in (
+        ("7", "no checkpoint of step 7; there are: "),
+        ("last", "--step last: expected a number of steps, 'best' or 'newest'"),
+    ):
+        output = tmp_path / "refused"
+        refused = bert_jax_here("extract", trained.work_dir, "--step", told, "--output", output)
+        assert refused.code == 2 and message in refused.errors and not output.exists()
+
+
+def test_without_an_evaluation_no_checkpoint_is_best(bert_jax_here, trained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained.work_dir, copy)
+    words = ["extract", copy, "--step", "best", "--output", tmp_path / "best"]
+    (copy / "metrics.jsonl").unlink()
+    refused = bert_jax_here(*words)
+    assert refused.code == 2 and "was evaluated with mlm_loss" in refused.errors
+    (copy / "config.json").unlink()
+    refused = bert_jax_here(*words)
+    assert refused.code == 2 and "no config.json in it, which says what is best" in refused.errors
 
 
 def test_a_longer_model_starts_from_copies_of_the_positions_of_a_shorter(

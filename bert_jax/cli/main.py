@@ -66,6 +66,12 @@ VERBS = {
         converts=True,
         on_cpu=True,
     ),
+    "extract": Verb(
+        "make a work directory of one checkpoint",
+        "bert_jax.cli.extract",
+        converts=True,
+        on_cpu=True,
+    ),
     "verify": Verb("compare two models, output by output", "bert_jax.cli.verify", on_cpu=True),
     "keys": Verb("print every key of a config and what it means", "bert_jax.cli.keys"),
     "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),

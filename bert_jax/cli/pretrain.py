@@ -116,8 +116,14 @@ def _train(
     task, learned = tasks_of(config, compute, known)
     optimizer = make_optimizer(config.optimizer)
     shared = identity(config, corpora) | teachers_identity(config.distillation, teacher, kept)
+    intervals = Intervals(
+        config.reporting.every_steps,
+        config.evaluation.every_steps,
+        config.checkpoint.every_steps,
+        save_evaluated=config.checkpoint.keep_best > 0,
+    )
     checkpointer = closing.enter_context(
-        Checkpointer(work_dir / CHECKPOINTS_NAME, config.checkpoint, shared)
+        Checkpointer(work_dir / CHECKPOINTS_NAME, config.checkpoint, shared, intervals.evaluates)
     )
     if saved:
         checkpointer.check_identity()
@@ -164,12 +170,7 @@ def _train(
         learning_rates=rates,
         checkpointer=checkpointer,
         reporter=reporter,
-        intervals=Intervals(
-            config.reporting.every_steps,
-            config.evaluation.every_steps,
-            config.checkpoint.every_steps,
-            save_evaluated=config.checkpoint.keep_best > 0,
-        ),
+        intervals=intervals,
         stop=stop,
     )
     state, finished = trainer.run(state, phases)

@@ -134,11 +134,20 @@ def chosen_step(work_dir: Path) -> int:
     if best is not None:
         return best
     newest = newest_step(work_dir / CHECKPOINTS_NAME)
+    by = read_comparison(work_dir)
+    best = None if by is None else best_so_far(work_dir, by)
+    return agreed(newest if best is None else best)
+
+
+def read_comparison(work_dir: Path) -> Comparison | None:
+    """By what the checkpoints of a fine-tuning run are compared; None for another model.
+
+    Raises:
+      ValueError: as `read_model`.
+    """
     values = _content(work_dir).get("compared_by")
-    if values is None:
-        return newest
-    by = to_dataclass(Comparison, values, f"{work_dir / MODEL_NAME}: compared_by")
-    return agreed(_best_so_far(work_dir, by, newest))
+    place = f"{work_dir / MODEL_NAME}: compared_by"
+    return None if values is None else to_dataclass(Comparison, values, place)
 
 
 def named_step(work_dir: Path) -> int | None:
@@ -151,17 +160,22 @@ def named_step(work_dir: Path) -> int | None:
     return None if best is None else int(best)
 
 
-def _best_so_far(work_dir: Path, by: Comparison, newest: int) -> int:
-    """Of equal ones the last, as the run would have it; `newest` before any evaluation."""
+def best_so_far(work_dir: Path, by: Comparison) -> int | None:
+    """The step of the best checkpoint of those that are there, by what the log tells of them.
+
+    Of equal ones the last, as the run would have it; None if it tells of none.
+    """
     log, there = work_dir / LOG_NAME, whole_steps(work_dir / CHECKPOINTS_NAME)
     entries = read_metrics(log) if log.is_file() else []
     sign = -1.0 if by.lower_is_better else 1.0
     values = {
         int(entry["step"]): sign * entry[by.metric]
         for entry in entries
-        if entry["kind"] == "evaluation" and entry["step"] in there
+        if entry["kind"] == "evaluation"
+        and entry["step"] in there
+        and entry.get(by.metric) is not None
     }
-    return max(values, key=lambda step: (values[step], step), default=newest)
+    return max(values, key=lambda step: (values[step], step), default=None)
 
 
 def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:

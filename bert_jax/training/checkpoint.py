@@ -241,9 +241,9 @@ def whole_steps(directory: Path) -> list[int]:
 
 
 def save_parameters(
-    directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any]
+    directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any], step: int = 0
 ) -> None:
-    """Saves parameters alone, as the checkpoint of step 0 in `directory`; waits for its end.
+    """Saves parameters alone, as the checkpoint of `step` in `directory`; waits for its end.
 
     No run goes on from it, since none has this `identity`: it is to start from or to use.
     """
@@ -257,7 +257,7 @@ def save_parameters(
     context.array.saving.use_compression = False
     with context, ocp.training.Checkpointer(directory.absolute()) as checkpointer:
         checkpointer.save_checkpointables(
-            0, {"params": dict(params)}, custom_metadata={"identity": dict(identity)}
+            step, {"params": dict(params)}, custom_metadata={"identity": dict(identity)}
         )
 
 

@@ -48,6 +48,13 @@ def test_any_batch_size_gives_the_same(whole, evaluated, tmp_path, size):
     assert found["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
 
 
+def test_a_checkpoint_taken_out_is_scored_as_it_was(bert_jax_here, whole, evaluated, tmp_path):
+    finished = bert_jax_here("extract", whole, "--step", "best", "--output", tmp_path / "best")
+    assert finished.code == 0, finished.errors
+    found = evaluated(tmp_path / "best")["sets"]["validation"]
+    assert found["scores"] == scores(whole)["scores"]
+
+
 def test_what_is_asked_after_a_batch_may_end_the_evaluation(whole):
     from bert_jax.cli.evaluate_run import open_evaluation
     from bert_jax.finetuning.scoring import Judge
