@@ -45,8 +45,11 @@ from bert_jax.training.optimizer import learning_rates, make_optimizer
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
+from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.sharding import make_mesh
+
+PROFILE_NAME = "profile"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -172,6 +175,9 @@ def _train(
         reporter=reporter,
         intervals=intervals,
         stop=stop,
+        profiler=closing.enter_context(
+            StepProfiler(work_dir / PROFILE_NAME, config.reporting.profile_steps)
+        ),
     )
     state, finished = trainer.run(state, phases)
     if first and not finished:

@@ -72,13 +72,19 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class ReportingConfig:
-    """every_steps: between progress lines. tensorboard: write event files too."""
+    """every_steps: between progress lines. tensorboard: write event files too.
+
+    profile_steps: so many steps, after the first ten of a start, are traced into the work
+      directory's `profile`, for XProf and its TensorBoard plugin (0: none).
+    """
 
     every_steps: int = 50
     tensorboard: bool = True
+    profile_steps: int = 0
 
     def __post_init__(self) -> None:
         _at_least(1, "reporting.", every_steps=self.every_steps)
+        _at_least(0, "reporting.", profile_steps=self.profile_steps)
 
 
 @dataclass(frozen=True)

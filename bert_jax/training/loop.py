@@ -21,6 +21,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.evaluation import MetricTotals
 from bert_jax.training.interruption import StopRequest
+from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import Dials, TrainStep
@@ -105,6 +106,7 @@ class Trainer:
 
     seed: of dropout. learning_rates: of every step of the run. reporter: None on every process but
     the first. early: ends the run when it gets no better; it has seen the evaluations so far.
+    profiler: traces some of the steps.
     """
 
     mesh: Mesh
@@ -116,6 +118,7 @@ class Trainer:
     intervals: Intervals
     stop: StopRequest
     early: EarlyStopping | None = None
+    profiler: StepProfiler | None = None
     _window: _Window = field(init=False)
 
     def run(self, state: TrainState, phases: Sequence[Phase]) -> tuple[TrainState, bool]:
@@ -153,7 +156,10 @@ class Trainer:
                     batch = to_global(local, self.mesh, rows, phase.batch_size)
                     self._window.stall_seconds += time.perf_counter() - waiting
                     dials = Dials(np.uint32(self.seed), self.learning_rates[step])
-                    state, metrics = self.train_step(state, batch, dials)
+                    if self.profiler:
+                        self.profiler.before_step(state)
+                    with jax.profiler.StepTraceAnnotation("step", step_num=step + 1):
+                        state, metrics = self.train_step(state, batch, dials)
                     self._report_pending()
                     step += 1
                     self._window.dispatched(step, metrics, phase.flops(local))

@@ -1,5 +1,7 @@
 """What a pretraining run tells its reporter of itself."""
 
+from jax.profiler import ProfileData
+
 from bert_jax.cli import pretrain
 
 
@@ -19,3 +21,27 @@ def test_a_step_costs_what_its_phase_computes(tiny_config, bert_jax_here, monkey
     assert (first_steps, second_steps) == (2, 1)
     # 32 sequences of 64 tokens, not 16 of 32: four times as many, each beside twice as many.
     assert 4 < second_cost / first_cost < 8
+
+
+def test_steps_are_traced_when_asked_for(tiny_config, bert_jax_here, tmp_path):
+    words = [f"--config.work_dir={tmp_path}", "--config.reporting.profile_steps=3"]
+    words += ["--config.phases.phase1.num_steps=12", "--config.phases.phase2.num_steps=3"]
+    finished = bert_jax_here("pretrain", "--config", tiny_config, *words)
+    assert finished.code == 0, finished.errors
+    (file,) = (tmp_path / "profile").rglob("*.xplane.pb")
+    traced = [
+        dict(event.stats)["step_num"]
+        for plane in ProfileData.from_file(str(file)).planes
+        for line in plane.lines
+        for event in line.events
+        if event.name == "step"
+    ]
+    assert sorted(traced) == [11, 12, 13]  # over the end of a phase
+
+
+def test_what_was_traced_of_a_run_that_ended_is_kept(tiny_config, bert_jax_here, tmp_path, caplog):
+    words = [f"--config.work_dir={tmp_path}", "--config.reporting.profile_steps=1000"]
+    words += ["--config.phases.phase1.num_steps=10", "--config.phases.phase2.num_steps=2"]
+    finished = bert_jax_here("pretrain", "--config", tiny_config, *words)
+    assert finished.code == 0, finished.errors
+    assert f"traced 2 steps into {tmp_path / 'profile'}" in caplog.text
