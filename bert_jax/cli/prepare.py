@@ -48,9 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--held-out",
         type=float,
-        default=options.heldout_fraction,
         metavar="SHARE",
-        help="share of the documents kept for evaluation, chosen by hash (default: %(default)s)",
+        help="share of the documents kept for evaluation, chosen by hash (default: "
+        f"{options.heldout_fraction}, with --held-out-input 0)",
+    )
+    parser.add_argument(
+        "--held-out-input",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATH",
+        help="text of your own to evaluate on, named as --input is, in place of a share; what "
+        "--input repeats of it is not trained on",
     )
     add_workers_argument(parser)
     parser.add_argument(
@@ -70,10 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare the corpus, showing progress on stderr and the result on stdout."""
+    share = args.held_out
+    if share is None:
+        share = 0.0 if args.held_out_input else PrepareOptions.heldout_fraction
     options = PrepareOptions(
         max_length=args.max_length,
         max_pieces=args.max_documents_per_record,
-        heldout_fraction=args.held_out,
+        heldout_fraction=share,
         language=args.language,
         unit_bytes=args.unit_bytes,
         sources=source_options(args),
@@ -88,7 +100,9 @@ def run(args: argparse.Namespace) -> int:
         line.show(lambda: _line(progress))
 
     try:
-        manifest = prepare(args.input, tokenizer, args.output, options, args.workers, show)
+        manifest = prepare(
+            args.input, tokenizer, args.output, options, args.workers, show, args.held_out_input
+        )
         if last is None:
             verify_shards(args.output, manifest, lambda *of: line.show(lambda: _checked(*of)))
     finally:

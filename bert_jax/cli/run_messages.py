@@ -11,6 +11,7 @@ from bert_jax.cli.matrix_instructions import dtype_hint
 from bert_jax.cli.phases import PhaseCorpus, training_flops
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.data.baseline import unigram_cross_entropy
+from bert_jax.data.prepare_inputs import SPLIT_KEY
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.parameters import count
 from bert_jax.models.student import TRAINING_ONLY
@@ -93,6 +94,7 @@ def leaks(corpora: Sequence[PhaseCorpus]) -> list[str]:
     lines = []
     told = [corpus for corpus in corpora if _HELD_OUT in corpus.train.manifest.options]
     for number, corpus in enumerate(told):
+        lines += _trained_on_before(corpus, told[:number])
         share = _held_out_share(corpus)
         least = min(told[:number], key=_held_out_share, default=corpus)
         if share > _held_out_share(least):
@@ -103,6 +105,23 @@ def leaks(corpora: Sequence[PhaseCorpus]) -> list[str]:
                 "Prepare both with the same --held-out"
             )
     return lines
+
+
+def _trained_on_before(corpus: PhaseCorpus, before: Sequence[PhaseCorpus]) -> list[str]:
+    judged = _files(corpus, held_out=True)
+    for earlier in before:
+        both = sorted(judged & _files(earlier, held_out=False))
+        if both:
+            return [
+                f"NOTE       {corpus.name}: {both[0]} is held out whole in {corpus.config.corpus}, "
+                f"and {earlier.name} trains on it. Prepare both with the same --held-out-input"
+            ]
+    return []
+
+
+def _files(corpus: PhaseCorpus, *, held_out: bool) -> set[str]:
+    sources = corpus.train.manifest.sources
+    return {each["path"] for each in sources if (SPLIT_KEY in each) == held_out}
 
 
 def _held_out_share(corpus: PhaseCorpus) -> float:

@@ -61,7 +61,8 @@ class Manifest:
         token_bytes: 2 or 4, size of a stored token id.
         tokenizer_files: name -> SHA-256 of the files in the tokenizer directory.
         options: the options of the preparation that decide its bytes.
-        sources: what was read, in order: {"path", "num_bytes" on disk}.
+        sources: what was read, in order: {"path", "num_bytes" on disk}, and {"split": "heldout"}
+            of one that is held out whole.
         duplicates_removed: documents left out because an earlier one has the same text.
         empty_documents: documents left out because they hold no token.
         bad_lines_skipped: lines left out with on_bad_line="skip".

@@ -11,19 +11,13 @@ from typing import Any
 
 from bert_jax.data.deduplication import SeenDocuments
 from bert_jax.data.files import file_sha256
-from bert_jax.data.input_paths import is_tfds
 from bert_jax.data.manifest import TOKENIZER, Manifest, SplitInfo
 from bert_jax.data.packing import fill_rate
+from bert_jax.data.prepare_inputs import PrepareInputs, settle_inputs
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress, ProgressMeter
 from bert_jax.data.shards import ShardSettings, UnitResult, read_result
-from bert_jax.data.sources import (
-    SourceCounts,
-    expand_inputs,
-    read_documents,
-    source_name,
-    total_bytes,
-)
+from bert_jax.data.sources import SourceCounts
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.units import SPLITS, Split, StreamCounts, Unit, build_units, shard_name
 from bert_jax.data.workers import Done, WorkerPool
@@ -39,6 +33,7 @@ def prepare(
     options: PrepareOptions,
     num_workers: int,
     progress: ProgressCallback | None = None,
+    heldout_inputs: Iterable[str] = (),
 ) -> Manifest:
     """Make the corpus directory `output` from raw text.
 
@@ -50,6 +45,8 @@ def prepare(
     Args:
         inputs: as `expand_inputs` takes them.
         progress: called after every shard.
+        heldout_inputs: inputs all of which are held out, in place of a share of the others
+            (`options.heldout_fraction` is 0 then). What `inputs` repeat of them is left out.
 
     Raises:
         ValueError: the inputs, the options or what `output` holds are not usable.
@@ -57,15 +54,13 @@ def prepare(
     """
     if num_workers < 1:
         raise ValueError(f"num_workers is {num_workers}; expected at least 1")
-    inputs = list(inputs)
-    _check_apart(inputs, Path(output))
-    paths = expand_inputs(inputs)
-    plan = _plan(paths, tokenizer, options)
+    settled = settle_inputs(list(inputs), list(heldout_inputs), output, options)
+    plan = _plan(settled, tokenizer, options)
     finished = finished_corpus(output, plan)
     if finished is not None:
         return finished
     try:
-        return _prepare(paths, plan, tokenizer, output, options, num_workers, progress)
+        return _prepare(settled, plan, tokenizer, output, options, num_workers, progress)
     except OSError as error:
         raise OSError(
             f"{error}. The finished shards are kept in {Path(output, WORK)}: mend the cause and "
@@ -74,7 +69,7 @@ def prepare(
 
 
 def _prepare(
-    paths: list[str],
+    inputs: PrepareInputs,
     plan: dict[str, Any],
     tokenizer: Tokenizer,
     output: str | os.PathLike[str],
@@ -84,7 +79,7 @@ def _prepare(
 ) -> Manifest:
     with Workspace(output, plan) as workspace:
         tokenizer.save(workspace.work / TOKENIZER)
-        run = _Run(paths, options, workspace.work, _token_bytes(tokenizer))
+        run = _Run(inputs, options, workspace.work, _token_bytes(tokenizer))
         meter = ProgressMeter(sum(source["num_bytes"] for source in plan["sources"]))
         run.make_shards(num_workers, meter, progress)
         try:
@@ -97,30 +92,12 @@ def _prepare(
     return manifest
 
 
-def _check_apart(inputs: list[str], output: Path) -> None:
-    """Refuse an output within an input: the corpus and its tokenizer would be read as text."""
-    for name in inputs:
-        if not is_tfds(name) and os.path.isdir(name):
-            if output.resolve().is_relative_to(Path(name).resolve()):
-                raise ValueError(
-                    f"the output {output} lies in the input directory {name}, where it would be "
-                    "read as text itself; choose an output elsewhere"
-                )
-
-
-def _plan(paths: list[str], tokenizer: Tokenizer, options: PrepareOptions) -> dict[str, Any]:
+def _plan(inputs: PrepareInputs, tokenizer: Tokenizer, options: PrepareOptions) -> dict[str, Any]:
     """All that decides the corpus, in the words of the manifest."""
-    sources = [
-        {
-            "path": source_name(path, options.sources),
-            "num_bytes": total_bytes([path], options.sources),
-        }
-        for path in paths
-    ]
     return {
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "options": options.as_json(),
-        "sources": sources,
+        "sources": inputs.described(options.sources),
     }
 
 
@@ -132,7 +109,7 @@ def _token_bytes(tokenizer: Tokenizer) -> int:
 class _Run:
     """One call of `prepare`: what it reads, and the results of its units by split and index."""
 
-    paths: list[str]
+    inputs: PrepareInputs
     options: PrepareOptions
     work: Path
     token_bytes: int
@@ -174,9 +151,14 @@ class _Run:
             collect(pool.drain())
 
     def _units(self, seen: SeenDocuments) -> Iterator[Unit]:
-        documents = read_documents(self.paths, self.options.sources, self.source)
+        heldout, documents = self.inputs.documents(self.options.sources, self.source)
         return build_units(
-            documents, self.options.unit_bytes, self.options.heldout_fraction, seen, self.stream
+            documents,
+            self.options.unit_bytes,
+            self.options.heldout_fraction,
+            seen,
+            self.stream,
+            heldout,
         )
 
     def check_splits(self) -> None:
@@ -189,8 +171,11 @@ class _Run:
         if not any(records.values()):
             raise ValueError(
                 f"the corpus is empty: no token in the {num_documents} documents of "
-                f"{len(self.paths)} inputs"
+                f"{len(self.inputs.paths)} inputs"
             )
+        if self.inputs.heldout:
+            self._check_sides(records)
+            return
         if all(records.values()) or not fraction:
             return
         side, advice = "train on", f"less than {self.stream.highest_hash:.3f}"
@@ -203,6 +188,19 @@ class _Run:
             f"holding out {fraction} left none of {num_documents} documents to {side} (each goes "
             f"to one side by its hash). Hold out {advice}"
         )
+
+    def _check_sides(self, records: Mapping[Split, int]) -> None:
+        sides: tuple[tuple[Split, str, list[str]], ...] = (
+            ("train", "train on", self.inputs.split),
+            ("heldout", "hold out", self.inputs.heldout),
+        )
+        for split, side, inputs in sides:
+            if not records[split]:
+                raise ValueError(
+                    f"the {len(inputs)} inputs to {side} gave none: "
+                    f"{self.stream.documents[split]} documents, not a token in them "
+                    f"({self.stream.duplicates} left out that repeat others)"
+                )
 
     def manifest(self, plan: Mapping[str, Any], tokenizer: Tokenizer) -> Manifest:
         """What was made, as manifest.json says it."""

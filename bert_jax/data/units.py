@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 from bert_jax.data.deduplication import SeenDocuments, document_digest
@@ -72,9 +73,11 @@ def build_units(
     heldout_fraction: float,
     seen: SeenDocuments,
     counts: StreamCounts,
+    heldout: Iterable[Document] = (),
 ) -> Iterator[Unit]:
     """Drop exact duplicates, assign each document to a split by its hash, and group them.
 
+    Those of `heldout` come first, and are held out whatever their hash.
     Holds one unit of each split at a time. A unit ends with the document that reaches its size.
 
     Raises:
@@ -82,7 +85,8 @@ def build_units(
     """
     open_units = {split: _OpenUnit(split, unit_bytes) for split in SPLITS}
     document_id = 0
-    for document in documents:
+    sides = chain(((each, True) for each in heldout), ((each, False) for each in documents))
+    for document, held_out in sides:
         text = document.text.encode("utf-8")
         digest = document_digest(text)
         if not seen.add(digest):
@@ -97,7 +101,7 @@ def build_units(
         place = int.from_bytes(digest[:8], "big") / 2**64
         counts.lowest_hash = min(counts.lowest_hash, place)
         counts.highest_hash = max(counts.highest_hash, place)
-        split: Split = "heldout" if place < heldout_fraction else "train"
+        split: Split = "heldout" if held_out or place < heldout_fraction else "train"
         counts.documents[split] += 1
         unit = open_units[split].add(document_id, text, digest)
         document_id += 1

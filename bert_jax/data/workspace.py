@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from bert_jax.data.files import sync_directory, write_file
 from bert_jax.data.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, write_manifest
+from bert_jax.data.prepare_inputs import SPLIT_KEY
 
 WORK = ".work"
 _PLAN = "plan.json"
@@ -174,6 +175,7 @@ def _flat(plan: dict[str, Any]) -> dict[str, Any]:
     flat |= options
     flat["tokenizer_fingerprint"] = plan["tokenizer_fingerprint"]
     for number, source in enumerate(plan["sources"], start=1):
-        flat[f"input {source['path']}"] = f"number {number}"
+        held_out = ", held out" if source.get(SPLIT_KEY) else ""
+        flat[f"input {source['path']}"] = f"number {number}{held_out}"
         flat[f"size in bytes of {source['path']}"] = source["num_bytes"]
     return flat

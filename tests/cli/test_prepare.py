@@ -61,6 +61,22 @@ def test_a_finished_corpus_is_compared_with_its_checksums(files, tmp_path, capsy
     assert f"{shard} is corrupt" in capsys.readouterr().err
 
 
+def test_text_of_ones_own_takes_the_place_of_a_share(files, tmp_path, capsys):
+    vocab, corpus = files
+    lines = corpus.read_text().splitlines()
+    (tmp_path / "judged.jsonl").write_text("\n".join(lines[3:8]))
+    words = ["prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--text-field", "body"]
+    words += ["--held-out-input", str(tmp_path / "judged.jsonl"), "--on-bad-line", "skip"]
+    words += ["--workers", "1", "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.options["heldout_fraction"] == 0
+    assert (manifest.train.num_documents, manifest.heldout.num_documents) == (35, 5)
+    assert "exact duplicates removed: 6" in capsys.readouterr().out
+    assert main([*words, "--held-out", "0.5"]) == 2
+    assert "there are inputs to hold out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

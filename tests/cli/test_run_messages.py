@@ -47,8 +47,9 @@ def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
 
 
 def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:
-    def corpus(name: str, share: float) -> Any:
-        train = SimpleNamespace(manifest=SimpleNamespace(options={"heldout_fraction": share}))
+    def corpus(name: str, share: float, *sources: dict[str, str]) -> Any:
+        options = {"heldout_fraction": share}
+        train = SimpleNamespace(manifest=SimpleNamespace(options=options, sources=sources))
         return SimpleNamespace(name=name, train=train, config=SimpleNamespace(corpus=f"c/{name}"))
 
     first, same, less, more = (
@@ -60,3 +61,12 @@ def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:
     assert "phase4: 5.00% of the documents of c/phase4 are held out, 1.00% of those of" in line
     assert "phase1 trains on some that phase4 is judged on" in line
     assert len(leaks([first, less, same, more])) == 2
+    books, mine = {"path": "/books.txt"}, {"path": "/mine.txt"}
+    held_out = mine | {"split": "heldout"}
+    whole = corpus("phase1", 0.0, held_out, books)
+    assert leaks([whole, corpus("phase2", 0.0, held_out, books)]) == []
+    assert leaks([whole, corpus("phase2", 0.0, held_out, books, {"path": "/more.txt"})]) == []
+    (line,) = leaks([corpus("phase1", 0.01, books, mine), corpus("phase2", 0.0, held_out, books)])
+    assert "phase2: /mine.txt is held out whole in c/phase2, and phase1 trains on it" in line
+    (line,) = leaks([whole, corpus("phase2", 0.01, books, mine)])
+    assert "phase1 trains on some that phase2 is judged on" in line

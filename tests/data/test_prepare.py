@@ -162,6 +162,58 @@ def test_empty_splits_are_refused_with_a_share_that_works(
     assert prepare([path], tokenizer, output, options, 1).train.num_documents >= 1
 
 
+def test_text_of_ones_own_is_held_out_whole(
+    corpus, tokenizer, tmp_path, prepare_options, write_json_lines, checksums
+):
+    own = [corpus.texts[150], "A house of its own. The sea is blue.", corpus.texts[7]]
+    judged = write_json_lines(tmp_path / "judged.jsonl", [*own, own[1]])
+    options = dataclasses.replace(prepare_options, heldout_fraction=0)
+    made = [tmp_path / str(workers) for workers in (1, 2)]
+    for workers, output in enumerate(made, start=1):
+        prepare(corpus.inputs, tokenizer, output, options, workers, heldout_inputs=[judged])
+    assert checksums(made[0]) == checksums(made[1])
+    manifest = read_manifest(made[0])
+    # What is judged is not trained on, though both hold it.
+    assert (manifest.heldout.num_documents, manifest.train.num_documents) == (3, 298)
+    assert manifest.duplicates_removed == 1 + 2 + corpus.num_repeated
+    paths = [Path(judged), *map(Path, corpus.inputs)]
+    assert [source["path"] for source in manifest.sources] == list(map(str, paths))
+    assert [source.get("split") for source in manifest.sources] == ["heldout", None, None]
+    documents = documents_of(decode(made[0], manifest.heldout))
+    plain = PlainTokenizer.from_file(str(made[0] / "tokenizer" / "tokenizer.json"))
+    for number, text in enumerate(own):
+        expected = plain.encode(text, add_special_tokens=False).ids
+        assert documents[number][0].tolist() == expected
+    # Asked for again it is there; without its held-out text it would be another corpus.
+    again = prepare(corpus.inputs, tokenizer, made[0], options, 1, heldout_inputs=[judged])
+    assert again == manifest
+    with pytest.raises(ValueError, match=r"judged.jsonl is number 1, held out there and absent"):
+        prepare(corpus.inputs, tokenizer, made[0], options, 1)
+    with pytest.raises(ValueError, match=r"judged.jsonl is number 1, held out there and number 1 "):
+        prepare([judged, *corpus.inputs], tokenizer, made[0], options, 1)
+
+
+def test_held_out_text_is_refused_in_words(
+    corpus, tokenizer, tmp_path, prepare_options, write_json_lines
+):
+    options = dataclasses.replace(prepare_options, heldout_fraction=0)
+    output, one = tmp_path / "out", corpus.inputs[0]
+    blank = write_json_lines(tmp_path / "blank.jsonl", ["\u200b"])
+    same = write_json_lines(tmp_path / "same.jsonl", [corpus.texts[3]])
+
+    def refused(message, inputs, heldout_inputs, options=options):
+        with pytest.raises(ValueError, match=message):
+            prepare(inputs, tokenizer, output, options, 1, heldout_inputs=heldout_inputs)
+        assert not (output / "manifest.json").exists()
+
+    refused("heldout_fraction is 0.1, and there are inputs", [one], [same], prepare_options)
+    refused("a.jsonl is among the inputs to train on and among those to hold", [one], [same, one])
+    refused("the 1 inputs to hold out gave none: 1 documents, not a token", [one], [blank])
+    refused(r"inputs to train on gave none: 0 documents.*1 left out that repeat", [same], [one])
+    refused("input 'nowhere.txt' does not exist", [one], ["nowhere.txt"])
+    refused("the output .* lies in the input directory", [one], [str(tmp_path)])
+
+
 def test_one_document_cannot_be_on_both_sides(
     tokenizer, tmp_path, prepare_options, write_json_lines
 ):

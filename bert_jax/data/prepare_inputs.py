@@ -1,0 +1,105 @@
+"""The text a preparation reads: what is split by hash, and what is held out whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.documents import Document
+from bert_jax.data.input_paths import is_tfds
+from bert_jax.data.prepare_options import PrepareOptions
+from bert_jax.data.sources import (
+    SourceCounts,
+    SourceOptions,
+    expand_inputs,
+    read_documents,
+    source_name,
+    total_bytes,
+)
+
+# The key of a source in a manifest that says on which side all of it is. Others have none.
+SPLIT_KEY = "split"
+
+
+@dataclass(frozen=True)
+class PrepareInputs:
+    """Files and TFDS datasets, expanded.
+
+    Attributes:
+        split: their documents go to one side or the other by their hash.
+        heldout: all of their documents are held out. They are read first, so of a text that is
+            in both it is the training's copy that is left out.
+    """
+
+    split: list[str]
+    heldout: list[str]
+
+    @property
+    def paths(self) -> list[str]:
+        """All of them, in the order they are read."""
+        return [*self.heldout, *self.split]
+
+    def described(self, options: SourceOptions) -> list[dict[str, Any]]:
+        """The sources in the words of the manifest, in the order they are read."""
+        return [
+            {
+                "path": source_name(path, options),
+                "num_bytes": total_bytes([path], options),
+                **({SPLIT_KEY: "heldout"} if number < len(self.heldout) else {}),
+            }
+            for number, path in enumerate(self.paths)
+        ]
+
+    def documents(
+        self, options: SourceOptions, counts: SourceCounts
+    ) -> tuple[Iterator[Document], Iterator[Document]]:
+        """The documents held out and those to split; take all of the former first."""
+        heldout = read_documents(self.heldout, options, counts) if self.heldout else iter(())
+        return heldout, read_documents(self.split, options, counts)
+
+
+def settle_inputs(
+    inputs: Sequence[str],
+    heldout_inputs: Sequence[str],
+    output: str | os.PathLike[str],
+    options: PrepareOptions,
+) -> PrepareInputs:
+    """Expand what the user names.
+
+    Raises:
+        ValueError: an input stands for nothing or holds `output`, a file is on both sides, or a
+            share is to be held out besides.
+    """
+    _check_apart([*inputs, *heldout_inputs], Path(output))
+    if heldout_inputs and options.heldout_fraction:
+        raise ValueError(
+            f"heldout_fraction is {options.heldout_fraction}, and there are inputs to hold out: it "
+            "is one or the other; make it 0 to train on all of the other inputs"
+        )
+    split = expand_inputs(inputs)
+    heldout = expand_inputs(heldout_inputs) if heldout_inputs else []
+    here = {_identity(path, options.sources) for path in split}
+    both = [path for path in heldout if _identity(path, options.sources) in here]
+    if both:
+        raise ValueError(
+            f"{both[0]} is among the inputs to train on and among those to hold out; name it once"
+        )
+    return PrepareInputs(split, heldout)
+
+
+def _identity(path: str, options: SourceOptions) -> str:
+    return source_name(path, options) if is_tfds(path) else os.path.realpath(path)
+
+
+def _check_apart(inputs: Sequence[str], output: Path) -> None:
+    """Refuse an output within an input: the corpus and its tokenizer would be read as text."""
+    for name in inputs:
+        if not is_tfds(name) and os.path.isdir(name):
+            if output.resolve().is_relative_to(Path(name).resolve()):
+                raise ValueError(
+                    f"the output {output} lies in the input directory {name}, where it would be "
+                    "read as text itself; choose an output elsewhere"
+                )
