@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.interop.huggingface_config import head_dropout, read_labels, read_problem
 from bert_jax.interop.huggingface_family import Family
-from bert_jax.interop.huggingface_names import family_of, heads_of
+from bert_jax.interop.huggingface_names import classes_of, family_of, heads_of
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
 
@@ -81,7 +81,7 @@ def model_config(
       ValueError: it is not told what a classifier is of, or a new one's labels.
     """
     labels, family, scores = wanted.labels, family_of(encoder), classifier_shape(shapes)
-    found = wanted.head or _head_of(shapes, _architectures(content), family, directory)
+    found = wanted.head or _head_of(shapes, classes_of(content), family, directory)
     pooler = found != "encoder" or _has_pooler(family, shapes)
     if found in ("classification", "tagging") and not labels:
         if scores is None or _another_task(content, found, family):
@@ -137,17 +137,12 @@ def classifier_fits(
 def _another_task(content: Mapping[str, Any], head: Head, family: Family) -> bool:
     """Whether config.json says that its classifier is of another kind than `head`."""
     kinds = map(family.architectures.get, CLASSIFIERS)
-    named = set(_architectures(content)).intersection(kinds)
+    named = set(classes_of(content)).intersection(kinds)
     return bool(named) and family.architectures[head] not in named
 
 
 def _has_pooler(family: Family, shapes: Collection[str]) -> bool:
     return bool(family.pooler) and any(name.startswith(family.pooler) for name in shapes)
-
-
-def _architectures(content: Mapping[str, Any]) -> list[str]:
-    found = content.get("architectures") or []
-    return [found] if isinstance(found, str) else list(found)
 
 
 def _head_of(

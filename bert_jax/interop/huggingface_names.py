@@ -14,6 +14,12 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import Head, ModelConfig
 
 FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT)
+# Other names a family's models go by: model_type to how their classes' names begin. They compute
+# what the family's do, from tensors of the same names.
+OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
+    "xlm-roberta": ("XLMRoberta", ROBERTA),
+    "camembert": ("Camembert", ROBERTA),
+}
 
 
 def family_of(encoder: EncoderConfig) -> Family:
@@ -31,7 +37,9 @@ def family_named(content: Mapping[str, Any], where: str) -> Family:
     for family in FAMILIES:
         if family.model_type == kind:
             return family
-    known = ", ".join(repr(family.model_type) for family in FAMILIES)
+    if kind in OTHER_NAMES:
+        return OTHER_NAMES[kind][1]
+    known = ", ".join(map(repr, [*(family.model_type for family in FAMILIES), *OTHER_NAMES]))
     raise ValueError(
         f"{where}: model_type is {kind!r}; expected {known}, the architectures that are understood"
     )
@@ -63,6 +71,18 @@ def architecture_of(config: ModelConfig) -> str:
 def heads_of(family: Family) -> dict[str, Head]:
     """Their classes to our heads."""
     return {theirs: ours for ours, theirs in family.architectures.items()}
+
+
+def classes_of(content: Mapping[str, Any]) -> list[str]:
+    """The classes a config.json names, each by what it is called in its family."""
+    told = content.get("architectures") or []
+    names = [told] if isinstance(told, str) else list(told)
+    kind = content.get("model_type")
+    if kind not in OTHER_NAMES:
+        return names
+    prefix, family = OTHER_NAMES[kind]
+    own = family.architectures["encoder"].removesuffix("Model")
+    return [own + name.removeprefix(prefix) if name.startswith(prefix) else name for name in names]
 
 
 def origins(config: ModelConfig) -> dict[str, Origin]:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from bert_jax.interop.comparison import Outputs, Sizes
 from bert_jax.interop.huggingface_config import read_encoder, read_object
 from bert_jax.interop.huggingface_family import Family
-from bert_jax.interop.huggingface_names import family_of, heads_of
+from bert_jax.interop.huggingface_names import classes_of, family_of, heads_of
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.interop.probes import Probe
@@ -67,12 +67,12 @@ class HuggingFaceSide:
         encoder = read_encoder(content, str(file))
         self._family = family = family_of(encoder)
         named = (content.get("architectures") or [family.architectures["encoder"]])[0]
-        heads = heads_of(family)
-        if named not in heads:
+        heads, ours = heads_of(family), (classes_of(content) or [named])[0]
+        if ours not in heads:
             raise ValueError(
                 f"{file}: architectures is {named}; expected one of {', '.join(heads)}"
             )
-        self._head = heads[named]
+        self._head = heads[ours]
         self._torch, self.directory = torch, directory
         # A bare model has a pooler unless it is told to have none, where there is one at all.
         bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, family)

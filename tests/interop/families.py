@@ -83,3 +83,28 @@ def make(
     else:
         (directory / "vocab.txt").write_text("".join(f"{w}\n" for w in WORDS), encoding="utf-8")
     return model
+
+
+# Of the vocabularies that XLM-RoBERTa and CamemBERT release: the pieces before those of text.
+_FIRST = {
+    "XLMRoberta": ["<s>", "<pad>", "</s>", "<unk>"],
+    "Camembert": ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],
+}
+_ENDS = {"bos": "<s>", "eos": "</s>"}
+
+
+def make_other_roberta(directory: Path, name: str, head: str) -> None:
+    """Saves an XLM-RoBERTa or a CamemBERT, which compute what a RoBERTa does."""
+    pieces = [*_FIRST[name], "▁", "▁it", "▁rain", "s", "▁so", "▁wet", *"abcdefghé.?", "<mask>"]
+    vocabulary = [(piece, -float(number)) for number, piece in enumerate(pieces)]
+    tokenizer = getattr(transformers, f"{name}Tokenizer")(vocab=vocabulary)
+    assert len(tokenizer) == len(pieces)
+    tokenizer.save_pretrained(directory)
+    sizes = SIZES | dict(vocab_size=len(pieces), max_position_embeddings=82, type_vocab_size=1)
+    ids = {f"{end}_token_id": pieces.index(end_token) for end, end_token in _ENDS.items()}
+    labels = {"id2label": dict(enumerate(LABELS.get(head, ["LABEL_0", "LABEL_1"])))}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(
+        **sizes, layer_norm_eps=1e-5, pad_token_id=1, **ids, **labels
+    )
+    getattr(transformers, name + HEADS[head])(config).save_pretrained(directory)

@@ -20,7 +20,7 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.models.variants import variant
 
 from .conftest import LABELS, card_code, change_config, tensors_of
-from .families import CASES, CONFIGS, class_of, make
+from .families import CASES, CONFIGS, HEADS, class_of, make, make_other_roberta
 
 IDS = [f"{family}-{head}" for family, head in CASES]
 
@@ -60,6 +60,38 @@ def test_a_model_comes_in_and_goes_out(family, head, bert_jax_here, tmp_path, mo
     names: dict[str, object] = {}
     exec(card_code(back), names)
     assert names["outputs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [*(("XLMRoberta", head) for head in HEADS), ("Camembert", "masked_lm"), ("Camembert", "span")],
+)
+def test_other_names_of_roberta(name, head, bert_jax_here, tmp_path):
+    """XLM-RoBERTa and CamemBERT are RoBERTas with other vocabularies, and go out as such."""
+    theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
+    make_other_roberta(theirs, name, head)
+    imported = bert_jax_here("import", theirs, "--output", ours)
+    assert imported.code == 0, imported.errors
+    assert f"ours: RoBERTa with the head {head!r}" in imported.output
+    assert "  - " not in imported.output and "  + " not in imported.output
+    words = ("export", ours, "--format", "huggingface", "--output", back)
+    assert bert_jax_here(*words).code == 0
+    assert type(transformers.AutoConfig.from_pretrained(back)).__name__ == "RobertaConfig"
+    for other in (ours, back):
+        verified = bert_jax_here("verify", theirs, other)
+        assert verified.code == 0, verified.output + verified.errors
+        assert "not compared" not in verified.output
+    before, after = map(transformers.AutoTokenizer.from_pretrained, (theirs, back))
+    pairs = [("it rains so wet", "a<mask> b"), ("é", "it  rains ?")]
+    assert after(pairs)["input_ids"] == before(pairs)["input_ids"]
+    assert (after.pad_token_id, after.cls_token_id) == (before.pad_token_id, before.cls_token_id)
+
+
+def test_a_class_of_another_task_is_known_by_its_other_name(bert_jax_here, tmp_path):
+    make_other_roberta(tmp_path / "theirs", "XLMRoberta", "tagging")
+    words = ("--head", "classification", "--output", tmp_path / "ours")
+    refused = bert_jax_here("import", tmp_path / "theirs", *words)
+    assert refused.code == 2 and "no such classifier, so one is drawn anew" in refused.errors
 
 
 @pytest.mark.parametrize("form", ["onnx", "stablehlo"])
