@@ -77,7 +77,7 @@ def classes_of(content: Mapping[str, Any]) -> list[str]:
     """The classes a config.json names, each by what it is called in its family."""
     told = content.get("architectures") or []
     names = [told] if isinstance(told, str) else list(told)
-    kind = content.get("model_type")
+    kind = content.get("model_type", "bert")
     if kind not in OTHER_NAMES:
         return names
     prefix, family = OTHER_NAMES[kind]
