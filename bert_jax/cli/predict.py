@@ -7,26 +7,35 @@ echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}'
 Input is plain text, a text a line, or JSON Lines: objects with the fields "text", "first" and
 "second" (next-sentence, classify), "words" or, of one document, "sentences" (tag), "context" and
 "choices" (choose) or "question" and "context" (answer). An "id" comes back with its result. Blank
-lines of JSON Lines give nothing, each of plain text is a text.
+lines of JSON Lines give nothing, each of plain text is a text. A line that cannot be used ends the
+command, or with --unusable report has the field "error" in place of a result.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
-from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from bert_jax.cli.compilation_cache import keep_programs
-from bert_jax.cli.predict_lines import FORMATS, Fields, InputLine, chunks, output_to, read_input
+from bert_jax.cli.predict_answers import answers
+from bert_jax.cli.predict_lines import (
+    FORMATS,
+    Fields,
+    InputLine,
+    UnusableLine,
+    chunks,
+    output_to,
+    read_input,
+)
 from bert_jax.cli.predict_tasks import TASKS, PredictTask, default_task
 from bert_jax.cli.progress_line import ProgressLine
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import UnusableText
 from bert_jax.inference.work_dir import read_model
 from bert_jax.models.config import DTypeName
 
@@ -76,6 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="guesses of fill-mask (default: 5), candidates of answer (default: 1)",
     )
+    parser.add_argument(
+        "--unusable",
+        choices=("error", "report"),
+        default="error",
+        help="what a line that cannot be used is: an error, or in its place an object that says "
+        "why (default: error)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,16 +104,21 @@ def run(args: argparse.Namespace) -> int:
     predictor = task.predictor(
         args.work_dir, batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
-    lines = read_input(args.input, args.format, _fields(task, predictor))
-    progress, start, done = ProgressLine(), time.monotonic(), 0
+    report = args.unusable == "report"
+    lines = read_input(args.input, args.format, _fields(task, predictor), report=report)
+    progress, start, done, unusable = ProgressLine(), time.monotonic(), 0, 0
     with output_to(args.output) as output:
         for part in chunks(lines, args.batch_size, _BATCHES_AT_ONCE * args.batch_size):
-            for line, result in zip(part, _results(task, predictor, part, top_k), strict=True):
+            for line, result in answers(task, predictor, part, top_k, report=report):
+                unusable += isinstance(result, UnusableLine)
                 output.write(_json_line(line, result))
             output.flush()
             done += len(part)
             progress.show(partial(_progress, done, time.monotonic() - start, predictor.num_shapes))
     progress.end()
+    if unusable:
+        told = f"NOTE  {unusable:,} of {done:,} lines could not be used: they have an error each"
+        print(told, file=sys.stderr)
     return 0
 
 
@@ -118,17 +139,8 @@ def _top_k(asked: int | None, name: str, task: PredictTask) -> int:
     return asked if asked is not None else task.top_k or 0
 
 
-def _results(
-    task: PredictTask, predictor: Predictor, lines: Sequence[InputLine], top_k: int
-) -> list[Any]:
-    try:
-        return task.predict(predictor, [line.value for line in lines], top_k)
-    except UnusableText as error:
-        raise ValueError(f"{lines[error.index].place}: {error.reason}") from error
-
-
-def _json_line(line: InputLine, result: Any) -> str:
-    content = _plain(result)
+def _json_line(line: InputLine | UnusableLine, result: Any) -> str:
+    content = {"error": str(result)} if isinstance(result, UnusableLine) else _plain(result)
     if line.has_id:
         content = {"id": line.id} | content
     return json.dumps(content, ensure_ascii=False) + "\n"

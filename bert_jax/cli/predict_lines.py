@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args
+from typing import Any, Literal, TextIO, TypeVar, get_args
 
 from bert_jax.data.finetuning.file_lines import file_lines, find_file, stream_lines
 
@@ -19,6 +19,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 # Names of the fields of which an object must have one set.
 Fields = Sequence[tuple[str, ...]]
 _STANDARD_INPUT = "standard input"
+Line = TypeVar("Line")
 
 
 # Fields that hold several strings.
@@ -47,7 +48,17 @@ class InputLine:
     id: Any = None
 
 
-def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[InputLine]:
+class UnusableLine(ValueError):
+    """A line that asks nothing which can be answered: its place and reason, its object's id."""
+
+    def __init__(self, place: str, reason: str, *, has_id: bool = False, id: Any = None):
+        super().__init__(f"{place}: {reason}")
+        self.has_id, self.id = has_id, id
+
+
+def read_input(
+    path: str | None, form: Format, fields: Fields, *, report: bool = False
+) -> Iterator[InputLine | UnusableLine]:
     """Yields what the lines of a file, or of standard input, ask.
 
     Args:
@@ -56,10 +67,11 @@ def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[Input
         begins with "{". Blank lines of JSON Lines are passed over; of plain text each is a text.
       fields: sets of fields, one of which an object must have; others are passed over. A line of
         plain text is the field "text".
+      report: yield a line of JSON Lines that asks nothing, in place of raising it.
 
     Raises:
-      ValueError: no such file, a line that is not UTF-8, no object, without the fields or with
-        another type in them; names file and line.
+      ValueError: no such file, a line that is not UTF-8, or plain text where objects are read.
+      UnusableLine: a line is no object, without the fields or with another type in them.
     """
     name = _STANDARD_INPUT if path is None else path
     if path is None:
@@ -82,10 +94,18 @@ def read_input(path: str | None, form: Format, fields: Fields) -> Iterator[Input
             continue
         place = f"{name}:{number}"
         text = line.removesuffix("\n").removesuffix("\r")
-        yield _object(text, place, fields) if objects else _plain(text, place, fields)
+        if not objects:
+            yield _plain(text, place, fields)
+            continue
+        try:
+            yield _object(text, place, fields)
+        except UnusableLine as error:
+            if not report:
+                raise
+            yield error
 
 
-def chunks(lines: Iterable[InputLine], first: int, most: int) -> Iterator[list[InputLine]]:
+def chunks(lines: Iterable[Line], first: int, most: int) -> Iterator[list[Line]]:
     """Yields parts of `lines`: `first` of them, so that results begin soon, then more and more."""
     iterator, size = iter(lines), first
     while part := list(islice(iterator, size)):
@@ -134,39 +154,41 @@ def _object(text: str, place: str, fields: Fields) -> InputLine:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{place}: {text[:80]!r} is not valid JSON ({error or type(error).__name__}); "
-            "expected JSON Lines, an object on every line (--format text takes lines as they are)"
+        raise UnusableLine(
+            place,
+            f"{text[:80]!r} is not valid JSON ({error or type(error).__name__}); expected JSON "
+            "Lines, an object on every line (--format text takes lines as they are)",
         ) from error
     if not isinstance(record, dict):
-        raise ValueError(f"{place}: {text[:80]!r} is no JSON object; expected {_expected(fields)}")
+        reason = f"{text[:80]!r} is no JSON object; expected {_expected(fields)}"
+        raise UnusableLine(place, reason)
+    _check_id(record.get("id"), place)
+    identity: dict[str, Any] = {"has_id": "id" in record, "id": record.get("id")}
     names = next((each for each in fields if set(each) <= record.keys()), None)
     if names is None:
         has = ", ".join(map(repr, list(record)[:20])) or "none"
-        raise ValueError(f"{place}: its fields are {has}; expected {_expected(fields)}")
-    values = tuple(_checked(record[name], name, place) for name in names)
-    _check_id(record.get("id"), place)
-    value = values[0] if len(values) == 1 else values
-    return InputLine(place, value, "id" in record, record.get("id"))
+        reason = f"its fields are {has}; expected {_expected(fields)}"
+        raise UnusableLine(place, reason, **identity)
+    try:
+        values = tuple(_checked(record[name], name) for name in names)
+    except ValueError as error:
+        raise UnusableLine(place, str(error), **identity) from None
+    return InputLine(place, values[0] if len(values) == 1 else values, **identity)
 
 
-def _checked(value: Any, name: str, place: str) -> Any:
+def _checked(value: Any, name: str) -> Any:
+    expected = "a string"
     if name == "sentences":
         if isinstance(value, list) and all(isinstance(x, str) or _strings(x) for x in value):
             return Document(value)
-        raise ValueError(
-            f"{place}: field 'sentences' is {json.dumps(value)[:80]}; expected an array of strings "
-            "or of arrays of words"
-        )
-    if name in _LISTS:
+        expected = "an array of strings or of arrays of words"
+    elif name in _LISTS:
         if _strings(value):
             return value
-        raise ValueError(
-            f"{place}: field {name!r} is {json.dumps(value)[:80]}; expected an array of strings"
-        )
-    if not isinstance(value, str):
-        raise ValueError(f"{place}: field {name!r} is {json.dumps(value)[:80]}; expected a string")
-    return value
+        expected = "an array of strings"
+    elif isinstance(value, str):
+        return value
+    raise ValueError(f"field {name!r} is {json.dumps(value)[:80]}; expected {expected}")
 
 
 def _strings(value: Any) -> bool:
@@ -177,9 +199,8 @@ def _check_id(identifier: Any, place: str) -> None:
     try:
         json.dumps(identifier, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(
-            f"{place}: field 'id' holds a lone surrogate, which is no Unicode text"
-        ) from None
+        reason = "field 'id' holds a lone surrogate, which is no Unicode text"
+        raise UnusableLine(place, reason) from None
 
 
 def _expected(fields: Fields) -> str:

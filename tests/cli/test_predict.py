@@ -279,6 +279,68 @@ def test_wrong_options_are_named(models, refused, head, words, message):
     assert message in refused(models[head], *words, data=b"[MASK]\n")
 
 
+def test_unusable_lines_are_reported_in_their_place(models, bert_jax_here, monkeypatch, tmp_path):
+    lines = [
+        '{"text": "[MASK] a", "id": "one"}',
+        '{"text": "none", "id": 2}',
+        "",
+        "{",
+        "[1]",
+        '{"title": "[MASK]", "id": [5]}',
+        '{"text": 1, "id": null}',
+        '{"text": "b [MASK]"}',
+        '{"text": "[MASK]", "id": "\\ud800"}',
+        '{"text": "\\ud800 [MASK]"}',
+        *['{"text": "c [MASK] d"}', '{"text": ""}'] * 20,
+    ]
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n".join(lines))
+    words = (models["pretraining"], "--input", source, "--batch-size", 4, "--top-k", 2)
+    finished = bert_jax_here("predict", *words, "--unusable", "report")
+    assert finished.code == 0, finished.errors
+    assert "NOTE  27 of 49 lines could not be used" in finished.errors
+    found = [json.loads(line) for line in finished.output.splitlines()]
+    fill = FillMask(models["pretraining"])
+    read = [(number, line) for number, line in enumerate(lines, start=1) if line]
+    assert len(found) == len(read) == 49
+    for (number, line), result in zip(read, found, strict=True):
+        if "error" in result:
+            assert result["error"].startswith(f"{source}:{number}: ") and "masks" not in result
+        else:
+            expected = fill(json.loads(line)["text"], top_k=2)
+            assert result["masks"][0][1]["token"] == expected.masks[0][1].token
+    assert [result.get("id", "absent") for result in found[:7]] == [
+        "one", 2, "absent", "absent", [5], None, "absent",
+    ]  # fmt: skip
+    reasons = ("no [MASK] in", "not valid JSON", "no JSON object", "its fields are 'title', 'id'",
+               "field 'text' is 1; expected a string")  # fmt: skip
+    for result, reason in zip(found[1:6], reasons, strict=True):
+        assert reason in result["error"]
+    assert "field 'id' holds a lone" in found[7]["error"]
+    assert "a lone surrogate" in found[8]["error"]
+    # One of them ends the command otherwise.
+    refused = bert_jax_here("predict", *words)
+    assert refused.code == 2 and f"{source}:4: '{{' is not valid JSON" in refused.errors
+
+
+def test_unusable_documents_and_a_wrong_kind_of_file(models, bert_jax_here, tmp_path):
+    source = tmp_path / "in.jsonl"
+    good, bad = {"sentences": ["He left.", "She too."]}, {"sentences": ["a", "\ud800"], "id": 1}
+    source.write_text(objects(good, bad, {"text": "a"}, good))
+    words = (models["tagging"], "--unusable", "report", "--input", source)
+    finished = bert_jax_here("predict", *words)
+    found = [json.loads(line) for line in finished.output.splitlines()]
+    assert ["sentences" in result for result in found] == [True, False, False, True]
+    assert found[1]["id"] == 1 and "in.jsonl:2: sentence 1: a lone" in found[1]["error"]
+    assert "words" in found[2]
+    # Not a line is wrong of a file that is not JSON Lines, but the file.
+    source = tmp_path / "in.txt"
+    source.write_text("who?\nwhere?\n")
+    words = (models["span"], "--unusable", "report", "--input", source)
+    refused = bert_jax_here("predict", *words)
+    assert refused.code == 2 and "in.txt:1: plain text; expected a JSON object" in refused.errors
+
+
 def test_a_text_that_looks_like_json(models, predicted):
     words = (models["classification"], "--format", "text")
     assert len(predicted(*words, text="{a\n{}\n")) == 2
