@@ -1,6 +1,7 @@
-"""The GLUE tasks BERT was evaluated on: their files, labels, metrics and submissions.
+"""The tasks of GLUE: their files, labels, metrics and submissions.
 
-Source: Wang et al. 2019, GLUE, table 1; Devlin et al. 2019, section 4.1, for the primary metrics.
+Source: Wang et al. 2019, GLUE, table 1; Devlin et al. 2019, section 4.1, for the primary metrics
+(it leaves WNLI out, and so the diagnostic set AX, which a complete submission wants too).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
 _LARGEST_SCORE = 5.0  # of STS-B; the least is 0
+# What models of MNLI are asked besides: the submission, the file, its place in TFDS.
+_AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class GlueTask:
     the files and in submissions, () for regression. test_index: column of the test files.
     train_columns: first, second and label by number where train and dev files have no header.
     tfds_columns: first and second in TFDS. parts: of validation and test sets that come in two.
+    diagnosed: whether GLUE's diagnostic set, AX, is a test set of it.
     """
 
     name: str
@@ -48,6 +52,7 @@ class GlueTask:
     train_columns: tuple[str, str, str] | None = None
     short_rows: bool = False  # whether train.tsv has rows broken by line feeds
     parts: tuple[str, ...] = ()
+    diagnosed: bool = False
 
 
 class GlueFiles(NamedTuple):
@@ -85,13 +90,17 @@ _TASKS = (
     ),
     GlueTask(
         "MNLI", ("accuracy",), "accuracy", *_PAIR, "gold_label", "mnli", ("premise", "hypothesis"),
-        labels=_MNLI, parts=("matched", "mismatched"),
+        labels=_MNLI, parts=("matched", "mismatched"), diagnosed=True,
     ),
     GlueTask(
         "QNLI", ("accuracy",), "accuracy", "question", "sentence", "label", "qnli",
         ("question", "sentence"), labels=_ENTAILMENT,
     ),
     GlueTask("RTE", ("accuracy",), "accuracy", *_PAIR, "label", "rte", _PAIR, labels=_ENTAILMENT),
+    GlueTask(
+        "WNLI", ("accuracy",), "accuracy", *_PAIR, "label", "wnli", _PAIR,
+        label_names=("not_entailment", "entailment"),
+    ),
 )  # fmt: skip
 GLUE_TASKS = {task.name: task for task in _TASKS}
 
@@ -111,8 +120,9 @@ def glue_files(task_name: str, where: str, tfds_data_dir: str = "") -> GlueFiles
     where: the task's own directory, with train.tsv in it (files may be packed: train.tsv.xz), or
     "tfds:glue/CONFIG[:VERSION]", kept in tfds_data_dir ("" for TFDS's default). Validation sets are
     called "validation", MNLI's "validation_matched" and "validation_mismatched"; test sets as the
-    submissions of their predictions, "CoLA", "MNLI-m", "MNLI-mm". ValueError: unknown or another
-    task's TFDS config.
+    submissions of their predictions, "CoLA", "MNLI-m", "MNLI-mm". MNLI's "AX" is in a directory
+    with diagnostic.tsv in it, and is all there is in "tfds:glue/ax". ValueError: unknown or
+    another task's TFDS config.
     """
     task = glue_task(task_name)
     if is_tfds(where):
@@ -121,7 +131,7 @@ def glue_files(task_name: str, where: str, tfds_data_dir: str = "") -> GlueFiles
 
 
 def submission_names(task: GlueTask) -> tuple[str, ...]:
-    """What the files of a submission are called, without ".tsv"."""
+    """What the submissions of its own test sets are called, without ".tsv"."""
     return (f"{task.name}-m", f"{task.name}-mm") if task.parts else (task.name,)
 
 
@@ -139,6 +149,9 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
         learning |= dict(zip(("first", "second", "label"), task.train_columns, strict=True))
     train_form = replace(form, short_rows="skip") if task.short_rows else form
     suffixes = _suffixes(task)
+    tests = dict(zip(submission_names(task), (f"test{each}.tsv" for each in suffixes), strict=True))
+    if task.diagnosed:
+        tests[_AX] = _AX_FILE
     return GlueFiles(
         train=SentenceFiles(train=f"{directory}/train.tsv", form=train_form, **learning),
         validation={
@@ -148,9 +161,9 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
             for suffix in suffixes
         },
         test={
-            name: SentenceFiles(test=file, index=task.test_index, **columns)
-            for name, suffix in zip(submission_names(task), suffixes, strict=True)
-            if has_file(file := f"{directory}/test{suffix}.tsv")
+            name: SentenceFiles(test=path, index=task.test_index, **columns)
+            for name, file in tests.items()
+            if has_file(path := f"{directory}/{file}")
         },
     )
 
@@ -161,6 +174,9 @@ def _suffixes(task: GlueTask) -> list[str]:
 
 def _tfds_files(task: GlueTask, where: str, data_dir: str) -> GlueFiles:
     expected = f"{TFDS_PREFIX}glue/{task.tfds_config}"
+    diagnostic = f"{TFDS_PREFIX}glue/{_AX_TFDS}"
+    if task.diagnosed and where.startswith(diagnostic):
+        expected = diagnostic
     if not re.fullmatch(rf"{re.escape(expected)}(:\d+\.\d+\.\d+)?", where):
         raise ValueError(f"{task.name} is {expected}, got {where!r}; give it without a split")
     columns: dict[str, Any] = {
@@ -171,6 +187,9 @@ def _tfds_files(task: GlueTask, where: str, data_dir: str) -> GlueFiles:
         "labels": task.label_names or task.labels,
     }
     suffixes = _suffixes(task)
+    tests = dict(zip(submission_names(task), (f"test{each}" for each in suffixes), strict=True))
+    if expected == diagnostic:
+        tests = {_AX: "test"}
     return GlueFiles(
         train=SentenceFiles(train=f"{where}:train", **columns),
         validation={
@@ -180,8 +199,7 @@ def _tfds_files(task: GlueTask, where: str, data_dir: str) -> GlueFiles:
             for suffix in suffixes
         },
         test={
-            name: SentenceFiles(test=f"{where}:test{suffix}", **columns)
-            for name, suffix in zip(submission_names(task), suffixes, strict=True)
+            name: SentenceFiles(test=f"{where}:{split}", **columns) for name, split in tests.items()
         },
     )
 
@@ -210,7 +228,8 @@ def write_glue_submission(
         ValueError: another file name, no predictions, one that is no place of a label or not
             finite.
     """
-    names = [f"{name}.tsv" for name in submission_names(task)]
+    known = (*submission_names(task), *([_AX] if task.diagnosed else []))
+    names = [f"{name}.tsv" for name in known]
     if file.name not in names:
         raise ValueError(f"{file}: a submission of {task.name} is called {' or '.join(names)}")
     if not len(predictions):

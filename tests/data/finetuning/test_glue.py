@@ -105,6 +105,11 @@ OFFICIAL = {
         "1\tC.\tD.\tnot_entailment\n",
         "test": "index\tsentence1\tsentence2\n0\tE.\tF.\n",
     },
+    "WNLI": {
+        "train": "index\tsentence1\tsentence2\tlabel\n0\tIt fell.\tA fell.\t1\n"
+        "1\tIt fell.\tB fell.\t0\n",
+        "test": "index\tsentence1\tsentence2\n0\tC.\tD.\n",
+    },
     "MNLI": {
         "train": "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tneutral\tentailment\n"
         "1\tC.\tD.\tneutral\tneutral\n2\tE.\tF.\tneutral\tcontradiction\n",
@@ -172,6 +177,29 @@ def _assert_same(their_files, our_files, split, data_dir: str) -> None:
     assert numbers == [our_files.labels.index(label) for label in ours.labels]
 
 
+def test_the_diagnostic_set_is_a_test_set_of_mnli_alone(tmp_path, monkeypatch) -> None:
+    import tensorflow_datasets as tfds
+
+    (tmp_path / "diagnostic.tsv").write_text(
+        'index\tsentence1\tsentence2\n0\tA "b.\tB.\n1\tC.\tD.\n'
+    )
+    assert glue_files("RTE", str(tmp_path)).test == {}
+    found = glue_files("MNLI", str(tmp_path)).test
+    assert list(found) == ["AX"]
+    examples = read_sentences(found["AX"], "test", labelled=False)
+    assert (examples.firsts, examples.seconds) == (['A "b.', "C."], ["B.", "D."])
+    assert examples.ids == ["0", "1"]
+    manager = tfds.download.DownloadManager
+    monkeypatch.setattr(manager, "download", lambda self, url: tmp_path / "diagnostic.tsv")
+    builder = tfds.builder("glue/ax", data_dir=tmp_path / "t", file_format="array_record")
+    builder.download_and_prepare()
+    theirs = glue_files("MNLI", "tfds:glue/ax")
+    assert list(theirs.test) == ["AX"]
+    _assert_same(theirs.test["AX"], found["AX"], "test", str(tmp_path / "t"))
+    with pytest.raises(ValueError, match="RTE is tfds:glue/rte, got 'tfds:glue/ax'"):
+        glue_files("RTE", "tfds:glue/ax")
+
+
 def test_metrics_are_those_of_the_paper() -> None:
     assert {name: (task.metrics, task.primary) for name, task in GLUE_TASKS.items()} == {
         "CoLA": (("matthews",), "matthews"),
@@ -182,6 +210,7 @@ def test_metrics_are_those_of_the_paper() -> None:
         "MNLI": (("accuracy",), "accuracy"),
         "QNLI": (("accuracy",), "accuracy"),
         "RTE": (("accuracy",), "accuracy"),
+        "WNLI": (("accuracy",), "accuracy"),
     }
 
 
@@ -190,6 +219,8 @@ def test_metrics_are_those_of_the_paper() -> None:
     [
         ("CoLA", "CoLA.tsv", [1, 0], ["0\t1", "1\t0"]),
         ("MNLI", "MNLI-mm.tsv", [2, 0], ["0\tcontradiction", "1\tentailment"]),
+        ("MNLI", "AX.tsv", [1], ["0\tneutral"]),
+        ("WNLI", "WNLI.tsv", [1, 0], ["0\t1", "1\t0"]),
         ("QNLI", "QNLI.tsv", [1], ["0\tnot_entailment"]),
         ("STS-B", "STS-B.tsv", [5.25, -1, 2.5], ["0\t5.000000", "1\t0.000000", "2\t2.500000"]),
     ],
@@ -204,7 +235,8 @@ def test_submissions(tmp_path: Path, task: str, file: str, predictions, lines) -
 @pytest.mark.parametrize(
     "task, file, predictions, message",
     [
-        ("MNLI", "MNLI.tsv", [0], "is called MNLI-m.tsv or MNLI-mm.tsv"),
+        ("MNLI", "MNLI.tsv", [0], "is called MNLI-m.tsv or MNLI-mm.tsv or AX.tsv"),
+        ("RTE", "AX.tsv", [0], "is called RTE.tsv"),
         ("RTE", "RTE.tsv", [0, 2], "prediction 1 is 2; expected a whole number of 0 to 1"),
         ("RTE", "RTE.tsv", [0.5], "prediction 0 is 0.5; expected a whole number"),
         ("RTE", "RTE.tsv", [], "no predictions"),
