@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
 def measure(config: PretrainConfig, phase: PhaseConfig, steps: int, pieces: int) -> dict[str, Any]:
     """Times the real train step of `phase` on this process's devices."""
     mesh = make_mesh(config.mesh)
-    compute = config.compute.resolve(jax.default_backend(), config.model)
-    known = known_teacher(config, jax.default_backend())
+    compute = config.compute.resolve(jax.devices()[0], config.model)
+    known = known_teacher(config, jax.devices()[0])
     task, learned = tasks_of(config, compute, known)
     optimizer = make_optimizer(config.optimizer)
     state = init_state(task.definition, optimizer, mesh, config.seed)

@@ -67,7 +67,7 @@ def open_teacher(
       ValueError: see `known_teacher`, and at a start that begins with its layers `sources`;
         another tokenizer; that step is no longer there.
     """
-    known = known_teacher(config, jax.default_backend())
+    known = known_teacher(config, jax.devices()[0])
     if known is None:
         return None
     directory = Path(known.config.teacher)

@@ -121,7 +121,7 @@ def open_evaluation(
     check_same({"the examples": examples, "the versions": versions()})
 
     mesh = _mesh(config.mesh)
-    task = task_of(model, config.compute.resolve(jax.default_backend(), model.encoder))
+    task = task_of(model, config.compute.resolve(jax.devices()[0], model.encoder))
     rows = -(-config.rows_evaluated // batch_extent(mesh)) * batch_extent(mesh)
     steps = make_prediction_step(task, mesh), make_metrics_step(task, mesh)
     scorer = Scorer(mesh, task, *steps, rows, identity["row_lengths"])

@@ -292,7 +292,7 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     data = config.open(tokenizer, ("train", "validation", "test"))
     check_best_metric(config, data)
     model = data.head.on(encoder, config.head_dropout)
-    compute = config.compute.resolve(jax.default_backend(), encoder)
+    compute = config.compute.resolve(jax.devices()[0], encoder)
     assert data.train is not None
     lengths = row_lengths(data.train, config.max_shapes, encoder.max_positions)
     programs = make_programs(config, model, compute, mesh)

@@ -65,7 +65,7 @@ class PhasePlan:
 def header(config: PretrainConfig, devices: list[jax.Device]) -> list[str]:
     """Lines: what is planned, and for what."""
     mesh = make_mesh(config.mesh, devices)
-    compute = config.compute.resolve(devices[0].platform, config.model)
+    compute = config.compute.resolve(devices[0], config.model)
     definition = Pretraining(config.model, compute, sentence_pairs=config.sentence_pairs).definition
     sizes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
     lines = [

@@ -37,7 +37,7 @@ def plan_run(args: argparse.Namespace, devices: list[jax.Device]) -> int:
         limit = int(args.hbm * GIB)
     _check(config, devices)
     print("\n".join(header(config, devices)), flush=True)
-    teacher = known_teacher(config, devices[0].platform)
+    teacher = known_teacher(config, devices[0])
     if teacher is not None:
         print("\n".join(teacher.lines(config, width=10)))
     plans = []
@@ -57,8 +57,8 @@ def plan_phase(
 ) -> PhasePlan:
     """Compiles the train step of one phase."""
     mesh = make_mesh(config.mesh, devices)
-    compute = config.compute.resolve(devices[0].platform, config.model)
-    known = known_teacher(config, devices[0].platform)
+    compute = config.compute.resolve(devices[0], config.model)
+    known = known_teacher(config, devices[0])
     task, learned = tasks_of(config, compute, known)
     optimizer = make_optimizer(config.optimizer)
     usual = 1 if config.join_documents else max(1, phase.sequence_length // TOKENS_PER_PIECE)

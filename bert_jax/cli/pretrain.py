@@ -109,7 +109,7 @@ def _train(
 ) -> bool:
     """Runs the phases; False when told to stop before their end."""
     work_dir = Path(config.work_dir)
-    compute = config.compute.resolve(jax.default_backend(), config.model)
+    compute = config.compute.resolve(jax.devices()[0], config.model)
     saved, kept_identity = saved_run(work_dir / CHECKPOINTS_NAME) or (0, {})
     check_work_dir(work_dir, corpora, begun=saved > 0)
     finished = saved >= config.total_steps

@@ -10,7 +10,7 @@ from bert_jax.analysis.flops import pretraining_flops
 from bert_jax.cli.phases import training_flops
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
 from bert_jax.inference.work_dir import PAIRS, read_model
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.config import ComputeConfig, Device
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import count
 from bert_jax.objectives import SentencePairs
@@ -75,8 +75,8 @@ def step_flops(
     return training_flops(config, phase, pieces) + added
 
 
-def known_teacher(config: PretrainConfig, platform: str) -> KnownTeacher | None:
-    """The run's teacher on `platform`; None if it has none.
+def known_teacher(config: PretrainConfig, device: Device) -> KnownTeacher | None:
+    """The run's teacher on `device`; None if it has none.
 
     Raises:
       ValueError: it is no work directory with a masked-LM head, has another vocabulary size or too
@@ -98,13 +98,13 @@ def known_teacher(config: PretrainConfig, platform: str) -> KnownTeacher | None:
     _check(config, wanted, model)
     dtype = wanted.dtype
     if dtype == "auto":
-        dtype = config.compute.resolve(platform, config.model).dtype
+        dtype = config.compute.resolve(device, config.model).dtype
     # Nothing drops out of a teacher; what the run was told of attention holds for both.
     undropped = replace(model.encoder, attention_dropout=0.0)
     asked = ComputeConfig(dtype=dtype)
     if config.compute.attention == "xla":
         asked = replace(asked, attention="xla")
-    compute = asked.resolve(platform, undropped)
+    compute = asked.resolve(device, undropped)
     pairs = cast(SentencePairs, origin.get(PAIRS, "next_sentence"))
     if model.head == "masked_lm":
         pairs = "none"

@@ -251,7 +251,7 @@ def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
     directory = Path(work_dir)
     config, _ = read_model(directory)
     tokenizer = read_tokenizer(directory, config.encoder)
-    compute = ComputeConfig(dtype=dtype).resolve(jax.default_backend(), config.encoder)
+    compute = ComputeConfig(dtype=dtype).resolve(jax.devices()[0], config.encoder)
     params = load_model_parameters(directory, config, compute)
     return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
 

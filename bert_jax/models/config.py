@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 Activation = Literal["gelu", "gelu_tanh"]
 PositionKind = Literal["learned", "sinusoidal"]
@@ -14,6 +14,16 @@ PoolerActivation = Literal["tanh", "relu"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 AttentionBackend = Literal["auto", "xla", "cudnn"]
 Remat = Literal["none", "dots", "layer"]
+# NVIDIA's GPUs from Ampere on multiply bfloat16, and have cuDNN's fused attention.
+_AMPERE = (8, 0)
+
+
+class Device(Protocol):
+    """A device as JAX has it; a GPU also has a `compute_capability`, such as "8.6"."""
+
+    @property
+    def platform(self) -> str:
+        """Which is "cpu", "gpu" or "tpu"."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -156,8 +166,9 @@ class ComputeConfig:
     """How an encoder is computed; changes speed and memory, never the parameters.
 
     dtype: of activations and matrix products; parameters, softmax, LayerNorm statistics and
-      losses stay in float32. "auto" is bfloat16 on accelerators and float32 on CPU.
-    attention: "auto" takes cuDNN's fused attention on a GPU in bfloat16 when
+      losses stay in float32. "auto" is bfloat16 on accelerators that have it, and float32 on a CPU
+      and on NVIDIA's GPUs before Ampere (T4, V100).
+    attention: "auto" takes cuDNN's fused attention on NVIDIA's GPUs in bfloat16 when
       `attention_dropout` is 0 (cuDNN through JAX cannot draw dropout anew each step) and heads
       have a size that it computes (a multiple of 8, at most 128), else XLA.
     remat: what the backward pass computes again instead of keeping: "none"; "dots" keeps the
@@ -176,23 +187,33 @@ class ComputeConfig:
         _require_choice("attention", self.attention, AttentionBackend)
         _require_choice("remat", self.remat, Remat)
 
-    def resolve(self, platform: str, config: EncoderConfig) -> ComputeConfig:
-        """Replaces every "auto" by what it means on `platform` ("cpu", "gpu", "tpu").
+    def resolve(self, device: Device, config: EncoderConfig) -> ComputeConfig:
+        """Replaces every "auto" by what it means on `device`.
 
         Raises:
           ValueError: cuDNN attention was asked for where it cannot do what the config asks.
         """
-        dtype = self.dtype
+        dtype, capability = self.dtype, _nvidia_capability(device)
         if dtype == "auto":
-            dtype = "float32" if platform == "cpu" else "bfloat16"
+            lacks_it = device.platform == "cpu" or (capability is not None and capability < _AMPERE)
+            dtype = "float32" if lacks_it else "bfloat16"
         attention = self.attention
         if attention == "auto":
             able = config.attention_dropout == 0.0 and _fits_cudnn(config.head_dim)
-            fused = platform == "gpu" and dtype == "bfloat16" and able
-            attention = "cudnn" if fused else "xla"
+            fused = capability is not None and capability >= _AMPERE and dtype == "bfloat16"
+            attention = "cudnn" if fused and able else "xla"
         if attention == "cudnn":
-            _check_cudnn(platform, dtype, config)
+            _check_cudnn(device.platform, capability, dtype, config)
         return dataclasses.replace(self, dtype=dtype, attention=attention)
+
+
+def _nvidia_capability(device: Device) -> tuple[int, ...] | None:
+    """The compute capability of an NVIDIA GPU, (8, 6); None of any other device."""
+    told = str(getattr(device, "compute_capability", ""))  # of AMD's GPUs it is as "gfx90a"
+    parts = told.split(".")
+    if device.platform != "gpu" or not all(part.isdigit() for part in parts):
+        return None
+    return tuple(map(int, parts))
 
 
 def _fits_cudnn(head_dim: int) -> bool:
@@ -200,12 +221,19 @@ def _fits_cudnn(head_dim: int) -> bool:
     return head_dim % 8 == 0 and head_dim <= 128
 
 
-def _check_cudnn(platform: str, dtype: str, config: EncoderConfig) -> None:
+def _check_cudnn(
+    platform: str, capability: tuple[int, ...] | None, dtype: str, config: EncoderConfig
+) -> None:
     """Refuses what cuDNN's fused attention cannot do, with what to change."""
+    if capability is None:
+        raise ValueError(
+            f"compute.attention='cudnn' runs on NVIDIA GPUs only, not on {platform}: "
+            "set compute.attention='xla' (or 'auto')"
+        )
     _require(
-        platform == "gpu",
-        f"compute.attention='cudnn' runs on NVIDIA GPUs only, not on {platform}: "
-        "set compute.attention='xla' (or 'auto')",
+        capability >= _AMPERE,
+        "compute.attention='cudnn' runs on GPUs of compute capability 8.0 (Ampere) and later, this "
+        f"one has {'.'.join(map(str, capability))}: set compute.attention='xla' (or 'auto')",
     )
     _require(
         dtype == "bfloat16",

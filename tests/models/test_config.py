@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -114,56 +115,75 @@ def test_unknown_ways_to_compute_are_refused(values: dict[str, Any], message: st
         ComputeConfig(**values)
 
 
+def device(name: str) -> Any:
+    """A device by its platform, a GPU by its platform and what JAX gives as its capability."""
+    platform, _, capability = name.partition(" ")
+    known = {"compute_capability": capability} if capability else {}
+    return SimpleNamespace(platform=platform, **known)
+
+
 @pytest.mark.parametrize(
-    ("platform", "asked", "attention_dropout", "dtype", "attention"),
+    ("name", "asked", "attention_dropout", "dtype", "attention"),
     [
         ("cpu", {}, 0.0, "float32", "xla"),
-        ("gpu", {}, 0.0, "bfloat16", "cudnn"),
-        ("gpu", {}, 0.1, "bfloat16", "xla"),
-        ("gpu", {"dtype": "float32"}, 0.0, "float32", "xla"),
-        ("gpu", {"attention": "xla"}, 0.0, "bfloat16", "xla"),
-        ("gpu", {"attention": "cudnn"}, 0.0, "bfloat16", "cudnn"),
+        ("gpu 9.0", {}, 0.0, "bfloat16", "cudnn"),
+        ("gpu 8.0", {}, 0.0, "bfloat16", "cudnn"),
+        ("gpu 12.0", {}, 0.0, "bfloat16", "cudnn"),
+        ("gpu 9.0", {}, 0.1, "bfloat16", "xla"),
+        ("gpu 8.6", {"dtype": "float32"}, 0.0, "float32", "xla"),
+        ("gpu 8.6", {"attention": "xla"}, 0.0, "bfloat16", "xla"),
+        ("gpu 8.9", {"attention": "cudnn"}, 0.0, "bfloat16", "cudnn"),
+        ("gpu 7.5", {}, 0.0, "float32", "xla"),  # T4
+        ("gpu 7.0", {"dtype": "bfloat16"}, 0.0, "bfloat16", "xla"),  # V100
+        ("gpu gfx90a", {}, 0.0, "bfloat16", "xla"),  # AMD's
         ("tpu", {}, 0.0, "bfloat16", "xla"),
         ("cpu", {"dtype": "bfloat16"}, 0.0, "bfloat16", "xla"),
     ],
 )
-def test_auto_is_resolved_by_platform(
-    platform: str,
+def test_auto_is_resolved_by_device(
+    name: str,
     asked: dict[str, Any],
     attention_dropout: float,
     dtype: str,
     attention: str,
 ) -> None:
     config = EncoderConfig(attention_dropout=attention_dropout)
-    compute = ComputeConfig(**asked, remat="dots", scan_layers=True).resolve(platform, config)
+    compute = ComputeConfig(**asked, remat="dots", scan_layers=True).resolve(device(name), config)
     assert (compute.dtype, compute.attention) == (dtype, attention)
     assert (compute.remat, compute.scan_layers) == ("dots", True)
 
 
 @pytest.mark.parametrize(
-    ("platform", "dtype", "attention_dropout", "message"),
+    ("name", "dtype", "attention_dropout", "message"),
     [
         ("cpu", "auto", 0.0, "runs on NVIDIA GPUs only, not on cpu"),
         ("tpu", "auto", 0.0, "runs on NVIDIA GPUs only, not on tpu"),
-        ("gpu", "float32", 0.0, "needs compute.dtype='bfloat16', not 'float32'"),
-        ("gpu", "auto", 0.1, "cannot apply model.attention_dropout=0.1"),
+        ("gpu gfx90a", "auto", 0.0, "runs on NVIDIA GPUs only, not on gpu"),
+        (
+            "gpu 7.5",
+            "bfloat16",
+            0.0,
+            "of compute capability 8.0 (Ampere) and later, this one has 7",
+        ),
+        ("gpu 8.6", "float32", 0.0, "needs compute.dtype='bfloat16', not 'float32'"),
+        ("gpu 8.6", "auto", 0.1, "cannot apply model.attention_dropout=0.1"),
     ],
 )
 def test_cudnn_says_what_it_cannot_do(
-    platform: str, dtype: Any, attention_dropout: float, message: str
+    name: str, dtype: Any, attention_dropout: float, message: str
 ) -> None:
     config = EncoderConfig(attention_dropout=attention_dropout)
     with pytest.raises(ValueError, match=re.escape(message)) as error:
-        ComputeConfig(dtype=dtype, attention="cudnn").resolve(platform, config)
+        ComputeConfig(dtype=dtype, attention="cudnn").resolve(device(name), config)
     assert "compute.attention='xla'" in str(error.value)
 
 
 @pytest.mark.parametrize(("hidden_dim", "num_heads"), [(312, 12), (512, 2)])
 def test_heads_that_cudnn_does_not_compute_are_left_to_xla(hidden_dim: int, num_heads: int) -> None:
     config = EncoderConfig(hidden_dim=hidden_dim, num_heads=num_heads, attention_dropout=0.0)
-    assert ComputeConfig().resolve("gpu", config).attention == "xla"
+    assert ComputeConfig().resolve(device("gpu 9.0"), config).attention == "xla"
     with pytest.raises(ValueError, match=f"make heads of {hidden_dim // num_heads}: set"):
-        ComputeConfig(attention="cudnn").resolve("gpu", config)
+        ComputeConfig(attention="cudnn").resolve(device("gpu 9.0"), config)
 
 
 def test_an_unresolved_config_is_refused_where_it_would_matter() -> None:
@@ -173,7 +193,9 @@ def test_an_unresolved_config_is_refused_where_it_would_matter() -> None:
 
 def test_sequences_beyond_the_position_table_are_refused() -> None:
     config = variant("tiny", vocab_size=8, num_layers=1, max_positions=4)
-    task = Pretraining(config, ComputeConfig().resolve("cpu", config), sentence_pairs="none")
+    task = Pretraining(
+        config, ComputeConfig().resolve(device("cpu"), config), sentence_pairs="none"
+    )
     tokens = jax.ShapeDtypeStruct((1, 5), "int32")
 
     def encode(params: dict[str, jax.Array], token_ids: jax.Array) -> jax.Array:
