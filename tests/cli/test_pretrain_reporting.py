@@ -37,11 +37,3 @@ def test_steps_are_traced_when_asked_for(tiny_config, bert_jax_here, tmp_path):
         if event.name == "step"
     ]
     assert sorted(traced) == [11, 12, 13]  # over the end of a phase
-
-
-def test_what_was_traced_of_a_run_that_ended_is_kept(tiny_config, bert_jax_here, tmp_path, caplog):
-    words = [f"--config.work_dir={tmp_path}", "--config.reporting.profile_steps=1000"]
-    words += ["--config.phases.phase1.num_steps=10", "--config.phases.phase2.num_steps=2"]
-    finished = bert_jax_here("pretrain", "--config", tiny_config, *words)
-    assert finished.code == 0, finished.errors
-    assert f"traced 2 steps into {tmp_path / 'profile'}" in caplog.text
