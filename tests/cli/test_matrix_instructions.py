@@ -15,7 +15,8 @@ from bert_jax.models.config import ComputeConfig
     ("content", "expected"),
     [
         ("processor : 0\nflags\t\t: fpu amx_bf16 amx_tile\n", True),
-        ("processor : 0\nflags\t\t: fpu avx512_bf16 amx_bf16_next\n", False),
+        ("processor : 0\nflags\t\t: fpu avx512_bf16\n", True),
+        ("processor : 0\nflags\t\t: fpu avx512f amx_bf16_next\n", False),
         ("model name : amx_bf16\n", False),
         ("", False),
     ],
