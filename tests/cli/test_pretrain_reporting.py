@@ -29,9 +29,10 @@ def test_steps_are_traced_when_asked_for(tiny_config, bert_jax_here, tmp_path):
     finished = bert_jax_here("pretrain", "--config", tiny_config, *words)
     assert finished.code == 0, finished.errors
     (file,) = (tmp_path / "profile").rglob("*.xplane.pb")
+    profile = ProfileData.from_file(str(file))  # its planes do not keep it in memory
     traced = [
         dict(event.stats)["step_num"]
-        for plane in ProfileData.from_file(str(file)).planes
+        for plane in profile.planes
         for line in plane.lines
         for event in line.events
         if event.name == "step"
