@@ -77,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=get_args(DTypeName),
         default="auto",
-        help="of the computation (default: auto: bfloat16 on accelerators, float32 on a CPU)",
+        help="of the computation (default: auto: bfloat16 on accelerators that have it, else "
+        "float32)",
     )
     parser.add_argument(
         "--top-k",
@@ -96,6 +97,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write a line for every line read."""
+    try:
+        return _run(args)
+    except UnusableLine as error:
+        raise ValueError(
+            f"{error} (--unusable report goes on, and tells so in its place)"
+        ) from error
+
+
+def _run(args: argparse.Namespace) -> int:
     config, _ = read_model(Path(args.work_dir))
     name = args.task or default_task(config.head)
     task = TASKS[name]

@@ -31,21 +31,19 @@ def answers(
             asked.append((number, line))
         else:
             results[number] = line
-    # What cannot be used parts the lines before it, which are, from those not looked at yet.
-    waiting = [asked]
-    while waiting:
-        part = waiting.pop()
+    while asked:
         try:
-            found = task.predict(predictor, [line.value for _, line in part], top_k)
+            found = task.predict(predictor, [line.value for _, line in asked], top_k)
         except UnusableText as error:
-            number, line = part[error.index]
-            unusable = UnusableLine(line.place, error.reason, has_id=line.has_id, id=line.id)
-            if not report:
-                raise unusable from error
-            results[number] = unusable
-            rests = (part[error.index + 1 :], part[: error.index])
-            waiting += [rest for rest in rests if rest]
+            for index, reason in error.reasons.items():
+                number, line = asked[index]
+                unusable = UnusableLine(line.place, reason, has_id=line.has_id, id=line.id)
+                if not report:
+                    raise unusable from error
+                results[number] = unusable
+            asked = [each for index, each in enumerate(asked) if index not in error.reasons]
         else:
-            results |= dict(zip((number for number, _ in part), found, strict=True))
+            results |= dict(zip((number for number, _ in asked), found, strict=True))
+            break
     for number, line in enumerate(lines):
         yield line, results[number]

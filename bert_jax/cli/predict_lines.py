@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeVar, get_args
 
-from bert_jax.data.finetuning.file_lines import file_lines, find_file, stream_lines
+from bert_jax.data.finetuning.file_lines import decoded, file_bytes, find_file, stream_bytes
 
 Format = Literal["auto", "text", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -64,20 +64,22 @@ def read_input(
     Args:
       path: also packed (.gz, .xz, .zst); None for standard input.
       form: "auto" is JSON Lines for a file called so, and where the first line that is not blank
-        begins with "{". Blank lines of JSON Lines are passed over; of plain text each is a text.
+        begins with "{"; an object further on in what is then plain text is refused. Blank lines
+        of JSON Lines are passed over; of plain text each is a text.
       fields: sets of fields, one of which an object must have; others are passed over. A line of
         plain text is the field "text".
-      report: yield a line of JSON Lines that asks nothing, in place of raising it.
+      report: yield a line that asks nothing, in place of raising it.
 
     Raises:
-      ValueError: no such file, a line that is not UTF-8, or plain text where objects are read.
-      UnusableLine: a line is no object, without the fields or with another type in them.
+      ValueError: no such file, or it is of another form.
+      UnusableLine: a line is not UTF-8; or no object, without the fields or with another type in
+        them.
     """
     name = _STANDARD_INPUT if path is None else path
     if path is None:
-        lines = stream_lines(sys.stdin.buffer, name)
+        lines = stream_bytes(sys.stdin.buffer, name)
     else:
-        lines = file_lines(find_file(path))
+        lines = file_bytes(find_file(path))
     begun = list(_to_first_text(lines))
     suffixes = Path(name).suffixes[-2:]  # the last may be that of a packed file
     named = ".jsonl" in suffixes
@@ -87,22 +89,26 @@ def read_input(
             "the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions DIR; for a "
             "text a line: --format text"
         )
-    opens = bool(begun) and begun[-1].lstrip().startswith("{")
+    opens = bool(begun) and begun[-1].lstrip().startswith(b"{")
     objects = form == "jsonl" or (form == "auto" and (named or opens))
-    for number, line in enumerate(chain(begun, lines), start=1):
-        if objects and not line.strip():
-            continue
+    for number, data in enumerate(chain(begun, lines), start=1):
         place = f"{name}:{number}"
-        text = line.removesuffix("\n").removesuffix("\r")
-        if not objects:
-            yield _plain(text, place, fields)
-            continue
         try:
-            yield _object(text, place, fields)
+            text = _text(data, place)
+            if objects and not text.strip():
+                continue
+            line = _object(text, place, fields) if objects else _plain(text, place, fields)
         except UnusableLine as error:
             if not report:
                 raise
             yield error
+            continue
+        if form == "auto" and not objects and _asks(text, fields):
+            raise ValueError(
+                f"{place}: a JSON object in what began as plain text; say --format jsonl, or "
+                "--format text for lines taken as they are"
+            )
+        yield line
 
 
 def chunks(lines: Iterable[Line], first: int, most: int) -> Iterator[list[Line]]:
@@ -127,18 +133,38 @@ def output_to(path: str | None) -> Iterator[TextIO]:
         with open(target, "w", encoding="utf-8") as file:
             yield file
         return
+    if not target.parent.is_dir():
+        raise ValueError(f"{path}: there is no directory {target.parent} to write it to")
     partial = target.with_name(f"{target.name}.partial")
     with open(partial, "w", encoding="utf-8") as file:
         yield file
     os.replace(partial, target)
 
 
-def _to_first_text(lines: Iterator[str]) -> Iterator[str]:
+def _to_first_text(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Takes lines up to the first that is not blank."""
     for line in lines:
         yield line
         if line.strip():
             return
+
+
+def _text(data: bytes, place: str) -> str:
+    try:
+        return decoded(data).removesuffix("\n").removesuffix("\r")
+    except ValueError as error:
+        raise UnusableLine(place, str(error)) from None
+
+
+def _asks(text: str, fields: Fields) -> bool:
+    """Whether a line is an object with a set of the fields."""
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return any(set(each) <= record.keys() for each in fields)
 
 
 def _plain(text: str, place: str, fields: Fields) -> InputLine:

@@ -14,8 +14,8 @@ from bert_jax.inference.embed import Embed
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.next_sentence import NextSentence
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.tag import Tag, TaggedText
-from bert_jax.inference.texts import UnusableText
+from bert_jax.inference.tag import Tag, TaggedText, check_words
+from bert_jax.inference.texts import UnusableText, refuse
 from bert_jax.models.model import Head
 
 # Of a predictor, the values of some lines, and how many alternatives to give: a result a line.
@@ -86,18 +86,23 @@ def default_task(head: Head) -> str:
 def _tag(model: Tag, values: list[Any]) -> list[Any]:
     """Texts are tagged together, each of the documents by itself."""
     texts = [index for index, value in enumerate(values) if not isinstance(value, Document)]
+    documents = {i: value for i, value in enumerate(values) if isinstance(value, Document)}
+    # All are looked at before the first is tagged.
+    reasons = {}
+    for index, document in documents.items():
+        try:
+            check_words(document.sentences)
+        except UnusableText as error:
+            reasons[index] = f"sentence {error.index}: {error.reason}"
+    refuse(reasons, len(values))
     try:
         tagged = model([values[index] for index in texts])
     except UnusableText as error:
-        raise UnusableText(texts[error.index], len(values), error.reason) from None
+        told = {texts[index]: reason for index, reason in error.reasons.items()}
+        raise UnusableText(told, len(values)) from None
     found: dict[int, Any] = dict(zip(texts, tagged, strict=True))
-    for index in sorted(set(range(len(values))) - found.keys()):
-        try:
-            sentences = model.document(values[index].sentences)
-        except UnusableText as error:
-            reason = f"sentence {error.index}: {error.reason}"
-            raise UnusableText(index, len(values), reason) from None
-        found[index] = TaggedDocument(tuple(sentences))
+    for index, document in documents.items():
+        found[index] = TaggedDocument(tuple(model.document(document.sentences)))
     return [found[index] for index in range(len(values))]
 
 

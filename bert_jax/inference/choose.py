@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import overload
+from typing import cast, overload
 
 import jax
 import numpy as np
 
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import UnusableText, cut_texts
+from bert_jax.inference.texts import UnusableText, cut_texts, refuse
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model
 from bert_jax.tasks.protocol import Batch
@@ -67,7 +67,9 @@ class Choose(Predictor):
         return self._choose(context, choices)
 
     def _choose(self, contexts: Sequence[str], choices: Sequence[object]) -> list[Choice]:
-        checked = [_checked(each, index, len(choices)) for index, each in enumerate(choices)]
+        none = (i for i, each in enumerate(choices) if not _are_choices(each))
+        refuse(dict.fromkeys(none, "expected a list of two choices or more"), len(choices))
+        checked = [list(cast(Sequence[str], each)) for each in choices]
         pairs = [
             (context, text)
             for context, each in zip(contexts, checked, strict=True)
@@ -77,8 +79,10 @@ class Choose(Predictor):
         try:
             cut = cut_texts(self.tokenizer, pairs, self.max_length)
         except UnusableText as error:
-            index = int(np.searchsorted(ends, error.index, side="right"))
-            raise UnusableText(index, len(contexts), error.reason) from None
+            places = np.searchsorted(ends, list(error.reasons), side="right").tolist()
+            # The first reason of a context is told, so it is put down last.
+            told = reversed(list(zip(places, error.reasons.values(), strict=True)))
+            raise UnusableText(dict(told), len(contexts)) from None
         scores = np.array([row["score"] for row in self._run(_score, cut.features)], np.float64)
         rows = [slice(end - len(texts), end) for texts, end in zip(checked, ends, strict=True)]
         return [
@@ -87,10 +91,8 @@ class Choose(Predictor):
         ]
 
 
-def _checked(choices: object, index: int, count: int) -> list[str]:
-    if isinstance(choices, (list, tuple)) and len(choices) >= 2:
-        return list(choices)
-    raise UnusableText(index, count, "expected a list of two choices or more")
+def _are_choices(given: object) -> bool:
+    return isinstance(given, (list, tuple)) and len(given) >= 2
 
 
 def _choice(texts: Sequence[str], scores: np.ndarray, truncated: bool) -> Choice:

@@ -11,7 +11,7 @@ import jax
 
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import Text, UnusableText, cut_texts
+from bert_jax.inference.texts import Text, cut_texts, refuse
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model, Problem
 from bert_jax.tasks.protocol import Batch
@@ -79,13 +79,14 @@ class Classify(Predictor):
 
     def _check_pairs(self, texts: Sequence[Text]) -> None:
         pairs = None if self.usage is None else self.usage.pairs
-        for index, text in enumerate(texts):
-            if pairs is None or isinstance(text, tuple) is pairs:
-                continue
-            given, learned = "a pair", "single texts"
-            if pairs:
-                given, learned = "a single text", "pairs: (first, second)"
-            raise UnusableText(index, len(texts), f"{given}, but the model learned {learned}")
+        if pairs is None:
+            return
+        given, learned = "a pair", "single texts"
+        if pairs:
+            given, learned = "a single text", "pairs: (first, second)"
+        reason = f"{given}, but the model learned {learned}"
+        others = (i for i, text in enumerate(texts) if isinstance(text, tuple) is not pairs)
+        refuse(dict.fromkeys(others, reason), len(texts))
 
     def _result(self, values: Sequence[float], truncated: bool) -> Classification:
         scores = dict(zip(self.config.labels, values, strict=True))

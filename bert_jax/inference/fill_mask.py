@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.inference.batch_runner import Outputs, Row
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import UnusableText, check_strings
+from bert_jax.inference.texts import check_strings, refuse
 from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.layers import select_rows
 from bert_jax.tasks.protocol import Batch
@@ -81,7 +81,13 @@ class FillMask(Predictor):
     def _fill(self, texts: Sequence[str], top_k: int) -> list[FilledText]:
         check_strings([[text] for text in texts])
         encoded = self.tokenizer.encode_batch(texts)
-        masks = [self._masks(ids, index, texts) for index, ids in enumerate(encoded)]
+        masks = [np.flatnonzero(np.array(ids) == self.tokenizer.mask_id) for ids in encoded]
+        lacking = {
+            index: reason
+            for index, (text, ids, places) in enumerate(zip(texts, encoded, masks, strict=True))
+            if (reason := self._lacks(text, len(ids), places))
+        }
+        refuse(lacking, len(texts))
         capacity = self.max_length - 2
         groups = [
             (index, places[first : first + _MASKS_AT_ONCE])
@@ -104,19 +110,17 @@ class FillMask(Predictor):
             for each, ids in zip(guesses, encoded, strict=True)
         ]
 
-    def _masks(self, ids: Sequence[int], index: int, texts: Sequence[str]) -> NDArray[np.int64]:
-        places = np.flatnonzero(np.array(ids) == self.tokenizer.mask_id)
-        start = texts[index][:40]
+    def _lacks(self, text: str, num_tokens: int, places: NDArray[np.int64]) -> str:
+        """Why there is no mask to fill at the places of a text's masks; "" if there are."""
+        start = text[:40]
         if not len(places):
-            reason = f"no {self.mask} in {start!r}: put one where a word is to be guessed"
-            raise UnusableText(index, len(texts), reason)
+            return f"no {self.mask} in {start!r}: put one where a word is to be guessed"
         if places[-1] >= self.max_length - 2:
-            reason = (
-                f"{start!r}... takes {len(ids) + 2} positions of {self.max_length}, and would lose "
-                f"the {self.mask} at {places[-1] + 1}: shorten it"
+            return (
+                f"{start!r}... takes {num_tokens + 2} positions of {self.max_length}, and would "
+                f"lose the {self.mask} at {places[-1] + 1}: shorten it"
             )
-            raise UnusableText(index, len(texts), reason)
-        return places
+        return ""
 
     def _guesses(self, row: Row, number: int) -> tuple[Guess, ...]:
         return tuple(

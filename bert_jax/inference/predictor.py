@@ -40,8 +40,8 @@ class Predictor:
           batch_size: the most sequences that are computed at once.
           max_length: the most tokens of a sequence, special ones included; None for those of
             the fine-tuning run, or of another model for all its positions (questions: at most 384).
-          dtype: of the computation: "auto" is bfloat16 on accelerators and float32 on a CPU, where
-            "bfloat16" is faster on processors that multiply it (AMX, AVX-512's).
+          dtype: of the computation: "auto" is bfloat16 on accelerators that have it, else float32;
+            on a CPU "bfloat16" is faster where the processor multiplies it (AMX, AVX-512's).
 
         Raises:
           ValueError: no such model, one without the head, or numbers out of range.

@@ -114,7 +114,7 @@ class Tag(Predictor):
                 "the model learned sentences with those around them and reads these alone: give "
                 'documents (Tag.document, or the field "sentences" of JSON Lines)'
             )
-        check_strings([text if isinstance(text, (tuple, list)) else [text] for text in texts])
+        check_words(texts)
         splits = self._split(texts)
         found = iter(self._tags([words for _, words in splits if words], of_one_document))
         return [self._result(split, next(found) if split.words else []) for split in splits]
@@ -167,6 +167,11 @@ class Tag(Predictor):
         ]
         entities = (TaggedEntity(t, split.text[start:end], start, end) for t, start, end in spans)
         return TaggedText(words, tuple(entities))
+
+
+def check_words(texts: Sequence[Words]) -> None:
+    """Refuses what is no Unicode text among texts or their words: `UnusableText`."""
+    check_strings([text if isinstance(text, (tuple, list)) else [text] for text in texts])
 
 
 def _joined(words: Sequence[str]) -> _Split:

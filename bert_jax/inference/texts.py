@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bert_jax.data.finetuning.features import Features, sequences_of
@@ -13,12 +13,22 @@ Text = str | tuple[str, str]
 
 
 class UnusableText(ValueError):
-    """One of several texts cannot be used: `index`, its place among them, and the `reason`."""
+    """Some of several texts cannot be used: `reasons`, by their places among them.
 
-    def __init__(self, index: int, count: int, reason: str):
-        super().__init__(reason if count == 1 else f"text {index} of {count}: {reason}")
-        self.index = index
-        self.reason = reason
+    index, reason: those of the first, which the message tells.
+    """
+
+    def __init__(self, reasons: Mapping[int, str], count: int):
+        self.reasons = dict(sorted(reasons.items()))
+        self.index, self.reason = next(iter(self.reasons.items()))
+        told = self.reason if count == 1 else f"text {self.index} of {count}: {self.reason}"
+        super().__init__(told)
+
+
+def refuse(reasons: Mapping[int, str], count: int) -> None:
+    """Raises `UnusableText` if there are any, of `count` texts."""
+    if reasons:
+        raise UnusableText(reasons, count)
 
 
 class CutTexts(NamedTuple):
@@ -39,19 +49,23 @@ def pairs_of(first: str | list[str], second: str | list[str]) -> list[tuple[str,
 
 def check_strings(texts: Sequence[Sequence[object]]) -> None:
     """Refuses what is no Unicode text among the parts of each text: `UnusableText`."""
-    for index, parts in enumerate(texts):
-        for part in parts:
-            if not isinstance(part, str):
-                kind = type(part).__name__
-                raise UnusableText(index, len(texts), f"of type {kind}, expected a string")
-            try:
-                part.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise UnusableText(
-                    index,
-                    len(texts),
-                    f"a lone surrogate at character {error.start}, which is no Unicode text",
-                ) from None
+    refuse(_no_strings(texts), len(texts))
+
+
+def _no_strings(texts: Sequence[Sequence[object]]) -> dict[int, str]:
+    found = {index: next(filter(None, map(_fault, parts)), "") for index, parts in enumerate(texts)}
+    return {index: reason for index, reason in found.items() if reason}
+
+
+def _fault(part: object) -> str:
+    """Why it is no Unicode text; "" if it is."""
+    if not isinstance(part, str):
+        return f"of type {type(part).__name__}, expected a string"
+    try:
+        part.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"a lone surrogate at character {error.start}, which is no Unicode text"
+    return ""
 
 
 def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> CutTexts:
@@ -63,8 +77,14 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> C
     Raises:
       UnusableText: not a string or a pair of them, or no Unicode text.
     """
-    check_strings([text if isinstance(text, tuple) else (text,) for text in texts])
-    pairs = [_pair(text, index, len(texts)) for index, text in enumerate(texts)]
+    no_pairs = {
+        index: f"a tuple of {len(text)}, expected (first, second)"
+        for index, text in enumerate(texts)
+        if isinstance(text, tuple) and len(text) != 2
+    }
+    no_strings = _no_strings([text if isinstance(text, tuple) else (text,) for text in texts])
+    refuse(no_pairs | no_strings, len(texts))
+    pairs = [text if isinstance(text, tuple) else (text, None) for text in texts]
     flat = [part for pair in pairs for part in pair if part is not None]
     encoded = iter(tokenizer.encode_batch(flat))
     firsts: list[Sequence[int]] = []
@@ -82,11 +102,3 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> C
         seconds.append(second)
         truncated.append(len(first) + len(second or ()) < whole)
     return CutTexts(Features(sequences_of(tokenizer, firsts, seconds)), truncated)
-
-
-def _pair(text: Text, index: int, count: int) -> tuple[str, str | None]:
-    if isinstance(text, tuple):
-        if len(text) != 2:
-            raise UnusableText(index, count, f"a tuple of {len(text)}, expected (first, second)")
-        return text
-    return text, None

@@ -226,8 +226,9 @@ def _check_cudnn(
 ) -> None:
     """Refuses what cuDNN's fused attention cannot do, with what to change."""
     if capability is None:
+        other = "a GPU of another maker" if platform == "gpu" else platform
         raise ValueError(
-            f"compute.attention='cudnn' runs on NVIDIA GPUs only, not on {platform}: "
+            f"compute.attention='cudnn' runs on NVIDIA GPUs only, not on {other}: "
             "set compute.attention='xla' (or 'auto')"
         )
     _require(

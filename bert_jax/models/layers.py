@@ -27,7 +27,7 @@ def compute_dtype(compute: ComputeConfig) -> jnp.dtype:
       ValueError: `compute` still says "auto"; call `ComputeConfig.resolve` first.
     """
     if compute.dtype == "auto":
-        raise ValueError("compute.dtype is 'auto': call ComputeConfig.resolve(platform, config)")
+        raise ValueError("compute.dtype is 'auto': call ComputeConfig.resolve(device, config)")
     return jnp.dtype(compute.dtype)
 
 

@@ -17,7 +17,10 @@ import pytest
 from bert_jax import AnswerQuestion, Choose, Classify, Embed, FillMask, NextSentence, Tag
 from bert_jax.cli import predict
 from bert_jax.cli.main import main
-from bert_jax.cli.predict_lines import chunks
+from bert_jax.cli.predict_answers import answers
+from bert_jax.cli.predict_lines import Document, InputLine, UnusableLine, chunks
+from bert_jax.cli.predict_tasks import TASKS
+from bert_jax.data.tokenizer import Tokenizer
 
 from ..commands import HANGS
 from ..interop.conftest import make, quiet  # noqa: F401
@@ -224,6 +227,7 @@ def test_what_is_written_stays_when_a_line_is_wrong(models, refused, tmp_path):
     words = ["--input", source, "--output", target, "--batch-size", 2]
     errors = refused(models["pretraining"], *words)
     assert f"{source}:6: no [MASK] in 'none'" in errors
+    assert "guessed (--unusable report goes on" in errors
     assert not target.exists()
     partial = (tmp_path / "out.jsonl.partial").read_text().splitlines()
     assert len(partial) == 2  # the chunk of 2 lines, not that of 4
@@ -273,6 +277,7 @@ def test_a_wrong_line_is_named(models, refused, head, data, message):
         ("tagging", ["--task", "answer"], "'tagging', with which AnswerQuestion cannot work"),
         ("tagging", ["--input", "missing.txt"], "missing.txt does not exist"),
         ("tagging", ["--batch-size", 0], "batch_size is 0"),
+        ("tagging", ["--output", "absent/out.jsonl"], "there is no directory absent to write it"),
     ],
 )
 def test_wrong_options_are_named(models, refused, head, words, message):
@@ -291,18 +296,19 @@ def test_unusable_lines_are_reported_in_their_place(models, bert_jax_here, monke
         '{"text": "b [MASK]"}',
         '{"text": "[MASK]", "id": "\\ud800"}',
         '{"text": "\\ud800 [MASK]"}',
+        '{"text": "\udcff [MASK]"}',
         *['{"text": "c [MASK] d"}', '{"text": ""}'] * 20,
     ]
     source = tmp_path / "in.jsonl"
-    source.write_text("\n".join(lines))
+    source.write_text("\n".join(lines), errors="surrogateescape")
     words = (models["pretraining"], "--input", source, "--batch-size", 4, "--top-k", 2)
     finished = bert_jax_here("predict", *words, "--unusable", "report")
     assert finished.code == 0, finished.errors
-    assert "NOTE  27 of 49 lines could not be used" in finished.errors
+    assert "NOTE  28 of 50 lines could not be used" in finished.errors
     found = [json.loads(line) for line in finished.output.splitlines()]
     fill = FillMask(models["pretraining"])
     read = [(number, line) for number, line in enumerate(lines, start=1) if line]
-    assert len(found) == len(read) == 49
+    assert len(found) == len(read) == 50
     for (number, line), result in zip(read, found, strict=True):
         if "error" in result:
             assert result["error"].startswith(f"{source}:{number}: ") and "masks" not in result
@@ -318,9 +324,43 @@ def test_unusable_lines_are_reported_in_their_place(models, bert_jax_here, monke
         assert reason in result["error"]
     assert "field 'id' holds a lone" in found[7]["error"]
     assert "a lone surrogate" in found[8]["error"]
+    assert "byte 0xff is not UTF-8" in found[9]["error"]
     # One of them ends the command otherwise.
     refused = bert_jax_here("predict", *words)
     assert refused.code == 2 and f"{source}:4: '{{' is not valid JSON" in refused.errors
+
+
+def test_unusable_lines_cost_no_more_than_others(models, monkeypatch):
+    """Each text is encoded at most twice, however many are left out, and the rest in one batch."""
+    model, encoded = FillMask(models["pretraining"]), []
+    encode = Tokenizer.encode_batch
+
+    def counted(self, texts, **options):
+        encoded.append(len(texts))
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
+    lines = [InputLine(f"f:{n}", "none" if n % 2 else "a [MASK]") for n in range(200)]
+    found = list(answers(TASKS["fill-mask"], model, lines, 1, report=True))
+    assert [isinstance(result, UnusableLine) for _, result in found] == [False, True] * 100
+    assert encoded == [200, 100]
+
+
+def test_documents_are_looked_at_before_any_is_tagged(models, monkeypatch):
+    model, run = Tag(models["tagging"]), []
+    monkeypatch.setattr(Tag, "_run", lambda self, *given: run.append(given))
+    lines = [InputLine(f"f:{n}", value) for n, value in enumerate(["a", Document(["\ud800"])])]
+    with pytest.raises(UnusableLine, match="f:1: sentence 0: a lone surrogate"):
+        list(answers(TASKS["tag"], model, lines, 1, report=False))
+    assert not run
+
+
+def test_an_object_in_plain_text_is_not_taken_for_text(models, refused, predicted):
+    text = '#first\n{"text": "a"}\n'
+    told = refused(models["classification"], data=text.encode())
+    assert "standard input:2: a JSON object in what began as plain text; say --format" in told
+    assert len(predicted(models["classification"], "--format", "text", text=text)) == 2
+    assert len(predicted(models["classification"], text='#\n{"a": 1}\n{b\n')) == 3
 
 
 def test_unusable_documents_and_a_wrong_kind_of_file(models, bert_jax_here, tmp_path):

@@ -158,7 +158,7 @@ def test_auto_is_resolved_by_device(
     [
         ("cpu", "auto", 0.0, "runs on NVIDIA GPUs only, not on cpu"),
         ("tpu", "auto", 0.0, "runs on NVIDIA GPUs only, not on tpu"),
-        ("gpu gfx90a", "auto", 0.0, "runs on NVIDIA GPUs only, not on gpu"),
+        ("gpu gfx90a", "auto", 0.0, "NVIDIA GPUs only, not on a GPU of another maker"),
         (
             "gpu 7.5",
             "bfloat16",

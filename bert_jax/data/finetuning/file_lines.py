@@ -48,6 +48,32 @@ def file_lines(path: Path) -> Iterator[str]:
 
 def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
     """As `file_lines`, of a stream that messages call `name`."""
+    for number, data in enumerate(stream_bytes(stream, name), start=1):
+        try:
+            yield decoded(data)
+        except ValueError as error:
+            raise ValueError(f"{name}:{number}: {error}") from None
+
+
+def file_bytes(path: Path) -> Iterator[bytes]:
+    """As `file_lines`, before they are decoded."""
+    with open_stream(path, SourceCounts()) as stream:
+        yield from stream_bytes(stream, str(path))
+
+
+def decoded(data: bytes) -> str:
+    """The text of a line; ValueError if it is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"byte 0x{data[error.start]:02x} is not UTF-8 ({error.reason}). Convert the file to "
+            "UTF-8"
+        ) from None
+
+
+def stream_bytes(stream: IO[bytes], name: str) -> Iterator[bytes]:
+    """As `stream_lines`, before they are decoded."""
     number = 0
     while True:
         try:
@@ -62,13 +88,7 @@ def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
         number += 1
         if number == 1:
             data = data.removeprefix(codecs.BOM_UTF8)
-        try:
-            yield data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}:{number}: byte 0x{data[error.start]:02x} is not UTF-8 "
-                f"({error.reason}). Convert the file to UTF-8"
-            ) from None
+        yield data
 
 
 class WordPlaces(Sequence[Sequence[str]]):
