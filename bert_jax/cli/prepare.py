@@ -21,6 +21,7 @@ from bert_jax.cli.source_arguments import (
 )
 from bert_jax.data.manifest import Manifest, SplitInfo, verify_shards
 from bert_jax.data.prepare import prepare
+from bert_jax.data.prepare_inputs import SPLIT_KEY
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress
 from bert_jax.data.tokenizer import Tokenizer
@@ -58,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="PATH",
-        help="text of your own to evaluate on, named as --input is, in place of a share; what "
-        "--input repeats of it is not trained on",
+        help="text of your own to evaluate on, named as --input is, in place of a share; whole "
+        "documents of --input that are in it, case and white space apart, are left out",
     )
     add_workers_argument(parser)
     parser.add_argument(
@@ -152,8 +153,10 @@ def _table(manifest: Manifest) -> str:
     ):
         lines.append(row(name, ",", train, heldout))
     lines.append(row("fill rate", ".4f", manifest.train.fill_rate, manifest.heldout.fill_rate))
+    held_out = any(SPLIT_KEY in source for source in manifest.sources)
     left_out = {
         "exact duplicates removed": manifest.duplicates_removed,
+        **({"left out of training, being held out": manifest.heldout_repeats} if held_out else {}),
         "documents without a token": manifest.empty_documents,
         "unusable lines skipped": manifest.bad_lines_skipped,
         "inputs without a document skipped": manifest.empty_files_skipped,

@@ -25,6 +25,7 @@ _MOST_PADDING = 1_023
 # Below this share of documents that can be paired, a run is told so.
 _FEW_PAIRED = 0.5
 _HELD_OUT = "heldout_fraction"
+_ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"
 
 
 def describe(
@@ -102,26 +103,27 @@ def leaks(corpora: Sequence[PhaseCorpus]) -> list[str]:
                 f"NOTE       {corpus.name}: {share:.2%} of the documents of {corpus.config.corpus} "
                 f"are held out, {_held_out_share(least):.2%} of those of {least.config.corpus}: of "
                 f"what both have, {least.name} trains on some that {corpus.name} is judged on. "
-                "Prepare both with the same --held-out"
+                f"{_ALIKE}"
             )
     return lines
 
 
 def _trained_on_before(corpus: PhaseCorpus, before: Sequence[PhaseCorpus]) -> list[str]:
-    judged = _files(corpus, held_out=True)
+    judged = _held_out_files(corpus)
     for earlier in before:
-        both = sorted(judged & _files(earlier, held_out=False))
-        if both:
+        others = sorted(judged - _held_out_files(earlier))
+        if others:
             return [
-                f"NOTE       {corpus.name}: {both[0]} is held out whole in {corpus.config.corpus}, "
-                f"and {earlier.name} trains on it. Prepare both with the same --held-out-input"
+                f"NOTE       {corpus.name}: {others[0]} is held out in {corpus.config.corpus} and "
+                f"not in {earlier.config.corpus}: what of it is in both, {earlier.name} trains on. "
+                f"{_ALIKE}"
             ]
     return []
 
 
-def _files(corpus: PhaseCorpus, *, held_out: bool) -> set[str]:
+def _held_out_files(corpus: PhaseCorpus) -> set[str]:
     sources = corpus.train.manifest.sources
-    return {each["path"] for each in sources if (SPLIT_KEY in each) == held_out}
+    return {each["path"] for each in sources if SPLIT_KEY in each}
 
 
 def _held_out_share(corpus: PhaseCorpus) -> float:

@@ -17,6 +17,15 @@ def document_digest(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
 
 
+def folded_digest(text: str) -> bytes:
+    """As `document_digest`, of the text without regard to case and to which white space it has.
+
+    No digest of the one kind is one of the other, so a set may hold both.
+    """
+    folded = " ".join(text.casefold().split()).encode("utf-8")
+    return b"folded" + document_digest(folded)
+
+
 class SeenDocuments:
     """A set of document digests on disk: a context manager around a scratch file.
 
@@ -44,6 +53,10 @@ class SeenDocuments:
         except sqlite3.OperationalError as error:
             raise OSError(f"the table of documents seen cannot be written: {error}") from error
         return cursor.rowcount == 1
+
+    def __contains__(self, digest: bytes) -> bool:
+        found = self._database.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,))
+        return found.fetchone() is not None
 
     def __enter__(self) -> SeenDocuments:
         return self

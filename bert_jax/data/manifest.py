@@ -64,6 +64,8 @@ class Manifest:
         sources: what was read, in order: {"path", "num_bytes" on disk}, and {"split": "heldout"}
             of one that is held out whole.
         duplicates_removed: documents left out because an earlier one has the same text.
+        heldout_repeats: documents left out of training because one of an input that is held out
+            whole has the same text, case and white space apart.
         empty_documents: documents left out because they hold no token.
         bad_lines_skipped: lines left out with on_bad_line="skip".
         empty_files_skipped: inputs in which there was no document, left out with the same.
@@ -86,14 +88,16 @@ class Manifest:
     train: SplitInfo
     heldout: SplitInfo
     empty_files_skipped: int = 0
+    heldout_repeats: int = 0
     format_version: int = FORMAT_VERSION
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 over what training sees: records and tokenizer, not where they came from."""
         content = dataclasses.asdict(self)
-        for history in ("options", "sources", "tokenizer_files", "empty_files_skipped"):
-            del content[history]
+        history = ("options", "sources", "tokenizer_files")
+        for name in (*history, "empty_files_skipped", "heldout_repeats"):
+            del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -46,7 +46,8 @@ def prepare(
         inputs: as `expand_inputs` takes them.
         progress: called after every shard.
         heldout_inputs: inputs all of which are held out, in place of a share of the others
-            (`options.heldout_fraction` is 0 then). What `inputs` repeat of them is left out.
+            (`options.heldout_fraction` is 0 then). Documents of `inputs` that are one of theirs,
+            case and white space apart, are left out; parts of documents are not looked for.
 
     Raises:
         ValueError: the inputs, the options or what `output` holds are not usable.
@@ -190,17 +191,18 @@ class _Run:
         )
 
     def _check_sides(self, records: Mapping[Split, int]) -> None:
-        sides: tuple[tuple[Split, str, list[str]], ...] = (
-            ("train", "train on", self.inputs.split),
-            ("heldout", "hold out", self.inputs.heldout),
-        )
-        for split, side, inputs in sides:
-            if not records[split]:
-                raise ValueError(
-                    f"the {len(inputs)} inputs to {side} gave none: "
-                    f"{self.stream.documents[split]} documents, not a token in them "
-                    f"({self.stream.duplicates} left out that repeat others)"
-                )
+        counts = self.stream
+        if not records["heldout"]:
+            raise ValueError(
+                f"there is nothing to hold out in the {len(self.inputs.heldout)} inputs for it: "
+                f"{counts.documents['heldout']} documents without a token; name others"
+            )
+        if not records["train"]:
+            raise ValueError(
+                f"there is nothing to train on in the {len(self.inputs.split)} inputs: "
+                f"{counts.heldout_repeats} documents that are held out, "
+                f"{counts.documents['train']} without a token; name others"
+            )
 
     def manifest(self, plan: Mapping[str, Any], tokenizer: Tokenizer) -> Manifest:
         """What was made, as manifest.json says it."""
@@ -221,6 +223,7 @@ class _Run:
             options=plan["options"],
             sources=tuple(plan["sources"]),
             duplicates_removed=self.stream.duplicates,
+            heldout_repeats=self.stream.heldout_repeats,
             empty_documents=self.source.empty_documents
             + sum(result.num_empty_documents for result in self.results.values()),
             bad_lines_skipped=self.source.bad_lines,

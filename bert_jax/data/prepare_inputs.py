@@ -30,8 +30,8 @@ class PrepareInputs:
 
     Attributes:
         split: their documents go to one side or the other by their hash.
-        heldout: all of their documents are held out. They are read first, so of a text that is
-            in both it is the training's copy that is left out.
+        heldout: all of their documents are held out. They are read first, so it is the
+            training's copy of a text that is left out.
     """
 
     split: list[str]
@@ -69,24 +69,29 @@ def settle_inputs(
 ) -> PrepareInputs:
     """Expand what the user names.
 
+    A file that is held out by its name is not one of those of a directory or a pattern.
+
     Raises:
-        ValueError: an input stands for nothing or holds `output`, a file is on both sides, or a
-            share is to be held out besides.
+        ValueError: an input stands for nothing or holds `output`, a file is named on both sides,
+            or a share is to be held out besides.
     """
     _check_apart([*inputs, *heldout_inputs], Path(output))
     if heldout_inputs and options.heldout_fraction:
         raise ValueError(
-            f"heldout_fraction is {options.heldout_fraction}, and there are inputs to hold out: it "
-            "is one or the other; make it 0 to train on all of the other inputs"
+            f"a share of {options.heldout_fraction} is to be held out (--held-out), and inputs are "
+            "(--held-out-input): leave one of the two out"
         )
     split = expand_inputs(inputs)
     heldout = expand_inputs(heldout_inputs) if heldout_inputs else []
-    here = {_identity(path, options.sources) for path in split}
-    both = [path for path in heldout if _identity(path, options.sources) in here]
-    if both:
+    held_out = {_identity(path, options.sources) for path in heldout}
+    named = [path for path in inputs if _identity(path, options.sources) in held_out]
+    if named:
         raise ValueError(
-            f"{both[0]} is among the inputs to train on and among those to hold out; name it once"
+            f"{named[0]} is named as an input to train on, and is held out: leave it out of one"
         )
+    split = [path for path in split if _identity(path, options.sources) not in held_out]
+    if not split:
+        raise ValueError("all inputs are held out: there is nothing to train on; name others")
     return PrepareInputs(split, heldout)
 
 

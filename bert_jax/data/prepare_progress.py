@@ -65,7 +65,7 @@ class ProgressMeter:
         """The state now."""
         fraction = None
         if self._total_bytes and source.text_bytes:
-            finished = (self._text_bytes + stream.duplicate_bytes) / source.text_bytes
+            finished = (self._text_bytes + stream.left_out_bytes) / source.text_bytes
             fraction = source.bytes_read / self._total_bytes * finished
         return Progress(
             seconds=time.perf_counter() - self._start,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
-from bert_jax.data.deduplication import SeenDocuments, document_digest
+from bert_jax.data.deduplication import SeenDocuments, document_digest, folded_digest
 from bert_jax.data.documents import Document
 from bert_jax.data.records import MAX_DOCUMENT_ID
 
@@ -56,13 +56,15 @@ def shard_name(split: Split, index: int) -> str:
 class StreamCounts:
     """What the stream has handed out or left out so far.
 
+    `heldout_repeats` are documents that are held out as a whole under another name.
     `lowest_hash` and `highest_hash` are those of the documents' places in 0..1 that decide the
     split, for advice on a split that came out empty.
     """
 
     documents: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     duplicates: int = 0
-    duplicate_bytes: int = 0
+    heldout_repeats: int = 0
+    left_out_bytes: int = 0
     lowest_hash: float = 1.0
     highest_hash: float = 0.0
 
@@ -77,7 +79,8 @@ def build_units(
 ) -> Iterator[Unit]:
     """Drop exact duplicates, assign each document to a split by its hash, and group them.
 
-    Those of `heldout` come first, and are held out whatever their hash.
+    Those of `heldout` come first, and are held out whatever their hash; of `documents` those are
+    left out that differ from one of them in case and white space alone.
     Holds one unit of each split at a time. A unit ends with the document that reaches its size.
 
     Raises:
@@ -86,12 +89,20 @@ def build_units(
     open_units = {split: _OpenUnit(split, unit_bytes) for split in SPLITS}
     document_id = 0
     sides = chain(((each, True) for each in heldout), ((each, False) for each in documents))
+    any_held_out = False
     for document, held_out in sides:
         text = document.text.encode("utf-8")
         digest = document_digest(text)
+        if held_out:
+            any_held_out = True
+            seen.add(folded_digest(document.text))
+        elif any_held_out and folded_digest(document.text) in seen:
+            counts.heldout_repeats += 1
+            counts.left_out_bytes += len(text)
+            continue
         if not seen.add(digest):
             counts.duplicates += 1
-            counts.duplicate_bytes += len(text)
+            counts.left_out_bytes += len(text)
             continue
         if document_id > MAX_DOCUMENT_ID:
             raise ValueError(

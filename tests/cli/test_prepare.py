@@ -72,9 +72,11 @@ def test_text_of_ones_own_takes_the_place_of_a_share(files, tmp_path, capsys):
     manifest = read_manifest(tmp_path / "out")
     assert manifest.options["heldout_fraction"] == 0
     assert (manifest.train.num_documents, manifest.heldout.num_documents) == (35, 5)
-    assert "exact duplicates removed: 6" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "exact duplicates removed: 1" in shown
+    assert "left out of training, being held out: 5" in shown
     assert main([*words, "--held-out", "0.5"]) == 2
-    assert "there are inputs to hold out" in capsys.readouterr().err
+    assert "(--held-out-input): leave one of the two out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

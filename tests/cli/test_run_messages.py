@@ -67,6 +67,10 @@ def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:
     assert leaks([whole, corpus("phase2", 0.0, held_out, books)]) == []
     assert leaks([whole, corpus("phase2", 0.0, held_out, books, {"path": "/more.txt"})]) == []
     (line,) = leaks([corpus("phase1", 0.01, books, mine), corpus("phase2", 0.0, held_out, books)])
-    assert "phase2: /mine.txt is held out whole in c/phase2, and phase1 trains on it" in line
+    assert "phase2: /mine.txt is held out in c/phase2 and not in c/phase1: what of it is in" in line
+    (line,) = leaks([corpus("phase1", 0.0, books), corpus("phase2", 0.0, held_out, books)])
+    assert (
+        "phase1 trains on. Prepare both with the same --held-out, or the same --held-out-" in line
+    )
     (line,) = leaks([whole, corpus("phase2", 0.01, books, mine)])
     assert "phase1 trains on some that phase2 is judged on" in line

@@ -165,7 +165,8 @@ def test_empty_splits_are_refused_with_a_share_that_works(
 def test_text_of_ones_own_is_held_out_whole(
     corpus, tokenizer, tmp_path, prepare_options, write_json_lines, checksums
 ):
-    own = [corpus.texts[150], "A house of its own. The sea is blue.", corpus.texts[7]]
+    other = "  ".join(corpus.texts[7].swapcase().split(" ")) + "\n"
+    own = [corpus.texts[150], "A house of its own. The sea is blue.", other]
     judged = write_json_lines(tmp_path / "judged.jsonl", [*own, own[1]])
     options = dataclasses.replace(prepare_options, heldout_fraction=0)
     made = [tmp_path / str(workers) for workers in (1, 2)]
@@ -175,7 +176,7 @@ def test_text_of_ones_own_is_held_out_whole(
     manifest = read_manifest(made[0])
     # What is judged is not trained on, though both hold it.
     assert (manifest.heldout.num_documents, manifest.train.num_documents) == (3, 298)
-    assert manifest.duplicates_removed == 1 + 2 + corpus.num_repeated
+    assert (manifest.duplicates_removed, manifest.heldout_repeats) == (1 + corpus.num_repeated, 2)
     paths = [Path(judged), *map(Path, corpus.inputs)]
     assert [source["path"] for source in manifest.sources] == list(map(str, paths))
     assert [source.get("split") for source in manifest.sources] == ["heldout", None, None]
@@ -193,6 +194,19 @@ def test_text_of_ones_own_is_held_out_whole(
         prepare([judged, *corpus.inputs], tokenizer, made[0], options, 1)
 
 
+def test_a_file_that_is_held_out_is_not_one_of_its_directory(
+    corpus, tokenizer, tmp_path, prepare_options
+):
+    options = dataclasses.replace(prepare_options, heldout_fraction=0)
+    first, second = corpus.inputs
+    everything, output = str(Path(first).parent), tmp_path / "out"
+    manifest = prepare([everything], tokenizer, output, options, 1, heldout_inputs=[second])
+    assert [source["path"] for source in manifest.sources] == [second, first]
+    # Of the first file's 200 documents eight are in the second too.
+    assert (manifest.train.num_documents, manifest.heldout.num_documents) == (192, 108)
+    assert (manifest.duplicates_removed, manifest.heldout_repeats) == (0, 8)
+
+
 def test_held_out_text_is_refused_in_words(
     corpus, tokenizer, tmp_path, prepare_options, write_json_lines
 ):
@@ -206,10 +220,11 @@ def test_held_out_text_is_refused_in_words(
             prepare(inputs, tokenizer, output, options, 1, heldout_inputs=heldout_inputs)
         assert not (output / "manifest.json").exists()
 
-    refused("heldout_fraction is 0.1, and there are inputs", [one], [same], prepare_options)
-    refused("a.jsonl is among the inputs to train on and among those to hold", [one], [same, one])
-    refused("the 1 inputs to hold out gave none: 1 documents, not a token", [one], [blank])
-    refused(r"inputs to train on gave none: 0 documents.*1 left out that repeat", [same], [one])
+    refused("a share of 0.1 is to be held out .* and inputs are", [one], [same], prepare_options)
+    refused("a.jsonl is named as an input to train on, and is held out", [one], [same, one])
+    refused("all inputs are held out", [str(Path(one).parent)], corpus.inputs)
+    refused("nothing to hold out in the 1 inputs for it: 1 documents without", [one], [blank])
+    refused("nothing to train on in the 1 inputs: 1 documents that are held out", [same], [one])
     refused("input 'nowhere.txt' does not exist", [one], ["nowhere.txt"])
     refused("the output .* lies in the input directory", [one], [str(tmp_path)])
 

@@ -174,3 +174,18 @@ def test_two_preparations_of_one_directory(corpus, tokenizer, tmp_path, prepare_
         pytest.raises(ValueError, match="another preparation is writing to"),
     ):
         prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+
+
+def test_with_text_of_ones_own_held_out_too(
+    corpus, tokenizer, tmp_path, prepare_options, checksums
+):
+    options = dataclasses.replace(prepare_options, heldout_fraction=0)
+    first, second = corpus.inputs
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    with pytest.raises(Stopped):
+        prepare([first], tokenizer, broken, options, 1, stop_after(3), [second])
+    with pytest.raises(ValueError, match="unfinished preparation of something else"):
+        prepare([first], tokenizer, broken, options, 1)
+    prepare([first], tokenizer, broken, options, 2, heldout_inputs=[second])
+    prepare([first], tokenizer, whole, options, 1, heldout_inputs=[second])
+    assert checksums(broken) == checksums(whole)
