@@ -161,12 +161,20 @@ def make_phase(
         run_steps=config.total_steps,
         first_epoch=corpus.first_epoch,
     )
-    held_out = EvaluationSource(
-        ExampleSource(corpus.held_out, vocabulary, examples),
-        batch_size=evaluation_size,
-        local_rows=local_rows(mesh, evaluation_size),
-        max_records=config.evaluation.max_records,
-    )
+    held_out_metrics = None
+    if config.evaluation.every_steps:
+        held_out = EvaluationSource(
+            ExampleSource(corpus.held_out, vocabulary, examples),
+            batch_size=evaluation_size,
+            local_rows=local_rows(mesh, evaluation_size),
+            max_records=config.evaluation.max_records,
+        )
+        held_out_metrics = HeldOutMetrics(
+            mesh,
+            evaluation_step,
+            evaluation_size,
+            lambda: _one_pass(held_out, config.loader.prefetch),
+        )
     return Phase(
         name=corpus.name,
         first_step=corpus.first_step,
@@ -178,12 +186,7 @@ def make_phase(
             num_workers=config.loader.num_workers,
             prefetch=config.loader.prefetch,
         ),
-        evaluate=HeldOutMetrics(
-            mesh,
-            evaluation_step,
-            evaluation_size,
-            lambda: _one_pass(held_out, config.loader.prefetch),
-        ),
+        evaluate=held_out_metrics,
         flops=lambda batch: flops,
     )
 

@@ -125,6 +125,7 @@ def _check(config: PretrainConfig, devices: list[jax.Device]) -> None:
         make_mesh(config.mesh, devices),
         accumulation_steps=config.accumulation_steps,
         sentence_pairs=config.sentence_pairs,
+        evaluates=config.evaluation.every_steps > 0,
     )
 
 

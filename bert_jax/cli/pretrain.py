@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         accumulation_steps=config.accumulation_steps,
         sentence_pairs=config.sentence_pairs,
         vocabulary=config.vocabulary,
+        evaluates=config.evaluation.every_steps > 0,
     )
     distributed.check_same(
         {

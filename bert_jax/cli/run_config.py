@@ -54,7 +54,7 @@ class PhaseConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """every_steps: between evaluations on the held-out split (and one at the end).
+    """every_steps: between evaluations on the held-out split (and one at the end); 0 makes none.
 
     batch_size: sequences a batch; 0 takes what a train step has at once: the phase's batch_size
       over accumulation_steps. max_records: that are scored, the same every time, drawn at random
@@ -66,8 +66,8 @@ class EvaluationConfig:
     max_records: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(1, "evaluation.", every_steps=self.every_steps)
-        _at_least(0, "evaluation.", batch_size=self.batch_size, max_records=self.max_records)
+        sizes = {"batch_size": self.batch_size, "max_records": self.max_records}
+        _at_least(0, "evaluation.", every_steps=self.every_steps, **sizes)
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,11 @@ class PretrainConfig:
                     "pairs to learn; leave it at 1.0, or set sentence_pairs"
                 )
         assert self.examples  # refuses what makes no examples
+        if self.checkpoint.keep_best and not self.evaluation.every_steps:
+            raise ValueError(
+                f"checkpoint.keep_best={self.checkpoint.keep_best}, but evaluation.every_steps=0 "
+                "makes no evaluations to tell which is best by: set checkpoint.keep_best=0"
+            )
         held_out = (*metric_names(self.sentence_pairs), "mlm_perplexity")
         held_out += self.distillation_losses
         if self.checkpoint.keep_best and self.checkpoint.best_metric not in held_out:

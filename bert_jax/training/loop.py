@@ -44,7 +44,7 @@ class Phase:
     first_step: of the run. batches: from a step of the phase on, this process's rows of each
     batch, in a context that ends with the phase. evaluate: parameters to metrics on data that is
     not trained on; the same on every process. It calls what it is given after every batch, which
-    may raise to end it. flops: model FLOPs of a step on a batch.
+    may raise to end it. None where nothing is evaluated. flops: model FLOPs of a step on a batch.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Phase:
     num_steps: int
     batch_size: int
     batches: Callable[[int], AbstractContextManager[Iterator[HostBatch]]]
-    evaluate: Callable[[Parameters, Callable[[], None]], Mapping[str, float]]
+    evaluate: Callable[[Parameters, Callable[[], None]], Mapping[str, float]] | None
     flops: Callable[[HostBatch], float]
 
     @property
@@ -85,7 +85,8 @@ class Intervals:
     """Steps between reports, evaluations and checkpoints.
 
     evaluate: not always whole: evaluations come after the steps nearest to its multiples (a half
-      is rounded up), so that those of an epoch neither drift nor miss its end.
+      is rounded up), so that those of an epoch neither drift nor miss its end; and after the
+      last step. 0 for none.
     save_evaluated: whether every evaluated state is saved too, as it may prove the best.
     """
 
@@ -96,6 +97,8 @@ class Intervals:
 
     def evaluates(self, step: int) -> bool:
         """Whether an evaluation is due after `step` steps."""
+        if not self.evaluate:
+            return False
         half = Fraction(1, 2)
         return math.ceil((step + half) / self.evaluate) > math.ceil((step - half) / self.evaluate)
 
@@ -179,7 +182,8 @@ class Trainer:
     def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
         stopping = step < total and self.stop.stop_now()
         last = step == total
-        evaluating = (self.intervals.evaluates(step) or last) and not stopping
+        judged_last = last and self.intervals.evaluate > 0
+        evaluating = (self.intervals.evaluates(step) or judged_last) and not stopping
         saving = step % self.intervals.save == 0 or last or stopping
         saving = saving or (evaluating and self.intervals.save_evaluated)
         if not (evaluating or saving):
@@ -208,6 +212,7 @@ class Trainer:
             if stoppable and self.stop.stop_now():
                 raise ToldToStop
 
+        assert phase.evaluate is not None
         metrics = dict(phase.evaluate(state.params, after_batch))
         _require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:

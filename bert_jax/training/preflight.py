@@ -49,10 +49,12 @@ def check(
     accumulation_steps: int,
     sentence_pairs: SentencePairs,
     vocabulary: str = "any",
+    evaluates: bool = True,
 ) -> None:
     """Refuses a run that cannot work.
 
-    vocabulary: the kind that the corpora must have; "any" for all.
+    vocabulary: the kind that the corpora must have; "any" for all. evaluates: whether what is held
+      out is looked at.
 
     Raises:
       ValueError: lists everything that is wrong, one line each, with what to change.
@@ -76,7 +78,7 @@ def check(
                 f"{phase.corpus_kind!r}, the config asks for {vocabulary!r}: prepare it with such "
                 "a tokenizer, or set vocabulary='any'"
             )
-        found = _phase_problems(model, phase, mesh, accumulation_steps, sentence_pairs)
+        found = _phase_problems(model, phase, mesh, accumulation_steps, sentence_pairs, evaluates)
         problems += [f"phase {phase.name}: {problem}" for problem in found]
     if problems:
         raise ValueError("this run cannot start:\n  " + "\n  ".join(problems))
@@ -88,6 +90,7 @@ def _phase_problems(
     mesh: Mesh,
     accumulation_steps: int,
     sentence_pairs: SentencePairs,
+    evaluates: bool,
 ) -> list[str]:
     problems = []
     if phase.tokenizer_fingerprint != phase.corpus_tokenizer_fingerprint:
@@ -127,15 +130,15 @@ def _phase_problems(
             f"{phase.corpus} has {phase.num_records} training records, fewer than one batch of "
             f"{phase.batch_size}: use more text or a smaller batch_size"
         )
-    if phase.held_out_records == 0:
+    splits = {"training": (phase.corpus_documents, phase.corpus_sentences)}
+    if evaluates:
+        splits["held-out"] = (phase.held_out_documents, phase.held_out_sentences)
+    if evaluates and phase.held_out_records == 0:
         problems.append(
             f"{phase.corpus} has no held-out records to evaluate on: prepare it with a larger "
-            "--held-out"
+            "--held-out, or with --held-out-input; or do without evaluation: "
+            "evaluation.every_steps=0 and checkpoint.keep_best=0"
         )
-    splits = {
-        "training": (phase.corpus_documents, phase.corpus_sentences),
-        "held-out": (phase.held_out_documents, phase.held_out_sentences),
-    }
     for split, (documents, sentences) in splits.items():
         if sentence_pairs != "none" and documents and sentences == documents:
             problems.append(

@@ -4,6 +4,7 @@ import pytest
 from jax.profiler import ProfileData
 
 from bert_jax.cli import pretrain
+from bert_jax.training.metrics_log import read_metrics
 
 
 def test_a_step_costs_what_its_phase_computes(tiny_config, bert_jax_here, monkeypatch, tmp_path):
@@ -40,3 +41,32 @@ def test_steps_are_traced_when_asked_for(tiny_config, bert_jax_here, tmp_path):
         if event.name == "step"
     ]
     assert sorted(traced) == [11, 12, 13]  # over the end of a phase
+
+
+def test_a_run_without_evaluation_needs_no_held_out_text(
+    tiny_config, tiny_text, bert_jax_here, tmp_path
+):
+    corpus, work_dir = tmp_path / "corpus", tmp_path / "run"
+    words = ["--tokenizer", tiny_config.parent / "tokenizer", "--output", corpus, "--workers", 1]
+    prepared = bert_jax_here(
+        "prepare", "--input", tiny_text, *words, "--max-length", 32, "--held-out", 0
+    )
+    assert prepared.code == 0, prepared.errors
+    words = [f"work_dir={work_dir}", f"phases.phase1.corpus={corpus}", "phases.phase2=None"]
+    words += ["phases.phase1.num_steps=3", "optimizer.warmup_steps=1"]
+    command = ["pretrain", "--config", tiny_config, *(f"--config.{word}" for word in words)]
+    refused = bert_jax_here(*command)
+    assert refused.code == 2
+    assert "or do without evaluation: evaluation.every_steps=0 and checkpoint" in refused.errors
+    none = "--config.evaluation.every_steps=0"
+    refused = bert_jax_here(*command, none)
+    assert refused.code == 2 and "set checkpoint.keep_best=0" in refused.errors
+    finished = bert_jax_here(*command, none, "--config.checkpoint.keep_best=0")
+    assert finished.code == 0, finished.errors
+    assert "not evaluated" in finished.output and "held-out" not in finished.output
+    assert finished.output.splitlines()[-1] == f"curves: {work_dir / 'curves.png'}"
+    assert (work_dir / "curves.png").is_file()
+    assert {entry["kind"] for entry in read_metrics(work_dir / "metrics.jsonl")} == {"train"}
+    for verb, *rest in (("extract", "--step", "newest"), ("export", "--format", "huggingface")):
+        done = bert_jax_here(verb, work_dir, *rest, "--output", tmp_path / verb)
+        assert done.code == 0, done.errors

@@ -67,6 +67,11 @@ def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
     alone = dataclasses.replace(PHASE, corpus_documents=1, held_out_documents=1)
     model = dataclasses.replace(MODEL, num_segments=0)
     assert check(model, [alone], mesh, accumulation_steps=1, sentence_pairs="none") is None
+    blind = dataclasses.replace(
+        PHASE, held_out_records=0, held_out_documents=2, held_out_sentences=2
+    )
+    options: Any = dict(accumulation_steps=1, sentence_pairs="next_sentence", evaluates=False)
+    assert check(MODEL, [blind], mesh, **options) is None
 
 
 @pytest.mark.parametrize(
@@ -106,7 +111,9 @@ def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
         ),
         (
             {"held_out_records": 0},
-            "data/a has no held-out records to evaluate on: prepare it with a larger --held-out",
+            "data/a has no held-out records to evaluate on: prepare it with a larger --held-out, "
+            "or with --held-out-input; or do without evaluation: evaluation.every_steps=0 and "
+            "checkpoint.keep_best=0",
         ),
         (
             {"corpus_documents": 1},
