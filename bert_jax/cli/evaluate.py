@@ -77,16 +77,16 @@ def _lines(evaluation: Evaluation, found: Mapping[str, SetScores]) -> list[str]:
     for name, each in found.items():
         lines.append(f"{name}: {each.examples:,} examples")
         lines += [f"  {metric:28s} {format_metric(metric, x)}" for metric, x in each.scores.items()]
-        lines += _table(each.by_type)
+        lines += _table(each.by_type, each.type_is)
         lines += [f"predictions: {file}" for file in each.files]
     return lines
 
 
-def _table(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+def _table(rows: Mapping[str, Mapping[str, float]], title: str) -> list[str]:
     if not rows:
         return []
     columns = list(next(iter(rows.values())))
-    lines = [f"  {'type':28s}" + "".join(f" {column:>9s}" for column in columns)]
+    lines = [f"  {title:28s}" + "".join(f" {column:>9s}" for column in columns)]
     for kind, row in rows.items():
         cells = [f"{x:9.3f}" if isinstance(x, float) else f"{x:9,d}" for x in row.values()]
         lines.append(f"  {kind:28s} {' '.join(cells)}")

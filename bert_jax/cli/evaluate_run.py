@@ -37,11 +37,12 @@ FINETUNE = "bert-jax finetune"
 
 @dataclass(frozen=True)
 class SetScores:
-    """What a model does on a set. scores: none without labels. by_type: see `ExampleSet`."""
+    """What a model does on a set; see `ExampleSet` for the types. scores: none without labels."""
 
     examples: int
     scores: dict[str, float]
     by_type: dict[str, dict[str, float]]
+    type_is: str
     files: list[Path] = field(default_factory=list)
 
 
@@ -72,7 +73,8 @@ class Evaluation:
             if self.labelled:
                 scores = examples.scores(logits) | loss
                 by_type = examples.scores_by_type(logits)
-            found[name] = SetScores(examples.num_examples, scores, by_type, files)
+            kind = examples.type_is
+            found[name] = SetScores(examples.num_examples, scores, by_type, kind, files)
         return found
 
 

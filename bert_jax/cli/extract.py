@@ -33,7 +33,7 @@ from bert_jax.inference.work_dir import (
 )
 from bert_jax.models.config import ComputeConfig
 from bert_jax.training.checkpoint import identity_of, newest_step, save_parameters
-from bert_jax.training.metrics_log import LOG_NAME, MetricsLog
+from bert_jax.training.metrics_log import LOG_NAME, copy_metrics
 
 BEST, NEWEST = "best", "newest"
 
@@ -68,11 +68,11 @@ def run(args: argparse.Namespace) -> int:
         # Not the run's own identity, with which it would go on without its optimizer's state.
         alone = {**identity, "parameters alone": f"those of step {step}"}
         save_parameters(target / CHECKPOINTS_NAME, jax.device_get(parameters), alone, step)
-        told = [work_dir / name for name in (RESOLVED_NAME, LOG_NAME)]
-        for file in (*told, *work_dir.glob("manifest-*.json")):
+        for file in (work_dir / RESOLVED_NAME, *work_dir.glob("manifest-*.json")):
             if file.is_file():
                 shutil.copyfile(file, target / file.name)
-        MetricsLog(target / LOG_NAME, start_step=step).close()  # without what came after
+        if (log := work_dir / LOG_NAME).is_file():
+            copy_metrics(log, target / LOG_NAME, up_to=step)
         tokenizer.save(target / TOKENIZER_NAME)
         usage = read_usage(work_dir)
         write_model(config, origin, target, tokenizer=tokenizer, usage=usage)

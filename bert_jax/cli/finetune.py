@@ -18,6 +18,7 @@ import jax
 
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.finetune_messages import conclude
 from bert_jax.cli.finetune_run import open_run
 from bert_jax.cli.finetune_start import identity
 from bert_jax.cli.provenance import versions
@@ -67,5 +68,5 @@ def run(args: argparse.Namespace) -> int:
             closing.enter_context(only_writer(Path(config.work_dir)))
         finished = run.train(stop, closing)
     if finished and jax.process_index() == 0:
-        print("\n".join(run.conclude()))
+        print("\n".join(conclude(run)))
     return 0 if finished else stop.exit_code

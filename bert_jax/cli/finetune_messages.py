@@ -1,17 +1,24 @@
-"""What `finetune` says before its first step."""
+"""What `finetune` says before its first step and after its last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bert_jax.cli.finetune_outcome import read_outcome
 from bert_jax.cli.matrix_instructions import dtype_hint
-from bert_jax.finetuning.scoring import padding
+from bert_jax.finetuning.scoring import LOSS, padding
 from bert_jax.models.parameters import count
+from bert_jax.training.progress import format_metric
 from bert_jax.training.state import learned
 
 if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
+
+_BY_CHANCE = (
+    "which one constant answer has too: on few examples that happens, and another seed or rate "
+    "(bert-jax sweep), or more epochs, may do better"
+)
 
 
 def changes(told: Sequence[str]) -> list[str]:
@@ -42,3 +49,15 @@ def describe(run: FinetuneRun) -> list[str]:
         f"{epochs} epoch{'s' * (epochs > 1)}, rows of {each} tokens, "
         f"{padding(train, run.plan):.1%} padding",
     ]
+
+
+def conclude(run: FinetuneRun) -> list[str]:
+    """Lines: the scores of the best checkpoint, and where things are."""
+    found = read_outcome(run.work_dir)
+    assert found is not None
+    lines = [f"best after step {found.step:,} by {run.best_metric}:"]
+    lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in found.scores.items()]
+    judged = run.data.best_metric if run.best_metric.endswith(LOSS) else run.best_metric
+    if (score := found.scores[judged]) <= run.data.chance(judged):
+        lines.append(f"NOTE  {judged} is {format_metric(judged, score)}, {_BY_CHANCE}")
+    return [*lines, *(f"predictions: {file}" for file in found.predictions)]

@@ -47,7 +47,6 @@ from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.optimizer import learning_rates
 from bert_jax.training.peaks import peak_flops
-from bert_jax.training.progress import format_metric
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.sharding import local_rows, parameter_shardings
 from bert_jax.training.state import TrainState
@@ -182,14 +181,6 @@ class FinetuneRun:
             )
         self._finish(early.best_step, state)
         return True
-
-    def conclude(self) -> list[str]:
-        """Lines: the scores of the best checkpoint, and where things are."""
-        found = read_outcome(self.work_dir)
-        assert found is not None
-        lines = [f"best after step {found.step:,} by {self.best_metric}:"]
-        lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in found.scores.items()]
-        return [*lines, *(f"predictions: {file}" for file in found.predictions)]
 
     def _phase(self) -> Phase:
         train = self.data.train

@@ -33,7 +33,6 @@ from bert_jax.finetuning.sweep_results import (
     write_results,
 )
 from bert_jax.finetuning.sweep_table import dials_words
-from bert_jax.finetuning.task_data import TaskData
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME, chosen_step
 from bert_jax.training.checkpoint import load_parameters
 from bert_jax.training.interruption import StopRequest
@@ -241,16 +240,7 @@ def open_sweep(config: FinetuneConfig, output: Path, grid: Grid, keep: Keep, com
         make_schedule(run.config.optimizer, run.total_steps)
     # A loss has no chance: there the task's own metric tells which runs are degenerate.
     judged = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric
-    return Sweep(base, output, grid, keep, command, judged, chance_of(base.data, judged))
-
-
-def chance_of(data: TaskData, metric: str) -> float:
-    """The best constant answer's score, of a metric as `TaskData.metric_of` names it."""
-    for name, examples in data.validation.items():
-        prefix = data.metric_of(name, "")
-        if metric.startswith(prefix):
-            return examples.chance(metric.removeprefix(prefix))
-    raise AssertionError(f"{metric} is of no validation set")
+    return Sweep(base, output, grid, keep, command, judged, base.data.chance(judged))
 
 
 def _turned(base: FinetuneRun, dials: RunDials, directory: Path) -> FinetuneRun:

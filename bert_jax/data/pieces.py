@@ -11,7 +11,8 @@ from bert_jax.data import byte_bpe_files, sentencepiece_files
 from bert_jax.data.tokenizer_files import Kind
 from bert_jax.data.wordpiece_files import CONTINUATION, UNUSED
 
-_FILLERS = re.compile(r"madeupword\d{4}")  # of RoBERTa's vocabulary, up to a multiple of 8
+# Of RoBERTa's vocabulary, up to a multiple of 8; of CamemBERT's, in the places fairseq gave others.
+_FILLERS = re.compile(r"madeupword\d{4}|<(s|/s|unk)>NOTUSED")
 # Scripts without spaces between words, by what the names of their letters begin with.
 _WITHOUT_SPACES = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
 _BYTES = decoders.ByteLevel()

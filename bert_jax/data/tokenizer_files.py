@@ -39,6 +39,8 @@ _CLASSES = {
     sentencepiece_files.MODEL_NAME: ("Albert",),
     byte_bpe_files.VOCABULARY_NAME: ("Roberta", "Longformer", "Bart"),
 }
+# Of XLM-RoBERTa and CamemBERT as they were first released.
+_FAIRSEQ_MODEL = "sentencepiece.bpe.model"
 _ANY_CLASS = ("PreTrained", "TokenizersBackend")
 _ANY = f"{', '.join(FILE_NAMES[:-1])} or {FILE_NAMES[-1]} with {byte_bpe_files.MERGES_NAME}"
 
@@ -175,6 +177,12 @@ def _tokenizer_file(path: Path) -> Path:
         for name in FILE_NAMES:
             if (path / name).is_file():
                 return path / name
+        if (path / _FAIRSEQ_MODEL).is_file():
+            raise ValueError(
+                f"{path / _FAIRSEQ_MODEL}: its ids are not those the model learned, which fairseq "
+                "moved; load it with transformers.AutoTokenizer and save_pretrained, which writes "
+                "a tokenizer.json"
+            )
         raise ValueError(f"{path} holds no tokenizer; expected a {_ANY} in it")
     if not path.is_file():
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ class MultiLabelSet(ExampleSet):
     examples: SentenceExamples
     files: SentenceFiles
     metrics: tuple[str, ...]
+    type_is: ClassVar[str] = "label"
 
     def predictions(self, logits: Logits) -> NDArray[np.bool_]:
         """[examples, labels] whether a label holds."""

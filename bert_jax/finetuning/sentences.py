@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,8 @@ from bert_jax.finetuning.multi_label import MultiLabelSet
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
 from bert_jax.tasks.label_set_scores import LABEL_SET_METRICS, label_counts
 from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class SentencesConfig:
                 raise ValueError(f"metrics: {name!r} is unknown; of a {need} there are {fitting}")
             if METRICS[name] != need:
                 raise ValueError(
-                    f"metrics: {name!r} is of a {METRICS[name]}, the labels are each a {need}"
+                    f"metrics: {name!r} is of a {METRICS[name]}, the labels are each a {need}; "
+                    "() takes what fits them"
                 )
         if self.sigmoid and len(self.files.labels) != 2:
             raise ValueError(f"sigmoid=True is for two labels, not {self.files.labels}")
@@ -116,6 +121,7 @@ class SentenceSet(ExampleSet):
     sigmoid: bool
     glue: GlueTask | None = None
     names: tuple[str, ...] = ()
+    type_is: ClassVar[str] = "class"
 
     def predictions(self, logits: Logits) -> NDArray[np.generic]:
         """[examples] places in `labels`, or numbers."""
@@ -214,6 +220,7 @@ def open_sentences(
         if files.several:
             examples = read_sentences(files, split, labelled=split != "test")
             features = sentence_features(examples, tokenizer, max_length, files.labels)
+            _report_absent(examples, files, split)
             return MultiLabelSet(features, examples, files, metrics)
         return _read(files, split, tokenizer, max_length, metrics, config.sigmoid, None)
 
@@ -224,6 +231,24 @@ def open_sentences(
         test={"test": read("test")} if "test" in splits and files.test else {},
         primary=metrics[0],
     )
+
+
+def _report_absent(examples: SentenceExamples, files: SentenceFiles, split: Split) -> None:
+    """A warning for labels of which there is no example to learn from."""
+    if split != "train":
+        return
+    sets = examples.label_sets or []
+    there = set(examples.labels or ()).union(*sets)
+    absent = [label for label in files.labels if label not in there]
+    if absent:
+        few = ", ".join(map(repr, absent[:10])) + (", ..." if len(absent) > 10 else "")
+        logger.warning(
+            "%s: of %d labels %d occur in no example, so nothing is learned of them: %s",
+            files.train,
+            len(files.labels),
+            len(absent),
+            few,
+        )
 
 
 def _head(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
@@ -250,6 +275,7 @@ def _read(
     if glue is not None:
         check_submission_ids(examples.ids, examples.places)
     features = sentence_features(examples, tokenizer, max_length, files.labels)
+    _report_absent(examples, files, split)
     if sigmoid and features.targets:
         positive = features.targets["labels"][:, None].astype(np.float32)
         features = dataclasses.replace(features, targets={"labels": positive})

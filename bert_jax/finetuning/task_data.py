@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,12 @@ class ExampleSet(abc.ABC):
     The logits are float32 [examples, ...], or [tokens, ...] of `features.sequences.token_ids`
     where the model scores every token.
 
-    metrics: what `scores` gives, by name.
+    metrics: what `scores` gives, by name. type_is: what `scores_by_type` tells apart.
     """
 
     features: Features
     metrics: tuple[str, ...]
+    type_is: ClassVar[str] = "type"
 
     @property
     def num_examples(self) -> int:
@@ -123,3 +125,11 @@ class TaskData:
     def best_metric(self) -> str:
         """The name of the primary metric on the first validation set."""
         return self.metric_of(next(iter(self.validation)), self.primary)
+
+    def chance(self, metric: str) -> float:
+        """The best constant answer's score, of a metric as `metric_of` names it."""
+        for name, examples in self.validation.items():
+            prefix = self.metric_of(name, "")
+            if metric.startswith(prefix):
+                return examples.chance(metric.removeprefix(prefix))
+        raise AssertionError(f"{metric} is of no validation set")

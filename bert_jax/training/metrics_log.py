@@ -79,6 +79,11 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return entries
 
 
+def copy_metrics(source: Path, target: Path, *, up_to: int) -> None:
+    """Copies the entries of a log up to a step; ValueError as `read_metrics`."""
+    _rewrite(target, [entry for entry in read_metrics(source) if entry["step"] <= up_to])
+
+
 def _rewrite(path: Path, entries: list[dict[str, Any]]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text("".join(json.dumps(e) + "\n" for e in entries), encoding="utf-8")

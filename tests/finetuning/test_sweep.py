@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bert_jax.cli.sweep_run import chance_of
 from bert_jax.finetuning.sweep import (
     Combination,
     Grid,
@@ -203,7 +202,7 @@ class _Set(ExampleSet):
 def test_chance_is_that_of_the_metrics_own_set() -> None:
     matched, mismatched = _Set({"f1": 0.1, "accuracy": 0.4}), _Set({"f1": 0.2})
     one = TaskData(HeadConfig("span"), None, {"validation": matched}, {}, "f1")
-    assert [chance_of(one, name) for name in ("f1", "accuracy")] == [0.1, 0.4]
+    assert [one.chance(name) for name in ("f1", "accuracy")] == [0.1, 0.4]
     sets = {"matched": matched, "mismatched": mismatched}
     two = dataclasses.replace(one, validation=sets)
-    assert [chance_of(two, f"{name}_f1") for name in sets] == [0.1, 0.2]
+    assert [two.chance(f"{name}_f1") for name in sets] == [0.1, 0.2]

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.data.finetuning.sentences import SentenceFiles
 from bert_jax.data.finetuning.tags import TagFiles
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.sentences import SentencesConfig, open_sentences
 from bert_jax.finetuning.tags import TagsConfig, TagSet, open_tags
 
 from .conftest import GOOD, history, scores
@@ -141,3 +143,18 @@ def test_tags_as_they_are_written_still_have_entities(toy, tmp_path: Path) -> No
         found[learn_as] = examples.scores(logits)
     assert found["as_written"] == found["IOB2"]
     assert found["IOB2"]["precision"] == 1.0 and found["IOB2"]["recall"] == pytest.approx(2 / 3)
+
+
+def test_labels_without_an_example_are_told(tmp_path, toy, caplog) -> None:
+    file = tmp_path / "train.tsv"
+    file.write_text("text\tlabel\nfine\tgood\nawful\tbad\n")
+    tokenizer = Tokenizer.load(toy.source / "tokenizer")
+    labels = ("bad", "none", "good", "mixed")
+    files = SentenceFiles(str(file), str(file), first="text", labels=labels)
+    data = open_sentences(SentencesConfig(files), tokenizer, 16, ("train", "validation"))
+    (message,) = caplog.messages
+    assert message.endswith(
+        "train.tsv: of 4 labels 2 occur in no example, so nothing is learned of them: 'none', "
+        "'mixed'"
+    )
+    assert data.validation["validation"].type_is == "class"

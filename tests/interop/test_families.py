@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import transformers
 
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.classify import Classify
 from bert_jax.inference.next_sentence import NextSentence
 from bert_jax.inference.work_dir import read_model
@@ -81,6 +82,9 @@ def test_other_names_of_roberta(name, head, bert_jax_here, tmp_path):
         verified = bert_jax_here("verify", theirs, other)
         assert verified.code == 0, verified.output + verified.errors
         assert "not compared" not in verified.output
+    tokenizer = Tokenizer.load(ours / "tokenizer")
+    drawn = {token for token, at in tokenizer.vocabulary.items() if at in tokenizer.random_ids}
+    assert {"▁it", "é"} <= drawn and not any(token.endswith("NOTUSED") for token in drawn)
     before, after = map(transformers.AutoTokenizer.from_pretrained, (theirs, back))
     pairs = [("it rains so wet", "a<mask> b"), ("é", "it  rains ?")]
     assert after(pairs)["input_ids"] == before(pairs)["input_ids"]

@@ -173,11 +173,10 @@ def _suffixes(task: GlueTask) -> list[str]:
 
 
 def _tfds_files(task: GlueTask, where: str, data_dir: str) -> GlueFiles:
-    expected = f"{TFDS_PREFIX}glue/{task.tfds_config}"
-    diagnostic = f"{TFDS_PREFIX}glue/{_AX_TFDS}"
-    if task.diagnosed and where.startswith(diagnostic):
-        expected = diagnostic
-    if not re.fullmatch(rf"{re.escape(expected)}(:\d+\.\d+\.\d+)?", where):
+    known = [task.tfds_config, *([_AX_TFDS] if task.diagnosed else [])]
+    found = re.fullmatch(rf"{TFDS_PREFIX}glue/({'|'.join(known)})(:\d+\.\d+\.\d+)?", where)
+    if found is None:
+        expected = " or ".join(f"{TFDS_PREFIX}glue/{name}" for name in known)
         raise ValueError(f"{task.name} is {expected}, got {where!r}; give it without a split")
     columns: dict[str, Any] = {
         "first": task.tfds_columns[0],
@@ -188,7 +187,7 @@ def _tfds_files(task: GlueTask, where: str, data_dir: str) -> GlueFiles:
     }
     suffixes = _suffixes(task)
     tests = dict(zip(submission_names(task), (f"test{each}" for each in suffixes), strict=True))
-    if expected == diagnostic:
+    if found[1] == _AX_TFDS:
         tests = {_AX: "test"}
     return GlueFiles(
         train=SentenceFiles(train=f"{where}:train", **columns),

@@ -171,14 +171,21 @@ def _delimited_rows(path: Path, form: TableFormat, names: Sequence[str]) -> Iter
         yield _Row(place, values)
 
 
+# What stands between the columns of a kind of file, which one read as the other has in its header.
+_BETWEEN = {"tsv": "\t", "csv": ","}
+
+
 def _index_by_name(name: str, header: Sequence[str], path: Path) -> int:
     if header.count(name) == 1:
         return header.index(name)
     found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
     problem = f"{header.count(name)} columns are" if name in header else "no column is"
+    likely = (kind for kind, sign in _BETWEEN.items() if len(header) == 1 and sign in header[0])
+    hint = "".join(f"; or form.kind={kind!r}, if it is" for kind in likely)
     raise ValueError(
-        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Name one of them; "
-        "or, if this line is an example, say form.header=False and give the columns by number"
+        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Give one of them to "
+        f"the config's key that now says {name!r}; or, if this line is an example, say "
+        f"form.header=False and give the columns by number{hint}"
     )
 
 

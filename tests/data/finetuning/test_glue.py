@@ -198,6 +198,9 @@ def test_the_diagnostic_set_is_a_test_set_of_mnli_alone(tmp_path, monkeypatch) -
     _assert_same(theirs.test["AX"], found["AX"], "test", str(tmp_path / "t"))
     with pytest.raises(ValueError, match="RTE is tfds:glue/rte, got 'tfds:glue/ax'"):
         glue_files("RTE", "tfds:glue/ax")
+    for where in ("tfds:glue/axb", "tfds:glue/ax:test"):
+        with pytest.raises(ValueError, match="MNLI is tfds:glue/mnli or tfds:glue/ax, got"):
+            glue_files("MNLI", where)
 
 
 def test_metrics_are_those_of_the_paper() -> None:

@@ -146,6 +146,8 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
     [
         (TSV, b"text\tlabel\na\t0\n", ["label", "body"], r"a:1: no column is named 'body'.*'text'"),
         (TSV, b"x\tx\na\t0\n", ["x"], "a:1: 2 columns are named 'x'"),
+        (TSV, b"text,label\na,0\n", ["text"], "key that now says 'text'; .* form.kind='csv', if"),
+        (CSV, b"text\tlabel\na\t0\n", ["text"], "form.header=False .*; or form.kind='tsv', if"),
         (TSV, b"good film\t1\nbad film\t0\n", ["text"], "'good film', '1'.*header=False"),
         (TSV, b"text\tlabel\na\t0\nb\n", ["text", "label"], "a:3: .*too few.*'label'"),
         (TSV, b"text\tlabel\na\t0\n\nb\t1\n", ["text", "label"], "a:3: .*too few.*'label'"),

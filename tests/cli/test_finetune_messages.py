@@ -1,0 +1,30 @@
+"""What `finetune` says of a run that has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bert_jax.cli.finetune_messages import conclude
+from bert_jax.cli.finetune_outcome import Outcome, write_outcome
+
+
+@pytest.mark.parametrize(
+    ("best_metric", "accuracy", "told"),
+    [("accuracy", 0.527, True), ("accuracy", 0.531, False), ("loss", 0.5, True)],
+)
+def test_a_run_no_better_than_one_answer_is_told(
+    best_metric: str, accuracy: float, told: bool, tmp_path: Path
+) -> None:
+    write_outcome(tmp_path, Outcome(78, {"accuracy": accuracy, "loss": 0.69}, [], {}))
+    data = SimpleNamespace(best_metric="accuracy", chance={"accuracy": 0.527}.__getitem__)
+    run: Any = SimpleNamespace(work_dir=tmp_path, best_metric=best_metric, data=data)
+    lines = conclude(run)
+    assert lines[0] == f"best after step 78 by {best_metric}:"
+    notes = [line for line in lines if line.startswith("NOTE")]
+    assert bool(notes) is told
+    if told:
+        assert f"accuracy is {accuracy:.1%}, which one constant answer has too" in notes[0]
