@@ -1,41 +1,74 @@
 """Print a model's parameters and FLOPs, part by part, and what a training step costs.
 
-bert-jax inspect --config configs/pretrain/bert_base.py
+    bert-jax inspect --config configs/pretrain/bert_base.py
+    bert-jax inspect runs/mine
+
+Of a work directory, the parameters, the head with its labels, and how the model reads texts.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
 
 from bert_jax.analysis.flops import TRAINING_FACTOR, layer_flops, pretraining_flops
 from bert_jax.analysis.parameters import counts_by_part
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.inference.work_dir import chosen_step, read_model, read_usage
 from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import define_model
 from bert_jax.models.parameters import count
 from bert_jax.tasks.pretraining import Pretraining
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `inspect`."""
-    add_config_argument(parser)
+    parser.add_argument(
+        "work_dir", nargs="?", metavar="WORKDIR", help="of a run, or of `import`; or give --config"
+    )
+    add_config_argument(parser, required=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables; nothing is computed on a device, no corpus is needed."""
-    config = load_config(PretrainConfig, args.config, args.config_overrides)
+    if (args.work_dir is None) == (args.config is None):
+        raise ValueError("expected one of a work directory and --config FILE.py")
     # Parameters and FLOPs do not depend on how a model is computed.
     compute = ComputeConfig(dtype="float32", attention="xla")
+    if args.work_dir is not None:
+        if args.config_overrides:
+            raise ValueError(
+                f"{args.config_overrides[0]}: a work directory has no config to change"
+            )
+        print("\n".join(_work_dir_lines(Path(args.work_dir), compute)))
+        return 0
+    config = load_config(PretrainConfig, args.config, args.config_overrides)
     task = Pretraining(config.model, compute, sentence_pairs=config.sentence_pairs)
-    shapes = task.definition.shapes
-    total = count(shapes)
-    print(f"{'parameters':62s}{'':>16s}")
-    for part, number in counts_by_part(shapes).items():
-        print(f"  {part:60s}{number:16,d}{number / total:8.1%}")
-    print(f"  {'total':60s}{total:16,d}")
+    print("\n".join(_parameter_table(task.definition.shapes)))
     for name, _, phase in config.ordered_phases():
         print("\n" + "\n".join(_flops_table(config, name, phase)))
     return 0
+
+
+def _work_dir_lines(work_dir: Path, compute: ComputeConfig) -> list[str]:
+    model, _ = read_model(work_dir)
+    usage, step = read_usage(work_dir), chosen_step(work_dir)
+    rows = {"step": f"{step:,}", "head": model.head}
+    rows |= {"labels": ", ".join(model.labels)} if model.labels else {}
+    rows |= vars(model.encoder) | (vars(usage) if usage is not None else {})
+    lines = [f"{'model':38s}", *(f"  {name:36s}{value}" for name, value in rows.items())]
+    return [*lines, "", *_parameter_table(define_model(model, compute).shapes)]
+
+
+def _parameter_table(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
+    total = count(shapes)
+    lines = [f"{'parameters':62s}{'':>16s}"]
+    lines += [f"  {p:60s}{n:16,d}{n / total:8.1%}" for p, n in counts_by_part(shapes).items()]
+    return [*lines, f"  {'total':60s}{total:16,d}"]
 
 
 def _flops_table(config: PretrainConfig, name: str, phase: PhaseConfig) -> list[str]:

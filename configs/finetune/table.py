@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
                 ),
                 # Change: the first one chooses the best checkpoint; of classes accuracy,
                 # matthews and macro_f1 (of two also f1, of the second), of several labels micro_f1,
-                # macro_f1 and exact_match, of numbers pearson and spearman.
+                # macro_f1 and exact_match, of numbers pearson and spearman; () takes what fits.
                 metrics=("accuracy",),
             ),
             # Change: the most tokens of a text; longer ones are cut.

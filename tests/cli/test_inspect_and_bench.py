@@ -9,6 +9,8 @@ from bert_jax.analysis.flops import pretraining_flops
 from bert_jax.cli.main import main
 from bert_jax.models.config import EncoderConfig
 
+from ..interop.conftest import make, quiet, tensors_of  # noqa: F401
+
 DEMO = ["--config", "configs/pretrain/demo.py"]
 
 
@@ -25,6 +27,26 @@ def test_inspect_prints_parameters_and_flops_of_base(capsys: pytest.CaptureFixtu
     for step in (128, 512):
         flops = pretraining_flops(EncoderConfig(), step, -(-15 * step // 100), next_sentence=True)
         assert f"{256 * flops.training:,d}" in words
+
+
+def test_inspect_of_a_work_directory(tmp_path, bert_jax_here) -> None:
+    make(tmp_path / "theirs", "classification")
+    imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours")
+    assert imported.code == 0, imported.errors
+    found = bert_jax_here("inspect", tmp_path / "ours")
+    assert found.code == 0, found.errors
+    rows = dict(
+        line.split(maxsplit=1) for line in found.output.splitlines() if len(line.split()) > 1
+    )
+    assert (rows["head"], rows["labels"]) == ("classification", "no, maybe, yes")
+    assert (rows["hidden_dim"], rows["step"]) == ("32", "0")
+    parameters = sum(array.size for array in tensors_of(tmp_path / "theirs").values())
+    assert rows["total"] == f"{parameters:,}"
+    for words in ((), (tmp_path / "ours", "--config", "configs/pretrain/demo.py")):
+        refused = bert_jax_here("inspect", *words)
+        assert (
+            refused.code == 2 and "expected one of a work directory and --config" in refused.errors
+        )
 
 
 @pytest.mark.parametrize("pieces", ["1", "3"])
