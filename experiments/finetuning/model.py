@@ -8,14 +8,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bert_jax.inference.work_dir import chosen_step, load_model_parameters, read_model
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.work_dir import (
+    TOKENIZER_NAME,
+    chosen_step,
+    load_model_parameters,
+    read_model,
+)
 from bert_jax.models.config import ComputeConfig
 from bert_jax.training.fingerprint import fingerprint
 from bert_jax.training.metrics_log import read_metrics
 
 
 def described(model: Path) -> dict[str, Any]:
-    """Its sizes and parameters, and where it was pretrained here what by, and how well.
+    """Its sizes, vocabulary and parameters, and where it was pretrained here what by, and how well.
 
     What it was started from has a config of its own; the parameters tell one such from another.
     """
@@ -23,6 +29,7 @@ def described(model: Path) -> dict[str, Any]:
     params = load_model_parameters(model, config, ComputeConfig(dtype="float32", attention="xla"))
     found = {
         "encoder": asdict(config.encoder),
+        "tokenizer": Tokenizer.load(model / TOKENIZER_NAME).fingerprint,
         "step": chosen_step(model),
         "parameters": fingerprint(params),
         "corpora": {

@@ -8,7 +8,8 @@ parameters of the same sizes, over the same rates and seeds, and baselines. Kill
 the same command goes on where it was. Writes results.json and a picture a task, and
 prints the table; with --fast, for a check in minutes, into the folder --work. Epochs, batch sizes
 and rates are each task's own (tasks.py) unless given; tasks that are not named keep their results
-of the same model:
+of the same model. What is learned from scratch depends on a model's sizes and vocabulary alone, and
+is kept for another one that has the same:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 import statistics
 import sys
 from importlib.metadata import version
@@ -103,24 +105,24 @@ def baselines(task: Task, files: Files, work: Path) -> dict[str, float]:
     return scores
 
 
-def measure(task: Task, args: argparse.Namespace) -> dict:
-    """Everything about one task."""
+def measure(task: Task, args: argparse.Namespace, scratch: dict | None) -> dict:
+    """Everything about one task. scratch: what was learned from scratch before; None if unknown."""
     files = files_of(task, args.data, args.work / task.name / "data", fast=args.fast)
     result: dict = {"metric": task.metric}
     result["baselines_are"] = dict(task.baselines)
     result["settings"] = {name: getattr(args, name) for name in SETTINGS}
     result["baselines"] = baselines(task, files, args.work)
-    outputs = {side: args.work / task.name / side for side in SIDES}
-    sweeps = {side: sweep(task, files, output, args) for side, output in outputs.items()}
-    provenance = sweeps["pretrained"].provenance
-    result |= {side: side_of(sweeps[side], output) for side, output in outputs.items()}
-    return result | {
-        "chance": sweeps["pretrained"].chance,
-        "examples": sizes(task, files),
-        "date": provenance.date,
-        "hardware": provenance.hardware,
-        "versions": provenance.versions | {"scikit-learn": version("scikit-learn")},
-    }
+    for side in SIDES:
+        if side == "from_scratch" and scratch is not None:
+            result[side] = scratch
+            continue
+        output = args.work / task.name / side
+        swept = sweep(task, files, output, args)
+        made = {name: getattr(swept.provenance, name) for name in ("date", "hardware", "versions")}
+        result[side] = side_of(swept, output) | made
+        result["chance"] = swept.chance
+    result["versions_of_baselines"] = {"scikit-learn": version("scikit-learn")}
+    return result | {"examples": sizes(task, files)}
 
 
 def known(file: Path, model: dict) -> dict[str, dict]:
@@ -129,6 +131,18 @@ def known(file: Path, model: dict) -> dict[str, dict]:
         return {}
     content = json.loads(file.read_text(encoding="utf-8"))
     return content["tasks"] if content["model"] == model else {}
+
+
+def scratch_before(file: Path, model: dict, name: str, args: argparse.Namespace) -> dict | None:
+    """What `file` has of a task learned from scratch by a model of these sizes and this vocabulary,
+    with the same settings; None if that is nothing."""
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"tasks": {}}
+    result = content["tasks"].get(name)
+    wanted = json.loads(json.dumps({each: getattr(args, each) for each in SETTINGS}))
+    if result is None or result["settings"] != wanted:
+        return None
+    same = all(content["model"][part] == model[part] for part in ("encoder", "tokenizer"))
+    return result["from_scratch"] if same else None
 
 
 def main() -> None:
@@ -154,8 +168,15 @@ def main() -> None:
         args.seeds, args.epochs, args.learning_rates = 2, 1, [3e-4]
     output = args.work if args.fast else HERE
     file, model = output / "results.json", described(args.model)
+    # Written over with the first task's results: what was there is looked at from a copy.
+    before = args.work / "results-before.json"
+    if file.is_file() and not before.is_file():
+        args.work.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, before)
     for name in args.tasks:
-        measured = measure(TASKS[name], settled(TASKS[name], args))
+        settings = settled(TASKS[name], args)
+        scratch = scratch_before(before, model, name, settings)
+        measured = measure(TASKS[name], settings, scratch)
         draw(name, measured, output / f"{name}.png")
         found = known(file, model) | {name: measured}  # read anew: another task may have ended
         results = {task: found[task] for task in TASKS if task in found}
