@@ -56,7 +56,7 @@ def shard_name(split: Split, index: int) -> str:
 class StreamCounts:
     """What the stream has handed out or left out so far.
 
-    `heldout_repeats` are documents that are held out as a whole under another name.
+    `heldout_repeats` are documents left out because one of those held out has their text.
     `lowest_hash` and `highest_hash` are those of the documents' places in 0..1 that decide the
     split, for advice on a split that came out empty.
     """

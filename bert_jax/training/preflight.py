@@ -120,7 +120,7 @@ def _phase_problems(
             f"batch_size={phase.batch_size} is not divisible by {parts} "
             f"({batch_extent(mesh)} parts of the mesh x accumulation_steps={accumulation_steps})"
         )
-    if phase.evaluation_batch_size % batch_extent(mesh):
+    if evaluates and phase.evaluation_batch_size % batch_extent(mesh):
         problems.append(
             f"evaluation batches of {phase.evaluation_batch_size} are not divisible by the "
             f"{batch_extent(mesh)} parts of the mesh: set evaluation.batch_size"

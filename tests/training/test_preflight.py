@@ -68,7 +68,11 @@ def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
     model = dataclasses.replace(MODEL, num_segments=0)
     assert check(model, [alone], mesh, accumulation_steps=1, sentence_pairs="none") is None
     blind = dataclasses.replace(
-        PHASE, held_out_records=0, held_out_documents=2, held_out_sentences=2
+        PHASE,
+        held_out_records=0,
+        held_out_documents=2,
+        held_out_sentences=2,
+        evaluation_batch_size=3,
     )
     options: Any = dict(accumulation_steps=1, sentence_pairs="next_sentence", evaluates=False)
     assert check(MODEL, [blind], mesh, **options) is None
