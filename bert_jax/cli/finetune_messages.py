@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
 
 _BY_CHANCE = (
-    "which one constant answer has too: on few examples that happens, and another seed or rate "
+    "can be had without reading the text: on few examples that happens, and another seed or rate "
     "(bert-jax sweep), or more epochs, may do better"
 )
 
@@ -58,6 +58,8 @@ def conclude(run: FinetuneRun) -> list[str]:
     lines = [f"best after step {found.step:,} by {run.best_metric}:"]
     lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in found.scores.items()]
     judged = run.data.best_metric if run.best_metric.endswith(LOSS) else run.best_metric
-    if (score := found.scores[judged]) <= run.data.chance(judged):
-        lines.append(f"NOTE  {judged} is {format_metric(judged, score)}, {_BY_CHANCE}")
+    score, chance = found.scores[judged], run.data.chance(judged)
+    if score <= chance:
+        reached, had = format_metric(judged, score), format_metric(judged, chance)
+        lines.append(f"NOTE  {judged} is {reached}; {had} {_BY_CHANCE}")
     return [*lines, *(f"predictions: {file}" for file in found.predictions)]

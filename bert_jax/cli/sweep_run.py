@@ -51,7 +51,7 @@ class Sweep:
 
     base: a run with the task's test sets; those of the grid are turned from it and leave them out.
     keep: whose parameters stay on disk: of every run, the best so far, or none.
-    chance: of the best constant answer in `chance_metric`.
+    chance: `TaskData.chance` of `chance_metric`.
     """
 
     base: FinetuneRun

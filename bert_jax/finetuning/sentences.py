@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ from bert_jax.tasks.label_set_scores import LABEL_SET_METRICS, label_counts
 from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
 
 logger = logging.getLogger(__name__)
+# Of a normal distribution so many standard deviations above the mean lies one in twenty.
+_ONE_IN_TWENTY = 1.645
 
 
 @dataclass(frozen=True)
@@ -143,12 +146,17 @@ class SentenceSet(ExampleSet):
         return {name: row.scores() | row._asdict() for name, row in counts}
 
     def chance(self, metric: str) -> float:
-        """See `ExampleSet.chance`; of numbers any."""
+        """See `ExampleSet.chance`.
+
+        A regressor that has collapsed still differs in the last digits from text to text, and has
+        a correlation of either sign: 1.645 standard deviations of it, 1 / sqrt(examples - 1).
+        """
         gold = self._gold()
-        answers = range(len(self.labels)) if self.labels else [0.0]
+        if not self.labels:
+            return min(1.0, _ONE_IN_TWENTY / math.sqrt(max(1, len(gold) - 1)))
         return max(
             sentence_scores([metric], np.full(gold.shape, answer), gold)[metric]
-            for answer in answers
+            for answer in range(len(self.labels))
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:

@@ -26,6 +26,8 @@ from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskDa
 from bert_jax.tasks.span_scores import squad_scores
 
 _METRICS = ("f1", "exact_match")
+# Words of a passage's beginning that are tried as the answer to every question.
+_FIRST_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,17 @@ class SpanSet(ExampleSet):
         return self._scores({answer.id: answer.text for answer in self.answers(logits)})
 
     def chance(self, metric: str) -> float:
-        """Of answering with the whole passage, which holds every answer."""
-        return self._scores({example.id: example.context for example in self.examples})[metric]
+        """Of the whole passage or as many words of its beginning as do best, for every question.
+
+        On SQuAD's dev set the first 24 words have an F1 of 0.095, the whole passage 0.066, and a
+        model with random parameters about 0.07.
+        """
+        words = {each.id: each.context.split() for each in self.examples}
+        longest = self.config.max_answer_length
+        sizes = [size for size in _FIRST_WORDS if size <= longest]
+        answers = [{name: " ".join(each[:size]) for name, each in words.items()} for size in sizes]
+        answers.append({name: " ".join(each) for name, each in words.items()})
+        return max(self._scores(each)[metric] for each in answers)
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """The official predictions, {id: text}, and the candidates of every question."""

@@ -97,7 +97,8 @@ def _provenance(results: SweepResults) -> str:
     seconds = format_duration(sum(run.seconds for run in results.runs))
     facts = {
         "Scores": "mean ± sample standard deviation over seeds, of the best evaluation of each run "
-        "on the validation set; degenerate runs end no better than the best constant answer "
+        "on the validation set; degenerate runs end no better than what can be had "
+        "without reading the text "
         f"({results.chance_metric} {format_metric(results.chance_metric, results.chance)}), or "
         "diverged and count in no mean",
         "Examples learned from": f"{results.num_examples:,}",

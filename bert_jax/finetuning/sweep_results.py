@@ -27,7 +27,7 @@ class Provenance:
 class SweepResults:
     """The runs of a sweep so far.
 
-    metric: by which runs are compared. chance: the score of the best constant answer in
+    metric: by which runs are compared. chance: `TaskData.chance` of
       `chance_metric`, which is `metric` unless that is a loss.
     num_examples: that each run learns from. planned: runs of the whole sweep.
     """

@@ -41,8 +41,8 @@ def verdict(results: SweepResults) -> list[str]:
         f"best combination by mean: {combination_words(first.combination)}: "
         f"{metric} {spread_words(metric, first.spreads[metric])}",
         f"best run: {dials_words(best.dials)}: {metric} {score} after step {best.step:,}",
-        f"degenerate, at the end no better than {results.chance_metric} {chance} of the best "
-        "constant answer: "
+        f"degenerate, at the end no better than {results.chance_metric} {chance}, which can be had "
+        "without reading the text: "
         f"{results.num_degenerate} of {len(results.runs)} runs",
     ]
 

@@ -59,7 +59,11 @@ class ExampleSet(abc.ABC):
 
     @abc.abstractmethod
     def chance(self, metric: str) -> float:
-        """The best score that giving every example the same answer has. For sets with labels."""
+        """What a model may score that has learned nothing. For sets with labels.
+
+        The best of answers that do not depend on the text; of correlations, which such answers
+        have none of, what unrelated numbers reach one time in twenty.
+        """
 
     @abc.abstractmethod
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
@@ -127,7 +131,7 @@ class TaskData:
         return self.metric_of(next(iter(self.validation)), self.primary)
 
     def chance(self, metric: str) -> float:
-        """The best constant answer's score, of a metric as `metric_of` names it."""
+        """`ExampleSet.chance` of a metric as `metric_of` names it."""
         for name, examples in self.validation.items():
             prefix = self.metric_of(name, "")
             if metric.startswith(prefix):

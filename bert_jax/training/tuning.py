@@ -34,6 +34,11 @@ class TuningConfig:
             raise ValueError(
                 f"tuning.layer_decay={self.layer_decay}: expected more than 0, up to 1"
             )
+        if self.top_layers == 0 and self.layer_decay < 1.0:
+            raise ValueError(
+                f"tuning.layer_decay={self.layer_decay} slows layers down, and top_layers=0 has "
+                "none of them learn: set layer_decay=1.0, or more top_layers"
+            )
 
 
 @dataclass(frozen=True)

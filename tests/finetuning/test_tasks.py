@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from bert_jax.data.finetuning.sentences import SentenceFiles
+from bert_jax.data.finetuning.spans import SpanFiles
 from bert_jax.data.finetuning.tags import TagFiles
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.sentences import SentencesConfig, open_sentences
+from bert_jax.finetuning.spans import SpansConfig, SpanSet, open_spans
 from bert_jax.finetuning.tags import TagsConfig, TagSet, open_tags
 
 from .conftest import GOOD, history, scores
@@ -158,3 +160,42 @@ def test_labels_without_an_example_are_told(tmp_path, toy, caplog) -> None:
         "'mixed'"
     )
     assert data.validation["validation"].type_is == "class"
+
+
+def test_answers_at_random_are_no_better_than_chance(toy, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(toy.source / "tokenizer")
+    rng = np.random.default_rng(0)
+    words = [f"{a}{b}" for a in "bdgklmnprst" for b in ("a", "e", "i", "o")]
+    text = " ".join(rng.choice(words, 60))
+    starts = [0, *(place + 1 for place, letter in enumerate(text) if letter == " ")]
+    questions = []
+    for number in range(200):
+        first = int(rng.integers(0, 58))
+        begin, end = starts[first], starts[first + 2] - 1
+        answer = {"text": text[begin:end], "answer_start": begin}
+        questions.append({"id": str(number), "question": "where?", "answers": [answer]})
+    article = {"paragraphs": [{"context": text, "qas": questions}]}
+    file = tmp_path / "questions.json"
+    file.write_text(json.dumps({"data": [article]}))
+    config = SpansConfig(SpanFiles(str(file), str(file)), doc_stride=32)
+    examples = open_spans(config, tokenizer, 128, ["validation"]).validation["validation"]
+    assert isinstance(examples, SpanSet)
+    shape = (len(examples.features.sequences.token_ids), 2)
+    found = [examples.scores(rng.normal(size=shape).astype(np.float32))["f1"] for _ in range(3)]
+    assert 0.01 < max(found) < examples.chance("f1") < 0.5
+
+
+def test_a_regressor_that_has_collapsed_is_no_better_than_chance(toy, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    file = tmp_path / "rated.tsv"
+    rows = (f"text {number}\t{rating:.3f}" for number, rating in enumerate(rng.uniform(0, 5, 500)))
+    file.write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    files = SentenceFiles(str(file), str(file), first="text")
+    tokenizer = Tokenizer.load(toy.source / "tokenizer")
+    data = open_sentences(SentencesConfig(files), tokenizer, 16, ("validation",))
+    examples = data.validation["validation"]
+    chance = examples.chance("pearson")
+    assert chance == pytest.approx(1.645 / 499**0.5)
+    drawn = [2.5 + 1e-4 * rng.normal(size=(500, 1)).astype(np.float32) for _ in range(200)]
+    above = sum(examples.scores(logits)["pearson"] > chance for logits in drawn)
+    assert 1 <= above <= 20  # 10 expected, of a standard deviation of 3
