@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--init",
         metavar="DIR",
-        help="the work directory of `pretrain` or `import` to start from (--config.init_from)",
+        help="the work directory of `pretrain`, `import` or `finetune` to start from "
+        "(--config.init_from)",
     )
     parser.add_argument(
         "--distributed",

@@ -17,13 +17,13 @@ from bert_jax.cli.config_history import keep_config
 from bert_jax.cli.finetune_messages import changes, describe
 from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME, Outcome, read_outcome, write_outcome
 from bert_jax.cli.finetune_programs import Programs, make_programs
+from bert_jax.cli.finetune_source import Source, open_source
 from bert_jax.cli.finetune_start import (
     check_best_metric,
     check_mesh,
     encoder_of,
     first_state,
     identity,
-    open_source,
 )
 from bert_jax.cli.finetune_usage import describe_model
 from bert_jax.cli.work_dir_claim import check_claimable
@@ -61,8 +61,7 @@ class FinetuneRun:
 
     config: FinetuneConfig
     mesh: Mesh
-    source: ModelConfig
-    tokenizer: Tokenizer
+    source: Source
     data: TaskData
     model: ModelConfig
     compute: ComputeConfig
@@ -88,6 +87,11 @@ class FinetuneRun:
         )
         check_mesh(config, self.mesh)
         return dataclasses.replace(self, config=config)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the model that is started from, and so of this one."""
+        return self.source.tokenizer
 
     @property
     def task(self) -> ClassifierTask:
@@ -278,13 +282,13 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
       ValueError: they do not, or a file is missing or damaged; says what to do.
     """
     check_mesh(config, mesh)
-    source, tokenizer = open_source(config)
+    source = open_source(config, mesh)
     encoder = encoder_of(config, source)
-    data = config.open(tokenizer, ("train", "validation", "test"))
+    data = config.open(source.tokenizer, ("train", "validation", "test"))
     check_best_metric(config, data)
     model = data.head.on(encoder, config.head_dropout)
     compute = config.compute.resolve(jax.devices()[0], encoder)
     assert data.train is not None
     lengths = row_lengths(data.train, config.max_shapes, encoder.max_positions)
     programs = make_programs(config, model, compute, mesh)
-    return FinetuneRun(config, mesh, source, tokenizer, data, model, compute, lengths, programs)
+    return FinetuneRun(config, mesh, source, data, model, compute, lengths, programs)

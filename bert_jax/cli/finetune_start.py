@@ -3,56 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jax.sharding import Mesh
 
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.cli.finetune_source import Source, source_identity
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import (
-    CHECKPOINTS_NAME,
-    chosen_step,
-    read_model,
-    read_tokenizer,
-)
-from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
-from bert_jax.training.checkpoint import Checkpointer, load_parameters
-from bert_jax.training.sharding import batch_extent, parameter_shardings
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.sharding import batch_extent
 from bert_jax.training.state import TrainState, abstract_state, parameter_key
 
 if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
 
 
-def open_source(config: FinetuneConfig) -> tuple[ModelConfig, Tokenizer]:
-    """The model that a run starts from, and its tokenizer.
-
-    Raises:
-      ValueError: `init_from` is no work directory or holds another model's tokenizer, or is
-        `work_dir`.
-    """
-    directory = Path(config.init_from)
-    if Path(config.work_dir).resolve() == directory.resolve():
-        raise ValueError(
-            f"work_dir={config.work_dir} is where the model to start from is (init_from); expected "
-            "a directory of the run's own"
-        )
-    source, _ = read_model(directory)
-    return source, read_tokenizer(directory, source.encoder)
-
-
-def encoder_of(config: FinetuneConfig, source: ModelConfig) -> EncoderConfig:
+def encoder_of(config: FinetuneConfig, source: Source) -> EncoderConfig:
     """The encoder as the run trains it.
 
     Raises:
       ValueError: the run wants longer sequences than it has positions for.
     """
-    encoder = source.encoder
+    encoder = source.model.encoder
     if config.max_length > encoder.max_positions:
         raise ValueError(
             f"max_length={config.max_length}, but the model of {config.init_from} has "
@@ -125,13 +100,8 @@ def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainStat
 
 def _parameters_of(run: FinetuneRun) -> Parameters:
     """Those of the source; a classifier of another task or other labels is none of them."""
-    directory = Path(run.config.init_from)
-    definition = define_model(run.source, ComputeConfig(dtype="float32", attention="xla"))
-    shardings = parameter_shardings(definition.shapes, definition.logical_axes, run.mesh)
-    found = load_parameters(
-        directory / CHECKPOINTS_NAME, definition, shardings, chosen_step(directory)
-    )
-    ours, theirs = ((model.head, model.labels, model.problem) for model in (run.model, run.source))
+    found, models = run.source.parameters(), (run.model, run.source.model)
+    ours, theirs = ((model.head, model.labels, model.problem) for model in models)
     if ours == theirs:
         return found
     return {name: x for name, x in found.items() if not name.startswith("classifier.")}
@@ -146,7 +116,7 @@ def identity(run: FinetuneRun) -> dict[str, object]:
         "optimizer": dataclasses.asdict(config.optimizer),
         "tuning": dataclasses.asdict(config.tuning),
         "seed": config.seed,
-        "init_from": str(Path(config.init_from).resolve()),
+        "init_from": source_identity(config, run.source),
         "from_scratch": config.from_scratch,
         "batch_size": config.batch_size,
         "best_metric": run.best_metric,

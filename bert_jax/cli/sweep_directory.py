@@ -20,10 +20,7 @@ from bert_jax.inference.work_dir import (
     MODEL_NAME,
     TOKENIZER_NAME,
     chosen_step,
-    load_model_parameters,
 )
-from bert_jax.models.config import ComputeConfig
-from bert_jax.training.fingerprint import fingerprint
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 IDENTITY_NAME = "sweep.json"
@@ -58,17 +55,11 @@ def identity(run: FinetuneRun) -> dict[str, Any]:
     sets = {name: each.fingerprint for name, each in run.data.validation.items()}
     return {
         "config": _binding(run.config),
-        "parameters of init_from": None if run.config.from_scratch else _start_of(run),
+        "parameters of init_from": run.source.checksum,
         "dtype": run.compute.dtype,
         "tokenizer": run.tokenizer.fingerprint,
         "examples": {"train": run.data.train.fingerprint, **sets},
     }
-
-
-def _start_of(run: FinetuneRun) -> str:
-    """A checksum of the parameters: a model trained again in its place has other ones."""
-    compute = ComputeConfig(dtype="float32", attention="xla")
-    return fingerprint(load_model_parameters(Path(run.config.init_from), run.source, compute))
 
 
 def _binding(config: FinetuneConfig) -> dict[str, Any]:

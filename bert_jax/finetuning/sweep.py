@@ -91,7 +91,7 @@ class RunResult:
 
     scores: of its best evaluation, after `step`; none if it diverged. seconds: of its train steps,
       the compilation of new ones among them, without evaluation. degenerate: at its end no better
-      than chance (`TaskData.chance`; a "failed run" of Mosbach et al. 2021, section 3), or diverged.
+      than `TaskData.chance` (a "failed run" of Mosbach et al. 2021, section 3), or diverged.
       diverged: why it could not go on; empty if it could.
     """
 

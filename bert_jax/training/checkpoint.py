@@ -157,12 +157,10 @@ def load_parameters(
 ) -> Parameters:
     """The parameters alone of a checkpoint in `directory`: to start from or to use.
 
-    step: which one; None takes the newest.
-
-    What only the training of a student had (`TRAINING_ONLY`) stays where it is.
+    step: None takes the newest. What only the training of a student had (`TRAINING_ONLY`) stays.
 
     Raises:
-      ValueError: there is no checkpoint, or its parameters do not fit the model (± names, shapes).
+      ValueError: there is no checkpoint of that step, or its parameters do not fit the model (± names, shapes).
     """
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such directory; expected a run's `checkpoints` folder")
@@ -171,6 +169,7 @@ def load_parameters(
         step = _agreed_step(checkpointer) if step is None else agreed(step)
         if step is None:
             raise ValueError(f"{directory}: holds no finished checkpoint")
+        _check_there(checkpointer, directory, step)
         found = checkpointer.checkpointables_metadata(step).metadata["params"]
         if found is None:
             raise ValueError(f"{directory / str(step)}: damaged: it holds no readable parameters")
@@ -198,10 +197,7 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
       ValueError: there is no whole checkpoint of that step; names those that there are.
     """
     with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        steps = _whole_steps(checkpointer)
-        if step not in steps:
-            there = ", ".join(map(str, steps)) or "none"
-            raise ValueError(f"{directory}: no checkpoint of step {step}; there are: {there}")
+        _check_there(checkpointer, directory, step)
         metadata = checkpointer.checkpointables_metadata(step).custom_metadata or {}
         identity: Mapping[str, Any] = metadata.get("identity", {})
         return identity
@@ -259,6 +255,13 @@ def save_parameters(
         checkpointer.save_checkpointables(
             step, {"params": dict(params)}, custom_metadata={"identity": dict(identity)}
         )
+
+
+def _check_there(checkpointer: ocp.training.Checkpointer, directory: Path, step: int) -> None:
+    steps = _whole_steps(checkpointer)
+    if step not in steps:
+        there = ", ".join(map(str, steps)) or "none"
+        raise ValueError(f"{directory}: no checkpoint of step {step}; there are: {there}")
 
 
 def _whole_steps(checkpointer: ocp.training.Checkpointer) -> list[int]:

@@ -17,7 +17,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.sharding import make_mesh
 
-from .conftest import parameters, scores
+from .conftest import history, parameters, scores
 
 
 @pytest.fixture
@@ -175,3 +175,29 @@ def test_a_model_of_the_other_families_learns_pairs(toy, bert_jax_here, make_sou
         *toy.words("regression", tmp_path / "x", "tuning.top_layers=1", init=source)
     )
     assert apart.code == 2 and "the model's layers share parameters" in apart.errors
+
+
+def test_a_run_goes_on_without_its_source_and_from_it_elsewhere(
+    toy, bert_jax_here, make_source, tmp_path
+):
+    """Its checkpoints have all it needs; another source is refused."""
+    init, moved, work_dir = tmp_path / "model", tmp_path / "moved", tmp_path / "run"
+    shutil.copytree(make_source(), init)
+
+    def words(epochs: int, init=init, into=work_dir) -> list:
+        return toy.words("glue", into, f"num_epochs={epochs}", init=init)
+
+    assert bert_jax_here(*words(1)).code == 0
+    init.rename(moved)
+    elsewhere = bert_jax_here(*words(1, moved))
+    assert elsewhere.code == 0 and "(finished: nothing to do)" in elsewhere.output
+    gone = bert_jax_here(*words(2))
+    assert gone.code == 0, gone.errors
+    assert "this run's checkpoint of step 12" in gone.output
+    assert ("evaluation", 24) in history(work_dir)
+
+    other = bert_jax_here(*words(3, make_source(seed=8)))
+    assert other.code == 2
+    assert "belongs to another run" in other.errors and "init_from.parameters: '" in other.errors
+    nothing = bert_jax_here(*words(1, tmp_path / "nowhere", tmp_path / "new"))
+    assert nothing.code == 2 and "nowhere: no model.json in it" in nothing.errors
