@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 
 from bert_jax.cli.compilation_cache import keep_programs
+from bert_jax.cli.compilations import Compilations
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.finetune_messages import conclude
 from bert_jax.cli.finetune_run import open_run
@@ -63,11 +64,12 @@ def run(args: argparse.Namespace) -> int:
         }
     )
     with ExitStack() as closing:
+        compiled = closing.enter_context(Compilations())
         # Left last: the save under way is finished before a signal may kill again.
         stop = closing.enter_context(StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(Path(config.work_dir)))
         finished = run.train(stop, closing)
     if finished and jax.process_index() == 0:
-        print("\n".join(conclude(run)))
+        print("\n".join([*conclude(run), compiled.line()]))
     return 0 if finished else stop.exit_code

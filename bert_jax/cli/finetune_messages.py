@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bert_jax.cli.finetune_outcome import read_outcome
 from bert_jax.cli.matrix_instructions import dtype_hint
 from bert_jax.finetuning.scoring import LOSS, padding
@@ -15,6 +17,8 @@ from bert_jax.training.state import learned
 if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
 
+# Of the 106,296 tokens of WNUT-17's tweets none are unknown to BERT's vocabulary.
+_MANY_UNKNOWN = 0.05
 _BY_CHANCE = (
     "can be had without reading the text: on few examples that happens, and another seed or rate "
     "(bert-jax sweep), or more epochs, may do better"
@@ -36,11 +40,12 @@ def describe(run: FinetuneRun) -> list[str]:
     learning = count(learned(shapes, run.programs.tuning.learns))
     each = ", ".join(map(str, run.row_lengths))
     sets = {**run.data.validation, **run.data.test}
-    held = [f"{len(examples.features):,} {name}" for name, examples in sets.items()]
+    held = [f"{examples.num_examples:,} {name}" for name, examples in sets.items()]
     kind = "windows of passages " if run.model.head == "span" else ""
     epochs = run.config.num_epochs
     held += [] if run.data.test else ["no test set"]
     return [
+        *_unknown(run),
         f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
         f"{run.compute.dtype}, {run.compute.attention} attention",
         *dtype_hint(run.config.compute, run.mesh.devices.flat[0].platform),
@@ -48,6 +53,20 @@ def describe(run: FinetuneRun) -> list[str]:
         f"batches    {run.total_steps:,} of {run.config.batch_size} in "
         f"{epochs} epoch{'s' * (epochs > 1)}, rows of {each} tokens, "
         f"{padding(train, run.plan):.1%} padding",
+    ]
+
+
+def _unknown(run: FinetuneRun) -> list[str]:
+    """A line where much of what is learned from is the unknown token to the model."""
+    assert run.data.train is not None
+    token_ids = run.data.train.sequences.token_ids
+    share = np.count_nonzero(token_ids == run.tokenizer.unk_id) / len(token_ids)
+    if share <= _MANY_UNKNOWN:
+        return []
+    return [
+        f"NOTE  {share:.1%} of the tokens to learn from are {run.tokenizer.specials.unk}, which the "
+        f"tokenizer of {run.config.init_from} ({run.tokenizer.vocab_size:,} entries) makes of what "
+        "it does not know: is it this model's, and of the language of the texts?"
     ]
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import get_args
 
 from bert_jax.cli.compilation_cache import keep_programs
+from bert_jax.cli.compilations import Compilations
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.sweep_run import Keep, open_sweep
 from bert_jax.cli.work_dir_lock import only_writer
@@ -106,13 +107,14 @@ def run(args: argparse.Namespace) -> int:
     keep_programs()
     sweep = open_sweep(config, output, grid, args.keep or "best", _command(args, grid))
     # Left last: the save under way is finished before a signal may kill again.
-    with StopRequest() as stop, only_writer(output):
+    with Compilations() as compiled, StopRequest() as stop, only_writer(output):
         finished = sweep.run(stop)
         if not finished:
             return stop.exit_code
         results, files = sweep.results(), write_report([sweep.results()], output)
         lines = ["", *aligned(table(results)), "", *verdict(results), *sweep.conclude()]
-    print("\n".join([*lines, *(f"report: {file}" for file in files)]))
+    lines += [compiled.line(), *(f"report: {file}" for file in files)]
+    print("\n".join(lines))
     return 0
 
 

@@ -36,7 +36,8 @@ class FinetuneConfig:
     """A fine-tuning run. Of the sections glue, sentences, choices, tags and spans one is given.
 
     init_from: the work directory of `pretrain`, `import` or `finetune` whose parameters and
-      tokenizer are taken; a run that has begun goes on without it. from_scratch: its sizes and tokenizer alone, all parameters drawn anew.
+      tokenizer are taken; a run that has begun goes on without it. from_scratch: its sizes and
+      tokenizer alone, all parameters drawn anew.
     seed: of what is drawn anew, the order of the examples and dropout.
     max_length: tokens of a sequence; longer ones are cut or, with spans and tags, windowed.
     num_epochs, batch_size: examples a step, over all devices.

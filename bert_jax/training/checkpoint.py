@@ -160,7 +160,7 @@ def load_parameters(
     step: None takes the newest. What only the training of a student had (`TRAINING_ONLY`) stays.
 
     Raises:
-      ValueError: there is no checkpoint of that step, or its parameters do not fit the model (± names, shapes).
+      ValueError: no checkpoint of that step, or its parameters do not fit (± names, shapes).
     """
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such directory; expected a run's `checkpoints` folder")

@@ -43,10 +43,12 @@ def test_a_second_run_takes_the_steps_from_the_cache(toy, tmp_path):
         names = (path.name for path in Path(tmp_path / "programs").glob("*-cache"))
         return {name for name in names if name.startswith(steps)}
 
-    command(*toy.words("glue", tmp_path / "one", "num_epochs=1"))
+    told = command(*toy.words("glue", tmp_path / "one", "num_epochs=1")).output
+    assert "programs   1 to train, 1 to predict; compiling took " in told
     first = entries()
     for name in steps:
         assert any(entry.startswith(name) for entry in first), first
     other = ("num_epochs=1", "seed=1", "optimizer.peak_learning_rate=1e-3")
-    command(*toy.words("glue", tmp_path / "two", *other))
+    told = command(*toy.words("glue", tmp_path / "two", *other)).output
+    assert "programs   1 to train, 1 to predict (2 of them from the cache); compiling" in told
     assert entries() == first

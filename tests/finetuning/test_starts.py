@@ -138,6 +138,20 @@ def test_the_padding_that_is_announced_is_trained_on(opened, task):
     assert describe(run)[-1].endswith(f" {share:.1%} padding")
 
 
+def test_texts_that_the_tokenizer_does_not_know_are_told(opened, toy, tmp_path):
+    assert not any("[UNK]" in line for line in describe(opened("glue")))
+    directory = tmp_path / "reviews"
+    shutil.copytree(toy.root / "reviews", directory)
+    train = directory / "train.tsv"
+    rows = train.read_text().replace("film", "фильм").replace("lovely", "чудесный")
+    train.write_text(rows)
+    run = opened("glue", f"glue.directory={directory}")
+    words = [word for row in rows.splitlines()[1:] for word in row.split("\t")[0].split()]
+    share = sum(not word.isascii() for word in words) / (len(words) + 2 * len(run.data.train))
+    note = describe(run)[0]
+    assert note.startswith(f"NOTE  {share:.1%} of the tokens to learn from are [UNK], which the ")
+
+
 def test_a_directory_without_a_test_set_is_learned_from(toy, bert_jax_here, tmp_path):
     directory, work_dir = tmp_path / "reviews", tmp_path / "run"
     shutil.copytree(toy.root / "reviews", directory, ignore=shutil.ignore_patterns("test.tsv"))
