@@ -18,7 +18,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
     """Markdown: mean and standard deviation over seeds, in hundredths."""
     yield (
         "| task | metric | pretrained | from scratch | ahead by | without an encoder (ahead by) | "
-        "constant answer | training, dev examples | batch | rate, epoch: pretrained; scratch | "
+        "without reading | training, dev examples | batch | rate, epoch: pretrained; scratch | "
         "runs at chance, diverged |"
     )
     yield "|" + "---|" * 11
@@ -47,7 +47,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
 
 
 def draw(name: str, result: dict, file: Path) -> None:
-    """One task: every seed as a dot, the means, the baselines and a constant answer as lines."""
+    """One task: every seed as a dot, the means, the baselines and what needs no reading as lines."""
     figure = Figure(figsize=(5.6, 3.6), dpi=110, layout="constrained")
     axis = figure.subplots()
     for place, (side, colour) in enumerate(SIDES.items()):
@@ -59,7 +59,7 @@ def draw(name: str, result: dict, file: Path) -> None:
         axis.annotate(f"{100 * mean:.1f}", (place + 0.28, mean), va="center", color=colour)
     for (label, score), style in zip(result["baselines"].items(), _STYLES, strict=False):
         axis.axhline(score, linestyle=style, color=_INK, linewidth=1, label=label)
-    label = "constant answer"
+    label = "without reading"
     axis.axhline(result["chance"], linestyle=":", color=_INK, linewidth=1, label=label)
     axis.set_xticks(range(len(SIDES)), [side.replace("_", " ") for side in SIDES])
     axis.set_xlim(-0.6, len(SIDES) - 0.3)

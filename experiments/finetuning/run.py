@@ -8,8 +8,8 @@ parameters of the same sizes, over the same rates and seeds, and baselines. Kill
 the same command goes on where it was. Writes results.json and a picture a task, and
 prints the table; with --fast, for a check in minutes, into the folder --work. Epochs, batch sizes
 and rates are each task's own (tasks.py) unless given; tasks that are not named keep their results
-of the same model. What is learned from scratch depends on a model's sizes and vocabulary alone, and
-is kept for another one that has the same:
+of the same model. What is learned from scratch depends on a model's sizes and vocabulary, the
+data and these settings alone, and is kept for another one that has the same:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
 """
@@ -105,12 +105,12 @@ def baselines(task: Task, files: Files, work: Path) -> dict[str, float]:
     return scores
 
 
-def measure(task: Task, args: argparse.Namespace, scratch: dict | None) -> dict:
+def measure(task: Task, files: Files, args: argparse.Namespace, scratch: dict | None) -> dict:
     """Everything about one task. scratch: what was learned from scratch before; None if unknown."""
-    files = files_of(task, args.data, args.work / task.name / "data", fast=args.fast)
     result: dict = {"metric": task.metric}
     result["baselines_are"] = dict(task.baselines)
     result["settings"] = {name: getattr(args, name) for name in SETTINGS}
+    result["data"] = files.checksum()
     result["baselines"] = baselines(task, files, args.work)
     for side in SIDES:
         if side == "from_scratch" and scratch is not None:
@@ -133,13 +133,15 @@ def known(file: Path, model: dict) -> dict[str, dict]:
     return content["tasks"] if content["model"] == model else {}
 
 
-def scratch_before(file: Path, model: dict, name: str, args: argparse.Namespace) -> dict | None:
+def scratch_before(
+    file: Path, model: dict, name: str, files: Files, args: argparse.Namespace
+) -> dict | None:
     """What `file` has of a task learned from scratch by a model of these sizes and this vocabulary,
-    with the same settings; None if that is nothing."""
+    from the same data with the same settings; None if that is nothing."""
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"tasks": {}}
     result = content["tasks"].get(name)
     wanted = json.loads(json.dumps({each: getattr(args, each) for each in SETTINGS}))
-    if result is None or result["settings"] != wanted:
+    if result is None or result["settings"] != wanted or result["data"] != files.checksum():
         return None
     same = all(content["model"][part] == model[part] for part in ("encoder", "tokenizer"))
     return result["from_scratch"] if same else None
@@ -174,9 +176,10 @@ def main() -> None:
         args.work.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, before)
     for name in args.tasks:
-        settings = settled(TASKS[name], args)
-        scratch = scratch_before(before, model, name, settings)
-        measured = measure(TASKS[name], settings, scratch)
+        settings, task = settled(TASKS[name], args), TASKS[name]
+        files = files_of(task, args.data, args.work / name / "data", fast=args.fast)
+        scratch = scratch_before(before, model, name, files, settings)
+        measured = measure(task, files, settings, scratch)
         draw(name, measured, output / f"{name}.png")
         found = known(file, model) | {name: measured}  # read anew: another task may have ended
         results = {task: found[task] for task in TASKS if task in found}
