@@ -8,6 +8,7 @@ import json
 import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from difflib import SequenceMatcher
 from functools import reduce
 from pathlib import Path
@@ -24,6 +25,10 @@ from bert_jax.suggestions import nearest
 T = TypeVar("T")
 
 RESOLVED_NAME = "config.json"
+# Keys that tell what a config file is for, and of which of the two the other command is.
+_KIND_OF = {"phases": "pretrain", "masking": "pretrain"}
+_KIND_OF |= dict.fromkeys(("glue", "sentences", "choices", "tags", "spans"), "finetune")
+_OTHER = {"pretrain": "finetune", "finetune": "pretrain"}
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -52,7 +57,9 @@ def load_config(cls: type[T], path: str, overrides: Sequence[str] = ()) -> T:
       ValueError: no such file, an unknown key (the nearest are named), a value that does not parse
         as its key's type, or one the dataclass refuses; the message holds the key's dotted path.
     """
-    tree = with_every_key(cls, _read_file(path))
+    content = _read_file(path)
+    _check_kind(cls, content, path)
+    tree = with_every_key(cls, content)
     left_out = [word for word in overrides if word.endswith("=None") and _is_section(word, tree)]
     for word in left_out:
         _leave_out(word, tree, cls)
@@ -93,6 +100,17 @@ def _read_file(path: str) -> ConfigDict:
     if not isinstance(config, ConfigDict):
         raise ValueError(f"{file}: get_config() must return a ConfigDict, got {config!r}")
     return config
+
+
+def _check_kind(cls: type, content: ConfigDict, path: str) -> None:
+    """Refuses a config of the other kind, of which every key would be unknown."""
+    own = {each.name for each in fields(cls)}
+    for key, kind in _KIND_OF.items():
+        if key in content and key not in own:
+            raise ValueError(
+                f"--config: {path} is for `bert-jax {kind}`, as its {key!r} tells; this command "
+                f"expects one as in configs/{_OTHER[kind]}"
+            )
 
 
 def _is_section(word: str, tree: ConfigDict) -> bool:

@@ -24,6 +24,7 @@ from bert_jax.inference.work_dir import (
     chosen_step,
     read_model,
     read_tokenizer,
+    what_it_is,
 )
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
@@ -137,7 +138,8 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
     """What the run was given. ValueError if the directory is not one of `finetune`."""
     if not (work_dir / MODEL_NAME).is_file():
         raise ValueError(
-            f"{work_dir}: no {MODEL_NAME} in it; expected the work directory of a `{FINETUNE}`"
+            f"{work_dir}: no {MODEL_NAME} in it{what_it_is(work_dir)}; expected the work directory "
+            f"of a `{FINETUNE}`"
         )
     made_by = read_model(work_dir)[1].get("command", "another command")
     if made_by != FINETUNE:

@@ -111,7 +111,8 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
         num_objects += 1
         if options.text_field not in record:
             fields = list(record)
-            counts.reject(options, place, _missing_field(options.text_field, fields))
+            missing = _missing_field(options.text_field, fields)
+            counts.reject(options, place, f"{missing} (--text-field names another)")
             continue
         num_with_field += 1
         value = record[options.text_field]

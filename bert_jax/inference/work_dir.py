@@ -215,9 +215,12 @@ def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
     encoder = replace(config, head="encoder", labels=(), head_dropout=0.0, problem="single_label")
     part = replace(encoder, pooler="pooler.dense.kernel" in whole) if head == "encoder" else None
     if head in ("masked_lm", "next_sentence"):
-        part = replace(config, head=head, labels=())
+        part = replace(encoder, head=head, pooler=True)
     if part is None or not define_model(part, compute).shapes.keys() <= whole.keys():
-        raise ValueError(f"a model with the head {config.head!r} has no part that is a {head!r}")
+        raise ValueError(
+            f"a model with the head {config.head!r} has no part that is a {head!r}; expected "
+            f"{config.head!r} or 'encoder'"
+        )
     return part
 
 
@@ -259,23 +262,33 @@ def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
 def _content(work_dir: Path) -> dict[str, Any]:
     file = work_dir / MODEL_NAME
     if not file.is_file():
-        absent = "" if work_dir.is_dir() else " (there is no such directory)"
-        if work_dir.is_file():
-            absent = " (that is a file)"
-        theirs = [*work_dir.glob("*.safetensors"), *work_dir.glob("pytorch_model*.bin")]
-        told = (
-            ""
-            if not theirs
-            else (
-                f"; `bert-jax import {work_dir} --output DIR` makes one of these Hugging Face files"
-            )
-        )
         raise ValueError(
-            f"{work_dir}: no {MODEL_NAME} in it{absent}; expected the work directory of a "
-            f"`bert-jax pretrain`, `bert-jax finetune` or `bert-jax import`{told}"
+            f"{work_dir}: no {MODEL_NAME} in it{what_it_is(work_dir)}; expected the work directory "
+            "of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import`"
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return {**content, "model": content["model"], "origin": dict(content["origin"])}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file}: damaged: {type(error).__name__}: {error}") from error
+
+
+def what_it_is(work_dir: Path) -> str:
+    """In brackets, what was taken for a work directory, and what to give in its place."""
+    if not work_dir.exists():
+        return " (there is no such directory)"
+    if work_dir.is_file():
+        return " (that is a file)"
+    if work_dir.parent.name == CHECKPOINTS_NAME:
+        run = work_dir.parents[1]
+        return (
+            f" (it is a checkpoint of {run}: give that, or what `bert-jax extract {run} --step "
+            f"{work_dir.name} --output DIR` makes)"
+        )
+    if models := sorted(work_dir.glob(f"runs/*/{MODEL_NAME}")):
+        return f" (it is that of a sweep; a model is in {models[0].parent})"
+    if (work_dir / LOG_NAME).is_file():
+        return " (it has a run's log: `bert-jax sweep` keeps no parameters but its best run's)"
+    if [*work_dir.glob("*.safetensors"), *work_dir.glob("pytorch_model*.bin")]:
+        return f" (`bert-jax import {work_dir} --output DIR` makes one of these Hugging Face files)"
+    return ""

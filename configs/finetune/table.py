@@ -35,10 +35,11 @@ def get_config() -> ConfigDict:
                     # Change: the labels as they stand in the files; () if they are numbers.
                     labels=("negative", "positive"),
                 ),
-                # Change: the first one chooses the best checkpoint; of classes accuracy,
-                # matthews and macro_f1 (of two also f1, of the second), of several labels micro_f1,
-                # macro_f1 and exact_match, of numbers pearson and spearman; () takes what fits.
-                metrics=("accuracy",),
+                # () takes accuracy, or what fits several labels or numbers. The first one chooses
+                # the best checkpoint; of classes accuracy, matthews and macro_f1 (of two also f1,
+                # of the second), of several labels micro_f1, macro_f1 and exact_match, of numbers
+                # pearson and spearman.
+                metrics=(),
             ),
             # Change: the most tokens of a text; longer ones are cut.
             max_length=128,

@@ -141,7 +141,8 @@ def main() -> None:
         "scores": scores,
         "apart": {
             side: {name: compared(scores[OURS][name], scores[side][name]) for name in MEASURED}
-            for side in (THEIRS, ON_OURS)
+            for side in scores
+            if side != OURS
         },
     }
     file = (args.work if args.check else HERE) / "results.json"

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -74,6 +75,7 @@ def theirs(directory: Path, work: Work, args: argparse.Namespace) -> Iterator[tu
 def measure(work: Work, directory: Path, number: int, args: argparse.Namespace) -> dict:
     """One round: every mode of every side once, and the ratios of the faster modes."""
     row: dict = {"task": work.task, "size": work.size, "round": number}
+    row["load"] = os.getloadavg()[0]  # of the machine: above its cores, others compute too
     if number % 2 == 0:
         row["ours"] = dict(ours(directory, args))
     row["theirs"] = dict(theirs(directory, work, args))
@@ -165,7 +167,10 @@ def main() -> None:
     if settings := [name for name in os.environ if name.startswith(("GLIBC_TUNABLES", "MALLOC_"))]:
         parser.error(f"{', '.join(settings)} would change malloc for every side: unset it")
     rows = measure_all(args)
-    host = {"date": str(datetime.date.today()), "processor": processor(), "cores": os.cpu_count()}
+    host = {
+        **{"date": str(datetime.date.today()), "processor": processor(), "cores": os.cpu_count()},
+        "versions": {name: version(name) for name in ("jax", "torch", "transformers")},
+    }
     options = {name: getattr(args, name) for name in ("steps", "predict", "device", "same_malloc")}
     results = HERE / ("results.json" if args.device == "cpu" else "results_cuda.json")
     content = {**host, "options": options, "rows": rows}
@@ -175,7 +180,11 @@ def main() -> None:
         for size in args.sizes
         for task in args.tasks
     ]
-    print(f"{host['date']}, {host['cores']} cores of {host['processor']}, {args.device}\n")
+    load = statistics.median(row["load"] for row in rows)
+    print(
+        f"{host['date']}, {host['cores']} cores of {host['processor']}, {args.device}, median load "
+        f"{load:.1f}: {', '.join(map(' '.join, host['versions'].items()))}\n"
+    )
     print("| task | model | what | bert_jax examples/s | Trainer examples/s | ratio |")
     print("|---|---|---|---|---|---|")
     print("\n".join(line for group in groups for line in lines_of(group)))

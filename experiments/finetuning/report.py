@@ -47,7 +47,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
 
 
 def draw(name: str, result: dict, file: Path) -> None:
-    """One task: every seed as a dot, the means, the baselines and what needs no reading as lines."""
+    """One task: every seed as a dot, means, baselines and what needs no reading as lines."""
     figure = Figure(figsize=(5.6, 3.6), dpi=110, layout="constrained")
     axis = figure.subplots()
     for place, (side, colour) in enumerate(SIDES.items()):

@@ -6,7 +6,9 @@ from typing import Literal
 import pytest
 
 from bert_jax.cli.config import load_config, write_resolved
+from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.conversion import to_dataclass
+from bert_jax.finetuning.config import FinetuneConfig
 
 
 @dataclass(frozen=True)
@@ -200,3 +202,14 @@ def test_resolved_config_is_complete_and_reads_back(config_file: str, tmp_path: 
     assert values["warm_start"] is None
     assert to_dataclass(Run, values) == run
     assert [entry.name for entry in path.parent.iterdir()] == ["config.json"]
+
+
+def test_a_config_of_the_other_command_is_told_from_a_key_that_is_unknown(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2] / "configs"
+    cases = ((PretrainConfig, "finetune/sst2", "glue"), (FinetuneConfig, "pretrain/tiny", "phases"))
+    for cls, name, key in cases:
+        kind, other = name.split("/")[0], "pretrain" if cls is PretrainConfig else "finetune"
+        with pytest.raises(ValueError) as refused:
+            load_config(cls, str(root / f"{name}.py"))
+        told = f"{name}.py is for `bert-jax {kind}`, as its {key!r} tells"
+        assert told in str(refused.value) and f"configs/{other}" in str(refused.value)
