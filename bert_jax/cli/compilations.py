@@ -48,10 +48,10 @@ class Compilations:
     def _happened(self, event: str, **_: Any) -> None:
         self._found = self._found or event == _KEPT
 
-    def _took(self, event: str, seconds: float, **about: Any) -> None:
+    def _took(self, event: str, duration_secs: float, **about: Any) -> None:
         if event != _COMPILED:
             return
-        self.seconds += seconds
+        self.seconds += duration_secs
         if (name := about.get("fun_name")) in _STEPS:
             self._programs[name] += 1
             self._kept += self._found

@@ -1,9 +1,12 @@
-"""Score a fine-tuned model, as its run did, on the validation set or another file of the task.
+r"""Score a fine-tuned model, as its run did, on the validation set or another file of the task.
 
     bert-jax evaluate runs/sst2
     bert-jax evaluate runs/wnut17 --data emerging.test.annotated --output scores.json
     bert-jax evaluate runs/mnli --unlabelled --predictions submission
+    bert-jax evaluate models/theirs --config configs/finetune/sst2.py \
+      --config.glue.directory=data/SST-2
 
+The last scores a model that was fine-tuned elsewhere and imported; its labels are found by name.
 The checkpoint is the one that did best. Of entities each type has a row of its own.
 """
 
@@ -17,7 +20,9 @@ from pathlib import Path
 import jax
 
 from bert_jax.cli.compilation_cache import keep_programs
+from bert_jax.cli.config import add_config_argument
 from bert_jax.cli.evaluate_run import Evaluation, SetScores, open_evaluation
+from bert_jax.cli.evaluate_task import given_task
 from bert_jax.data.files import write_file
 from bert_jax.training import distributed
 from bert_jax.training.progress import format_metric
@@ -25,7 +30,8 @@ from bert_jax.training.progress import format_metric
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `evaluate`."""
-    parser.add_argument("work_dir", metavar="WORKDIR", help="of `finetune`")
+    parser.add_argument("work_dir", metavar="WORKDIR", help="of `finetune`, or with --config any")
+    add_config_argument(parser, required=False)
     parser.add_argument(
         "--data",
         metavar="FILE",
@@ -53,9 +59,16 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(
             "--unlabelled gives predictions and no scores: expected --predictions DIR, no --output"
         )
+    if args.config_overrides and not args.config:
+        raise ValueError(
+            f"{args.config_overrides[0]} changes a config file, and none is given: the run's own "
+            "config is as it was. Expected --config FILE.py too, or --data"
+        )
+    work_dir = Path(args.work_dir)
+    task = given_task(work_dir, args.config, args.config_overrides) if args.config else None
     directory = Path(args.predictions) if args.predictions else None
     evaluation = open_evaluation(
-        Path(args.work_dir), args.data, args.step, labelled=not args.unlabelled, into=directory
+        work_dir, args.data, args.step, labelled=not args.unlabelled, into=directory, task=task
     )
     found = evaluation.score(directory)
     if jax.process_index() != 0:

@@ -11,13 +11,15 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.cli.config import RESOLVED_NAME
+from bert_jax.cli.evaluate_task import check_positions, score_places, with_scores_in_order
 from bert_jax.cli.provenance import versions
 from bert_jax.conversion import to_dataclass
+from bert_jax.data.finetuning.file_lines import has_file
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.other_files import named_after, paths_of, with_file
-from bert_jax.finetuning.scoring import Scorer
-from bert_jax.finetuning.task_data import ExampleSet
+from bert_jax.finetuning.scoring import Scorer, row_lengths
+from bert_jax.finetuning.task_data import ExampleSet, TaskData
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
@@ -26,6 +28,7 @@ from bert_jax.inference.work_dir import (
     read_tokenizer,
     what_it_is,
 )
+from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
 from bert_jax.training.checkpoint import identity_of, load_parameters
@@ -86,8 +89,11 @@ def open_evaluation(
     *,
     labelled: bool = True,
     into: Path | None = None,
+    task: FinetuneConfig | None = None,
 ) -> Evaluation:
     """Reads a work directory, and its validation set or the file `data` in its place.
+
+    task: of a model from elsewhere; None for that of its own run.
 
     labelled: if not, its test sets, or `data` in their place, whose labels are not known. into:
     where predictions will go, None for nowhere.
@@ -97,8 +103,9 @@ def open_evaluation(
       ValueError: it was not fine-tuned, has no such checkpoint, a file is not as it should be, or
         predictions could replace one.
     """
-    config = _config_of(work_dir)
+    config = _config_of(work_dir) if task is None else task
     model, _ = read_model(work_dir)
+    check_positions(config, model, work_dir)
     step = agreed(chosen_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
     split: Split = "validation" if labelled else "test"
@@ -107,7 +114,13 @@ def open_evaluation(
     if into is not None:
         _check_separate(config, into)
     tokenizer = read_tokenizer(work_dir, model.encoder)
-    found = config.open(tokenizer, [split], model.labels)
+    try:
+        found = config.open(tokenizer, [split], model.labels)
+    except ValueError as error:
+        told = _told_from_elsewhere(config, work_dir) if task is None and data is None else ""
+        if not told:
+            raise
+        raise ValueError(f"{error}{told}") from error
     sets = found.validation if labelled else found.test
     if not sets and data is not None:
         raise ValueError(
@@ -123,15 +136,32 @@ def open_evaluation(
     examples = {name: each.fingerprint for name, each in sets.items()}
     check_same({"the examples": examples, "the versions": versions()})
 
+    lengths = identity["row_lengths"] if task is None else _row_lengths(config, model, sets)
+    places = None if task is None else _places(found, model, work_dir)
     mesh = _mesh(config.mesh)
-    task = task_of(model, config.compute.resolve(jax.devices()[0], model.encoder))
+    learned = task_of(model, config.compute.resolve(jax.devices()[0], model.encoder))
     rows = -(-config.rows_evaluated // batch_extent(mesh)) * batch_extent(mesh)
-    steps = make_prediction_step(task, mesh), make_metrics_step(task, mesh)
-    scorer = Scorer(mesh, task, *steps, rows, identity["row_lengths"])
-    definition = task.definition
+    steps = make_prediction_step(learned, mesh), make_metrics_step(learned, mesh)
+    scorer = Scorer(mesh, learned, *steps, rows, lengths)
+    definition = learned.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
+    params = params if places is None else with_scores_in_order(params, places)
     return Evaluation(work_dir, step, sets, labelled, scorer, params)
+
+
+def _row_lengths(
+    config: FinetuneConfig, model: ModelConfig, sets: Mapping[str, ExampleSet]
+) -> tuple[int, ...]:
+    """As of a run that learns from the first set."""
+    features = next(iter(sets.values())).features
+    return row_lengths(features, config.max_shapes, model.encoder.max_positions)
+
+
+def _places(found: TaskData, model: ModelConfig, work_dir: Path) -> tuple[int, ...] | None:
+    (examples, *_) = [*found.validation.values(), *found.test.values()]
+    labels = getattr(examples, "labels", ())
+    return score_places(model, found.head, labels, work_dir)
 
 
 def _config_of(work_dir: Path) -> FinetuneConfig:
@@ -145,8 +175,9 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
     if made_by != FINETUNE:
         raise ValueError(
             f"{work_dir} is a work directory of `{made_by}`: its model has learned no task to be "
-            f"scored on. Fine-tune it first: `{FINETUNE} --config configs/finetune/TASK.py --init "
-            f"{work_dir}`"
+            f"scored on here. Name one that it learned elsewhere with --config "
+            f"configs/finetune/TASK.py, or fine-tune it first: `{FINETUNE} --config "
+            f"configs/finetune/TASK.py --init {work_dir}`"
         )
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
@@ -156,6 +187,17 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
     except ValueError as error:
         raise ValueError(f"{file}: damaged: {error}") from error
     return to_dataclass(FinetuneConfig, values, str(file))
+
+
+def _told_from_elsewhere(config: FinetuneConfig, work_dir: Path) -> str:
+    """Where the run's files are looked for, if they were named relative to another directory."""
+    relative = [path for path in paths_of(config) if not Path(path).is_absolute()]
+    if not relative or any(has_file(Path(path)) for path in relative):
+        return ""
+    return (
+        f". The run of {work_dir} had its files from the directory it was started in, and this is "
+        f"{Path.cwd()}: go there, or name a file with --data"
+    )
 
 
 def _check_separate(config: FinetuneConfig, into: Path) -> None:

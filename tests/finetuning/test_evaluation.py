@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert_jax.data.finetuning.features import Features
+from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import read_model
+from bert_jax.inference.work_dir import read_model, write_model
 from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.entity_scores import entity_counts
 from bert_jax.tasks.finetuning import task_of
+from bert_jax.training.checkpoint import save_parameters
 
 from .conftest import parameters, scores
 
@@ -221,3 +224,68 @@ def test_entities_have_rows_of_their_types(toy, bert_jax_here, evaluated, tmp_pa
     words = toy.words("tags", tmp_path / "other", f"tags.files.validation={plain}")
     for refused in (bert_jax_here("evaluate", work_dir, "--data", plain), bert_jax_here(*words)):
         assert refused.code == 2 and any(each in refused.errors for each in told)
+
+
+@pytest.fixture
+def elsewhere(whole, tmp_path):
+    """A function that gives the run's model as an import has it, its labels called and ordered."""
+
+    def make(*labels: str, order: tuple[int, ...] = (0, 1)) -> Path:
+        config, _ = read_model(whole)
+        directory = tmp_path / "-".join(["model", *labels])
+        theirs = dict(parameters(whole))
+        for name in ("classifier.kernel", "classifier.bias"):
+            theirs[name] = theirs[name][..., list(order)]
+        save_parameters(directory / "checkpoints", theirs, {})
+        tokenizer = Tokenizer.load(whole / "tokenizer")
+        tokenizer.save(directory / "tokenizer")
+        config, origin = replace(config, labels=labels), {"command": "bert-jax import"}
+        write_model(config, origin, directory, tokenizer=tokenizer)
+        return directory
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("labels", "order"),
+    [
+        (("negative", "positive"), (0, 1)),
+        (("POSITIVE", "NEGATIVE"), (1, 0)),
+        (("1", "0"), (1, 0)),
+        (("LABEL_0", "LABEL_1"), (0, 1)),
+    ],
+)
+def test_a_model_from_elsewhere_is_scored_by_a_config(
+    whole, toy, evaluated, elsewhere, labels, order
+):
+    """Its labels are found by the names the task has for them, in any order; loss and all."""
+    words = ("--config", toy.root / "glue.py")
+    found = evaluated(elsewhere(*labels, order=order), *words)["sets"]["validation"]
+    assert found["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
+    assert found["types"].keys() == {"negative", "positive"}
+
+
+def test_a_model_from_elsewhere_that_has_learned_another_task_is_refused(
+    toy, bert_jax_here, elsewhere, whole
+):
+    for directory, config, message in (
+        (elsewhere("good", "bad"), "glue", "tells the labels 'good', 'bad', the config 'negative'"),
+        (elsewhere("LABEL_0", "LABEL_1"), "spans", "is for classification (single_label), the"),
+    ):
+        words = ("evaluate", directory, "--config", toy.root / f"{config}.py")
+        refused = bert_jax_here(*words)
+        assert refused.code == 2 and message in refused.errors
+    long = bert_jax_here(*words[:-1], toy.root / "glue.py", "--config.max_length=64")
+    assert long.code == 2 and "has 32 positions: set --config.max_length to that" in long.errors
+    without = bert_jax_here("evaluate", whole, "--config.max_length=16")
+    assert without.code == 2 and "changes a config file, and none is given" in without.errors
+
+
+def test_files_named_from_another_directory_are_told(whole, toy, bert_jax_here, tmp_path):
+    glue = dict(json.loads((whole / "config.json").read_text())["glue"], directory="reviews")
+    moved = changed(whole, tmp_path / "moved", glue=glue)
+    refused = bert_jax_here("evaluate", moved)
+    assert refused.code == 2 and "reviews" in refused.errors
+    assert f"from the directory it was started in, and this is {Path.cwd()}" in refused.errors
+    there = bert_jax_here("evaluate", moved, "--data", toy.root / "reviews")
+    assert there.code == 0, there.errors
