@@ -1,0 +1,107 @@
+"""Rows of TSV and CSV files: their cells by the name or the number of a column."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bert_jax.data.finetuning.file_lines import file_lines
+
+# Characters: Python's module refuses longer cells than 131,072 otherwise, the whole process's.
+_LONGEST_CELL = 2**31 - 1
+# What a row with more columns than the first line of {} asks for.
+_TOO_MANY = {
+    "csv": 'the first line has {}: put a text that holds commas between quotes ("...")',
+    "tsv": "the first line has {}: a text cannot hold tabs",
+}
+
+
+def delimited_rows(
+    path: Path, kind: str, names: Sequence[str], *, header: bool
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields where each row stands, "file:line", and its cells of the columns `names`.
+
+    kind: "tsv" or "csv". header: whether the first line names the columns, which else go by number.
+    A row that ends before a column gives the cells before.
+
+    Raises:
+        ValueError: there is no such column, the file is empty or not of its kind, or a row is
+            longer than the first line; names file and line.
+    """
+    cells = _tsv_cells(path) if kind == "tsv" else _csv_cells(path)
+    first = next(cells, None)
+    if first is None:
+        raise ValueError(f"{path} is empty; expected at least one example")
+    width = len(first[1])
+    if header:
+        indices = [_index_by_name(name, first[1], path) for name in names]
+    else:
+        indices = [_index_by_number(name, path) for name in names]
+        cells = itertools.chain([first], cells)
+    for place, row in cells:
+        if len(row) > width:
+            raise ValueError(f"{place}: {len(row)} columns, {_TOO_MANY[kind].format(width)}")
+        values: list[str] = []
+        for index in indices:
+            if index >= len(row):
+                break
+            values.append(row[index])
+        yield place, values
+
+
+# What stands between the columns of a kind of file, which one read as the other has in its header.
+_BETWEEN = {"tsv": "\t", "csv": ","}
+
+
+def _index_by_name(name: str, header: Sequence[str], path: Path) -> int:
+    if header.count(name) == 1:
+        return header.index(name)
+    found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
+    problem = f"{header.count(name)} columns are" if name in header else "no column is"
+    likely = (kind for kind, sign in _BETWEEN.items() if len(header) == 1 and sign in header[0])
+    hint = "".join(f"; or form.kind={kind!r}, if it is" for kind in likely)
+    raise ValueError(
+        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Give one of them to "
+        f"the config's key that now says {name!r}; or, if this line is an example, say "
+        f"form.header=False and give the columns by number{hint}"
+    )
+
+
+def _index_by_number(name: str, path: Path) -> int:
+    if not (name.isascii() and name.isdigit()):
+        raise ValueError(
+            f"{path}: column {name!r} is asked for by name, but header is False; give its number, "
+            "'0' for the first, or say header=True if the first line names the columns"
+        )
+    return int(name)
+
+
+def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
+    empty = 0  # lines that wait for another: at the end of a file they are no rows
+    for number, line in enumerate(file_lines(path), 1):
+        text = line.rstrip("\n").removesuffix("\r")
+        if not text:
+            empty += 1
+            continue
+        for before in range(number - empty, number):
+            yield f"{path}:{before}", [""]
+        empty = 0
+        yield f"{path}:{number}", text.split("\t")
+
+
+def _csv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
+    csv.field_size_limit(_LONGEST_CELL)
+    reader = csv.reader(file_lines(path), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            hint = ' (a quote, ", opens here that nothing closes)' * ("end of data" in str(error))
+            raise ValueError(f"{path}:{number}: not CSV as of RFC 4180: {error}{hint}") from error
+        if row:
+            yield f"{path}:{number}", row
