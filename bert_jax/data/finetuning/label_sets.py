@@ -70,7 +70,7 @@ def _split(cell: str, place: str, separator: str) -> list[str]:
 def _array(text: str, place: str) -> list[str]:
     try:
         values: list[Any] = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{place}: labels {text[:80]!r} begin like a JSON array and are none: {error}"
         ) from error

@@ -55,6 +55,7 @@ def test_targets_are_truths(tmp_path: Path) -> None:
         ("t\tl\na\ttoxic|rude\n", {"label": "l", "separator": "|"}, "f:2: label 'rude'"),
         ("t\tl\na\ttoxic||3\n", {"label": "l", "separator": "|"}, "f:2: label ''"),
         ("t\tl\na\t['toxic']\n", {"label": "l", "separator": "|"}, "f:2: labels .*JSON array"),
+        (f"t\tl\na\t{'[' * 100_000}\n", {"label": "l", "separator": "|"}, "f:2: labels .*are none"),
         ("t\tl\na\t[null]\n", {"label": "l", "separator": "|"}, "f:2: labels .*strings or num"),
         ("t\ttoxic\t3\tinsult\na\t1\t2\t0\n", {"label": ""}, "f:2: column '3' is '2'"),
         ("t\ttoxic\t3\na\t1\t1\n", {"label": ""}, "f:1: no column is named 'insult'"),
