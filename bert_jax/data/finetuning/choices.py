@@ -12,7 +12,7 @@ from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
-from bert_jax.data.finetuning.tables import TableFormat, read_table
+from bert_jax.data.finetuning.tables import TableFormat, check_columns, read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
 
@@ -44,6 +44,9 @@ class ChoiceFiles:
             raise ValueError("context is empty; name its column")
         if len(set(self.endings)) < max(2, len(self.endings)):
             raise ValueError(f"endings is {self.endings!r}; expected two different columns or more")
+        endings = {f"endings[{number}]": name for number, name in enumerate(self.endings)}
+        texts = {"context": self.context, "beginning": self.beginning}
+        check_columns(self.form, texts | endings | {"label": self.label})
         if self.labels and len(self.labels) != len(self.endings):
             raise ValueError(
                 f"{len(self.labels)} labels for {len(self.endings)} endings; expected one each"

@@ -11,7 +11,7 @@ from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.label_sets import label_truths, sets_in_cells, sets_in_columns
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
-from bert_jax.data.finetuning.tables import TableFormat, read_table
+from bert_jax.data.finetuning.tables import TableFormat, check_columns, read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
 
@@ -46,6 +46,9 @@ class SentenceFiles:
         check_label_set(self.labels, self.label_names)
         if not self.first:
             raise ValueError("first is empty; name the column of the (first) sentence")
+        of_labels = [self.label] if self.label else self.labels
+        named = {"label" if self.label else f"label {name!r}": name for name in of_labels}
+        check_columns(self.form, {"first": self.first, "second": self.second} | named)
         if self.several and not self.labels:
             raise ValueError("labels is (); where several may hold they must be named")
         if self.separator and not self.label:

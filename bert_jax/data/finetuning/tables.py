@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
@@ -45,6 +45,22 @@ class TableFormat:
             raise ValueError(f"short_rows is {self.short_rows!r}; expected 'error' or 'skip'")
         if self.kind in ("jsonl", "parquet") and not self.header:
             raise ValueError("header is False; JSON Lines and Parquet always have names")
+
+
+def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:
+    """Refuses one column for two of `columns`, {what it is for: its name or number}, "" for none.
+
+    ValueError says which two: a model that reads its label as a text learns nothing else.
+    """
+    seen: dict[str, str] = {}
+    for what, name in columns.items():
+        number = not form.header and name.isascii() and name.isdigit()
+        column = str(int(name)) if number else name  # "01" is "1"
+        if column and (before := seen.setdefault(column, what)) != what:
+            raise ValueError(
+                f"{before} and {what} are both column {name!r}; expected a column of its own for "
+                "each"
+            )
 
 
 class Table(NamedTuple):

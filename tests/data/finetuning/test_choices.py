@@ -126,6 +126,10 @@ def test_columns_by_number_and_letters_for_labels(tmp_path: Path) -> None:
         ({"endings": ("a", "a")}, "two different columns or more"),
         ({"endings": ("a", "b"), "labels": ("x", "y", "z")}, "3 labels for 2 endings"),
         ({"endings": ("a", "b"), "context": ""}, "context is empty"),
+        ({"endings": ("a", "label")}, r"endings\[1\] and label are both column 'label'; expected"),
+        ({"endings": ("a", "b"), "context": "label"}, "context and label are both"),
+        ({"endings": ("a", "context")}, r"context and endings\[1\] are both"),
+        ({"endings": ("a", "b"), "beginning": "b"}, r"beginning and endings\[1\] are both"),
     ],
 )
 def test_bad_configurations_are_refused(options, message: str) -> None:
