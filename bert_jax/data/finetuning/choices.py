@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
+from bert_jax.data.finetuning.ids import check_ids
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.tables import TableFormat, check_columns, read_table
@@ -92,8 +93,8 @@ def read_choices(files: ChoiceFiles, split: Split, *, labelled: bool) -> ChoiceE
     """Reads the examples of a split; `labelled`, their labels too, and checks them.
 
     Raises:
-        ValueError: as `read_table`, and for a label outside `files.choice_labels`; names file, line
-            and value.
+        ValueError: as `read_table`, and for a label outside `files.choice_labels`, and as
+            `check_ids`; names file, line and value.
     """
     texts = [files.context, *([files.beginning] if files.beginning else []), *files.endings]
     scalars = [*([files.label] if labelled else []), *([files.index] if files.index else [])]
@@ -107,11 +108,13 @@ def read_choices(files: ChoiceFiles, split: Split, *, labelled: bool) -> ChoiceE
             [f"{beginning} {ending}" for ending in endings]
             for beginning, endings in zip(columns[files.beginning], choices, strict=True)
         ]
+    ids = columns[files.index] if files.index else list(map(str, numbers))
+    check_ids(ids, places, split, "\r\n")
     return ChoiceExamples(
         contexts=columns[files.context],
         choices=choices,
         labels=labels,
-        ids=columns[files.index] if files.index else list(map(str, numbers)),
+        ids=ids,
         places=places,
     )
 

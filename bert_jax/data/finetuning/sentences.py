@@ -8,6 +8,7 @@ from itertools import repeat
 
 from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
+from bert_jax.data.finetuning.ids import check_ids
 from bert_jax.data.finetuning.label_sets import label_truths, sets_in_cells, sets_in_columns
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
@@ -89,7 +90,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
 
     Raises:
         ValueError: as `read_table`, and for a label outside `files.labels` (without them, one that
-            is no finite number); names file, line and value.
+            is no finite number), and as `check_ids`; names file, line and value.
     """
     path = split_path(files, split)
     texts = [files.first, *([files.second] if files.second else [])]
@@ -103,11 +104,13 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
     elif labelled:
         labels = columns[files.label]
         check_labels(labels, places, files.labels, header=files.form.header)
+    ids = columns[files.index] if files.index else list(map(str, numbers))
+    check_ids(ids, places, split, "\t\r\n")
     return SentenceExamples(
         firsts=columns[files.first],
         seconds=columns[files.second] if files.second else None,
         labels=labels,
-        ids=columns[files.index] if files.index else list(map(str, numbers)),
+        ids=ids,
         places=places,
         label_sets=label_sets,
     )
