@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,9 +67,10 @@ def best_answers(
     """The best answer to every question over all its windows, with the next best ones.
 
     A candidate begins and ends in one window, is at most `max_answer_length` word-pieces long, and
-    begins in the window of maximum context of its first token. The `n_best` of the highest
-    start_logit + end_logit are kept, of equal ones the earlier and shorter; of those that read the
-    same, the best. Every such span is looked at, not only those of the highest starts and ends.
+    begins in the window of maximum context of its first token. Of the highest start_logit +
+    end_logit `n_best` different texts are kept, of equal ones the earlier and shorter; of spans
+    that read the same, the best. Every such span is looked at, not only those of the highest
+    starts and ends.
 
     Args:
       windows: as `span_windows` made them of `examples`.
@@ -90,8 +92,8 @@ def best_answers(
     answers = []
     for number, example in enumerate(examples):
         mine = firsts[bounds[number] : bounds[number + 1]]
-        spans = _best_spans(tokens, mine, n_best, max_answer_length)
-        answers.append(Answer(example.id, _candidates(tokens, spans, example.context)))
+        spans = _all_spans(tokens, mine, max_answer_length)
+        answers.append(Answer(example.id, _candidates(tokens, spans, example.context, n_best)))
     return answers
 
 
@@ -125,41 +127,57 @@ def _check_finite(tokens: _Tokens, windows: SpanWindows, examples: Sequence[Span
         )
 
 
-def _best_spans(
-    tokens: _Tokens, firsts: NDArray[np.int64], n_best: int, max_answer_length: int
-) -> NDArray[np.int64]:
-    """[at most n_best, 2] first and last token of the highest spans that begin at `firsts`."""
+class _Spans(NamedTuple):
+    """[spans] first and last tokens, and start_logit + end_logit."""
+
+    firsts: NDArray[np.int64]
+    lasts: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+
+def _all_spans(tokens: _Tokens, firsts: NDArray[np.int64], max_answer_length: int) -> _Spans:
     lasts = firsts[:, None] + np.arange(max_answer_length)
     within = lasts < tokens.window_ends[firsts][:, None]
     lasts = lasts[within]
     starts = np.repeat(firsts, within.sum(axis=1))
-    scores = tokens.start_logits[starts] + tokens.end_logits[lasts]
-    if len(scores) > n_best:
-        least = np.partition(scores, len(scores) - n_best)[len(scores) - n_best]
-        kept = np.flatnonzero(scores >= least)
-        order = kept[np.argsort(-scores[kept], kind="stable")[:n_best]]
-    else:
-        order = np.argsort(-scores, kind="stable")
-    return np.stack([starts[order], lasts[order]], axis=1)
+    return _Spans(starts, lasts, tokens.start_logits[starts] + tokens.end_logits[lasts])
 
 
-def _candidates(tokens: _Tokens, spans: NDArray[np.int64], context: str) -> tuple[Candidate, ...]:
-    start_logits = tokens.start_logits[spans[:, 0]]
-    end_logits = tokens.end_logits[spans[:, 1]]
-    begins = tokens.offsets[spans[:, 0], 0].tolist()
-    ends = [behind_marks(context, end) for end in tokens.offsets[spans[:, 1], 1].tolist()]
-    kept: dict[str, int] = {}
-    for rank, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-        kept.setdefault(context[begin:end], rank)
-    ranks = list(kept.values())
-    scores = start_logits[ranks] + end_logits[ranks]
+def _best_first(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """[at most count] places of the highest, of equal ones the first."""
+    if len(scores) <= count:
+        return np.argsort(-scores, kind="stable")
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    kept = np.flatnonzero(scores >= least)
+    return kept[np.argsort(-scores[kept], kind="stable")[:count]]
+
+
+def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tuple[Candidate, ...]:
+    kept: dict[str, tuple[int, int, int]] = {}  # begin, end and which span
+    count = n_best
+    while True:
+        # Where texts repeat more spans are asked for, which few questions need.
+        best = _best_first(spans.scores, count)
+        begins = tokens.offsets[spans.firsts[best], 0].tolist()
+        ends = [behind_marks(context, end) for end in tokens.offsets[spans.lasts[best], 1].tolist()]
+        for begin, end, span in zip(begins, ends, best.tolist(), strict=True):
+            if len(kept) == n_best:
+                break
+            kept.setdefault(context[begin:end], (begin, end, span))
+        if len(kept) == n_best or len(best) < count:
+            break
+        count *= 2
+    chosen = [span for _, _, span in kept.values()]
+    start_logits = tokens.start_logits[spans.firsts[chosen]]
+    end_logits = tokens.end_logits[spans.lasts[chosen]]
+    scores = spans.scores[chosen]
     weights = np.exp(scores - scores.max(initial=-np.inf))
     probabilities = (weights / weights.sum()).tolist()
     return tuple(
-        Candidate(
-            text, begins[rank], ends[rank], float(start_logits[rank]), float(end_logits[rank]), p
+        Candidate(text, begin, end, float(start), float(stop), p)
+        for (text, (begin, end, _)), start, stop, p in zip(
+            kept.items(), start_logits, end_logits, probabilities, strict=True
         )
-        for (text, rank), p in zip(kept.items(), probabilities, strict=True)
     )
 
 

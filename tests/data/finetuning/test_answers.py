@@ -85,14 +85,15 @@ def test_the_best_spans_are_those_that_trying_all_finds(n_best: int, longest: in
     assert np.bincount(windows.examples).max() > 3
     for number, (example, answer) in enumerate(zip(examples, answers, strict=True)):
         spans = every_span(windows, number, start, end, longest)
-        best = sorted(spans, key=lambda span: span[0])[:n_best]  # stable: earlier, then shorter
+        best = sorted(spans, key=lambda span: span[0])  # stable: earlier, then shorter
         expected: dict[str, tuple] = {}
         for span in best:
             marks = example.context[span[2] :]
             while marks and unicodedata.category(marks[0]) == "Mn":
                 marks = marks[1:]
             stop = len(example.context) - len(marks)
-            expected.setdefault(example.context[span[1] : stop], (span[1], stop, *span[3:]))
+            if len(expected) < n_best:
+                expected.setdefault(example.context[span[1] : stop], (span[1], stop, *span[3:]))
         found = {c.text: (c.start, c.end, c.start_logit, c.end_logit) for c in answer.candidates}
         assert list(found.items()) == list(expected.items()) and "" not in found
         if not spans:  # of a line that the tokenizer drops
@@ -111,6 +112,22 @@ def test_of_spans_that_read_the_same_the_best_stays() -> None:
     assert [candidate.text for candidate in answer.candidates] == ["the", "cat", "and", "dog"]
     assert (answer.candidates[0].start, answer.candidates[0].end) == (12, 15)
     assert math.fsum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
+
+
+def test_texts_that_repeat_take_no_place_from_others() -> None:
+    """As in the release of Devlin et al., which keeps n_best texts that differ."""
+    example = SpanExample("q", "where?", "Paris. Paris. Paris. Paris. Paris. Paris. Lyon.", "")
+    windows = span_windows([example], tokenizer_of([example]), labelled=False)
+    start = np.zeros((1, int(windows.features.lengths.max())), np.float32)
+    start[0, windows.features.sequences.lengths[0] - 3 :] = -1  # of 27 spans Lyon's are the last
+    every = {"Paris", "Paris.", ".", ". Paris", ". Lyon", "Lyon", "Lyon."}
+    for n_best, count in ((20, 7), (7, 7), (5, 5), (1, 1)):
+        (answer,) = best_answers(
+            windows, [example], start, start, n_best=n_best, max_answer_length=2
+        )
+        texts = [candidate.text for candidate in answer.candidates]
+        assert len(texts) == count and every.issuperset(texts) and len(set(texts)) == count
+        assert math.fsum(each.probability for each in answer.candidates) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
