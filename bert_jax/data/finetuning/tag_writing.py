@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.tag_lines import CONLLU_COLUMNS, cells_of
 from bert_jax.data.finetuning.tag_schemes import Scheme, recognise_scheme, to_iob2
-from bert_jax.data.finetuning.tags import CONLLU_COLUMNS, TagFiles, TagSentences, cells_of
+from bert_jax.data.finetuning.tags import TagFiles, TagSentences
 
 
 def write_tags(

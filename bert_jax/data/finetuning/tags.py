@@ -1,28 +1,26 @@
-"""Sentences of words with a tag each, from column files (CoNLL-2003, WNUT-17) and CoNLL-U.
-
-Source: https://universaldependencies.org/format.html for CoNLL-U; Tjong Kim Sang and De Meulder
-2003, section 2, for column files.
-"""
+"""Sentences of words with a tag each, from column files and CoNLL-U, and the tags there are."""
 
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from bert_jax.data.finetuning.file_lines import WordPlaces, file_lines, find_file
 from bert_jax.data.finetuning.labels import check_label_set
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
+from bert_jax.data.finetuning.tag_lines import (
+    CONLLU_COLUMNS,
+    End,
+    Word,
+    column_events,
+    conllu_events,
+)
 from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob2
 
 logger = logging.getLogger(__name__)
-
-_DOCUMENT_MARK = "-DOCSTART-"
-CONLLU_COLUMNS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
 
 
 @dataclass(frozen=True)
@@ -89,21 +87,6 @@ class TagSentences:
         return len(self.words)
 
 
-class _Word(NamedTuple):
-    text: str
-    cells: list[str]
-    place: str
-    line: str
-
-
-_Lines = Iterator[tuple[str, str]]  # a line without its end, and its place
-
-
-class _End(Enum):
-    SENTENCE = auto()
-    DOCUMENT = auto()
-
-
 def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
     """Reads the sentences of a split; `labelled`, their tags too, in the scheme of `learn_as`.
 
@@ -121,7 +104,11 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
         lines=[raw.rstrip("\r\n") for raw in file_lines(path)],
     )
     placed = ((line, f"{path}:{number}") for number, line in enumerate(sentences.lines, 1))
-    events = _conllu_events(placed) if files.kind == "conllu" else _column_events(placed, files)
+    events = (
+        conllu_events(placed)
+        if files.kind == "conllu"
+        else column_events(placed, int(files.word or 0), files.comment)
+    )
     documents, document = [], 0
     for item in _sentences(events):
         if item is None:
@@ -200,79 +187,23 @@ def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
     )
 
 
-def cells_of(line: str) -> list[str]:
-    """The columns of a line of a column file."""
-    return line.split("\t") if "\t" in line else re.split(" +", line)
-
-
-def _sentences(events: Iterator[_Word | _End]) -> Iterator[list[_Word] | None]:
+def _sentences(events: Iterator[Word | End]) -> Iterator[list[Word] | None]:
     """Yields sentences, and None where another document begins."""
-    sentence: list[_Word] = []
+    sentence: list[Word] = []
     for event in events:
-        if isinstance(event, _Word):
+        if isinstance(event, Word):
             sentence.append(event)
             continue
         if sentence:
             yield sentence
             sentence = []
-        if event is _End.DOCUMENT:
+        if event is End.DOCUMENT:
             yield None
     if sentence:
         yield sentence
 
 
-def _column_events(lines: _Lines, files: TagFiles) -> Iterator[_Word | _End]:
-    width, column = 0, int(files.word or 0)
-    for whole, place in lines:
-        line = whole.rstrip(" \t")
-        cells = cells_of(line)
-        if not line:
-            yield _End.SENTENCE
-            continue
-        if files.comment and line.startswith(files.comment):
-            continue
-        if _DOCUMENT_MARK in (cells[0], cells[column] if column < len(cells) else ""):
-            yield _End.DOCUMENT
-            continue
-        width = width or len(cells)
-        if len(cells) != width:
-            raise ValueError(
-                f"{place}: {line[:80]!r} has {len(cells)} columns, the lines before have {width}"
-            )
-        _check_word(cells, column, place)
-        yield _Word(cells[column], cells, place, line)
-
-
-def _conllu_events(lines: _Lines) -> Iterator[_Word | _End]:
-    for line, place in lines:
-        if not line:
-            yield _End.SENTENCE
-            continue
-        if line.startswith("#"):
-            if re.match(r"#\s*newdoc\b", line):
-                yield _End.DOCUMENT
-            continue
-        cells = line.split("\t")
-        if len(cells) != len(CONLLU_COLUMNS):
-            raise ValueError(
-                f"{place}: {line[:80]!r} has {len(cells)} columns; expected the "
-                f"{len(CONLLU_COLUMNS)} of CoNLL-U, between tabs"
-            )
-        if re.fullmatch(r"\d+", cells[0]):
-            _check_word(cells, 1, place)
-            yield _Word(cells[1], cells, place, line)
-        elif not re.fullmatch(r"\d+[-.]\d+", cells[0]):
-            raise ValueError(f"{place}: ID {cells[0]!r}; expected a number, '1-2' or '1.1'")
-
-
-def _check_word(cells: Sequence[str], column: int, place: str) -> None:
-    if column >= len(cells) or not cells[column]:
-        raise ValueError(
-            f"{place}: the line has no word in column {column}, counted from 0; expected one"
-        )
-
-
-def _tag(word: _Word, files: TagFiles) -> str:
+def _tag(word: Word, files: TagFiles) -> str:
     if files.kind == "conllu":
         return word.cells[CONLLU_COLUMNS.index(files.tag or "UPOS")]
     column = int(files.tag) if files.tag else max(1, len(word.cells) - 1)
