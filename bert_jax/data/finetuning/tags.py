@@ -74,7 +74,8 @@ class TagSentences:
 
     words and places ("file:line") are [sentences][words], and so are tags, None where they were not
     read. documents: the document of every sentence, ascending; None if the file does not say where
-    documents begin. lines: of the whole file, without their ends.
+    documents begin. lines: of the whole file, without their ends. written: the tags as the file
+    has them, where `tags` are those in another scheme.
     """
 
     words: list[list[str]] = field(default_factory=list)
@@ -82,9 +83,17 @@ class TagSentences:
     places: Sequence[Sequence[str]] = ()
     documents: list[int] | None = None
     lines: list[str] = field(default_factory=list)
+    written: list[list[str]] | None = None
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def tag_told(self, sentence: int, word: int) -> str:
+        """A tag as messages tell it: as it stands in the file, and what it is read as."""
+        assert self.tags is not None
+        tag = self.tags[sentence][word]
+        written = self.written[sentence][word] if self.written is not None else tag
+        return repr(tag) if written == tag else f"{written!r} ({tag!r} in IOB2)"
 
 
 def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
@@ -125,7 +134,9 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
     if sentences.tags is not None:
         if files.learn_as == "IOB2":
             scheme = recognise_scheme(sentences.tags, sentences.places)
-            sentences.tags = [to_iob2(tags, scheme) for tags in sentences.tags]
+            if scheme in ("IOB1", "BIOES"):
+                sentences.written = sentences.tags
+                sentences.tags = [to_iob2(tags, scheme) for tags in sentences.tags]
         if files.labels:
             check_tags(sentences, files.labels)
     return sentences
@@ -148,12 +159,13 @@ def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
     """Refuses a tag outside `labels`: ValueError naming file, line, value and the labels."""
     assert sentences.tags is not None
     known = frozenset(labels)
-    for tags, places in zip(sentences.tags, sentences.places, strict=True):
-        for tag, place in zip(tags, places, strict=True):
+    for number, tags in enumerate(sentences.tags):
+        for word, tag in enumerate(tags):
             if tag not in known:
                 raise ValueError(
-                    f"{place}: tag {tag!r}; expected one of {', '.join(map(repr, labels))}. If it "
-                    "is right, give all tags as labels"
+                    f"{sentences.places[number][word]}: tag {sentences.tag_told(number, word)}; "
+                    f"expected one of {', '.join(map(repr, labels))}. If it is right, give all "
+                    "tags as labels"
                 )
 
 
@@ -166,22 +178,22 @@ def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
     assert sentences.tags is not None
     known = frozenset(labels)
     unknown = [
-        (place, tag)
+        (number, word)
         for number, tags in enumerate(sentences.tags)
-        if not known.issuperset(tags)  # places are made where they are asked for
-        for tag, place in zip(tags, sentences.places[number], strict=True)
+        for word, tag in enumerate(tags)
         if tag not in known
     ]
     if not unknown:
         return
-    total, (place, tag) = sum(map(len, sentences.tags)), unknown[0]
+    total, (number, word) = sum(map(len, sentences.tags)), unknown[0]
+    place, tag = sentences.places[number][word], sentences.tag_told(number, word)
     if 2 * len(unknown) > total:
         raise ValueError(
-            f"{place}: tag {tag!r}; expected one of {', '.join(map(repr, labels))}, but "
+            f"{place}: tag {tag}; expected one of {', '.join(map(repr, labels))}, but "
             f"{len(unknown):,} of {total:,} words have another. Is it the right column?"
         )
     logger.warning(
-        "%s: tag %r: %s of %s words have one that is not learned, which counts as wrong whatever "
+        "%s: tag %s: %s of %s words have one that is not learned, which counts as wrong whatever "
         "is predicted",
         *(place, tag, f"{len(unknown):,}", f"{total:,}"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,22 @@ def test_tags_that_were_not_learned_are_counted_unless_they_are_most(
     report_unknown_tags(sentences, ("B-LOC", "B-PER"))
     with pytest.raises(ValueError, match=r"train.txt:1: tag 'O'; .*'B-PER'.* 3 of 4 words"):
         report_unknown_tags(sentences, ("B-PER", "I-PER"))
+
+
+def test_a_tag_is_told_as_it_stands_in_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = ("O", "B-PER", "I-PER")
+    for text, tag in ((BIOES, "S-LOC"), (IOB1, "I-LOC")):
+        sentences = tags_of_text(tmp_path, text)
+        message = rf"train.txt:6: tag '{tag}' \('B-LOC' in IOB2\)"
+        with pytest.raises(ValueError, match=f"{message}; expected one of"):
+            check_tags(sentences, labels)
+        report_unknown_tags(sentences, labels)
+        assert re.search(f"{message}: 1 of 5 words", caplog.text)
+        sentences = tags_of_text(tmp_path, f"rome {tag}\n")
+        with pytest.raises(ValueError, match=message.replace(":6", ":1") + "; expected one of"):
+            report_unknown_tags(sentences, labels)
 
 
 @pytest.mark.parametrize(
