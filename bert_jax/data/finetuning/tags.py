@@ -142,15 +142,34 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
     return sentences
 
 
-def collect_labels(sentences: TagSentences) -> tuple[str, ...]:
-    """The tags of sentences, sorted, "O" first. ValueError if they are fewer than two."""
+# So many tags, at more than one for two different words, are words, lemmas or the like. The largest
+# tag sets have thousands, all told (morphology in one tag, entities of hundreds of types), but each
+# is that of many words: FEATS of English EWT are 230 of 19,674 words; its lemmas, 14,194. Below,
+# files of a few lines may be anything.
+_FEWEST_TOO_MANY = 200
+
+
+def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]:
+    """The tags of sentences, sorted, "O" first.
+
+    column: of the file they are from, for messages; "" for the last one. ValueError if the tags are
+    fewer than two, or so many that they are the words.
+    """
     assert sentences.tags is not None
     found = {tag for tags in sentences.tags for tag in tags}
+    file = sentences.places[0][0].rpartition(":")[0]
     if len(found) < 2:
-        file = sentences.places[0][0].rpartition(":")[0]
         raise ValueError(
             f"{file}: every tag is {min(found)!r}; expected at least two different ones. Name the "
             "tag's column"
+        )
+    num_words = len({word for words in sentences.words for word in words})
+    if len(found) > _FEWEST_TOO_MANY and 2 * len(found) > num_words:
+        where = f"column {column!r}" if column else "the last column"
+        raise ValueError(
+            f"{file}: {len(found):,} different tags in {where} for {num_words:,} different words; "
+            "expected few tags for many words. Is it the word's? Set tags.files.tag (and in column "
+            "files tags.files.word); or, if it is right, give all tags as tags.files.labels"
         )
     return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
 

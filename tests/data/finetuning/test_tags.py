@@ -236,6 +236,24 @@ def test_tags_of_one_kind_or_unknown_are_refused(tmp_path: Path) -> None:
         check_tags(sentences, ("NOUN", "VERB"))
 
 
+def test_words_are_no_tags(tmp_path: Path) -> None:
+    """Columns the other way round, as `TAG word`; a tag set may be as large as it is."""
+    kinds = [f"{prefix}-kind{number}" for number in range(300) for prefix in "BI"]
+    rows = [f"word{number} {kinds[number % 600]}" for number in range(1200)]
+    sentences = tags_of_text(tmp_path, "".join(f"{row}\n" for row in rows))
+    assert len(collect_labels(sentences)) == 600
+    rows = [f"{('NOUN', 'VERB', 'X')[number % 3]}\tword{number}\n" for number in range(1234)]
+    message = r"txt: 1,234 different tags in {} for 3 .* words; .* Is it the word's\? Set tags\."
+    with pytest.raises(ValueError, match=message.format("the last column")):
+        collect_labels(tags_of_text(tmp_path, "".join(rows)))
+    with pytest.raises(ValueError, match=message.format("column '1'")):
+        collect_labels(tags_of_text(tmp_path, "".join(rows), tag="1"), "1")
+    assert len(collect_labels(tags_of_text(tmp_path, "".join(rows[:200])))) == 200
+    assert collect_labels(tags_of_text(tmp_path, "".join(rows), tag="0", word="1")) == (
+        "NOUN", "VERB", "X",
+    )  # fmt: skip
+
+
 def test_tags_that_were_not_learned_are_counted_unless_they_are_most(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
