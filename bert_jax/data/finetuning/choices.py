@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
+from bert_jax.data.finetuning.headers import check_no_header
 from bert_jax.data.finetuning.ids import check_ids
-from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
+from bert_jax.data.finetuning.labels import check_label_set, check_labels, is_label, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.tables import TableFormat, check_columns, read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
@@ -94,14 +95,19 @@ def read_choices(files: ChoiceFiles, split: Split, *, labelled: bool) -> ChoiceE
 
     Raises:
         ValueError: as `read_table`, and for a label outside `files.choice_labels`, and as
-            `check_ids`; names file, line and value.
+            `check_ids` and `check_no_header`; names file, line and value.
     """
     texts = [files.context, *([files.beginning] if files.beginning else []), *files.endings]
     scalars = [*([files.label] if labelled else []), *([files.index] if files.index else [])]
-    columns, places, numbers = read_table(split_path(files, split), files.form, texts, scalars)
+    path = split_path(files, split)
+    columns, places, numbers = read_table(path, files.form, texts, scalars)
     labels = columns[files.label] if labelled else None
     if labels is not None:
         check_labels(labels, places, files.choice_labels, header=files.form.header)
+    else:
+        check_no_header(
+            path, files.form, files.label, lambda cell: is_label(cell, files.choice_labels)
+        )
     choices = list(map(list, zip(*(columns[name] for name in files.endings), strict=True)))
     if files.beginning:
         choices = [

@@ -30,7 +30,7 @@ def delimited_rows(
         ValueError: there is no such column, the file is empty or not of its kind, or a row is
             longer than the first line; names file and line.
     """
-    cells = _tsv_cells(path) if kind == "tsv" else _csv_cells(path)
+    cells = delimited_cells(path, kind)
     first = next(cells, None)
     if first is None:
         raise ValueError(f"{path} is empty; expected at least one example")
@@ -76,6 +76,15 @@ def _index_by_number(name: str, path: Path) -> int:
             "'0' for the first, or say header=True if the first line names the columns"
         )
     return int(name)
+
+
+def delimited_cells(path: Path, kind: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields where each line that is not empty stands, "file:line", and all its cells.
+
+    Raises:
+        ValueError: as `delimited_rows`, where the file is not of its kind.
+    """
+    return _tsv_cells(path) if kind == "tsv" else _csv_cells(path)
 
 
 def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -52,6 +52,17 @@ def sets_in_columns(
     return [frozenset(each) for each in found]
 
 
+def is_label_cell(cell: str, expected: Sequence[str], separator: str) -> bool:
+    """Whether `sets_in_cells` takes a cell; without a separator `sets_in_columns`."""
+    if not separator:
+        return cell.strip().lower() in _TRUTHS
+    try:
+        sets_in_cells([cell], [""], expected, separator)
+    except ValueError:
+        return False
+    return True
+
+
 def label_truths(
     label_sets: Sequence[frozenset[str]], expected: Sequence[str]
 ) -> NDArray[np.float32]:

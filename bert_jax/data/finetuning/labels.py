@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ def check_labels(
     file, line, value and what was expected.
     """
     known = frozenset(expected)
-    wrong = [i for i, label in enumerate(labels) if not _is_label(label, known)]
+    wrong = [i for i, label in enumerate(labels) if not is_label(label, known)]
     if not wrong:
         return
     index = wrong[0]
@@ -26,6 +26,16 @@ def check_labels(
     if not header and wrong == [0] and len(labels) > 1:
         hint = ". All other rows have one: if this line names the columns, say header=True"
     raise ValueError(f"{places[index]}: label {labels[index]!r}; expected {_set(expected)}{hint}")
+
+
+def is_label(label: str, known: Collection[str]) -> bool:
+    """Whether it is one of `known`; without them, a finite number."""
+    if known:
+        return label in known
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
 
 
 def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
@@ -49,15 +59,6 @@ def label_numbers(labels: Sequence[str], expected: Sequence[str]) -> NDArray:
         return np.array([float(label) for label in labels], np.float32)
     number_of = {label: number for number, label in enumerate(expected)}
     return np.array([number_of[label] for label in labels], np.int32)
-
-
-def _is_label(label: str, known: frozenset[str]) -> bool:
-    if known:
-        return label in known
-    try:
-        return math.isfinite(float(label))
-    except ValueError:
-        return False
 
 
 def _set(expected: Sequence[str]) -> str:

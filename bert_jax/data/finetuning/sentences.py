@@ -8,9 +8,15 @@ from itertools import repeat
 
 from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
+from bert_jax.data.finetuning.headers import check_no_header
 from bert_jax.data.finetuning.ids import check_ids
-from bert_jax.data.finetuning.label_sets import label_truths, sets_in_cells, sets_in_columns
-from bert_jax.data.finetuning.labels import check_label_set, check_labels, label_numbers
+from bert_jax.data.finetuning.label_sets import (
+    is_label_cell,
+    label_truths,
+    sets_in_cells,
+    sets_in_columns,
+)
+from bert_jax.data.finetuning.labels import check_label_set, check_labels, is_label, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.tables import TableFormat, check_columns, read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
@@ -90,7 +96,8 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
 
     Raises:
         ValueError: as `read_table`, and for a label outside `files.labels` (without them, one that
-            is no finite number), and as `check_ids`; names file, line and value.
+            is no finite number), and as `check_ids` and `check_no_header`; names file, line and
+            value.
     """
     path = split_path(files, split)
     texts = [files.first, *([files.second] if files.second else [])]
@@ -104,6 +111,8 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
     elif labelled:
         labels = columns[files.label]
         check_labels(labels, places, files.labels, header=files.form.header)
+    else:
+        check_no_header(path, files.form, of_labels[0], lambda cell: _is_label(files, cell))
     ids = columns[files.index] if files.index else list(map(str, numbers))
     check_ids(ids, places, split, "\t\r\n")
     return SentenceExamples(
@@ -114,6 +123,12 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
         places=places,
         label_sets=label_sets,
     )
+
+
+def _is_label(files: SentenceFiles, cell: str) -> bool:
+    if files.several:
+        return is_label_cell(cell, files.labels, files.separator)
+    return is_label(cell, files.labels)
 
 
 def _label_sets(
