@@ -14,7 +14,8 @@ from bert_jax.data.finetuning.headers import check_no_header
 from bert_jax.data.finetuning.ids import check_ids
 from bert_jax.data.finetuning.labels import check_label_set, check_labels, is_label, label_numbers
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
-from bert_jax.data.finetuning.tables import TableFormat, check_columns, read_table
+from bert_jax.data.finetuning.table_format import TableFormat, check_columns
+from bert_jax.data.finetuning.tables import read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_jax.data.finetuning.file_lines import file_lines
+from bert_jax.data.finetuning.table_format import TableFormat
 
 # Characters: Python's module refuses longer cells than 131,072 otherwise, the whole process's.
 _LONGEST_CELL = 2**31 - 1
@@ -19,30 +20,29 @@ _TOO_MANY = {
 
 
 def delimited_rows(
-    path: Path, kind: str, names: Sequence[str], *, header: bool
+    path: Path, form: TableFormat, names: Sequence[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields where each row stands, "file:line", and its cells of the columns `names`.
 
-    kind: "tsv" or "csv". header: whether the first line names the columns, which else go by number.
     A row that ends before a column gives the cells before.
 
     Raises:
         ValueError: there is no such column, the file is empty or not of its kind, or a row is
             longer than the first line; names file and line.
     """
-    cells = delimited_cells(path, kind)
+    cells = delimited_cells(path, form)
     first = next(cells, None)
     if first is None:
         raise ValueError(f"{path} is empty; expected at least one example")
     width = len(first[1])
-    if header:
+    if form.header:
         indices = [_index_by_name(name, first[1], path) for name in names]
     else:
         indices = [_index_by_number(name, path) for name in names]
         cells = itertools.chain([first], cells)
     for place, row in cells:
         if len(row) > width:
-            raise ValueError(f"{place}: {len(row)} columns, {_TOO_MANY[kind].format(width)}")
+            raise ValueError(f"{place}: {len(row)} columns, {_TOO_MANY[form.kind].format(width)}")
         values: list[str] = []
         for index in indices:
             if index >= len(row):
@@ -78,13 +78,13 @@ def _index_by_number(name: str, path: Path) -> int:
     return int(name)
 
 
-def delimited_cells(path: Path, kind: str) -> Iterator[tuple[str, list[str]]]:
+def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[str]]]:
     """Yields where each line that is not empty stands, "file:line", and all its cells.
 
     Raises:
         ValueError: as `delimited_rows`, where the file is not of its kind.
     """
-    return _tsv_cells(path) if kind == "tsv" else _csv_cells(path)
+    return _tsv_cells(path) if form.kind == "tsv" else _csv_cells(path)
 
 
 def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.file_lines import has_file
 from bert_jax.data.finetuning.sentences import SentenceFiles
-from bert_jax.data.finetuning.tables import TableFormat
+from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.input_paths import TFDS_PREFIX, is_tfds
 
 _BINARY = ("0", "1")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bert_jax.data.finetuning.delimited_rows import delimited_cells
 from bert_jax.data.finetuning.file_lines import find_file
-from bert_jax.data.finetuning.tables import TableFormat
+from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.input_paths import is_tfds
 
 
@@ -26,7 +26,7 @@ def check_no_header(
         cell = row[int(column)] if int(column) < len(row) else ""
         return cell if any(map(str.isalpha, cell)) and not is_label(cell) else ""
 
-    rows = delimited_cells(find_file(path), form.kind)
+    rows = delimited_cells(find_file(path), form)
     place, first = next(rows, ("", []))
     word, others = word_in(first), 0
     if not word:

@@ -5,62 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple
 
 from bert_jax.data.finetuning.delimited_rows import delimited_rows
 from bert_jax.data.finetuning.file_lines import file_lines, find_file
+from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.input_paths import is_tfds
 from bert_jax.data.readers_tfds import tfds_values
 
 logger = logging.getLogger(__name__)
 
 _JSON_KINDS = {"NoneType": "null", "dict": "object", "list": "array", "bool": "boolean"}
-
-
-@dataclass(frozen=True)
-class TableFormat:
-    """How rows stand in a file.
-
-    kind: "tsv", a row a line, columns between tabs, no quoting at all; "csv", RFC 4180; "jsonl",
-    one object a line; "parquet". header: whether the first line of a TSV or CSV file names its
-    columns; if not, they go by number, "0" the first. short_rows: whether a row that ends before a
-    wanted column is an error, or left out and counted in the log. Of these nothing bears on
-    `tfds:...`, whose columns have names and whose rows are whole; tfds_data_dir: where TensorFlow
-    Datasets keeps it, "" for its own default.
-    """
-
-    kind: Literal["tsv", "csv", "jsonl", "parquet"] = "tsv"
-    header: bool = True
-    short_rows: Literal["error", "skip"] = "error"
-    tfds_data_dir: str = ""
-
-    def __post_init__(self) -> None:
-        if self.kind not in (kinds := get_args(get_type_hints(TableFormat)["kind"])):
-            expected = ", ".join(map(repr, kinds))
-            raise ValueError(f"kind is {self.kind!r}; expected one of {expected}")
-        if self.short_rows not in ("error", "skip"):
-            raise ValueError(f"short_rows is {self.short_rows!r}; expected 'error' or 'skip'")
-        if self.kind in ("jsonl", "parquet") and not self.header:
-            raise ValueError("header is False; JSON Lines and Parquet always have names")
-
-
-def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:
-    """Refuses one column for two of `columns`, {what it is for: its name or number}, "" for none.
-
-    ValueError says which two: a model that reads its label as a text learns nothing else.
-    """
-    seen: dict[str, str] = {}
-    for what, name in columns.items():
-        number = not form.header and name.isascii() and name.isdigit()
-        column = str(int(name)) if number else name  # "01" is "1"
-        if column and (before := seen.setdefault(column, what)) != what:
-            raise ValueError(
-                f"{before} and {what} are both column {name!r}; expected a column of its own for "
-                "each"
-            )
 
 
 class Table(NamedTuple):
@@ -105,9 +62,7 @@ def read_table(
     elif form.kind == "parquet":
         rows = _parquet_rows(find_file(path), names)
     else:
-        rows = itertools.starmap(
-            _Row, delimited_rows(find_file(path), form.kind, names, header=form.header)
-        )
+        rows = itertools.starmap(_Row, delimited_rows(find_file(path), form, names))
     columns: list[list[str]] = [[] for _ in names]
     places: list[str] = []
     numbers: list[int] = []

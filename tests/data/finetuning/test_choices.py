@@ -16,7 +16,7 @@ from bert_jax.data.finetuning.choices import (
     read_choices,
     swag_files,
 )
-from bert_jax.data.finetuning.tables import TableFormat
+from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.tokenizer import Tokenizer
 
 # The header of SWAG's train.csv, whose first column has no name.

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.data.finetuning.choices import ChoiceFiles, read_choices
 from bert_jax.data.finetuning.sentences import SentenceFiles, read_sentences
-from bert_jax.data.finetuning.tables import TableFormat
+from bert_jax.data.finetuning.table_format import TableFormat
 
 NO_HEADER = TableFormat(kind="csv", header=False)
 CLASS = {"labels": ("bad", "good")}

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.data.finetuning.choices import ChoiceFiles, read_choices
 from bert_jax.data.finetuning.sentences import SentenceFiles, read_sentences
 from bert_jax.data.finetuning.splits import Split
-from bert_jax.data.finetuning.tables import TableFormat
+from bert_jax.data.finetuning.table_format import TableFormat
 
 
 def read_ids(path: Path, ids: list, task: str, split: Split) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.data.finetuning.sentences import SentenceFiles, read_sentences, sentence_features
-from bert_jax.data.finetuning.tables import TableFormat
+from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.tokenizer import Tokenizer
 
 LABELS = ("toxic", "insult", "3")

@@ -16,7 +16,7 @@ from bert_jax.data.finetuning.sentences import (
     read_sentences,
     sentence_features,
 )
-from bert_jax.data.finetuning.tables import TableFormat
+from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.finetuning.truncation import cut_pair
 from bert_jax.data.tokenizer import Tokenizer
 

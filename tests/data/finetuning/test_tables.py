@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_jax.data.finetuning.tables import TableFormat, read_table
+from bert_jax.data.finetuning.table_format import TableFormat
+from bert_jax.data.finetuning.tables import read_table
 
 ROWS = [
     ["plain", "0"],
