@@ -23,7 +23,8 @@ def get_config() -> ConfigDict:
                     validation="data/table/validation.csv",
                     test="",
                     # Change: "csv", "tsv" (tabs, no quotes), "jsonl" or "parquet"; without a first
-                    # line of names header=False, and columns go by number: "0", "1", ...
+                    # line of names header=False, and columns go by number: "0", "1", ...; CSV whose
+                    # columns stand between semicolons has delimiter=";".
                     form=dict(kind="csv", header=True),
                     # Change: the columns; second="..." for pairs.
                     first="text",

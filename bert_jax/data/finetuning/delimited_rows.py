@@ -12,11 +12,6 @@ from bert_jax.data.finetuning.table_format import TableFormat
 
 # Characters: Python's module refuses longer cells than 131,072 otherwise, the whole process's.
 _LONGEST_CELL = 2**31 - 1
-# What a row with more columns than the first line of {} asks for.
-_TOO_MANY = {
-    "csv": 'the first line has {}: put a text that holds commas between quotes ("...")',
-    "tsv": "the first line has {}: a text cannot hold tabs",
-}
 
 
 def delimited_rows(
@@ -36,13 +31,15 @@ def delimited_rows(
         raise ValueError(f"{path} is empty; expected at least one example")
     width = len(first[1])
     if form.header:
-        indices = [_index_by_name(name, first[1], path) for name in names]
+        indices = [_index_by_name(name, first[1], form, path) for name in names]
     else:
         indices = [_index_by_number(name, path) for name in names]
         cells = itertools.chain([first], cells)
     for place, row in cells:
         if len(row) > width:
-            raise ValueError(f"{place}: {len(row)} columns, {_TOO_MANY[form.kind].format(width)}")
+            quoted = f'put a text that holds "{form.delimiter}" between quotes ("...")'
+            advice = quoted if form.kind == "csv" else "a text cannot hold tabs"
+            raise ValueError(f"{place}: {len(row)} columns, the first line has {width}: {advice}")
         values: list[str] = []
         for index in indices:
             if index >= len(row):
@@ -51,22 +48,28 @@ def delimited_rows(
         yield place, values
 
 
-# What stands between the columns of a kind of file, which one read as the other has in its header.
-_BETWEEN = {"tsv": "\t", "csv": ","}
-
-
-def _index_by_name(name: str, header: Sequence[str], path: Path) -> int:
+def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Path) -> int:
     if header.count(name) == 1:
         return header.index(name)
     found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
     problem = f"{header.count(name)} columns are" if name in header else "no column is"
-    likely = (kind for kind, sign in _BETWEEN.items() if len(header) == 1 and sign in header[0])
-    hint = "".join(f"; or form.kind={kind!r}, if it is" for kind in likely)
     raise ValueError(
         f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Give one of them to "
         f"the config's key that now says {name!r}; or, if this line is an example, say "
-        f"form.header=False and give the columns by number{hint}"
+        f"form.header=False and give the columns by number{_other_form(header, form)}"
     )
+
+
+def _other_form(first: Sequence[str], form: TableFormat) -> str:
+    """What to say of a first line without the columns that were asked for, "" for nothing."""
+    if len(first) > 1:
+        return ""
+    keys = {
+        "\t": "form.kind='tsv'",
+        ",": "form.kind='csv'" if form.kind == "tsv" else "form.delimiter=','",
+        ";": "form.kind='csv' and " * (form.kind == "tsv") + "form.delimiter=';'",
+    }
+    return "".join(f"; or {keys[sign]}, if it is" for sign in keys if sign in first[0])
 
 
 def _index_by_number(name: str, path: Path) -> int:
@@ -84,7 +87,7 @@ def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[s
     Raises:
         ValueError: as `delimited_rows`, where the file is not of its kind.
     """
-    return _tsv_cells(path) if form.kind == "tsv" else _csv_cells(path)
+    return _tsv_cells(path) if form.kind == "tsv" else _csv_cells(path, form.delimiter)
 
 
 def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -100,9 +103,9 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
         yield f"{path}:{number}", text.split("\t")
 
 
-def _csv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
+def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
     csv.field_size_limit(_LONGEST_CELL)
-    reader = csv.reader(file_lines(path), strict=True)
+    reader = csv.reader(file_lines(path), strict=True, delimiter=delimiter)
     while True:
         number = reader.line_num + 1
         try:

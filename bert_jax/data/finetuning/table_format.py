@@ -14,15 +14,16 @@ class TableFormat:
     kind: "tsv", a row a line, columns between tabs, no quoting at all; "csv", RFC 4180; "jsonl",
     one object a line; "parquet". header: whether the first line of a TSV or CSV file names its
     columns; if not, they go by number, "0" the first. short_rows: whether a row that ends before a
-    wanted column is an error, or left out and counted in the log. Of these nothing bears on
-    `tfds:...`, whose columns have names and whose rows are whole; tfds_data_dir: where TensorFlow
-    Datasets keeps it, "" for its own default.
+    wanted column is an error, or left out and counted in the log. delimiter: what a CSV file has
+    for the comma, such as ";". Of these nothing bears on `tfds:...`, whose columns have names and
+    whose rows are whole; tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default.
     """
 
     kind: Literal["tsv", "csv", "jsonl", "parquet"] = "tsv"
     header: bool = True
     short_rows: Literal["error", "skip"] = "error"
     tfds_data_dir: str = ""
+    delimiter: str = ","
 
     def __post_init__(self) -> None:
         if self.kind not in (kinds := get_args(get_type_hints(TableFormat)["kind"])):
@@ -32,6 +33,10 @@ class TableFormat:
             raise ValueError(f"short_rows is {self.short_rows!r}; expected 'error' or 'skip'")
         if self.kind in ("jsonl", "parquet") and not self.header:
             raise ValueError("header is False; JSON Lines and Parquet always have names")
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise ValueError(f"delimiter is {self.delimiter!r}; expected one character, as ';'")
+        if self.kind != "csv" and self.delimiter != ",":
+            raise ValueError(f"delimiter is {self.delimiter!r}; it is for kind='csv' alone")
 
 
 def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:

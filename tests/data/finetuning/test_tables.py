@@ -92,6 +92,17 @@ def test_csv_is_that_of_python(tmp_path: Path) -> None:
     assert table.places[-2:] == [f"{path}:{first}", f"{path}:{first + 2}"]
 
 
+@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
+def test_a_delimiter_of_csv(tmp_path: Path, delimiter: str) -> None:
+    """As spreadsheets write it where the comma is in numbers."""
+    rows = [*ROWS, ["two\nlines", "1,5"], [f"a{delimiter}b", "0"]]
+    path = tmp_path / "a.csv"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter).writerows([["text", "label"], *rows])
+    form = TableFormat(kind="csv", delimiter=delimiter)
+    assert read_table(str(path), form, ["label", "text"]).columns == columns_of(rows)
+
+
 def test_json_lines_give_numbers_as_text_where_they_may(tmp_path: Path) -> None:
     records = [
         {"text": "a", "label": 1, "more": {"choices": ["x", "y"]}},
@@ -149,6 +160,8 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         (TSV, b"x\tx\na\t0\n", ["x"], "a:1: 2 columns are named 'x'"),
         (TSV, b"text,label\na,0\n", ["text"], "key that now says 'text'; .* form.kind='csv', if"),
         (CSV, b"text\tlabel\na\t0\n", ["text"], "form.header=False .*; or form.kind='tsv', if"),
+        (CSV, b"text;label\na;0\n", ["text"], "number; or form.delimiter=';', if it is"),
+        (TSV, b"text;label\na;0\n", ["text"], "or form.kind='csv' and form.delimiter=';', if it"),
         (TSV, b"good film\t1\nbad film\t0\n", ["text"], "'good film', '1'.*header=False"),
         (TSV, b"text\tlabel\na\t0\nb\n", ["text", "label"], "a:3: .*too few.*'label'"),
         (TSV, b"text\tlabel\na\t0\n\nb\t1\n", ["text", "label"], "a:3: .*too few.*'label'"),
@@ -192,6 +205,9 @@ def test_what_cannot_be_is_said() -> None:
         ({"kind": "xls"}, "expected one of 'tsv', 'csv', 'jsonl', 'parquet'"),
         ({"kind": "parquet", "header": False}, "JSON Lines and Parquet always have names"),
         ({"kind": "jsonl", "header": False}, "always have names"),
+        ({"kind": "csv", "delimiter": ""}, "delimiter is ''; expected one character"),
+        ({"kind": "csv", "delimiter": "\n"}, r"delimiter is '\\n'; expected one character"),
+        ({"delimiter": ";"}, "delimiter is ';'; it is for kind='csv' alone"),
         ({"short_rows": "pad"}, "expected 'error' or 'skip'"),
     ]:
         with pytest.raises(ValueError, match=message):
