@@ -12,6 +12,10 @@ from bert_jax.data.finetuning.table_format import TableFormat
 
 # Characters: Python's module refuses longer cells than 131,072 otherwise, the whole process's.
 _LONGEST_CELL = 2**31 - 1
+_LONE_RETURN = (
+    "a carriage return (CR) that no line feed follows; expected lines that end with a line feed. "
+    r"Convert the file, as `tr '\r' '\n'` does"
+)
 
 
 def delimited_rows(
@@ -33,7 +37,7 @@ def delimited_rows(
     if form.header:
         indices = [_index_by_name(name, first[1], form, path) for name in names]
     else:
-        indices = [_index_by_number(name, path) for name in names]
+        indices = [_index_by_number(name, first, form, path) for name in names]
         cells = itertools.chain([first], cells)
     for place, row in cells:
         if len(row) > width:
@@ -54,14 +58,17 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
     found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
     problem = f"{header.count(name)} columns are" if name in header else "no column is"
     raise ValueError(
-        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Give one of them to "
-        f"the config's key that now says {name!r}; or, if this line is an example, say "
-        f"form.header=False and give the columns by number{_other_form(header, form)}"
+        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Name one so in the "
+        "file, in a line before this one if this is an example; or, before a model is trained, "
+        f"give one of them to the config's key that now says {name!r}, or say form.header=False "
+        f"and give the columns by number{_other_form(header, form)}"
     )
 
 
 def _other_form(first: Sequence[str], form: TableFormat) -> str:
     """What to say of a first line without the columns that were asked for, "" for nothing."""
+    if first[0].lstrip().startswith("{"):
+        return "; or form.kind='jsonl', if it is"
     if len(first) > 1:
         return ""
     keys = {
@@ -72,11 +79,19 @@ def _other_form(first: Sequence[str], form: TableFormat) -> str:
     return "".join(f"; or {keys[sign]}, if it is" for sign in keys if sign in first[0])
 
 
-def _index_by_number(name: str, path: Path) -> int:
+def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat, path: Path) -> int:
     if not (name.isascii() and name.isdigit()):
         raise ValueError(
             f"{path}: column {name!r} is asked for by name, but header is False; give its number, "
             "'0' for the first, or say header=True if the first line names the columns"
+        )
+    place, row = first
+    if int(name) >= len(row):  # as in every row, of which none is longer than the first
+        there = f"'0' to '{len(row) - 1}'" if len(row) > 1 else "'0' alone"
+        raise ValueError(
+            f"{place}: no column {name!r}; the line's columns are {there}. Mend the line; or, "
+            "before a model is trained, give one of them to the config's key that now says "
+            f"{name!r}{_other_form(row, form)}"
         )
     return int(name)
 
@@ -94,6 +109,8 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
     empty = 0  # lines that wait for another: at the end of a file they are no rows
     for number, line in enumerate(file_lines(path), 1):
         text = line.rstrip("\n").removesuffix("\r")
+        if number == 1 and "\r" in text and not line.endswith("\n"):
+            raise ValueError(f"{path}:1: {_LONE_RETURN}")
         if not text:
             empty += 1
             continue
@@ -113,7 +130,17 @@ def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            hint = ' (a quote, ", opens here that nothing closes)' * ("end of data" in str(error))
-            raise ValueError(f"{path}:{number}: not CSV as of RFC 4180: {error}{hint}") from error
+            raise ValueError(f"{path}:{number}: {_not_csv(error, path)}") from error
         if row:
             yield f"{path}:{number}", row
+
+
+def _not_csv(error: csv.Error, path: Path) -> str:
+    if "new-line character" in str(error):
+        return f"{_LONE_RETURN}, or put a text that holds one between quotes"
+    hint = ""
+    if "end of data" in str(error):
+        hint = ' (a quote, ", opens here that nothing closes)'
+    elif next(file_lines(path)).lstrip().startswith("{"):
+        hint = ". Say form.kind='jsonl', if it is"
+    return f"not CSV as of RFC 4180: {error}{hint}"

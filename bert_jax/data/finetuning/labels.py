@@ -24,7 +24,10 @@ def check_labels(
     index = wrong[0]
     hint = ""
     if not header and wrong == [0] and len(labels) > 1:
-        hint = ". All other rows have one: if this line names the columns, say header=True"
+        hint = (
+            ". All other rows have one: if this line names the columns, take it out, or say "
+            "form.header=True if all files have such a line"
+        )
     raise ValueError(f"{places[index]}: label {labels[index]!r}; expected {_set(expected)}{hint}")
 
 

@@ -89,12 +89,17 @@ def _example(question: _Node, title: str, context: str, labelled: bool) -> SpanE
 def _located(answer: _Node, question: str, context: str) -> tuple[str, int]:
     text, start = answer.field("text", str).value, answer.field("answer_start", int).value
     bare = text.strip()
+    if not bare:
+        answer.fail(
+            f"the answer of question {question} is {text!r}, empty; expected characters of the "
+            "passage, as in SQuAD v1.1. Mend it, or take the question out"
+        )
     begin = start
     while 0 <= begin < len(context) and context[begin].isspace():
         begin += 1
-    if bare and start >= 0 and context.startswith(bare, begin):
+    if start >= 0 and context.startswith(bare, begin):
         return bare, begin
-    found = context[start : start + max(len(text), 1)] if start >= 0 else ""
+    found = context[start : start + len(text)] if start >= 0 else ""
     answer.fail(
         f"the answer of question {question} is not at its offset {start}: expected {text!r}, "
         f"found {found!r}; correct answer_start (in characters, from 0) or the text"

@@ -89,7 +89,7 @@ def _check_short(place: str, name: str, form: TableFormat) -> None:
     if form.short_rows == "error":
         raise ValueError(
             f"{place}: the row has too few columns: it ends before column {name!r}. Mend it, or "
-            "leave such rows out with short_rows='skip'"
+            "leave such rows out with form.short_rows='skip'"
         )
 
 

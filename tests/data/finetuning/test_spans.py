@@ -85,8 +85,6 @@ def test_white_space_around_an_answer_is_set_right(file: Path, text, start, expe
         ("1843. But", 42, "1843. "),
         ("Ada", 4000, ""),
         ("Ada", -1, ""),
-        ("  ", 0, "  "),
-        ("", 2, "A"),
     ],
 )
 def test_an_answer_elsewhere_is_refused(file: Path, text: str, start: int, found: str) -> None:
@@ -95,6 +93,12 @@ def test_an_answer_elsewhere_is_refused(file: Path, text: str, start: int, found
     message = str(refused.value)
     for part in (str(file), "question q1", f"offset {start}", repr(text), f"found {found!r}"):
         assert part in message
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_answer_is_refused(file: Path, text: str) -> None:
+    with pytest.raises(ValueError, match=rf"answers.0.: .* question q1 is '{text}', empty"):
+        read_squad(write(file, squad((text, 0))), labelled=True)
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:

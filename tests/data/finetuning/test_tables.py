@@ -29,6 +29,7 @@ TSV = TableFormat()
 CSV = TableFormat(kind="csv")
 JSONL = TableFormat(kind="jsonl")
 PARQUET = TableFormat(kind="parquet")
+JSON_LINE = b'{"text": "a", "label": 1}\n'
 
 
 def tsv_bytes(rows: list[list[str]], end: str = "\n") -> bytes:
@@ -158,10 +159,24 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
     [
         (TSV, b"text\tlabel\na\t0\n", ["label", "body"], r"a:1: no column is named 'body'.*'text'"),
         (TSV, b"x\tx\na\t0\n", ["x"], "a:1: 2 columns are named 'x'"),
-        (TSV, b"text,label\na,0\n", ["text"], "key that now says 'text'; .* form.kind='csv', if"),
+        (TSV, b"text,label\na,0\n", ["text"], "key that now says 'text', .* form.kind='csv', if"),
         (CSV, b"text\tlabel\na\t0\n", ["text"], "form.header=False .*; or form.kind='tsv', if"),
         (CSV, b"text;label\na;0\n", ["text"], "number; or form.delimiter=';', if it is"),
         (TSV, b"text;label\na;0\n", ["text"], "or form.kind='csv' and form.delimiter=';', if it"),
+        (TableFormat(header=False), b"a\tb\nc\td\n", ["0", "7"], "columns are '0' to '1'. Mend"),
+        (TableFormat(header=False, short_rows="skip"), b"a;b\n", ["1"], "'0' alone.*delimiter=';'"),
+        (TSV, b"text,label\na,0\n", ["text"], "Name one so in the file, in a line before this one"),
+        (TSV, JSON_LINE, ["text"], "number; or form.kind='jsonl', if it is"),
+        (CSV, JSON_LINE, ["text"], "number; or form.kind='jsonl', if it is"),
+        (
+            CSV,
+            JSON_LINE.replace(b" ", b""),
+            ["text"],
+            "RFC 4180.*Say form.kind='jsonl', if it is",
+        ),
+        (CSV, b"text,label\ra,0\rb,1\r", ["text"], r"a:1: a carriage return .*as `tr '\\r' '\\n'`"),
+        (TSV, b"text\tlabel\ra\t0\rb\t1\r", ["text"], r"a:1: a carriage return .*as `tr '\\r' '"),
+        (TableFormat(header=False), b"a\t0\rb\t1", ["0"], "a:1: a carriage return"),
         (TSV, b"good film\t1\nbad film\t0\n", ["text"], "'good film', '1'.*header=False"),
         (TSV, b"text\tlabel\na\t0\nb\n", ["text", "label"], "a:3: .*too few.*'label'"),
         (TSV, b"text\tlabel\na\t0\n\nb\t1\n", ["text", "label"], "a:3: .*too few.*'label'"),
@@ -172,7 +187,7 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         (TableFormat(header=False), b"a\tb\na\tb\tc\n", ["0"], "a:2: 3 columns, the first"),
         (TSV, b"text\nab\xff\n", ["text"], "a:2: byte 0xff is not UTF-8"),
         (TableFormat(header=False), b"a\tb\n", ["text"], "'text' is asked for by name, but header"),
-        (TableFormat(header=False), b"a\tb\n", ["2"], "a:1: .*too few columns.*'2'"),
+        (TableFormat(header=False), b"a\tb\n", ["2"], "a:1: no column '2'; .* '0' to '1'"),
         (CSV, b'text\nok\n"open\nand on', ["text"], "a:3: not CSV as of RFC 4180"),
         (CSV, b'text\n"open\nand on', ["text"], r'a quote, ", opens here that nothing closes'),
         (JSONL, b'{"text": "a"}\n{"text": 3}\n', ["text"], "a:2: column 'text' is 3, a JSON num"),
