@@ -109,9 +109,11 @@ def run(args: argparse.Namespace) -> int:
     # Left last: the save under way is finished before a signal may kill again.
     with Compilations() as compiled, StopRequest() as stop, only_writer(output):
         finished = sweep.run(stop)
+        results = sweep.results()
+        files = write_report([results], output) if results.runs else []
         if not finished:
+            print("\n".join(f"report so far: {file}" for file in files))
             return stop.exit_code
-        results, files = sweep.results(), write_report([sweep.results()], output)
         lines = ["", *aligned(table(results)), "", *verdict(results), *sweep.conclude()]
     lines += [compiled.line(), *(f"report: {file}" for file in files)]
     print("\n".join(lines))

@@ -16,6 +16,8 @@ _COLOURS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
 _INK, _GRID = "#333333", "#e6e6e6"
 _APART = 0.12  # of the distance of two learning rates: points of two batch sizes side by side
 
+_LEAST_HEIGHT = 0.02  # of the axis of scores
+
 
 def draw_sweep(results: SweepResults) -> bytes:
     """A PNG: a panel for each number of epochs, a line through the means of each batch size, a
@@ -27,6 +29,10 @@ def draw_sweep(results: SweepResults) -> bytes:
     panels = figure.subplots(1, len(epochs), squeeze=False, sharey=True)[0]
     for axis, each in zip(panels, epochs, strict=True):
         _draw_panel(axis, each, results)
+    low, high = panels[0].get_ylim()
+    if high - low < _LEAST_HEIGHT:  # of equal scores the axis would be one of rounding errors
+        middle = (low + high) / 2
+        panels[0].set_ylim(middle - _LEAST_HEIGHT / 2, middle + _LEAST_HEIGHT / 2)
     # One legend for all panels, which share their colours.
     handles, labels = panels[0].get_legend_handles_labels()
     style: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": len(labels)}

@@ -154,7 +154,8 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
         finished = bert_jax_here(*words(toy, tmp_path, *GRID))
     assert finished.code == 143, finished.errors
     assert "told to stop after 1 of 4 runs" in finished.output
-    assert not (tmp_path / "report.html").exists()
+    assert f"report so far: {tmp_path / 'report.html'}" in finished.output
+    assert "3 of 4 runs are still to come." in (tmp_path / "report.html").read_text()
     second = tmp_path / "runs" / "batch16-rate0.01-epochs1-seed0"
     assert (second / "checkpoints").is_dir() and not (second / "scores.json").exists()
     finished = bert_jax_here(*words(toy, tmp_path, *GRID))
