@@ -8,7 +8,8 @@ Input is plain text, a text a line, or JSON Lines: objects with the fields "text
 "second" (next-sentence, classify), "words" or, of one document, "sentences" (tag), "context" and
 "choices" (choose) or "question" and "context" (answer). An "id" comes back with its result. Blank
 lines of JSON Lines give nothing, each of plain text is a text. A line that cannot be used ends the
-command, or with --unusable report has the field "error" in place of a result.
+command, or with --unusable report has the field "error" in place of a result. What has come is
+answered whenever no further line is waiting, so that another program may ask line by line.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -24,15 +26,8 @@ from typing import Any, get_args
 
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.predict_answers import answers
-from bert_jax.cli.predict_lines import (
-    FORMATS,
-    Fields,
-    InputLine,
-    UnusableLine,
-    chunks,
-    output_to,
-    read_input,
-)
+from bert_jax.cli.predict_input import FORMATS, chunks, open_input
+from bert_jax.cli.predict_lines import Fields, InputLine, UnusableLine, output_to, read_input
 from bert_jax.cli.predict_tasks import TASKS, PredictTask, default_task
 from bert_jax.cli.progress_line import ProgressLine
 from bert_jax.inference.predictor import Predictor
@@ -110,15 +105,19 @@ def _run(args: argparse.Namespace) -> int:
     name = args.task or default_task(config.head)
     task = TASKS[name]
     top_k = _top_k(args.top_k, name, task)
+    # From here on lines are read, those that are there while the model is loaded.
+    most = _BATCHES_AT_ONCE * args.batch_size
+    source = open_input(args.input, args.format, most)
     keep_programs()
     predictor = task.predictor(
         args.work_dir, batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
     report = args.unusable == "report"
-    lines = read_input(args.input, args.format, _fields(task, predictor), report=report)
+    lines = read_input(source, args.format, _fields(task, predictor), report=report)
     progress, start, done, unusable = ProgressLine(), time.monotonic(), 0, 0
     with output_to(args.output) as output:
-        for part in chunks(lines, args.batch_size, _BATCHES_AT_ONCE * args.batch_size):
+        parts: Iterator[list[InputLine | UnusableLine]] = chunks(lines, args.batch_size, most)
+        for part in parts:
             for line, result in answers(task, predictor, part, top_k, report=report):
                 unusable += isinstance(result, UnusableLine)
                 output.write(_json_line(line, result))

@@ -5,27 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar, get_args
+from typing import Any, TextIO
 
-from bert_jax.data.finetuning.file_lines import decoded, file_bytes, find_file, stream_bytes
+from bert_jax.cli.predict_input import Format, Input
+from bert_jax.data.finetuning.file_lines import decoded
 
-Format = Literal["auto", "text", "jsonl"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 # Names of the fields of which an object must have one set.
 Fields = Sequence[tuple[str, ...]]
-_STANDARD_INPUT = "standard input"
-Line = TypeVar("Line")
-
-
 # Fields that hold several strings.
 _LISTS = ("words", "choices")
-# Files whose lines are rows of a table and no texts.
-_TABLES = (".tsv", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -57,12 +50,11 @@ class UnusableLine(ValueError):
 
 
 def read_input(
-    path: str | None, form: Format, fields: Fields, *, report: bool = False
-) -> Iterator[InputLine | UnusableLine]:
-    """Yields what the lines of a file, or of standard input, ask.
+    source: Input, form: Format, fields: Fields, *, report: bool = False
+) -> Iterator[InputLine | UnusableLine | None]:
+    """Yields what lines ask, and None wherever the next one is not there yet.
 
     Args:
-      path: also packed (.gz, .xz, .zst); None for standard input.
       form: "auto" is JSON Lines for a file called so, and where the first line that is not blank
         begins with "{"; an object further on in what is then plain text is refused. Blank lines
         of JSON Lines are passed over; of plain text each is a text.
@@ -71,27 +63,23 @@ def read_input(
       report: yield a line that asks nothing, in place of raising it.
 
     Raises:
-      ValueError: no such file, or it is of another form.
+      ValueError: the lines are of another form.
       UnusableLine: a line is not UTF-8; or no object, without the fields or with another type in
         them.
     """
-    name = _STANDARD_INPUT if path is None else path
-    if path is None:
-        lines = stream_bytes(sys.stdin.buffer, name)
-    else:
-        lines = file_bytes(find_file(path))
-    begun = list(_to_first_text(lines))
-    suffixes = Path(name).suffixes[-2:]  # the last may be that of a packed file
-    named = ".jsonl" in suffixes
-    if form == "auto" and any(suffix in _TABLES for suffix in suffixes):
-        raise ValueError(
-            f"{name}: its name is that of a table, whose lines are no texts. For a test file of "
-            "the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions DIR; for a "
-            "text a line: --format text"
-        )
-    opens = bool(begun) and begun[-1].lstrip().startswith(b"{")
-    objects = form == "jsonl" or (form == "auto" and (named or opens))
-    for number, data in enumerate(chain(begun, lines), start=1):
+    name, lines = source.name, source.lines
+    named = ".jsonl" in Path(name).suffixes[-2:]  # the last may be that of a packed file
+    objects = form == "jsonl" or (form == "auto" and named)
+    begun: list[bytes] = []
+    if form == "auto" and not named:
+        begun += _to_first_text(lines)
+        objects = bool(begun) and begun[-1].lstrip().startswith(b"{")
+    number = 0
+    for data in chain(begun, lines):
+        if data is None:
+            yield None
+            continue
+        number += 1
         place = f"{name}:{number}"
         try:
             text = _text(data, place)
@@ -109,14 +97,6 @@ def read_input(
                 "--format text for lines taken as they are"
             )
         yield line
-
-
-def chunks(lines: Iterable[Line], first: int, most: int) -> Iterator[list[Line]]:
-    """Yields parts of `lines`: `first` of them, so that results begin soon, then more and more."""
-    iterator, size = iter(lines), first
-    while part := list(islice(iterator, size)):
-        yield part
-        size = min(2 * size, most)
 
 
 @contextmanager
@@ -141,9 +121,11 @@ def output_to(path: str | None) -> Iterator[TextIO]:
     os.replace(partial, target)
 
 
-def _to_first_text(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Takes lines up to the first that is not blank."""
+def _to_first_text(lines: Iterator[bytes | None]) -> Iterator[bytes]:
+    """Takes lines up to the first that is not blank, however long it has to be waited for."""
     for line in lines:
+        if line is None:
+            continue
         yield line
         if line.strip():
             return

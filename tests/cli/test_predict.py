@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import lzma
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from bert_jax import AnswerQuestion, Choose, Classify, Embed, FillMask, NextSent
 from bert_jax.cli import predict
 from bert_jax.cli.main import main
 from bert_jax.cli.predict_answers import answers
-from bert_jax.cli.predict_lines import Document, InputLine, UnusableLine, chunks
+from bert_jax.cli.predict_input import chunks, read_ahead
+from bert_jax.cli.predict_lines import Document, InputLine, UnusableLine
 from bert_jax.cli.predict_tasks import TASKS
 from bert_jax.data.tokenizer import Tokenizer
 
@@ -44,12 +46,25 @@ def no_programs_kept(monkeypatch) -> None:
 
 
 @pytest.fixture
-def predicted(bert_jax_here, monkeypatch):
+def standard_input(monkeypatch, tmp_path_factory):
+    """A function that makes bytes what standard input holds."""
+
+    def holds(data: bytes) -> None:
+        path = tmp_path_factory.mktemp("input") / "standard"
+        path.write_bytes(data)
+        monkeypatch.setattr(sys, "stdin", opened.enter_context(open(path)))
+
+    with contextlib.ExitStack() as opened:
+        yield holds
+
+
+@pytest.fixture
+def predicted(bert_jax_here, standard_input):
     """A function that runs `predict` over an input, expects success, and reads what it wrote."""
 
     def run(*words, text=None):
         if text is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8"))))
+            standard_input(text.encode("utf-8"))
         finished = bert_jax_here("predict", *words)
         assert finished.code == 0, finished.errors
         return [json.loads(line) for line in finished.output.splitlines()]
@@ -58,11 +73,11 @@ def predicted(bert_jax_here, monkeypatch):
 
 
 @pytest.fixture
-def refused(bert_jax_here, monkeypatch):
+def refused(bert_jax_here, standard_input):
     """A function that runs `predict` over bytes, expects a refusal, and gives its words."""
 
     def run(*words, data=b""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        standard_input(data)
         finished = bert_jax_here("predict", *words)
         assert finished.code == 2, finished.output
         assert "Traceback" not in finished.errors
@@ -400,21 +415,72 @@ def test_chunks_grow_to_a_bound():
     assert [len(part) for part in chunks(range(100), 4, 16)] == [4, 8, *[16] * 5, 8]
 
 
-def test_results_come_while_the_input_goes_on_and_a_broken_pipe_is_quiet(models, bert_jax):
-    words = ["predict", str(models["classification"]), "--batch-size", "2"]
+def test_a_part_ends_where_the_next_line_has_to_be_waited_for():
+    answered = threading.Event()
+
+    def conversation():
+        yield b"a"
+        assert answered.wait(HANGS)
+        yield from (b"b", b"c", b"d", b"e")
+
+    parts = chunks(read_ahead(conversation(), 8), 8, 8)
+    assert next(parts) == [b"a"]
+    answered.set()
+    assert [line for part in parts for line in part] == [b"b", b"c", b"d", b"e"]
+
+
+def test_what_is_read_ahead_keeps_its_order_and_its_error():
+    def source():
+        yield from map(str, range(1000))
+        raise ValueError("line 1000 is damaged")
+
+    found = []
+    with pytest.raises(ValueError, match="line 1000 is damaged"):
+        for line in read_ahead(source(), 7):
+            found += [] if line is None else [line]
+    assert found == [str(number) for number in range(1000)]
+
+
+@contextlib.contextmanager
+def conversation(bert_jax, *words):
+    """Starts `predict` in a process of its own, to be asked line by line; one that hangs ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bert_jax.cli.main", *words],
+        [sys.executable, "-m", "bert_jax.cli.main", "predict", *map(str, words)],
         env=bert_jax.environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,  # what cannot be written is not tried again when the pipe is closed
     )
-    process.stdin.write(b"a\nb\n")
-    assert [json.loads(process.stdout.readline())["label"] for _ in range(2)]
-    process.stdout.close()
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(b"c\n" * 100)
-    process.stdin.close()
-    assert (process.wait(timeout=HANGS), process.stderr.read()) == (1, b"")
-    process.stderr.close()
+    hangs = threading.Timer(HANGS, process.kill)
+    hangs.start()
+    try:
+        with process:
+            yield process
+    finally:
+        hangs.cancel()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_another_program_asks_line_by_line(models, bert_jax, interrupted):
+    with conversation(bert_jax, models["classification"]) as process:
+        for number in range(3):
+            process.stdin.write(objects({"text": "a", "id": number}).encode())
+            assert json.loads(process.stdout.readline())["id"] == number
+        if interrupted:
+            process.send_signal(signal.SIGINT)
+        else:
+            process.stdin.close()
+        told = (130, b"\nbert-jax: interrupted\n") if interrupted else (0, b"")
+        assert (process.wait(), process.stderr.read()) == told
+
+
+def test_results_come_while_the_input_goes_on_and_a_broken_pipe_is_quiet(models, bert_jax):
+    with conversation(bert_jax, models["classification"], "--batch-size", "2") as process:
+        process.stdin.write(b"a\nb\n")
+        assert [json.loads(process.stdout.readline())["label"] for _ in range(2)]
+        process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(b"c\n" * 100)
+        process.stdin.close()
+        assert (process.wait(), process.stderr.read()) == (1, b"")

@@ -1,0 +1,126 @@
+"""What `predict` reads: a file, or standard input as its lines come."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Literal, TypeVar, get_args
+
+from bert_jax.data.finetuning.file_lines import file_bytes, find_file, stream_bytes
+
+Format = Literal["auto", "text", "jsonl"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+_STANDARD_INPUT = "standard input"
+# Files whose lines are rows of a table and no texts.
+_TABLES = (".tsv", ".csv", ".parquet")
+Line = TypeVar("Line")
+# What a thread has read: lines, then None for their end or the exception that ended them.
+_Waiting = Queue[bytes | Exception | None]
+
+
+@dataclass(frozen=True)
+class Input:
+    """Lines to be answered.
+
+    name: what messages call them. lines: with their ends; None where no further one is there yet.
+    """
+
+    name: str
+    lines: Iterator[bytes | None]
+
+
+def open_input(path: str | None, form: Format, most: int) -> Input:
+    """Begins to read a file (also packed: .gz, .xz, .zst), or standard input where `path` is None.
+
+    What somebody may still be writing is read by a thread, up to `most` lines ahead.
+
+    Raises:
+      ValueError: no such file, or by its name one of another form than "auto" can tell.
+    """
+    if path is None:
+        # A stream of its own: Python aborts if it ends while a thread reads sys.stdin's.
+        stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+        lines = stream_bytes(stream, _STANDARD_INPUT)
+        return Input(_STANDARD_INPUT, _as_they_come(lines, os.fstat(stream.fileno()), most))
+    if form == "auto":
+        _check_name(path)
+    found = find_file(path)
+    return Input(path, _as_they_come(file_bytes(found), os.stat(found), most))
+
+
+def chunks(lines: Iterable[Line | None], first: int, most: int) -> Iterator[list[Line]]:
+    """Yields parts of `lines`: `first` of them, so that results begin soon, then more and more.
+
+    At a None a part ends with what there is.
+    """
+    part: list[Line] = []
+    size = first
+    for line in lines:
+        if line is not None:
+            part.append(line)
+        full = len(part) == size
+        if full or (part and line is None):
+            yield part
+            part = []
+        if full:
+            size = min(2 * size, most)
+    if part:
+        yield part
+
+
+def _check_name(path: str) -> None:
+    suffixes = Path(path).suffixes[-2:]  # the last may be that of a packed file
+    if any(suffix in _TABLES for suffix in suffixes):
+        raise ValueError(
+            f"{path}: its name is that of a table, whose lines are no texts. For a test file of "
+            "the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions DIR; for a "
+            "text a line: --format text"
+        )
+
+
+def _as_they_come(
+    lines: Iterator[bytes], status: os.stat_result, most: int
+) -> Iterator[bytes | None]:
+    # The lines of a file are all there: taken so, they are always computed in the same batches.
+    return lines if stat.S_ISREG(status.st_mode) else read_ahead(lines, most)
+
+
+def read_ahead(lines: Iterator[bytes], most: int) -> Iterator[bytes | None]:
+    """The lines that a thread reads from now on, with None wherever the next has to be waited for.
+
+    The thread is never more than `most` lines ahead. What it raises is raised here.
+    """
+    waiting: _Waiting = Queue(most)
+    # A daemon, or a command that has failed would go on until it is given another line.
+    Thread(target=_read, args=(lines, waiting), name="read-ahead", daemon=True).start()
+    return _taken(waiting)
+
+
+def _read(lines: Iterator[bytes], waiting: _Waiting) -> None:
+    try:
+        for line in lines:
+            waiting.put(line)
+    except Exception as error:
+        waiting.put(error)
+    else:
+        waiting.put(None)
+
+
+def _taken(waiting: _Waiting) -> Iterator[bytes | None]:
+    while True:
+        try:
+            line = waiting.get_nowait()
+        except Empty:
+            yield None
+            line = waiting.get()
+        if line is None:
+            return
+        if isinstance(line, Exception):
+            raise line
+        yield line
