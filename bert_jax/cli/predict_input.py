@@ -17,8 +17,14 @@ from bert_jax.data.finetuning.file_lines import file_bytes, find_file, stream_by
 Format = Literal["auto", "text", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _STANDARD_INPUT = "standard input"
-# Files whose lines are rows of a table and no texts.
+# Files whose lines are no texts, by the end of their names.
 _TABLES = (".tsv", ".csv", ".parquet")
+_TAGGED = (".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2")
+# What fits them.
+OF_THE_TASK = (
+    "For a test file of the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions "
+    "DIR"
+)
 Line = TypeVar("Line")
 # What a thread has read: lines, then None for their end or the exception that ended them.
 _Waiting = Queue[bytes | Exception | None]
@@ -75,13 +81,15 @@ def chunks(lines: Iterable[Line | None], first: int, most: int) -> Iterator[list
 
 
 def _check_name(path: str) -> None:
-    suffixes = Path(path).suffixes[-2:]  # the last may be that of a packed file
-    if any(suffix in _TABLES for suffix in suffixes):
-        raise ValueError(
-            f"{path}: its name is that of a table, whose lines are no texts. For a test file of "
-            "the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions DIR; for a "
-            "text a line: --format text"
-        )
+    # The last may be that of a packed file.
+    suffixes = {suffix.lower() for suffix in Path(path).suffixes[-2:]}
+    kinds = {"a table": _TABLES, "a file with a word and its tag a line": _TAGGED}
+    for kind, ends in kinds.items():
+        if not suffixes.isdisjoint(ends):
+            raise ValueError(
+                f"{path}: its name is that of {kind}, whose lines are no texts. {OF_THE_TASK}; for "
+                "a text a line: --format text"
+            )
 
 
 def _as_they_come(

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from bert_jax.cli.predict_input import Format, Input
+from bert_jax.cli.predict_input import OF_THE_TASK, Format, Input
 from bert_jax.data.finetuning.file_lines import decoded
 
 # Names of the fields of which an object must have one set.
@@ -63,7 +63,7 @@ def read_input(
       report: yield a line that asks nothing, in place of raising it.
 
     Raises:
-      ValueError: the lines are of another form.
+      ValueError: the lines are of another form, such as a file of SQuAD's.
       UnusableLine: a line is not UTF-8; or no object, without the fields or with another type in
         them.
     """
@@ -174,6 +174,8 @@ def _object(text: str, place: str, fields: Fields) -> InputLine:
     identity: dict[str, Any] = {"has_id": "id" in record, "id": record.get("id")}
     names = next((each for each in fields if set(each) <= record.keys()), None)
     if names is None:
+        if _is_squad(record):
+            raise ValueError(f"{place}: SQuAD's articles, and no question a line. {OF_THE_TASK}")
         has = ", ".join(map(repr, list(record)[:20])) or "none"
         reason = f"its fields are {has}; expected {_expected(fields)}"
         raise UnusableLine(place, reason, **identity)
@@ -182,6 +184,13 @@ def _object(text: str, place: str, fields: Fields) -> InputLine:
     except ValueError as error:
         raise UnusableLine(place, str(error), **identity) from None
     return InputLine(place, values[0] if len(values) == 1 else values, **identity)
+
+
+def _is_squad(record: dict[str, Any]) -> bool:
+    articles = record.get("data")
+    return isinstance(articles, list) and all(
+        isinstance(article, dict) and "paragraphs" in article for article in articles
+    )
 
 
 def _checked(value: Any, name: str) -> Any:

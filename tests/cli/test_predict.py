@@ -188,6 +188,32 @@ def test_the_rows_of_a_table_are_not_taken_for_texts(models, refused, predicted,
     assert len(predicted(*words, "--format", "text")) == 2
 
 
+@pytest.mark.parametrize(
+    "name", ["x.conll", "x.conllu", "x.BIO", "x.iob", "x.conll2003", "x.conll.xz"]
+)
+def test_words_with_their_tags_are_not_taken_for_texts(models, refused, predicted, tmp_path, name):
+    source = tmp_path / name
+    text = b"Matt\tB-PER\n"
+    source.write_bytes(lzma.compress(text) if source.suffix == ".xz" else text)
+    told = refused(models["tagging"], "--input", source)
+    assert f"{source}: its name is that of a file with a word and its tag a line" in told
+    assert "evaluate WORKDIR --unlabelled --data FILE --predictions DIR" in told
+    assert len(predicted(models["tagging"], "--input", source, "--format", "text")) == 1
+
+
+def test_a_file_of_squad_is_not_taken_for_questions(models, refused, tmp_path):
+    source = tmp_path / "dev-v1.1.json"
+    questions = [{"question": "who?", "id": "1"}]
+    articles = [{"title": "a", "paragraphs": [{"context": "Matt", "qas": questions}]}]
+    source.write_text(objects({"version": "1.1", "data": articles}))
+    for words in ((), ("--unusable", "report")):
+        told = refused(models["span"], "--input", source, *words)
+        assert f"{source}:1: SQuAD's articles" in told
+        assert "evaluate WORKDIR --unlabelled --data FILE --predictions DIR" in told
+    source.write_text(objects({"data": [1]}))
+    assert "its fields are 'data'" in refused(models["span"], "--input", source)
+
+
 def test_a_dtype_is_handed_on(models, predicted):
     work_dir, text = models["classification"], "a fine film.\n"
     (found,) = predicted(work_dir, "--dtype", "bfloat16", text=text)
