@@ -115,7 +115,7 @@ def _run(args: argparse.Namespace) -> int:
     report = args.unusable == "report"
     lines = read_input(source, args.format, _fields(task, predictor), report=report)
     progress, start, done, unusable = ProgressLine(), time.monotonic(), 0, 0
-    with output_to(args.output) as output:
+    with output_to(args.output, source) as output:
         parts: Iterator[list[InputLine | UnusableLine]] = chunks(lines, args.batch_size, most)
         for part in parts:
             for line, result in answers(task, predictor, part, top_k, report=report):

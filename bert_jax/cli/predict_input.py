@@ -16,7 +16,6 @@ from bert_jax.data.finetuning.file_lines import file_bytes, find_file, stream_by
 
 Format = Literal["auto", "text", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-_STANDARD_INPUT = "standard input"
 # Files whose lines are no texts, by the end of their names.
 _TABLES = (".tsv", ".csv", ".parquet")
 _TAGGED = (".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2")
@@ -35,10 +34,23 @@ class Input:
     """Lines to be answered.
 
     name: what messages call them. lines: with their ends; None where no further one is there yet.
+    status: of the file they are read from.
     """
 
     name: str
     lines: Iterator[bytes | None]
+    status: os.stat_result
+
+    def check_stays(self, output: Path) -> None:
+        """ValueError if `output`, which is to be written, is the file that is read."""
+        # A terminal may well be both.
+        if not stat.S_ISREG(self.status.st_mode) or not output.exists():
+            return
+        if os.path.samestat(self.status, output.stat()):
+            raise ValueError(
+                f"{output} would be written while it is read as {self.name}, which would be lost; "
+                "give --output another name"
+            )
 
 
 def open_input(path: str | None, form: Format, most: int) -> Input:
@@ -50,14 +62,19 @@ def open_input(path: str | None, form: Format, most: int) -> Input:
       ValueError: no such file, or by its name one of another form than "auto" can tell.
     """
     if path is None:
+        name = "standard input"
         # A stream of its own: Python aborts if it ends while a thread reads sys.stdin's.
         stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-        lines = stream_bytes(stream, _STANDARD_INPUT)
-        return Input(_STANDARD_INPUT, _as_they_come(lines, os.fstat(stream.fileno()), most))
-    if form == "auto":
-        _check_name(path)
-    found = find_file(path)
-    return Input(path, _as_they_come(file_bytes(found), os.stat(found), most))
+        lines, status = stream_bytes(stream, name), os.fstat(stream.fileno())
+    else:
+        name = path
+        if form == "auto":
+            _check_name(path)
+        found = find_file(path)
+        lines, status = file_bytes(found), os.stat(found)
+    # The lines of a file are all there: taken so, they are always computed in the same batches.
+    whole = stat.S_ISREG(status.st_mode)
+    return Input(name, lines if whole else read_ahead(lines, most), status)
 
 
 def chunks(lines: Iterable[Line | None], first: int, most: int) -> Iterator[list[Line]]:
@@ -90,13 +107,6 @@ def _check_name(path: str) -> None:
                 f"{path}: its name is that of {kind}, whose lines are no texts. {OF_THE_TASK}; for "
                 "a text a line: --format text"
             )
-
-
-def _as_they_come(
-    lines: Iterator[bytes], status: os.stat_result, most: int
-) -> Iterator[bytes | None]:
-    # The lines of a file are all there: taken so, they are always computed in the same batches.
-    return lines if stat.S_ISREG(status.st_mode) else read_ahead(lines, most)
 
 
 def read_ahead(lines: Iterator[bytes], most: int) -> Iterator[bytes | None]:

@@ -100,15 +100,17 @@ def read_input(
 
 
 @contextmanager
-def output_to(path: str | None) -> Iterator[TextIO]:
+def output_to(path: str | None, source: Input) -> Iterator[TextIO]:
     """Yields what to write to: standard output, or a file that appears when all is written.
 
-    Until then it is beside it as PATH.partial, and stays there if something fails.
+    Until then it is beside it as PATH.partial, and stays there if something fails. ValueError if
+    that would write over what is read.
     """
     if path is None:
         yield sys.stdout
         return
     target = Path(path)
+    source.check_stays(target)
     if target.exists() and not target.is_file():  # a device or a pipe, which is not replaced
         with open(target, "w", encoding="utf-8") as file:
             yield file
@@ -116,6 +118,7 @@ def output_to(path: str | None) -> Iterator[TextIO]:
     if not target.parent.is_dir():
         raise ValueError(f"{path}: there is no directory {target.parent} to write it to")
     partial = target.with_name(f"{target.name}.partial")
+    source.check_stays(partial)
     with open(partial, "w", encoding="utf-8") as file:
         yield file
     os.replace(partial, target)

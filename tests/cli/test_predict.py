@@ -77,7 +77,8 @@ def refused(bert_jax_here, standard_input):
     """A function that runs `predict` over bytes, expects a refusal, and gives its words."""
 
     def run(*words, data=b""):
-        standard_input(data)
+        if data is not None:
+            standard_input(data)
         finished = bert_jax_here("predict", *words)
         assert finished.code == 2, finished.output
         assert "Traceback" not in finished.errors
@@ -277,6 +278,31 @@ def test_what_is_written_stays_when_a_line_is_wrong(models, refused, tmp_path):
 def test_a_device_is_written_to_and_not_replaced(models, predicted):
     predicted(models["classification"], "--output", "/dev/null", text="a\n")
     assert not Path("/dev/null").is_file() and not Path("/dev/null.partial").exists()
+
+
+@pytest.mark.parametrize("written", ["in.txt", "link.txt", "./in.txt"])
+def test_what_is_read_is_not_written_over(models, refused, monkeypatch, tmp_path, written):
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "in.txt"
+    source.write_text("a\nb\n")
+    (tmp_path / "link.txt").hardlink_to(source)
+    told = refused(models["classification"], "--input", source, "--output", written)
+    assert f"{Path(written)} would be written while it is read as {source}" in told
+    # Nor under the name that the output has until it is whole.
+    source = source.rename("out.jsonl.partial")
+    refused(models["classification"], "--input", source, "--output", "out.jsonl")
+    assert source.read_text() == "a\nb\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"out.jsonl.partial", "link.txt"}
+
+
+def test_standard_input_is_not_written_over(models, refused, monkeypatch, tmp_path):
+    source = tmp_path / "in.txt"
+    source.write_text("a\n")
+    with open(source) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        told = refused(models["classification"], "--output", source, data=None)
+    assert f"{source} would be written while it is read as standard input" in told
+    assert source.read_text() == "a\n"
 
 
 @pytest.mark.parametrize(
