@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task", choices=TASKS, help="what to do (default: what the model's head is for)"
     )
-    parser.add_argument("--input", metavar="FILE", help="also packed (default: standard input)")
+    parser.add_argument(
+        "--input", metavar="FILE", help="also packed, or a pipe (default: -, standard input)"
+    )
     parser.add_argument(
         "--format",
         choices=FORMATS,

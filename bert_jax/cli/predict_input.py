@@ -12,7 +12,7 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Literal, TypeVar, get_args
 
-from bert_jax.data.finetuning.file_lines import file_bytes, find_file, stream_bytes
+from bert_jax.data.finetuning.file_lines import file_bytes, find_file, has_file, stream_bytes
 
 Format = Literal["auto", "text", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -54,14 +54,14 @@ class Input:
 
 
 def open_input(path: str | None, form: Format, most: int) -> Input:
-    """Begins to read a file (also packed: .gz, .xz, .zst), or standard input where `path` is None.
+    """Begins to read a file (also packed: .gz, .xz, .zst), or standard input: None or "-".
 
     What somebody may still be writing is read by a thread, up to `most` lines ahead.
 
     Raises:
-      ValueError: no such file, or by its name one of another form than "auto" can tell.
+      ValueError: no such file, a directory, or by its name of another form than "auto" can tell.
     """
-    if path is None:
+    if path is None or path == "-":
         name = "standard input"
         # A stream of its own: Python aborts if it ends while a thread reads sys.stdin's.
         stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
@@ -70,7 +70,7 @@ def open_input(path: str | None, form: Format, most: int) -> Input:
         name = path
         if form == "auto":
             _check_name(path)
-        found = find_file(path)
+        found = _find(path)
         lines, status = file_bytes(found), os.stat(found)
     # The lines of a file are all there: taken so, they are always computed in the same batches.
     whole = stat.S_ISREG(status.st_mode)
@@ -95,6 +95,16 @@ def chunks(lines: Iterable[Line | None], first: int, most: int) -> Iterator[list
             size = min(2 * size, most)
     if part:
         yield part
+
+
+def _find(path: str) -> Path:
+    """The file, which may be a pipe or a device; or the one packed beside it."""
+    given = Path(path)
+    if has_file(given) or not given.exists():
+        return find_file(given)
+    if given.is_dir():
+        raise ValueError(f"{path} is a directory; expected a file, or - for standard input")
+    return given
 
 
 def _check_name(path: str) -> None:

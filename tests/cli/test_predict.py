@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import lzma
+import os
 import shutil
 import signal
 import subprocess
@@ -244,6 +245,34 @@ def test_files_and_their_order(models, predicted, tmp_path):
     for line, ours in zip(lines, expected, strict=True):
         assert line["scores"] == pytest.approx(ours.scores, abs=1e-6)
         assert line["truncated"] == ours.truncated
+
+
+def test_pipes_are_read_and_standard_input_has_a_name(models, predicted, tmp_path):
+    model, texts = models["classification"], "a\nbc\n"
+    expected = predicted(model, text=texts)
+    assert predicted(model, "--input", "-", text=texts) == expected
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(texts,), daemon=True)
+    writer.start()
+    found = predicted(model, "--input", pipe)
+    writer.join()
+    assert [line["label"] for line in found] == [line["label"] for line in expected]
+    reading, writing = os.pipe()
+    os.write(writing, texts.encode())
+    os.close(writing)
+    found = predicted(model, "--input", f"/dev/fd/{reading}")
+    os.close(reading)
+    assert [line["label"] for line in found] == [line["label"] for line in expected]
+
+
+def test_a_directory_is_not_said_to_be_missing(models, refused, predicted, tmp_path):
+    (tmp_path / "dev").mkdir()
+    told = refused(models["classification"], "--input", tmp_path / "dev")
+    assert f"{tmp_path / 'dev'} is a directory" in told
+    # A file packed beside it is still found.
+    (tmp_path / "dev.xz").write_bytes(lzma.compress(b"a\n"))
+    assert len(predicted(models["classification"], "--input", tmp_path / "dev")) == 1
 
 
 def test_an_empty_input_gives_nothing(models, predicted, tmp_path):
