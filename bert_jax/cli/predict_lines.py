@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -107,19 +108,23 @@ def output_to(path: str | None, source: Input) -> Iterator[TextIO]:
     that would write over what is read.
     """
     if path is None:
+        # JSON is UTF-8, whatever the locale says. What a file's name holds that is no Unicode text
+        # may stand in an error: \udcff is JSON's way to write it as well.
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
         yield sys.stdout
         return
     target = Path(path)
     source.check_stays(target)
     if target.exists() and not target.is_file():  # a device or a pipe, which is not replaced
-        with open(target, "w", encoding="utf-8") as file:
+        with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
         return
     if not target.parent.is_dir():
         raise ValueError(f"{path}: there is no directory {target.parent} to write it to")
     partial = target.with_name(f"{target.name}.partial")
     source.check_stays(partial)
-    with open(partial, "w", encoding="utf-8") as file:
+    with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
         yield file
     os.replace(partial, target)
 

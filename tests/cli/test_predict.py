@@ -556,6 +556,26 @@ def test_another_program_asks_line_by_line(models, bert_jax, interrupted):
         assert (process.wait(), process.stderr.read()) == told
 
 
+def test_json_lines_are_utf8_whatever_the_locale(models, bert_jax, tmp_path):
+    environment = {**bert_jax.environment(), "LC_ALL": "C"}
+    environment |= {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    source = tmp_path / "in-é\udcff.jsonl"
+    source.write_text(objects({"text": "a", "id": "é"}, {"id": "ü"}))
+    words = ["predict", models["classification"], "--input", source, "--unusable", "report"]
+    for options in ([], ["--output", tmp_path / "out.jsonl"]):
+        finished = subprocess.run(
+            [sys.executable, "-m", "bert_jax.cli.main", *words, *options],
+            env=environment,
+            capture_output=True,
+            timeout=HANGS,
+        )
+        assert finished.returncode == 0, finished.stderr
+        written = (tmp_path / "out.jsonl").read_bytes() if options else finished.stdout
+        found = [json.loads(line) for line in written.decode("utf-8").splitlines()]
+        assert [line["id"] for line in found] == ["é", "ü"]
+        assert "its fields are 'id'" in found[1]["error"]
+
+
 def test_results_come_while_the_input_goes_on_and_a_broken_pipe_is_quiet(models, bert_jax):
     with conversation(bert_jax, models["classification"], "--batch-size", "2") as process:
         process.stdin.write(b"a\nb\n")
