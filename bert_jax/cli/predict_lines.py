@@ -222,9 +222,12 @@ def _strings(value: Any) -> bool:
 
 def _check_id(identifier: Any, place: str) -> None:
     try:
-        json.dumps(identifier, ensure_ascii=False).encode("utf-8")
+        json.dumps(identifier, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
         reason = "field 'id' holds a lone surrogate, which is no Unicode text"
+        raise UnusableLine(place, reason) from None
+    except ValueError:
+        reason = "field 'id' holds NaN or an infinite number, which JSON has not: give a string"
         raise UnusableLine(place, reason) from None
 
 

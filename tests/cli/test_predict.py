@@ -347,6 +347,8 @@ def test_standard_input_is_not_written_over(models, refused, monkeypatch, tmp_pa
         ("tagging", b'{"text": "a"}\n[1]', "standard input:2: '[1]' is no JSON object; expected"),
         ("tagging", b'{"text": "a"}\n{"text": "\\ud800"}', "standard input:2: a lone surrogate at"),
         ("tagging", b'{"text": "a", "id": "\\ud800"}', "standard input:1: field 'id' holds a lone"),
+        ("tagging", b'{"text": "a", "id": NaN}', "input:1: field 'id' holds NaN or an inf"),
+        ("tagging", b'{"text": "a", "id": [1e999]}', "field 'id' holds NaN or an infinite"),
         (
             "multiple_choice",
             b'{"context": "a", "choices": "b"}',
