@@ -15,7 +15,7 @@ from bert_jax.data.finetuning.span_windows import SpanWindows, span_windows
 from bert_jax.data.finetuning.spans import SpanExample
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings, pairs_of
+from bert_jax.inference.texts import check_strings, is_whole, pairs_of
 from bert_jax.inference.usage import SPANS_OF_RELEASE, Usage
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model
@@ -70,12 +70,12 @@ class AnswerQuestion(Predictor):
         Devlin et al.'s release where it comes from elsewhere.
 
         Raises:
-          ValueError: lists of different lengths, a string and a list, or `n_best` below 1.
+          ValueError: lists of different lengths, a string and a list, neither, or `n_best` below 1.
           UnusableText: no Unicode text.
         """
         pairs = pairs_of(question, context)
-        if n_best < 1:
-            raise ValueError(f"n_best is {n_best}; expected 1 or more")
+        if not is_whole(n_best) or n_best < 1:
+            raise ValueError(f"n_best is {n_best!r}; expected 1 or more, a whole number")
         check_strings(pairs)
         found = self._answers(
             [SpanExample(str(i), *pair, title="") for i, pair in enumerate(pairs)], n_best

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import UnusableText, cut_texts, refuse
+from bert_jax.inference.texts import UnusableText, cut_texts, listed, refuse
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model
 from bert_jax.tasks.protocol import Batch
@@ -57,14 +57,16 @@ class Choose(Predictor):
         from, and the ending. What is too long is cut as in training, the longer text first.
 
         Raises:
-          ValueError: lists of different lengths.
+          ValueError: lists of different lengths, or neither a string nor a list.
           UnusableText: fewer than two choices, not strings, or no Unicode text.
         """
         if isinstance(context, str):
             return self._choose([context], [choices])[0]
-        if len(context) != len(choices):
-            raise ValueError(f"{len(context)} contexts and {len(choices)} lists of choices")
-        return self._choose(context, choices)
+        expected = "a context and its choices, or a list of contexts and one of lists of choices"
+        contexts, lists = listed(context, expected), listed(choices, expected)
+        if len(contexts) != len(lists):
+            raise ValueError(f"{len(contexts)} contexts and {len(lists)} lists of choices")
+        return self._choose(contexts, lists)
 
     def _choose(self, contexts: Sequence[str], choices: Sequence[object]) -> list[Choice]:
         none = (i for i, each in enumerate(choices) if not _are_choices(each))

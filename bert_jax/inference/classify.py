@@ -11,7 +11,7 @@ import jax
 
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import Text, cut_texts, refuse
+from bert_jax.inference.texts import Text, cut_texts, listed, refuse
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model, Problem
 from bert_jax.tasks.protocol import Batch
@@ -61,12 +61,13 @@ class Classify(Predictor):
         What is too long is cut as in training: a text at its end, of a pair the longer one first.
 
         Raises:
+          ValueError: not a string, a tuple or a list.
           UnusableText: not a string or a tuple of two, no Unicode text, or a pair where the
             model was fine-tuned on single texts, and the other way round.
         """
         if isinstance(text, (str, tuple)):
             return self._classify([text])[0]
-        return self._classify(text)
+        return self._classify(listed(text, "a string, a pair (first, second) or a list of them"))
 
     def _classify(self, texts: Sequence[Text]) -> list[Classification]:
         self._check_pairs(texts)

@@ -16,7 +16,7 @@ from bert_jax.data.tokenizer import LocatedTokens, Tokenizer
 from bert_jax.data.words import find_words
 from bert_jax.inference.batch_runner import Outputs
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings, cut_texts
+from bert_jax.inference.texts import check_strings, cut_texts, listed
 from bert_jax.models.inference import infer
 from bert_jax.models.model import HEADS, Model
 from bert_jax.tasks.protocol import Batch
@@ -115,18 +115,20 @@ class Embed(Predictor):
         """All vectors of a text, or of each of several: 4 MB a 100 tokens of BERT-base.
 
         Raises:
+          ValueError: neither a string nor a list.
           UnusableText: no Unicode text.
         """
-        texts = [text] if isinstance(text, str) else text
-        embedded = self._embed(texts)
+        embedded = self._embed([text] if isinstance(text, str) else listed(text))
         return embedded[0] if isinstance(text, str) else embedded
 
     def sentences(self, texts: Sequence[str]) -> list[SentenceVectors]:
         """The vectors of whole texts alone: for many texts.
 
         Raises:
+          ValueError: not a list.
           UnusableText: no Unicode text.
         """
+        texts = listed(texts, "a list of strings")
         check_strings([[text] for text in texts])
         cut = cut_texts(self.tokenizer, texts, self.max_length)
         rows = self._run(_sentence_vectors, cut.features)

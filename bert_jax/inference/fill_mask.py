@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.inference.batch_runner import Outputs, Row
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings, refuse
+from bert_jax.inference.texts import check_strings, is_whole, listed, refuse
 from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.layers import select_rows
 from bert_jax.tasks.protocol import Batch
@@ -67,15 +67,15 @@ class FillMask(Predictor):
         """The `top_k` best guesses for every mask of a text, or of each of several.
 
         Raises:
-          ValueError: `top_k` is out of range.
+          ValueError: `top_k` is out of range, or neither a string nor a list.
           UnusableText: a text has no mask, or one behind the model's last position.
         """
-        if not 1 <= top_k <= self.tokenizer.vocab_size:
+        most = self.tokenizer.vocab_size
+        if not is_whole(top_k) or not 1 <= top_k <= most:
             raise ValueError(
-                f"top_k is {top_k}; expected 1 up to the vocabulary's {self.tokenizer.vocab_size}"
+                f"top_k is {top_k!r}; expected 1 up to the vocabulary's {most}, a whole number"
             )
-        texts = [text] if isinstance(text, str) else text
-        filled = self._fill(texts, top_k)
+        filled = self._fill([text] if isinstance(text, str) else listed(text), top_k)
         return filled[0] if isinstance(text, str) else filled
 
     def _fill(self, texts: Sequence[str], top_k: int) -> list[FilledText]:

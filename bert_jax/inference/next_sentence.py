@@ -59,7 +59,7 @@ class NextSentence(Predictor):
         Pairs that are too long are cut, the longer sentence first.
 
         Raises:
-          ValueError: lists of different lengths, or a string and a list.
+          ValueError: lists of different lengths, a string and a list, or neither.
           UnusableText: no Unicode text.
         """
         cut = cut_texts(self.tokenizer, pairs_of(first, second), self.max_length)

@@ -16,7 +16,7 @@ from bert_jax.data.finetuning.tags import TagSentences
 from bert_jax.data.words import Word, split_words
 from bert_jax.inference.batch_runner import Outputs, Row
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings
+from bert_jax.inference.texts import check_strings, listed
 from bert_jax.models.inference import infer
 from bert_jax.models.model import Model
 from bert_jax.tasks.entity_scores import entities_of, scheme_of
@@ -92,19 +92,25 @@ class Tag(Predictor):
         much around it as fits.
 
         Raises:
+          ValueError: not a string, a tuple or a list.
           UnusableText: not a string or strings, or no Unicode text.
         """
         if isinstance(text, (str, tuple)):
             return self._tag([text])[0]
-        return self._tag(text)
+        return self._tag(listed(text, "a string, a tuple of words or a list of them"))
 
     def document(self, sentences: Sequence[Words]) -> list[TaggedText]:
         """The tags of sentences that follow each other, each read with as much around it as fits.
 
         It is how a model that was fine-tuned with `document_context` has read its sentences.
         Sentences are given, and results come, as those of a list of texts.
+
+        Raises:
+          ValueError: not a list.
+          UnusableText: one is not a string or strings, or no Unicode text.
         """
-        return self._tag(sentences, of_one_document=True)
+        given = listed(sentences, "a list of sentences, each a string or a list of words")
+        return self._tag(given, of_one_document=True)
 
     def _tag(self, texts: Sequence[Words], *, of_one_document: bool = False) -> list[TaggedText]:
         context = self.usage is not None and self.usage.document_context

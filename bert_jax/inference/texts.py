@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.truncation import cut_pair
@@ -38,13 +39,35 @@ class CutTexts(NamedTuple):
     truncated: list[bool]
 
 
+def listed(given: Any, expected: str = "a string or a list of strings") -> list[Any]:
+    """What a list holds, another sequence or an array; ValueError saying what was `expected`.
+
+    What else can be gone through is not meant so: of a dict the keys, of bytes numbers.
+    """
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes, bytearray, memoryview)):
+        return list(given)
+    values = given.tolist() if hasattr(given, "tolist") else None  # NumPy's arrays, pandas' columns
+    if not isinstance(values, list):
+        raise ValueError(f"expected {expected}, got a value of type {type(given).__name__}")
+    return values
+
+
 def pairs_of(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
     """The pair of two strings, or those of two lists. ValueError if they are not alike."""
     if isinstance(first, str) and isinstance(second, str):
         return [(first, second)]
-    if isinstance(first, str) or isinstance(second, str) or len(first) != len(second):
-        raise ValueError("expected two strings, or two lists of as many strings")
-    return list(zip(first, second, strict=True))
+    expected = "two strings, or two lists of as many strings"
+    if isinstance(first, str) or isinstance(second, str):
+        raise ValueError(f"expected {expected}, got one string")
+    firsts, seconds = listed(first, expected), listed(second, expected)
+    if len(firsts) != len(seconds):
+        raise ValueError(f"expected {expected}, got {len(firsts)} and {len(seconds)}")
+    return list(zip(firsts, seconds, strict=True))
+
+
+def is_whole(number: object) -> bool:
+    """Whether it is a whole number by its type: of Python's or of NumPy's."""
+    return isinstance(number, Integral)
 
 
 def check_strings(texts: Sequence[Sequence[object]]) -> None:

@@ -123,10 +123,13 @@ def test_rows_are_those_of_the_release_unless_others_are_asked_for(both):
 
 
 def test_what_cannot_be_answered(both, answer):
-    with pytest.raises(ValueError, match="n_best is 0; expected 1 or more"):
-        answer("a", "b", n_best=0)
+    for wrong in (0, 1.5, None):
+        with pytest.raises(ValueError, match=f"n_best is {wrong}; expected 1 or more"):
+            answer("a", "b", n_best=wrong)
     with pytest.raises(ValueError, match="expected two strings, or two lists of as many"):
         answer("a", ["b"])
+    with pytest.raises(ValueError, match="lists of as many strings, got a value of type NoneType"):
+        answer(None, None)
     with pytest.raises(UnusableText, match="^of type int, expected a string"):
         answer(["a"], [3])
     with pytest.raises(ValueError, match="'masked_lm'.*AnswerQuestion.*'span'"):

@@ -44,6 +44,9 @@ def test_what_are_no_choices(both):
     choose = Choose(both("multiple_choice").ours)
     with pytest.raises(ValueError, match="2 contexts and 1 lists of choices"):
         choose(["a", "b"], [["c", "d"]])
+    for contexts, choices in ((None, None), (["a"], None), (["a"], "bc"), ({"a": 1}, [["b", "c"]])):
+        with pytest.raises(ValueError, match="expected a context and its choices, or a list of co"):
+            choose(contexts, choices)
     for wrong in ("cd", ["c"], None):
         with pytest.raises(UnusableText, match="^text 1 of 2: expected a list of two choices"):
             choose(["a", "b"], [["c", "d"], wrong])

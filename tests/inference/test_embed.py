@@ -131,5 +131,9 @@ def test_pieces_know_their_characters(embed):
 
 def test_what_cannot_be_embedded(embed):
     assert embed([]) == [] == embed.sentences([])
+    with pytest.raises(ValueError, match="expected a string or a list of strings, got a value of "):
+        embed(None)
+    with pytest.raises(ValueError, match="expected a list of strings, got a value of type str"):
+        embed.sentences("abc")
     with pytest.raises(UnusableText, match="^text 0 of 2: a lone surrogate"):
         embed(["\udc00", "a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import transformers
 
@@ -104,12 +105,25 @@ def test_what_cannot_be_filled(fill, texts, message):
         fill(texts)
 
 
+@pytest.mark.parametrize("wrong", [None, 5, b"[MASK]", {"text": "[MASK]"}, {"[MASK]"}])
+def test_what_is_neither_a_text_nor_several(fill, wrong):
+    told = f"expected a string or a list of strings, got a value of type {type(wrong).__name__}"
+    with pytest.raises(ValueError, match=told):
+        fill(wrong)
+
+
+def test_several_texts_may_be_in_an_array(fill):
+    texts = ["a [MASK]", "[MASK] b"]
+    assert fill(np.array(texts)) == fill(tuple(texts)) == fill(texts)
+
+
 def test_top_k_is_of_the_vocabulary(fill):
     size = fill.tokenizer.vocab_size
     (guesses,) = fill("[MASK]", top_k=size).masks
     assert len({guess.token for guess in guesses}) == size
     assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)
-    for wrong in (0, size + 1):
+    assert fill("[MASK]", top_k=np.int64(2)) == fill("[MASK]", top_k=2)
+    for wrong in (0, size + 1, 1.5, 2.0, None):
         with pytest.raises(ValueError, match=f"top_k is {wrong}; expected 1 up to"):
             fill("[MASK]", top_k=wrong)
 

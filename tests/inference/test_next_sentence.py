@@ -51,7 +51,7 @@ def test_a_model_that_learned_the_order_of_sentences_is_refused(both, tmp_path):
 
 def test_what_is_no_pair(both):
     follows = NextSentence(both("next_sentence").ours)
-    for first, second in (("a", ["b"]), (["a"], "b"), (["a", "b"], ["c"])):
+    for first, second in (("a", ["b"]), (["a"], "b"), (["a", "b"], ["c"]), (None, None), ("a", 1)):
         with pytest.raises(ValueError, match="expected two strings, or two lists of as many"):
             follows(first, second)
     with pytest.raises(UnusableText, match="^of type NoneType, expected a string"):

@@ -162,5 +162,11 @@ def test_what_cannot_be_tagged(both, tag):
         tag(["a", ["b", 3]])
     with pytest.raises(UnusableText, match="^text 1 of 2: of type NoneType, expected a string"):
         tag(["a", None])
+    for wrong in (None, 5, {"words": ["a"]}):
+        with pytest.raises(ValueError, match="expected a string, a tuple of words or a list of th"):
+            tag(wrong)
+    for wrong in ("abc", None):
+        with pytest.raises(ValueError, match="expected a list of sentences, each a string or a l"):
+            tag.document(wrong)
     with pytest.raises(ValueError, match="'classification'.*Tag.*'tagging'"):
         Tag(both("classification").ours)
