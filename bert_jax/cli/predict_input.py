@@ -59,10 +59,13 @@ def open_input(path: str | None, form: Format, most: int) -> Input:
     What somebody may still be writing is read by a thread, up to `most` lines ahead.
 
     Raises:
-      ValueError: no such file, a directory, or by its name of another form than "auto" can tell.
+      ValueError: no such file, closed standard input, a directory, or by its name another form
+        than "auto" can tell.
     """
     if path is None or path == "-":
         name = "standard input"
+        if sys.stdin is None:  # so Python has it where it was closed
+            raise ValueError("standard input is closed: give --input FILE, or lines by a pipe")
         # A stream of its own: Python aborts if it ends while a thread reads sys.stdin's.
         stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
         lines, status = stream_bytes(stream, name), os.fstat(stream.fileno())

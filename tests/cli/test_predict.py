@@ -334,6 +334,11 @@ def test_standard_input_is_not_written_over(models, refused, monkeypatch, tmp_pa
     assert source.read_text() == "a\n"
 
 
+def test_closed_standard_input_is_said(models, refused, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is closed: give --input" in refused(models["tagging"], data=None)
+
+
 @pytest.mark.parametrize(
     ("head", "data", "message"),
     [
