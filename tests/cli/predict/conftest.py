@@ -1,0 +1,78 @@
+"""Models to predict with, and functions that run `predict`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli import predict
+from bert_jax.cli.main import main
+
+from ...interop.conftest import make, quiet  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """Work directories by head."""
+    made = {}
+    for head in ("pretraining", "classification", "tagging", "span", "multiple_choice"):
+        directory = tmp_path_factory.mktemp(head)
+        make(directory / "theirs", head)
+        made[head] = directory / "ours"
+        assert main(["import", str(directory / "theirs"), "--output", str(made[head])]) == 0
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_programs_kept(monkeypatch) -> None:
+    monkeypatch.setattr(predict, "keep_programs", lambda: None)
+
+
+@pytest.fixture
+def standard_input(monkeypatch, tmp_path_factory):
+    """A function that makes bytes what standard input holds."""
+
+    def holds(data: bytes) -> None:
+        path = tmp_path_factory.mktemp("input") / "standard"
+        path.write_bytes(data)
+        monkeypatch.setattr(sys, "stdin", opened.enter_context(open(path)))
+
+    with contextlib.ExitStack() as opened:
+        yield holds
+
+
+@pytest.fixture
+def predicted(bert_jax_here, standard_input):
+    """A function that runs `predict` over an input, expects success, and reads what it wrote."""
+
+    def run(*words, text=None):
+        if text is not None:
+            standard_input(text.encode("utf-8"))
+        finished = bert_jax_here("predict", *words)
+        assert finished.code == 0, finished.errors
+        return [json.loads(line) for line in finished.output.splitlines()]
+
+    return run
+
+
+@pytest.fixture
+def refused(bert_jax_here, standard_input):
+    """A function that runs `predict` over bytes, expects a refusal, and gives its words."""
+
+    def run(*words, data=b""):
+        if data is not None:
+            standard_input(data)
+        finished = bert_jax_here("predict", *words)
+        assert finished.code == 2, finished.output
+        assert "Traceback" not in finished.errors
+        return finished.errors
+
+    return run
+
+
+def objects(*records: dict) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
