@@ -39,11 +39,13 @@ class Compilations:
         jax.monitoring.unregister_event_duration_listener(self._took)
         jax.monitoring.unregister_event_listener(self._happened)
 
-    def line(self) -> str:
-        """For people: the programs of the steps, and the seconds of all."""
+    def lines(self) -> list[str]:
+        """A line for people, of the steps' programs and the seconds of all; none without any."""
+        if not self._programs:
+            return []
         told = [f"{self._programs[name]} {what}" for name, what in _STEPS.items()]
         kept = f" ({self._kept} of them from the cache)" * bool(self._kept)
-        return f"programs   {', '.join(told)}{kept}; compiling took {self.seconds:.1f} s in all"
+        return [f"programs   {', '.join(told)}{kept}; compiling took {self.seconds:.1f} s in all"]
 
     def _happened(self, event: str, **_: Any) -> None:
         self._found = self._found or event == _KEPT

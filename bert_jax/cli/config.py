@@ -25,7 +25,7 @@ from bert_jax.suggestions import nearest
 T = TypeVar("T")
 
 RESOLVED_NAME = "config.json"
-# Keys that tell what a config file is for, and of which of the two the other command is.
+# Keys that tell which command a config file is for; and which folder the other one's are in.
 _KIND_OF = {"phases": "pretrain", "masking": "pretrain"}
 _KIND_OF |= dict.fromkeys(("glue", "sentences", "choices", "tags", "spans"), "finetune")
 _OTHER = {"pretrain": "finetune", "finetune": "pretrain"}

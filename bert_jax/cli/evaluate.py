@@ -86,6 +86,7 @@ def _lines(evaluation: Evaluation, found: Mapping[str, SetScores]) -> list[str]:
     lines = [
         f"model      {evaluation.work_dir}, step {evaluation.step:,}",
         f"devices    {mesh.size} x {mesh.devices.flat[0].device_kind}",
+        *evaluation.notes,
     ]
     for name, each in found.items():
         lines.append(f"{name}: {each.examples:,} examples")

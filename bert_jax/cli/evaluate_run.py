@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,9 +11,15 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.cli.config import RESOLVED_NAME
-from bert_jax.cli.evaluate_task import check_positions, score_places, with_scores_in_order
+from bert_jax.cli.evaluate_task import (
+    check_positions,
+    score_places,
+    tagged_alike,
+    unnamed_told,
+    with_scores_in_order,
+)
 from bert_jax.cli.provenance import versions
-from bert_jax.conversion import to_dataclass
+from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.finetuning.file_lines import has_file
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.finetuning.config import FinetuneConfig
@@ -60,6 +66,7 @@ class Evaluation:
     labelled: bool
     scorer: Scorer
     params: Parameters
+    notes: Sequence[str] = ()
 
     def score(self, predictions: Path | None) -> dict[str, SetScores]:
         """The metrics and the loss of each set, by its name; on process 0 also its files.
@@ -93,11 +100,10 @@ def open_evaluation(
 ) -> Evaluation:
     """Reads a work directory, and its validation set or the file `data` in its place.
 
-    task: of a model from elsewhere; None for that of its own run.
-
     labelled: if not, its test sets, or `data` in their place, whose labels are not known. into:
-    where predictions will go, None for nowhere.
-    Rows are as long and batches as large as in the run, whose numbers these are then, bit for bit.
+    where predictions will go, None for nowhere. task: of a model from elsewhere; None for that of
+    its own run. Rows are as long and batches as large as in the run, whose numbers these are then,
+    bit for bit.
 
     Raises:
       ValueError: it was not fine-tuned, has no such checkpoint, a file is not as it should be, or
@@ -114,30 +120,22 @@ def open_evaluation(
     if into is not None:
         _check_separate(config, into)
     tokenizer = read_tokenizer(work_dir, model.encoder)
+    if task is not None:
+        config = tagged_alike(config, model)
+    where = _told_from_elsewhere(config, work_dir) if task is None and data is None else ""
     try:
         found = config.open(tokenizer, [split], model.labels)
     except ValueError as error:
-        told = _told_from_elsewhere(config, work_dir) if task is None and data is None else ""
-        if not told:
+        if not where:
             raise
-        raise ValueError(f"{error}{told}") from error
-    sets = found.validation if labelled else found.test
-    if not sets and data is not None:
-        raise ValueError(
-            f"{data} holds no {split} files of the task; expected a directory with them as GLUE "
-            "hands it out, or one file"
-        )
-    if not sets:
-        raise ValueError(
-            f"the run of {work_dir} was given no test files, or they are gone; give one as --data"
-        )
-    if data is not None:
-        sets = named_after(data, sets)
+        raise ValueError(f"{error}{where}") from error
+    sets = _asked(found, split, work_dir, data)
     examples = {name: each.fingerprint for name, each in sets.items()}
-    check_same({"the examples": examples, "the versions": versions()})
+    check_same(
+        {"the config": to_plain(config), "the examples": examples, "the versions": versions()}
+    )
 
     lengths = identity["row_lengths"] if task is None else _row_lengths(config, model, sets)
-    places = None if task is None else _places(found, model, work_dir)
     mesh = _mesh(config.mesh)
     learned = task_of(model, config.compute.resolve(jax.devices()[0], model.encoder))
     rows = -(-config.rows_evaluated // batch_extent(mesh)) * batch_extent(mesh)
@@ -146,8 +144,31 @@ def open_evaluation(
     definition = learned.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
+    if task is None:
+        return Evaluation(work_dir, step, sets, labelled, scorer, params)
+    names = next(iter(sets.values())).labels_in_files
+    places = score_places(model, found.head, names, work_dir)
     params = params if places is None else with_scores_in_order(params, places)
-    return Evaluation(work_dir, step, sets, labelled, scorer, params)
+    told = unnamed_told(model, found.head)
+    return Evaluation(work_dir, step, sets, labelled, scorer, params, told)
+
+
+def _asked(
+    found: TaskData, split: Split, work_dir: Path, data: str | None
+) -> Mapping[str, ExampleSet]:
+    """The sets to be asked, by name. ValueError if there are none."""
+    sets = found.validation if split == "validation" else found.test
+    if not sets and data is not None:
+        raise ValueError(
+            f"{data} holds no {split} files of the task; expected a directory with them as GLUE "
+            "hands it out, or one file"
+        )
+    if not sets:
+        raise ValueError(
+            f"there are no test files for {work_dir}: its config names none, or they are gone; "
+            "give one as --data"
+        )
+    return sets if data is None else named_after(data, sets)
 
 
 def _row_lengths(
@@ -156,12 +177,6 @@ def _row_lengths(
     """As of a run that learns from the first set."""
     features = next(iter(sets.values())).features
     return row_lengths(features, config.max_shapes, model.encoder.max_positions)
-
-
-def _places(found: TaskData, model: ModelConfig, work_dir: Path) -> tuple[int, ...] | None:
-    (examples, *_) = [*found.validation.values(), *found.test.values()]
-    labels = getattr(examples, "labels", ())
-    return score_places(model, found.head, labels, work_dir)
 
 
 def _config_of(work_dir: Path) -> FinetuneConfig:
@@ -191,8 +206,9 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
 
 def _told_from_elsewhere(config: FinetuneConfig, work_dir: Path) -> str:
     """Where the run's files are looked for, if they were named relative to another directory."""
-    relative = [path for path in paths_of(config) if not Path(path).is_absolute()]
-    if not relative or any(has_file(Path(path)) for path in relative):
+    relative = [Path(path) for path in paths_of(config) if not Path(path).is_absolute()]
+    directory = Path(config.glue.directory if config.glue else "")
+    if not relative or any(map(has_file, relative)) or (config.glue and directory.is_dir()):
         return ""
     return (
         f". The run of {work_dir} had its files from the directory it was started in, and this is "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -14,8 +15,7 @@ from bert_jax.finetuning.task_data import HeadConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 
-# What Hugging Face calls labels that nobody has named.
-_UNNAMED = re.compile(r"label_\d+")
+_UNNAMED = re.compile(r"LABEL_\d+")
 
 
 def given_task(work_dir: Path, file: str, overrides: Sequence[str]) -> FinetuneConfig:
@@ -34,13 +34,22 @@ def check_positions(config: FinetuneConfig, model: ModelConfig, work_dir: Path) 
         )
 
 
+def tagged_alike(config: FinetuneConfig, model: ModelConfig) -> FinetuneConfig:
+    """The config with tags taken as they are written, if the model's are BIOES: not made IOB2."""
+    bioes = any(label.startswith(("S-", "E-")) for label in model.labels)
+    if config.tags is None or not bioes:
+        return config
+    files = replace(config.tags.files, learn_as="as_written")
+    return replace(config, tags=replace(config.tags, files=files))
+
+
 def score_places(
     model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
 ) -> tuple[int, ...] | None:
     """Which of the model's scores is which label of the task; None if they are in its order.
 
-    By name, upper case or not: models of one task have their labels in any order. Labels without a
-    name (LABEL_0, ...) are taken in the task's.
+    By name, else by name whatever its case: models of one task have their labels in any order.
+    Labels without a name (LABEL_0, ...) are taken in the task's; see `unnamed`.
 
     head, names: the task's; `names` is what its files call the labels of `head`.
 
@@ -52,19 +61,33 @@ def score_places(
             f"the model of {work_dir} is for {model.head} ({model.problem}), the config for "
             f"{head.head} ({head.problem}): give the config of a task that it has learned"
         )
-    if model.labels == head.labels or head.problem == "regression":
+    same_size = len(model.labels) == len(head.labels)
+    if model.labels == head.labels or (head.problem == "regression" and same_size):
         return None
-    theirs = [label.casefold() for label in model.labels]
     for called in (head.labels, names):
-        wanted = [label.casefold() for label in called]
-        if sorted(wanted) == sorted(theirs):
-            return tuple(map(theirs.index, wanted))
-    if len(theirs) == len(head.labels) and all(map(_UNNAMED.fullmatch, theirs)):
+        for name_of in (str, str.casefold):
+            theirs, wanted = ([name_of(x) for x in each] for each in (model.labels, called))
+            if len(set(theirs)) == len(theirs) and sorted(theirs) == sorted(wanted):
+                return tuple(map(theirs.index, wanted))
+    if same_size and unnamed(model):
         return None
     raise ValueError(
         f"the model of {work_dir} tells the labels {', '.join(map(repr, model.labels))}, the "
         f"config {', '.join(map(repr, head.labels))}: give the config of a task that it has learned"
     )
+
+
+def unnamed(model: ModelConfig) -> bool:
+    """Whether several labels are called as Hugging Face calls those that nobody has named."""
+    return len(model.labels) > 1 and all(map(_UNNAMED.fullmatch, model.labels))
+
+
+def unnamed_told(model: ModelConfig, head: HeadConfig) -> list[str]:
+    """A line that says what labels without a name are taken for."""
+    if not unnamed(model) or model.labels == head.labels:
+        return []
+    taken = (f"{label} for {name!r}" for label, name in zip(model.labels, head.labels, strict=True))
+    return [f"NOTE  the model's labels have no names: {', '.join(taken)}, the task's order"]
 
 
 def with_scores_in_order(params: Parameters, places: Sequence[int]) -> Parameters:

@@ -55,14 +55,10 @@ def run(args: argparse.Namespace) -> int:
     distributed.join(force=args.distributed)
     keep_programs()
     mesh = make_mesh(config.mesh)
+    # Before anything is read together, which processes of other configs would do otherwise.
+    distributed.check_same({"the config": to_plain(config), "the versions": versions()})
     run = open_run(config, mesh)
-    distributed.check_same(
-        {
-            "the config": to_plain(config),
-            "the model and the examples": identity(run),
-            "the versions": versions(),
-        }
-    )
+    distributed.check_same({"the model and the examples": identity(run)})
     with ExitStack() as closing:
         compiled = closing.enter_context(Compilations())
         # Left last: the save under way is finished before a signal may kill again.
@@ -71,5 +67,5 @@ def run(args: argparse.Namespace) -> int:
             closing.enter_context(only_writer(Path(config.work_dir)))
         finished = run.train(stop, closing)
     if finished and jax.process_index() == 0:
-        print("\n".join([*conclude(run), compiled.line()]))
+        print("\n".join([*conclude(run), *compiled.lines()]))
     return 0 if finished else stop.exit_code

@@ -64,9 +64,9 @@ def _unknown(run: FinetuneRun) -> list[str]:
     if share <= _MANY_UNKNOWN:
         return []
     return [
-        f"NOTE  {share:.1%} of the tokens to learn from are {run.tokenizer.specials.unk}, what the "
-        f"tokenizer of {run.config.init_from} ({run.tokenizer.vocab_size:,} entries) does not "
-        "know: is it this model's, and of the language of the texts?"
+        f"NOTE  {share:.1%} of the tokens to learn from are unknown ({run.tokenizer.specials.unk}) "
+        f"to the tokenizer of {run.config.init_from}, which has {run.tokenizer.vocab_size:,} "
+        "entries: is it this model's, and for the language of the texts?"
     ]
 
 

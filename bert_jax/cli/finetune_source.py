@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -21,7 +24,7 @@ from bert_jax.inference.work_dir import (
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
-from bert_jax.training.checkpoint import load_parameters, saved_run
+from bert_jax.training.checkpoint import load_parameters, saved_run, whole_steps
 from bert_jax.training.distributed import agreed
 from bert_jax.training.fingerprint import fingerprint
 from bert_jax.training.sharding import parameter_shardings
@@ -33,6 +36,7 @@ class Source:
 
     step: of the checkpoint to start from, found once: what is at work there may save another one.
     None where no parameters are taken: the run draws its own, or has begun without a source.
+    held: copies of them in this process's memory, where there is but one; None to read them.
     """
 
     directory: Path
@@ -40,13 +44,23 @@ class Source:
     tokenizer: Tokenizer
     step: int | None
     mesh: Mesh
+    held: Mapping[str, np.ndarray] | None = None
 
     def parameters(self) -> Parameters:
         """Those to start from, float32, laid out on the mesh."""
         assert self.step is not None
         definition = define_model(self.model, ComputeConfig(dtype="float32", attention="xla"))
         shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.mesh)
+        if self.held is not None:
+            return {name: jax.device_put(x, shardings[name]) for name, x in self.held.items()}
         return load_parameters(self.directory / CHECKPOINTS_NAME, definition, shardings, self.step)
+
+    def hold(self) -> Source:
+        """The same whose parameters stay, whatever becomes of the checkpoint."""
+        if self.step is None:
+            return self
+        held = {name: np.array(x) for name, x in self.parameters().items()}
+        return replace(self, held=held)
 
     @cached_property
     def checksum(self) -> str | None:
@@ -67,12 +81,14 @@ def open_source(config: FinetuneConfig, mesh: Mesh) -> Source:
             f"work_dir={config.work_dir} is where the model to start from is (init_from); expected "
             "a directory of the run's own"
         )
-    gone = agreed(int(not (directory / MODEL_NAME).is_file()))
+    gone = not agreed(int(_is_there(directory, parameters=not config.from_scratch)))
     if gone and saved_run(work_dir / CHECKPOINTS_NAME) and (work_dir / MODEL_NAME).is_file():
-        directory = work_dir  # the sizes and the tokenizer are its source's
+        # The sizes and the tokenizer are its source's, the parameters its own.
+        model, _ = read_model(work_dir)
+        return Source(work_dir, model, read_tokenizer(work_dir, model.encoder), None, mesh)
     model, _ = read_model(directory)
     tokenizer = read_tokenizer(directory, model.encoder)
-    step = None if gone or config.from_scratch else chosen_step(directory)
+    step = None if config.from_scratch else chosen_step(directory)
     return Source(directory, model, tokenizer, step, mesh)
 
 
@@ -80,16 +96,24 @@ def source_identity(config: FinetuneConfig, source: Source) -> Any:
     """What a checkpoint of the run in `work_dir` is to say of its source.
 
     A run that has begun has its source's parameters in it, so it goes on as it told before where
-    `init_from` is the same path, whatever came to be there since, where it is the same parameters
-    elsewhere, or where it is gone. Else this one is told, which the checkpoint then differs from.
+    `init_from` is the same path, whatever checkpoint came to be there since, where it holds the
+    same parameters, or where it is gone. Else this one is told, and the checkpoint's differs.
     """
-    here = {"path": str(Path(config.init_from).resolve()), "parameters": source.checksum}
-    saved = saved_run(Path(config.work_dir) / CHECKPOINTS_NAME)
-    if saved is None or "init_from" not in saved[1]:
-        return here
-    stored = saved[1]["init_from"]
-    if isinstance(stored, str):  # early versions told the path alone
-        known = stored == here["path"]
-    else:
-        known = stored["path"] == here["path"] or stored["parameters"] == here["parameters"]
-    return stored if known or source.directory == Path(config.work_dir) else here
+    path, work_dir = str(Path(config.init_from).resolve()), Path(config.work_dir)
+    saved = saved_run(work_dir / CHECKPOINTS_NAME)
+    stored = None if saved is None else saved[1].get("init_from")
+    if stored is not None:
+        known = isinstance(stored, dict)  # early versions told the path alone
+        if source.directory == work_dir or path == (stored["path"] if known else stored):
+            return stored
+        if known and stored["parameters"] == source.checksum:
+            return stored
+    return {"path": path, "parameters": source.checksum}
+
+
+def _is_there(directory: Path, *, parameters: bool) -> bool:
+    """Whether there is a model to start from, with a whole checkpoint if its `parameters` are."""
+    if not (directory / MODEL_NAME).is_file():
+        return False
+    checkpoints = directory / CHECKPOINTS_NAME
+    return not parameters or (checkpoints.is_dir() and bool(whole_steps(checkpoints)))

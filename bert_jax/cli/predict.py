@@ -9,7 +9,8 @@ Input is plain text, a text a line, or JSON Lines: objects with the fields "text
 "choices" (choose) or "question" and "context" (answer). An "id" comes back with its result. Blank
 lines of JSON Lines give nothing, each of plain text is a text. A line that cannot be used ends the
 command, or with --unusable report has the field "error" in place of a result. What has come is
-answered whenever no further line is waiting, so that another program may ask line by line.
+answered whenever no further line is waiting, so that another program may ask line by line (its
+first line may be blank only if --format says what the lines are).
 """
 
 from __future__ import annotations

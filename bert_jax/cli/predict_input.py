@@ -12,6 +12,7 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Literal, TypeVar, get_args
 
+from bert_jax.data.compression import COMPRESSIONS
 from bert_jax.data.finetuning.file_lines import file_bytes, find_file, has_file, stream_bytes
 
 Format = Literal["auto", "text", "jsonl"]
@@ -111,11 +112,13 @@ def _find(path: str) -> Path:
 
 
 def _check_name(path: str) -> None:
-    # The last may be that of a packed file.
-    suffixes = {suffix.lower() for suffix in Path(path).suffixes[-2:]}
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
     kinds = {"a table": _TABLES, "a file with a word and its tag a line": _TAGGED}
     for kind, ends in kinds.items():
-        if not suffixes.isdisjoint(ends):
+        if suffix in ends:
             raise ValueError(
                 f"{path}: its name is that of {kind}, whose lines are no texts. {OF_THE_TASK}; for "
                 "a text a line: --format text"

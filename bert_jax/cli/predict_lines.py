@@ -196,9 +196,9 @@ def _object(text: str, place: str, fields: Fields) -> InputLine:
 
 def _is_squad(record: dict[str, Any]) -> bool:
     articles = record.get("data")
-    return isinstance(articles, list) and all(
-        isinstance(article, dict) and "paragraphs" in article for article in articles
-    )
+    if not isinstance(articles, list) or not articles:
+        return False
+    return all(isinstance(article, dict) and "paragraphs" in article for article in articles)
 
 
 def _checked(value: Any, name: str) -> Any:
@@ -227,7 +227,9 @@ def _check_id(identifier: Any, place: str) -> None:
         reason = "field 'id' holds a lone surrogate, which is no Unicode text"
         raise UnusableLine(place, reason) from None
     except ValueError:
-        reason = "field 'id' holds NaN or an infinite number, which JSON has not: give a string"
+        reason = (
+            "field 'id' holds NaN or an infinite number, which JSON does not allow: give a string"
+        )
         raise UnusableLine(place, reason) from None
 
 

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(f"report so far: {file}" for file in files))
             return stop.exit_code
         lines = ["", *aligned(table(results)), "", *verdict(results), *sweep.conclude()]
-    lines += [compiled.line(), *(f"report: {file}" for file in files)]
+    lines += [*compiled.lines(), *(f"report: {file}" for file in files)]
     print("\n".join(lines))
     return 0
 

@@ -235,6 +235,7 @@ def open_sweep(config: FinetuneConfig, output: Path, grid: Grid, keep: Keep, com
     first = grid.runs[0]
     config = dataclasses.replace(config, batch_size=first.batch_size)
     base = open_run(config, make_mesh(config.mesh))
+    base = dataclasses.replace(base, source=base.source.hold())
     for dials in grid.runs:
         run = _turned(base, dials, output)
         make_schedule(run.config.optimizer, run.total_steps)

@@ -27,6 +27,11 @@ class MultiLabelSet(ExampleSet):
     metrics: tuple[str, ...]
     type_is: ClassVar[str] = "label"
 
+    @property
+    def labels_in_files(self) -> tuple[str, ...]:
+        """See `ExampleSet`."""
+        return self.files.labels
+
     def predictions(self, logits: Logits) -> NDArray[np.bool_]:
         """[examples, labels] whether a label holds."""
         found: NDArray[np.bool_] = logits > 0

@@ -126,6 +126,11 @@ class SentenceSet(ExampleSet):
     names: tuple[str, ...] = ()
     type_is: ClassVar[str] = "class"
 
+    @property
+    def labels_in_files(self) -> tuple[str, ...]:
+        """See `ExampleSet`."""
+        return self.labels
+
     def predictions(self, logits: Logits) -> NDArray[np.generic]:
         """[examples] places in `labels`, or numbers."""
         if not self.labels:

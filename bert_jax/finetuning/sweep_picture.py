@@ -16,7 +16,7 @@ _COLOURS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
 _INK, _GRID = "#333333", "#e6e6e6"
 _APART = 0.12  # of the distance of two learning rates: points of two batch sizes side by side
 
-_LEAST_HEIGHT = 0.02  # of the axis of scores
+_ROUNDING = 1e-6  # what is closer is no difference
 
 
 def draw_sweep(results: SweepResults) -> bytes:
@@ -30,9 +30,8 @@ def draw_sweep(results: SweepResults) -> bytes:
     for axis, each in zip(panels, epochs, strict=True):
         _draw_panel(axis, each, results)
     low, high = panels[0].get_ylim()
-    if high - low < _LEAST_HEIGHT:  # of equal scores the axis would be one of rounding errors
-        middle = (low + high) / 2
-        panels[0].set_ylim(middle - _LEAST_HEIGHT / 2, middle + _LEAST_HEIGHT / 2)
+    if high - low < _ROUNDING:  # of equal scores the axis would be one of their last digits
+        panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
     # One legend for all panels, which share their colours.
     handles, labels = panels[0].get_legend_handles_labels()
     style: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": len(labels)}

@@ -165,7 +165,7 @@ def open_tags(
         labels = files.labels
     learned = read_tags(files, "train", labelled=True) if train or not labels else None
     if learned is not None and not labels:
-        labels = collect_labels(learned, files.tag)
+        labels = collect_labels(learned, files.tag or ("UPOS" if files.kind == "conllu" else ""))
     scheme = scheme_of(labels)
 
     def windows(sentences: TagSentences, *, judged: bool) -> TagFeatures:

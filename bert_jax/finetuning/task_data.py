@@ -40,6 +40,11 @@ class ExampleSet(abc.ABC):
         return len(self.features)
 
     @property
+    def labels_in_files(self) -> tuple[str, ...]:
+        """What its files call the labels of a classifier; () for other tasks."""
+        return ()
+
+    @property
     def fingerprint(self) -> str:
         """Of what a model reads and of all that its answers are judged by."""
         return self.features.fingerprint
@@ -61,8 +66,8 @@ class ExampleSet(abc.ABC):
     def chance(self, metric: str) -> float:
         """What a model may score that has learned nothing. For sets with labels.
 
-        The best of answers that do not depend on the text; of correlations, which such answers
-        have none of, what unrelated numbers reach one time in twenty.
+        The best of what can be had without reading, such as one answer for all; of correlations,
+        which one answer has none of, what unrelated numbers reach one time in twenty.
         """
 
     @abc.abstractmethod

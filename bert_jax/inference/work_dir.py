@@ -217,9 +217,10 @@ def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
     if head in ("masked_lm", "next_sentence"):
         part = replace(encoder, head=head, pooler=True)
     if part is None or not define_model(part, compute).shapes.keys() <= whole.keys():
+        parts = ["encoder", *(("masked_lm",) if config.head == "pretraining" else ())]
         raise ValueError(
             f"a model with the head {config.head!r} has no part that is a {head!r}; expected "
-            f"{config.head!r} or 'encoder'"
+            f"{config.head!r} or {' or '.join(map(repr, parts))}"
         )
     return part
 
@@ -285,7 +286,8 @@ def what_it_is(work_dir: Path) -> str:
             f" (it is a checkpoint of {run}: give that, or what `bert-jax extract {run} --step "
             f"{work_dir.name} --output DIR` makes)"
         )
-    if models := sorted(work_dir.glob(f"runs/*/{MODEL_NAME}")):
+    models = sorted(work_dir.glob(f"runs/*/{MODEL_NAME}"))
+    if models and (work_dir / "sweep.json").is_file():
         return f" (it is that of a sweep; a model is in {models[0].parent})"
     if (work_dir / LOG_NAME).is_file():
         return " (it has a run's log: `bert-jax sweep` keeps no parameters but its best run's)"

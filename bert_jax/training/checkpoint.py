@@ -218,13 +218,11 @@ def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
 
 
 def newest_step(directory: Path) -> int:
-    """The step of the newest whole checkpoint in `directory`.
-
-    Raises:
-      ValueError: there is none.
-    """
-    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        step = _agreed_step(checkpointer)
+    """The step of the newest whole checkpoint in `directory`. ValueError if there is none."""
+    step = None
+    if directory.is_dir():  # to open it would make it
+        with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+            step = _agreed_step(checkpointer)
     if step is None:
         raise ValueError(f"{directory}: holds no finished checkpoint")
     return step

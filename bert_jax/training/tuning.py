@@ -34,11 +34,6 @@ class TuningConfig:
             raise ValueError(
                 f"tuning.layer_decay={self.layer_decay}: expected more than 0, up to 1"
             )
-        if self.top_layers == 0 and self.layer_decay < 1.0:
-            raise ValueError(
-                f"tuning.layer_decay={self.layer_decay} slows layers down, and top_layers=0 has "
-                "none of them learn: set layer_decay=1.0, or more top_layers"
-            )
 
 
 @dataclass(frozen=True)
@@ -46,8 +41,8 @@ class Tuning:
     """A `TuningConfig` for an encoder.
 
     Raises:
-      ValueError: more layers are asked for than there are, or layers are told apart that share
-        parameters.
+      ValueError: more layers are asked for than there are, layers are told apart that share
+        parameters, or slowed down where none learns.
     """
 
     config: TuningConfig
@@ -61,6 +56,11 @@ class Tuning:
                 f"{self.config.layer_decay}, but the model's layers share parameters (sharing="
                 f"{self.encoder.sharing!r}): all of them learn, at one rate, or none: "
                 "top_layers=-1 or 0 and layer_decay=1.0"
+            )
+        if self.config.top_layers == 0 and self.config.layer_decay < 1.0:
+            raise ValueError(
+                f"tuning.layer_decay={self.config.layer_decay} slows layers down, and top_layers=0 "
+                "has none of them learn: set layer_decay=1.0, or more top_layers"
             )
         if self.config.top_layers > self.num_layers:
             raise ValueError(

@@ -168,7 +168,9 @@ def main() -> None:
         parser.error(f"{', '.join(settings)} would change malloc for every side: unset it")
     rows = measure_all(args)
     host = {
-        **{"date": str(datetime.date.today()), "processor": processor(), "cores": os.cpu_count()},
+        "date": str(datetime.date.today()),
+        "processor": processor(),
+        "cores": os.cpu_count(),
         "versions": {name: version(name) for name in ("jax", "torch", "transformers")},
     }
     options = {name: getattr(args, name) for name in ("steps", "predict", "device", "same_malloc")}

@@ -151,7 +151,7 @@ def test_bad_json_lines_are_named_and_counted(tmp_path):
     [
         (b'{"text": "cut', r"a\.jsonl:2: not valid JSON: Unterminated string"),
         (b'["text"]', r"a\.jsonl:2: a JSON list, expected one object on each line"),
-        (b'{"id": 2}', r"a\.jsonl:2: no field 'text'; its fields are 'id'"),
+        (b'{"id": 2}', r"a\.jsonl:2: no field 'text'; its fields are 'id' \(--text"),
         (b'{"text": null}', r"a\.jsonl:2: field 'text' is null, not a string"),
         (b'{"text": 3}', r"a\.jsonl:2: field 'text' is a int, not a string"),
         (b'{"text": "\xff"}', r"a\.jsonl:2: cannot decode byte 0xff as utf-8 at byte 27 "),

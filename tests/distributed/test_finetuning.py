@@ -30,3 +30,17 @@ def test_two_processes_learn_and_score_as_one(toy, bert_jax, tmp_path):  # noqa:
     bert_jax("evaluate", two, "--output", file, launcher=2, devices=4)
     sets = json.loads(file.read_text())["sets"]
     assert sets["validation"]["scores"] == scores(two)["scores"]
+
+
+def test_processes_with_other_configs_are_refused(toy, bert_jax, tmp_path):  # noqa: F811
+    """One draws its own parameters, the other would read those of its source with it."""
+    config = tmp_path / "apart.py"
+    recipe = (toy.root / "glue.py").read_text()
+    config.write_text(
+        f"import os\n{recipe}\nwhole = get_config\n\n\ndef get_config():\n    config = whole()\n"
+        '    config.from_scratch = os.environ["JAX_PROCESS_ID"] == "1"\n    return config\n'
+    )
+    words = ["finetune", "--config", config, "--init", toy.source]
+    words += [f"--config.work_dir={tmp_path / 'run'}"]
+    refused = bert_jax(*words, launcher=2, devices=4, code=2)
+    assert "the config: of process 1" in refused.errors

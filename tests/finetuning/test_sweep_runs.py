@@ -166,6 +166,27 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
     assert with_parameters(tmp_path) == with_parameters(undisturbed[0])
 
 
+def test_a_sweep_starts_its_runs_from_what_was_there_when_it_began(
+    toy, source, bert_jax_here, tmp_path: Path
+) -> None:
+    """As from a pretraining run that goes on, and removes its old checkpoints."""
+    init = tmp_path / "init"
+    shutil.copytree(source, init)
+    tell = Reporter.train
+
+    def going_on(self: Reporter, *args: object, **values: object) -> None:
+        shutil.rmtree(init / "checkpoints", ignore_errors=True)
+        tell(self, *args, **values)  # type: ignore[arg-type]
+
+    arguments = words(toy, tmp_path / "sweep", *ONE, "1e-2", "--init", init)
+    arguments[arguments.index("--seeds") + 1] = "2"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reporter, "train", going_on)
+        finished = bert_jax_here(*arguments)
+    assert finished.code == 0, finished.errors
+    assert len(ended(tmp_path / "sweep")) == 2
+
+
 def test_a_killed_sweep_goes_on_to_the_same_results(
     undisturbed, toy, bert_jax, bert_jax_here, tmp_path: Path
 ) -> None:

@@ -150,7 +150,7 @@ def test_more_layers_than_there_are_are_refused() -> None:
     with pytest.raises(ValueError, match="tuning.layer_decay=0.0"):
         TuningConfig(layer_decay=0.0)
     with pytest.raises(ValueError, match="layer_decay=0.5 slows layers down, and top_layers=0"):
-        TuningConfig(top_layers=0, layer_decay=0.5)
+        Tuning(TuningConfig(top_layers=0, layer_decay=0.5), ENCODER)
 
 
 @pytest.mark.parametrize("changes", [dict(top_layers=2), dict(layer_decay=0.9)])

@@ -58,10 +58,10 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
     found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
     problem = f"{header.count(name)} columns are" if name in header else "no column is"
     raise ValueError(
-        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Name one so in the "
-        "file, in a line before this one if this is an example; or, before a model is trained, "
-        f"give one of them to the config's key that now says {name!r}, or say form.header=False "
-        f"and give the columns by number{_other_form(header, form)}"
+        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Give a column that "
+        "name in the file, in a line before this one if this is an example; or, before a model is "
+        f"trained, give one of them to the config's key that now says {name!r}, or say "
+        f"form.header=False and give the columns by number{_other_form(header, form)}"
     )
 
 

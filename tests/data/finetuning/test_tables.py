@@ -165,7 +165,7 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         (TSV, b"text;label\na;0\n", ["text"], "or form.kind='csv' and form.delimiter=';', if it"),
         (TableFormat(header=False), b"a\tb\nc\td\n", ["0", "7"], "columns are '0' to '1'. Mend"),
         (TableFormat(header=False, short_rows="skip"), b"a;b\n", ["1"], "'0' alone.*delimiter=';'"),
-        (TSV, b"text,label\na,0\n", ["text"], "Name one so in the file, in a line before this one"),
+        (TSV, b"text,label\na,0\n", ["text"], "that name in the file, in a line before this one"),
         (TSV, JSON_LINE, ["text"], "number; or form.kind='jsonl', if it is"),
         (CSV, JSON_LINE, ["text"], "number; or form.kind='jsonl', if it is"),
         (
