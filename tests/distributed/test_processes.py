@@ -57,7 +57,8 @@ def stopped(bert_jax, short_run, tmp_path_factory) -> Stopped:
     work_dir = tmp_path_factory.mktemp("runs") / "two"
     words = short_run(work_dir, f"phases.only.num_steps={BEYOND}")
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
-    bert_jax.wait_for(launcher, lambda: reported(12, work_dir))
+    # A signal in the middle of the evaluation after step 12 would end it.
+    bert_jax.wait_for(launcher, lambda: reported(13, work_dir))
     os.kill(process_of(launcher, 1), signal.SIGTERM)
     finished = bert_jax.finish(launcher)
     return Stopped(work_dir, finished.code, finished.output, finished.errors)

@@ -175,7 +175,8 @@ def test_a_model_with_another_ones_tokenizer_is_refused(
     Tokenizer.load(vocabulary).save(work_dir / "tokenizer")
     assert message in refused("glue", init=work_dir)
     exported = ("--format", "stablehlo", "--output", work_dir / "out")
-    for verb in (["export", work_dir, *exported], ["predict", work_dir]):
+    asked = ("--input", vocabulary)
+    for verb in (["export", work_dir, *exported], ["predict", work_dir, *asked]):
         finished = bert_jax_here(*verb)
         assert finished.code == 2 and message in finished.errors
     with pytest.raises(ValueError, match=re.escape(message)):
