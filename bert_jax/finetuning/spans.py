@@ -106,8 +106,8 @@ class SpanSet(ExampleSet):
     def chance(self, metric: str) -> float:
         """Of the whole passage or as many words of its beginning as do best, for every question.
 
-        On SQuAD's dev set the first 24 words have an F1 of 0.095, the whole passage 0.066, and a
-        model with random parameters about 0.07.
+        On SQuAD's dev set the first 24 words have an F1 of 0.095, the whole passage 0.066, and
+        random scores 0.071.
         """
         words = {each.id: each.context.split() for each in self.examples}
         longest = self.config.max_answer_length

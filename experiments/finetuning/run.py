@@ -141,7 +141,7 @@ def scratch_before(
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"tasks": {}}
     result = content["tasks"].get(name)
     wanted = json.loads(json.dumps({each: getattr(args, each) for each in SETTINGS}))
-    if result is None or result["settings"] != wanted or result["data"] != files.checksum():
+    if result is None or result["settings"] != wanted or result.get("data") != files.checksum():
         return None
     same = all(content["model"][part] == model[part] for part in ("encoder", "tokenizer"))
     return result["from_scratch"] if same else None
