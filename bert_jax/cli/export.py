@@ -3,7 +3,9 @@
     bert-jax export runs/mine --format huggingface --output exported/mine
     bert-jax export runs/mine --format onnx --head encoder --output exported/encoder
 
-huggingface: for `from_pretrained`: config.json, model.safetensors.
+huggingface: for `from_pretrained`: config.json, model.safetensors; with --dtype float16 or bfloat16
+  half the size. transformers 5 computes in the precision it finds unless `from_pretrained` is told
+  dtype=torch.float32, and `verify` wants a --tolerance of what rounding the parameters costs.
 onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX Runtime and others.
 stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
 savedmodel: TensorFlow's, through jax2tf, any batch and length.
@@ -21,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.export_formats import FORMATS, LIBRARIES, usage, write
+from bert_jax.cli.export_formats import DTYPES, FORMATS, LIBRARIES, usage, write
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.inference.work_dir import (
@@ -45,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--head", choices=HEADS, help="export a part of the model only (default: all its heads)"
     )
     parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="huggingface alone: of the parameters in the file (default: float32)",
+    )
+    parser.add_argument(
         "--hidden-states",
         action="store_true",
         help="not huggingface: make the embeddings and every layer's output outputs too",
@@ -59,14 +66,25 @@ def run(args: argparse.Namespace) -> int:
             "--hidden-states means nothing to --format huggingface, whose users ask the model "
             "itself for them"
         )
+    if args.dtype is not None and form != "huggingface":
+        raise ValueError(
+            f"--dtype is of --format huggingface alone; the programs of {form} compute in float32"
+        )
     origin = read_model(work_dir)[1]
     with new_directory(output) as target:
         config, step, parameters = load_for_export(work_dir, args.head)
         if form == "huggingface" and config.head == "encoder" and config.pooler:
             config = _without_pooler(config, parameters)
         tokenizer = read_tokenizer(work_dir, config.encoder)
-        hidden_states = args.hidden_states
-        write(form, config, parameters, tokenizer, target, hidden_states=hidden_states)
+        write(
+            form,
+            config,
+            parameters,
+            tokenizer,
+            target,
+            hidden_states=args.hidden_states,
+            dtype=args.dtype or "float32",
+        )
         if PAIRS in origin and config.head in ("pretraining", "next_sentence"):
             _tell_pairs(target, origin[PAIRS])
         said = read_usage(work_dir)

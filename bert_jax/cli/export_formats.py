@@ -10,6 +10,7 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 
 FORMATS = ("huggingface", "onnx", "stablehlo", "savedmodel")
+DTYPES = ("float32", "float16", "bfloat16")
 # What loads a format, as Hugging Face's hub calls it.
 LIBRARIES = {
     "huggingface": "transformers",
@@ -27,10 +28,12 @@ def write(
     target: Path,
     *,
     hidden_states: bool,
+    dtype: str,
 ) -> None:
     """Writes a model in a format into `target`; `parameters` is emptied meanwhile.
 
     hidden_states: also give every layer's output, where the format fixes what the outputs are.
+    dtype: of the parameters as they are stored, one of `DTYPES`; float32 but for huggingface.
 
     Raises:
       ValueError: the format cannot hold the model or wants a library that is not installed.
@@ -42,7 +45,7 @@ def write(
                 from bert_jax.interop.huggingface_export import write_directory
 
                 assert not hidden_states
-                write_directory(config, parameters, tokenizer, target)
+                write_directory(config, parameters, tokenizer, target, dtype)
                 return
             case "onnx":
                 from bert_jax.interop.onnx import write_onnx as write_format
@@ -55,6 +58,7 @@ def write(
     except ImportError as error:
         extra = {"savedmodel": "tensorflow"}.get(form, form)
         raise ValueError(f"--format {form}: {error}; pip install -e '.[{extra}]'") from error
+    assert dtype == "float32"
     write_format(config, parameters, tokenizer, target, hidden_states=hidden_states)
 
 

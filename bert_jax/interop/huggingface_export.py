@@ -6,7 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -19,27 +21,35 @@ from bert_jax.models.parameters import Parameters
 
 
 def write_directory(
-    config: ModelConfig, parameters: Parameters, tokenizer: Tokenizer, target: Path
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    dtype: str,
 ) -> None:
     """Writes config.json, model.safetensors and the tokenizer's files into `target`.
 
     parameters: emptied as they are converted, so that they are never in memory twice.
+    dtype: of the parameters in the file: float32, or float16 or bfloat16, to the nearest.
 
     Raises:
-      ValueError: the model is none that Hugging Face's library can be.
+      ValueError: the model is none that Hugging Face's library can be, or has a parameter too
+        large for `dtype`.
     """
     refusal = refusal_of(config)
     if refusal is not None:
         raise ValueError(f"{refusal}; the formats onnx and stablehlo hold any model")
     places = origins(config)
-    content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
+    stored = write_config(config, tokenizer) | {"dtype": dtype}
+    content = json.dumps(stored, indent=2) + "\n"
     tensors = {}
     for name, origin in places.items():
         values = np.asarray(parameters.pop(name))
         theirs = origin.name
         if config.head == "encoder":
             theirs = theirs.removeprefix(family_of(config.encoder).prefix)
-        tensors[theirs] = np.ascontiguousarray(values.T if origin.transposed else values)
+        values = np.ascontiguousarray(values.T if origin.transposed else values)
+        tensors[theirs] = _rounded(values, dtype, name)
         del values
     assert not parameters, f"exported no {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
@@ -53,3 +63,15 @@ def write_directory(
     (target / "config.json").write_text(content, encoding="utf-8")
     # safetensors lets nobody but the owner read what it wrote.
     shutil.copymode(target / "config.json", target / SAFETENSORS)
+
+
+def _rounded(values: NDArray[np.float32], dtype: str, name: str) -> NDArray[np.floating]:
+    """The values in `dtype`; one that would become infinite is refused."""
+    with np.errstate(over="ignore"):
+        found = values.astype(jnp.dtype(dtype), copy=False)
+    if np.isfinite(values).all() and not np.isfinite(found).all():
+        raise ValueError(
+            f"--dtype {dtype}: {name} has a parameter of {float(np.abs(values).max()):,.0f}, and "
+            f"{dtype} ends at {float(jnp.finfo(found.dtype).max):,.0f}; store it in float32"
+        )
+    return found
