@@ -5,11 +5,12 @@ r"""What pretraining is worth on seven tasks, beside no pretraining and beside n
 MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/, squad/,
 squad_shifts/ and ner_wnut17/. Each task is a `bert-jax sweep` from MODEL and one from random
 parameters of the same sizes, over the same rates and seeds, and baselines. Killed at any moment,
-the same command goes on where it was. Writes results.json and a picture a task, and
-prints the table; with --fast, for a check in minutes, into the folder --work. Epochs, batch sizes
-and rates are each task's own (tasks.py) unless given; tasks that are not named keep their results
-of the same model. What is learned from scratch depends on a model's sizes and vocabulary, the
-data and these settings alone, and is kept for another one that has the same:
+the same command goes on where it was. Writes results.json and a picture a task beside this file
+or into --output, and prints the table; with --fast, for a check in minutes, into the folder --work.
+Epochs, batch sizes and rates are each task's own (tasks.py) unless given; tasks that are not named
+keep their results of the same model. What is learned from scratch depends on a model's sizes and
+vocabulary, the data and these settings alone: what the results beside this file have of that is
+kept for another one that has the same:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
 """
@@ -153,6 +154,9 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="the pretrained work directory")
     parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
     parser.add_argument("--work", type=Path, required=True, help="where the runs go")
+    parser.add_argument(
+        "--output", type=Path, default=HERE, help="where results and pictures go (default: here)"
+    )
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int)
@@ -168,13 +172,14 @@ def main() -> None:
     args.model, args.data, args.work = (x.resolve() for x in (args.model, args.data, args.work))
     if args.fast:
         args.seeds, args.epochs, args.learning_rates = 2, 1, [3e-4]
-    output = args.work if args.fast else HERE
+    output = args.work if args.fast else args.output.resolve()
+    for folder in (args.work, output):
+        folder.mkdir(parents=True, exist_ok=True)
     file, model = output / "results.json", described(args.model)
-    # Written over with the first task's results: what was there is looked at from a copy.
+    # May be written over with the first task's results: what was there is looked at from a copy.
     before = args.work / "results-before.json"
-    if file.is_file() and not before.is_file():
-        args.work.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, before)
+    if (HERE / "results.json").is_file() and not before.is_file():
+        shutil.copyfile(HERE / "results.json", before)
     for name in args.tasks:
         settings, task = settled(TASKS[name], args), TASKS[name]
         files = files_of(task, args.data, args.work / name / "data", fast=args.fast)
