@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(
             f"--dtype is of --format huggingface alone; the programs of {form} compute in float32"
         )
-    origin = read_model(work_dir)[1]
+    origin, dtype = read_model(work_dir)[1], args.dtype or "float32"
     with new_directory(output) as target:
         config, step, parameters = load_for_export(work_dir, args.head)
         if form == "huggingface" and config.head == "encoder" and config.pooler:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             tokenizer,
             target,
             hidden_states=args.hidden_states,
-            dtype=args.dtype or "float32",
+            dtype=dtype,
         )
         if PAIRS in origin and config.head in ("pretraining", "next_sentence"):
             _tell_pairs(target, origin[PAIRS])
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             mask=tokenizer.specials.mask,
             pairs=said is not None and bool(said.pairs),
         )
-        card = model_card(work_dir, config, origin, step, LIBRARIES[form], code)
+        card = model_card(work_dir, config, origin, step, LIBRARIES[form], code, dtype)
         (target / "README.md").write_text(card, encoding="utf-8")
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     title = family_of(config.encoder).title

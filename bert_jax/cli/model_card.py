@@ -35,6 +35,7 @@ def model_card(
     step: int,
     library: str,
     usage: str,
+    dtype: str,
 ) -> str:
     """The text, with the front matter that Hugging Face's hub reads.
 
@@ -46,6 +47,7 @@ def model_card(
       step: of the checkpoint.
       library: what loads it, as the hub calls it.
       usage: Python code that does.
+      dtype: that the parameters are stored in.
     """
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
     family = family_of(config.encoder)
@@ -55,7 +57,7 @@ def model_card(
     lines += ["tags:", f"- {family.model_type}", "---", "", f"# {work_dir.resolve().name}", ""]
     lines.append(
         f"{family.title} with the head `{config.head}` and {count(definition.shapes):,} "
-        f"parameters, exported by bert_jax {__version__}."
+        f"parameters in {dtype}, exported by bert_jax {__version__}."
     )
     lines += ["", "```python", usage.strip(), "```"]
     lines += ["", "## Model", "", "| | |", "|---|---|"]

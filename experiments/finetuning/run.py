@@ -5,8 +5,8 @@ r"""What pretraining is worth on seven tasks, beside no pretraining and beside n
 MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/, squad/,
 squad_shifts/ and ner_wnut17/. Each task is a `bert-jax sweep` from MODEL and one from random
 parameters of the same sizes, over the same rates and seeds, and baselines. Killed at any moment,
-the same command goes on where it was. Writes results.json and a picture a task beside this file
-or into --output, and prints the table; with --fast, for a check in minutes, into the folder --work.
+the same command goes on where it was. Writes results.json and a picture a task into --output,
+which is the folder of this file or, with --fast for a check in minutes, --work; prints the table.
 Epochs, batch sizes and rates are each task's own (tasks.py) unless given; tasks that are not named
 keep their results of the same model. What is learned from scratch depends on a model's sizes and
 vocabulary, the data and these settings alone: what the results beside this file have of that is
@@ -155,7 +155,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder of data sets")
     parser.add_argument("--work", type=Path, required=True, help="where the runs go")
     parser.add_argument(
-        "--output", type=Path, default=HERE, help="where results and pictures go (default: here)"
+        "--output",
+        type=Path,
+        help="where results and pictures go (default: beside this file; with --fast into --work)",
     )
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=5)
@@ -172,7 +174,7 @@ def main() -> None:
     args.model, args.data, args.work = (x.resolve() for x in (args.model, args.data, args.work))
     if args.fast:
         args.seeds, args.epochs, args.learning_rates = 2, 1, [3e-4]
-    output = args.work if args.fast else args.output.resolve()
+    output = (args.output or (args.work if args.fast else HERE)).resolve()
     for folder in (args.work, output):
         folder.mkdir(parents=True, exist_ok=True)
     file, model = output / "results.json", described(args.model)

@@ -29,6 +29,7 @@ def test_a_model_is_stored_in_half_the_size(dtype, numbers, make_bert, bert_jax_
         assert found[name].dtype == numbers
         np.testing.assert_array_equal(found[name], array.astype(numbers), err_msg=name)
     assert json.loads((half / "config.json").read_text())["dtype"] == dtype
+    assert f" parameters in {dtype}, exported by " in (half / "README.md").read_text()
     model = transformers.AutoModelForPreTraining.from_pretrained(half)
     assert model.dtype == getattr(torch, dtype)
     assert run_card(half, "print(model.dtype)").splitlines()[-1] == f"torch.{dtype}"
