@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,14 @@ def bert_jax(*words: str | Path) -> None:
 def write_config(values: dict[str, Any], file: Path) -> None:
     """A config file for `bert-jax` with these values."""
     write_file(file, _CONFIG.format(values))
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Holds `file`; who comes second waits."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def claim(work: Path, settings: dict[str, Any]) -> None:

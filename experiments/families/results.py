@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from commands import locked
+
 from bert_jax.data.files import write_file
-
-
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Holds `file`; who comes second waits."""
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def read_rows(

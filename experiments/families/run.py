@@ -31,7 +31,7 @@ ROOT = HERE.parents[1]
 # The modules beside this one, what experiments share, and a checkout that is not installed.
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "finetuning"), str(ROOT)]
 
-from commands import bert_jax, claim, claim_config, write_config  # noqa: E402
+from commands import bert_jax, claim, claim_config, locked, write_config  # noqa: E402
 from families import (  # noqa: E402
     FAMILIES,
     LENGTHS,
@@ -43,7 +43,7 @@ from families import (  # noqa: E402
 )
 from probe import probe  # noqa: E402
 from report import draw, table  # noqa: E402
-from results import add_row, locked, read_rows  # noqa: E402
+from results import add_row, read_rows  # noqa: E402
 from sweeps import at_the_end  # noqa: E402
 from tasks import TASKS, Files, files_of, table_text  # noqa: E402
 

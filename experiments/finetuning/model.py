@@ -24,13 +24,15 @@ def described(model: Path) -> dict[str, Any]:
     """Its sizes, vocabulary and parameters, and where it was pretrained here what by, and how well.
 
     What it was started from has a config of its own; the parameters tell one such from another.
+    SystemExit: it was fine-tuned.
     """
     config, _ = read_model(model)
     params = load_model_parameters(model, config, ComputeConfig(dtype="float32", attention="xla"))
+    step = chosen_step(model)
     found = {
         "encoder": asdict(config.encoder),
         "tokenizer": Tokenizer.load(model / TOKENIZER_NAME).fingerprint,
-        "step": chosen_step(model),
+        "step": step,
         "parameters": fingerprint(params),
         "corpora": {
             file.stem: hashlib.sha256(file.read_bytes()).hexdigest()
@@ -40,8 +42,14 @@ def described(model: Path) -> dict[str, Any]:
     run, log = model / "config.json", model / "metrics.jsonl"
     if run.is_file() and log.is_file():
         values = json.loads(run.read_text(encoding="utf-8"))
-        evaluations = [entry for entry in read_metrics(log) if entry["kind"] == "evaluation"]
+        if "phases" not in values:
+            raise SystemExit(f"{model} was fine-tuned: give a work directory of pretrain or import")
+        evaluations = [
+            entry
+            for entry in read_metrics(log)
+            if entry["kind"] == "evaluation" and entry["step"] <= step
+        ]
         found["started_from"] = values["init_from"]
         found["phases"] = values["phases"]
-        found["held_out"] = evaluations[-1]
+        found |= {"held_out": evaluations[-1]} if evaluations else {}
     return json.loads(json.dumps(found))

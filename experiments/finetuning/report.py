@@ -23,7 +23,11 @@ def table(results: dict[str, dict]) -> Iterator[str]:
     )
     yield "|" + "---|" * 11
     for name, result in results.items():
-        sides, settings = [result[side] for side in SIDES], result["settings"]
+        settings = result["settings"]
+        if missing := [side for side in SIDES if side not in result]:
+            yield f"| {name} | {', '.join(missing)} to be measured |" + " |" * 9
+            continue
+        sides = [result[side] for side in SIDES]
         means = [_mean(side) for side in sides]
         cells = [*map(_spread, sides), f"{100 * (means[0] - means[1]):+.1f}"]
         cells += [
@@ -32,7 +36,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
                 for kind, score in result["baselines"].items()
             )
         ]
-        cells += [f"{100 * result['chance']:.1f}"]
+        cells += [f"{100 * sides[0]['chance']:.1f}"]
         cells += [", ".join(f"{count:,}" for count in result["examples"].values())]
         cells += [f"{settings['batch_size']}"]
         cells += [
@@ -50,7 +54,8 @@ def draw(name: str, result: dict, file: Path) -> None:
     """One task: every seed as a dot, means, baselines and what needs no reading as lines."""
     figure = Figure(figsize=(5.6, 3.6), dpi=110, layout="constrained")
     axis = figure.subplots()
-    for place, (side, colour) in enumerate(SIDES.items()):
+    measured = {side: colour for side, colour in SIDES.items() if side in result}
+    for place, (side, colour) in enumerate(measured.items()):
         scores = _scores(result[side])
         spread = [place + 0.06 * (n - (len(scores) - 1) / 2) for n in range(len(scores))]
         axis.plot(spread, scores, "o", color=colour, alpha=0.7)
@@ -60,9 +65,10 @@ def draw(name: str, result: dict, file: Path) -> None:
     for (label, score), style in zip(result["baselines"].items(), _STYLES, strict=False):
         axis.axhline(score, linestyle=style, color=_INK, linewidth=1, label=label)
     label = "without reading"
-    axis.axhline(result["chance"], linestyle=":", color=_INK, linewidth=1, label=label)
-    axis.set_xticks(range(len(SIDES)), [side.replace("_", " ") for side in SIDES])
-    axis.set_xlim(-0.6, len(SIDES) - 0.3)
+    chance = result[next(iter(measured))]["chance"]
+    axis.axhline(chance, linestyle=":", color=_INK, linewidth=1, label=label)
+    axis.set_xticks(range(len(measured)), [side.replace("_", " ") for side in measured])
+    axis.set_xlim(-0.6, len(measured) - 0.3)
     axis.set_ylabel(result["metric"])
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
@@ -76,8 +82,7 @@ def _scores(side: dict) -> list[float]:
 
 
 def _mean(side: dict) -> float:
-    scores = _scores(side)
-    return statistics.fmean(scores) if scores else float("nan")
+    return statistics.fmean(_scores(side))
 
 
 def _spread(side: dict) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_jax.data.finetuning.file_lines import find_file
+
 # What --fast leaves of a training and a validation set: rows, sentences or questions.
 FAST_TRAIN, FAST_VALIDATION = 400, 200
 
@@ -80,7 +82,8 @@ class Files:
     def checksum(self) -> str:
         """Of what is learned from and judged on."""
         named = [self.train, self.validation]
-        paths = sorted(Path(self.directory).glob("*.tsv*")) if self.directory else map(Path, named)
+        glue = sorted(Path(self.directory).glob("*.tsv*"))
+        paths = glue if self.directory else [find_file(name) for name in named]
         return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
@@ -148,5 +151,6 @@ def _wnut(directory: Path, work: Path, fast: bool) -> Files:
     for (split, name), count in zip(names.items(), (FAST_TRAIN, FAST_VALIDATION), strict=True):
         lines = [line.strip() for line in table_text(directory / name).split("\n")]
         sentences = "\n".join(lines).split("\n\n")
-        (work / f"{split}.conll").write_text("\n\n".join(sentences[:count]) + "\n")
+        text = "\n\n".join(sentences[:count]) + "\n"
+        (work / f"{split}.conll").write_text(text, encoding="utf-8")
     return Files(train=str(work / "train.conll"), validation=str(work / "validation.conll"))

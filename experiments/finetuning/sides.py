@@ -1,0 +1,85 @@
+"""A side of a task: a sweep from the pretrained model or from random parameters, its outcome."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+from pathlib import Path
+
+from commands import ROOT, bert_jax
+from sweeps import after_epochs
+from tasks import Files, Task
+
+from bert_jax.cli.sweep_directory import IDENTITY_NAME
+from bert_jax.finetuning.sweep_results import SweepResults, read_results
+
+
+def swept(task: Task, files: Files, output: Path, args: argparse.Namespace) -> SweepResults:
+    """Runs a sweep to its end, which it may have reached before."""
+    words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", "--init", args.model]
+    words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
+    words += ["--batch-sizes", str(args.batch_size), "--epochs", str(args.epochs)]
+    words += ["--learning-rates", *map(str, args.learning_rates), *files.overrides(task)]
+    words += [f"--config.max_length={args.max_length}"]
+    words += [f"--config.spans.doc_stride={args.doc_stride}"] if args.doc_stride else []
+    parts = ("dropout",) if task.name == "SQuAD" else ("dropout", "head_dropout")  # its head: none
+    words += [f"--config.{part}={args.dropout}" for part in parts]
+    words += [f"--config.compute.dtype={args.dtype}", "--config.evaluations_per_epoch=1"]
+    words += ["--config.from_scratch=true"] if output.name == "from_scratch" else []
+    bert_jax("sweep", *words)
+    return read_results(output)
+
+
+def side_of(results: SweepResults, output: Path) -> dict:
+    """All seeds at the rate, and after the epoch, that are best on average.
+
+    As in a sweep's own order (`bert_jax.finetuning.sweep.summarise`) a rate at which a seed
+    diverged is chosen only where that happened at all of them.
+    """
+    metric, learned = results.metric, {}
+    for run in results.runs:
+        of_rate = learned.setdefault(run.dials.learning_rate, [])
+        of_rate += [] if run.diverged else [after_epochs(run, output)]
+    means = {
+        rate: [statistics.fmean(seed[metric] for seed in epoch) for epoch in zip(*runs)]  # noqa: B905
+        for rate, runs in learned.items()
+    }
+    diverged = {
+        rate: sum(bool(run.diverged) for run in results.runs if run.dials.learning_rate == rate)
+        for rate in learned
+    }
+    places = [(rate, epoch) for rate, of_rate in means.items() for epoch in range(len(of_rate))]
+    if not places:
+        raise SystemExit(f"{output}: every run diverged: give lower --learning-rates")
+    best, epoch = max(places, key=lambda at: (not diverged[at[0]], means[at[0]][at[1]]))
+    scores = [run[epoch] for run in learned[best]]
+    made = {name: getattr(results.provenance, name) for name in ("date", "hardware", "versions")}
+    return {
+        "metric": metric,
+        "learning_rate": best,
+        "epoch": epoch + 1,
+        "scores": {name: [seed[name] for seed in scores] for name in scores[0]},
+        "mean_by_rate_and_epoch": {str(rate): of_rate for rate, of_rate in means.items()},
+        "chance": results.chance,
+        "at_chance": sum(seed[metric] <= results.chance for seed in scores),
+        "diverged": diverged[best],
+        "seconds": sum(run.seconds for run in results.runs if run.dials.learning_rate == best),
+    } | made
+
+
+def made_of(output: Path, settings: dict) -> str:
+    """A checksum of all that both sides have in common: recipe, examples, vocabulary, precision,
+    rates and seeds; two sides of different ones are not to be compared."""
+    identity = json.loads((output / IDENTITY_NAME).read_text(encoding="utf-8"))
+    del identity["parameters of init_from"]
+    config = identity["config"]
+    for name in ("init_from", "from_scratch"):
+        del config[name]
+    # The examples' checksums are in it, wherever their files lie.
+    for section in ("glue", "spans", "tags"):
+        for name in ("directory", "files"):
+            (config[section] or {}).pop(name, None)
+    content = json.dumps({"sweep": identity, "settings": settings}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
