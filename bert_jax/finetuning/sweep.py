@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,8 +58,10 @@ class Grid:
     def __post_init__(self) -> None:
         for name in ("batch_sizes", "learning_rates", "num_epochs"):
             values = getattr(self, name)
-            if not values or min(values) <= 0:
-                raise ValueError(f"{name}={list(values)}: expected one or more, each above 0")
+            if not values or not all(0 < value < math.inf for value in values):
+                raise ValueError(
+                    f"{name}={list(values)}: expected one or more, each above 0 and finite"
+                )
             if len(set(values)) < len(values):
                 raise ValueError(f"{name}={list(values)}: one of them is there twice")
         if self.num_seeds < 1:

@@ -72,8 +72,10 @@ class OptimizerConfig:
                 "to 'linear' or 'cosine'"
             )
         for field in ("peak_learning_rate", "end_learning_rate", "weight_decay", "clip_norm"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"optimizer.{field}={getattr(self, field)}: must be 0 or more")
+            if not 0 <= getattr(self, field) < math.inf:
+                raise ValueError(
+                    f"optimizer.{field}={getattr(self, field)}: must be 0 or more, and finite"
+                )
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0):
             raise ValueError("optimizer.beta1 and beta2 lie in [0, 1), and epsilon is positive")
 

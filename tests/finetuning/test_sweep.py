@@ -67,6 +67,8 @@ def test_seeds_count_up_from_the_first() -> None:
     [
         ({"batch_sizes": ()}, r"batch_sizes=\[\]: expected one or more"),
         ({"learning_rates": (1e-3, -1.0)}, "learning_rates=.*above 0"),
+        ({"learning_rates": (1e-3, float("nan"))}, "learning_rates=.*nan.*finite"),
+        ({"learning_rates": (float("inf"),)}, "learning_rates=.*inf.*finite"),
         ({"num_epochs": (2, 3, 2)}, r"num_epochs=\[2, 3, 2\]: one of them is there twice"),
         ({"num_seeds": 0}, "seeds=0: must be at least 1"),
     ],
