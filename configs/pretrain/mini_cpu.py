@@ -13,11 +13,11 @@ Hardware: two CPU cores with AMX or AVX-512's bfloat16. Elsewhere set
 3,600 with bfloat16 (2026-11-23).
 Measured with --config.phases.phase2.num_steps=20000, 26,000 steps in all, on 60 M words of books
 and Wikipedia and two cores of an AMD EPYC with AVX-512's bfloat16 (2026-11-24): 8,000 to 10,000
-tokens a second, so three and a half hours; held-out masked-LM loss 3.41 nats (39.8 % right, with
+tokens a second, so more than three hours; held-out masked-LM loss 3.41 nats (39.8 % right, with
 30 % masked; unigram cross-entropy 6.92), 85.7 % of next sentences told. On its way there it was
 at 3.80 nats after 12,000 steps and 3.67 (36.3 %; 80.5 %) after 16,000, with a rate not yet low:
 the 14,000 steps below end with one that is. Another machine of this kind made 13,000 to 16,000
-tokens a second (2026-11-22; code of that day makes 8,000 to 9,500 here, as today's does).
+tokens a second (2026-11-22; code of that day makes 7,800 to 9,500 here, as today's does).
 
 What it does otherwise than BERT's paper is for so few tokens. In rows of 128 with 15 % masked,
 16,000 words and peak rates of 1e-3 and 1.5e-3, the loss stood at 6.4 nats (14 % right) after

@@ -81,9 +81,10 @@ class Files:
 
     def checksum(self) -> str:
         """Of what is learned from and judged on."""
-        named = [self.train, self.validation]
-        glue = sorted(Path(self.directory).glob("*.tsv*"))
-        paths = glue if self.directory else [find_file(name) for name in named]
+        if self.directory:
+            paths = sorted(Path(self.directory).glob("*.tsv*"))
+        else:
+            paths = [find_file(name) for name in (self.train, self.validation)]
         return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
