@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -20,7 +21,7 @@ from bert_jax.data.finetuning.labels import label_numbers
 from bert_jax.data.finetuning.sentences import SentenceExamples, read_sentences
 from bert_jax.data.finetuning.spans import SpanExample, read_squad
 from bert_jax.data.finetuning.splits import Split
-from bert_jax.data.finetuning.tags import TagFiles, read_tags
+from bert_jax.data.finetuning.tags import TagFiles, TagSentences, read_tags
 from bert_jax.tasks.entity_scores import entity_scores
 from bert_jax.tasks.sentence_scores import sentence_scores
 from bert_jax.tasks.span_scores import squad_scores
@@ -35,25 +36,36 @@ _ENDS = ParameterGrid({"C": [0.01, 0.1, 1.0]})
 _ASKING = {"what", "which", "who", "whom", "whose", "when", "where", "why", "how"}
 # Words of a passage that are shown as no end of the answer, and the most words of an answer.
 _NEGATIVES, _LONGEST = 20, 20
+_Linear = LogisticRegression | Ridge
+_Fit = TypeVar("_Fit")
 
 
-def baseline_scores(task: Task, files: Files) -> dict[str, float]:
-    """Of a task's baselines on its validation set: fractions."""
+def baseline_scores(task: Task, sets: Sequence[Files]) -> dict[str, list[float]]:
+    """Of a task's baselines on the validation set of each of `sets`: fractions.
+
+    They learn from the first of them and are chosen by its validation set.
+    """
     by_name = {
-        BAG: lambda: _sentences(task, files, longest=1),
-        WORD_PAIRS: lambda: _sentences(task, files, longest=2),
-        COMPARED: lambda: _compared(task, files),
-        IN_PLACE: lambda: _spans(files, compared=False),
-        SPELLING: lambda: _tags(files, capitals=True),
-        CASELESS: lambda: _tags(files, capitals=False),
+        BAG: lambda: _sentences(task, sets, longest=1),
+        WORD_PAIRS: lambda: _sentences(task, sets, longest=2),
+        COMPARED: lambda: _compared(task, sets),
+        IN_PLACE: lambda: _spans(sets, compared=False),
+        SPELLING: lambda: _tags(sets, capitals=True),
+        CASELESS: lambda: _tags(sets, capitals=False),
     }
     return {name: by_name[name]() for name in task.baselines}
 
 
-def _compared(task: Task, files: Files) -> float:
+def _compared(task: Task, sets: Sequence[Files]) -> list[float]:
     if task.glue:
-        return _sentences(task, files, longest=2, compared=True)
-    return _spans(files, compared=True)
+        return _sentences(task, sets, longest=2, compared=True)
+    return _spans(sets, compared=True)
+
+
+def _of_the_best(fits: Sequence[_Fit], judges: Sequence[Callable[[_Fit], float]]) -> list[float]:
+    """What every judge says of the fit that the first one finds best."""
+    best = max(fits, key=judges[0])
+    return [judge(best) for judge in judges]
 
 
 def sizes(task: Task, files: Files) -> dict[str, int]:
@@ -72,22 +84,28 @@ def _size(task: Task, files: Files, split: Split) -> int:
     return len(read_tags(named, split, labelled=True).words)
 
 
-def _sentences(task: Task, files: Files, *, longest: int, compared: bool = False) -> float:
+def _sentences(
+    task: Task, sets: Sequence[Files], *, longest: int, compared: bool = False
+) -> list[float]:
     """longest: how many words in a row are a feature of their own."""
-    found, metric = glue_files(task.glue, files.directory), glue_task(task.glue).primary
+    found, metric = glue_files(task.glue, sets[0].directory), glue_task(task.glue).primary
     training = read_sentences(found.train, "train", labelled=True)
-    held_out = read_sentences(found.validation["validation"], "validation", labelled=True)
-    labels = [label_numbers(each.labels or [], found.train.labels) for each in (training, held_out)]
     words = TfidfVectorizer(ngram_range=(1, longest), sublinear_tf=True, token_pattern=_WORD)
     words.fit(training.firsts + (training.seconds or []))
     model = LogisticRegression(solver="liblinear", random_state=0)
     model, grid = (model, _LINEAR) if found.train.labels else (Ridge(), _RIDGE)
-    learned, judged = _bag(words, training, compared), _bag(words, held_out, compared)
-    scores = []
-    for chosen in grid:
-        predicted = model.set_params(**chosen).fit(learned, labels[0]).predict(judged)
-        scores.append(sentence_scores([metric], predicted, labels[1])[metric])
-    return max(scores)
+    learned = _bag(words, training, compared)
+    labels = label_numbers(training.labels or [], found.train.labels)
+    fits = [clone(model).set_params(**chosen).fit(learned, labels) for chosen in grid]
+
+    def judge(files: Files) -> Callable[[_Linear], float]:
+        validation = glue_files(task.glue, files.directory).validation["validation"]
+        examples = read_sentences(validation, "validation", labelled=True)
+        judged = _bag(words, examples, compared)
+        gold = label_numbers(examples.labels or [], validation.labels)
+        return lambda fit: sentence_scores([metric], fit.predict(judged), gold)[metric]
+
+    return _of_the_best(fits, [judge(files) for files in sets])
 
 
 def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> sparse.csr_matrix:
@@ -106,22 +124,29 @@ def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> 
     return sparse.hstack([shared, abs(first - second), alike]).tocsr()
 
 
-def _tags(files: Files, *, capitals: bool) -> float:
-    named = TagFiles(train=files.train, validation=files.validation)
-    training = read_tags(named, "train", labelled=True)
-    held_out = read_tags(named, "validation", labelled=True)
-    assert training.tags is not None and held_out.tags is not None
-    features = DictVectorizer()
-    model = LogisticRegression(max_iter=200)
-    gold = [tag for tags in training.tags for tag in tags]
+def _tags(sets: Sequence[Files], *, capitals: bool) -> list[float]:
+    def read(files: Files, split: Split) -> TagSentences:
+        named = TagFiles(train=files.train, validation=files.validation)
+        return read_tags(named, split, labelled=True)
+
+    training, features = read(sets[0], "train"), DictVectorizer()
     learned = features.fit_transform(_words(training.words, capitals))
-    judged = features.transform(_words(held_out.words, capitals))
-    scores = []
-    for chosen in _TAGGING:
-        flat = iter(model.set_params(**chosen).fit(learned, gold).predict(judged).tolist())
-        predicted = [[next(flat) for _ in sentence] for sentence in held_out.words]
-        scores.append(entity_scores(predicted, held_out.tags, "IOB2")["f1"])
-    return max(scores)
+    gold = [tag for tags in training.tags or [] for tag in tags]
+    model = LogisticRegression(max_iter=200)
+    fits = [clone(model).set_params(**chosen).fit(learned, gold) for chosen in _TAGGING]
+
+    def judge(files: Files) -> Callable[[_Linear], float]:
+        held_out = read(files, "validation")
+        judged = features.transform(_words(held_out.words, capitals))
+
+        def score(fit: _Linear) -> float:
+            flat = iter(fit.predict(judged).tolist())
+            predicted = [[next(flat) for _ in sentence] for sentence in held_out.words]
+            return entity_scores(predicted, held_out.tags or [], "IOB2")["f1"]
+
+        return score
+
+    return _of_the_best(fits, [judge(files) for files in sets])
 
 
 def _words(sentences: Sequence[Sequence[str]], capitals: bool) -> list[dict[str, str]]:
@@ -144,11 +169,11 @@ def _shape(word: str) -> str:
     return re.sub(r"(.)\1+", r"\1", re.sub(r"\d", "9", kinds))
 
 
-def _spans(files: Files, *, compared: bool) -> float:
+def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
     """Of a logistic regression for where answers begin and one for where they end."""
     rng = np.random.default_rng(0)
     rows, ends = [], []
-    for example in read_squad(Path(files.train), labelled=True):
+    for example in read_squad(Path(sets[0].train), labelled=True):
         words = list(re.finditer(_WORD, example.context))
         start = example.answer_starts[0]
         stop = start + len(example.answer_texts[0])
@@ -162,18 +187,25 @@ def _spans(files: Files, *, compared: bool) -> float:
         ends += [(place == inside[0], place == inside[-1]) for place in places]
     vectors = FeatureHasher(input_type="string")
     learned, labels = vectors.transform(rows), np.asarray(ends).T
-    held_out = []
-    for example in read_squad(Path(files.validation), labelled=True):
-        words = list(re.finditer(_WORD, example.context))
-        held_out.append((example, words, vectors.transform(_places(example, words, compared))))
-    gold = {example.id: example.answer_texts for example, _, _ in held_out}
     model = LogisticRegression(solver="liblinear", random_state=0)
-    scores = []
-    for chosen in _ENDS:
-        models = [clone(model).set_params(**chosen).fit(learned, end) for end in labels]
-        predicted = {each[0].id: _span(*each, models) for each in held_out}
-        scores.append(squad_scores(predicted, gold)["f1"] / 100)
-    return max(scores)
+    fits = [
+        [clone(model).set_params(**chosen).fit(learned, end) for end in labels] for chosen in _ENDS
+    ]
+
+    def judge(files: Files) -> Callable[[Sequence[LogisticRegression]], float]:
+        held_out = []
+        for example in read_squad(Path(files.validation), labelled=True):
+            words = list(re.finditer(_WORD, example.context))
+            held_out.append((example, words, vectors.transform(_places(example, words, compared))))
+        gold = {example.id: example.answer_texts for example, _, _ in held_out}
+
+        def score(fit: Sequence[LogisticRegression]) -> float:
+            predicted = {each[0].id: _span(*each, fit) for each in held_out}
+            return squad_scores(predicted, gold)["f1"] / 100
+
+        return score
+
+    return _of_the_best(fits, [judge(files) for files in sets])
 
 
 def _span(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -15,7 +15,7 @@ _STYLES = ("--", "-.", "-")
 
 
 def table(results: dict[str, dict]) -> Iterator[str]:
-    """Markdown: mean and standard deviation over seeds, in hundredths."""
+    """Markdown: mean and standard deviation over seeds, in hundredths, on the validation sets."""
     yield (
         "| task | metric | pretrained | from scratch | ahead by | without an encoder (ahead by) | "
         "without reading | training, dev examples | batch | rate, epoch: pretrained; scratch | "
@@ -28,15 +28,7 @@ def table(results: dict[str, dict]) -> Iterator[str]:
             yield f"| {name} | {', '.join(missing)} to be measured |" + " |" * 9
             continue
         sides = [result[side] for side in SIDES]
-        means = [_mean(side) for side in sides]
-        cells = [*map(_spread, sides), f"{100 * (means[0] - means[1]):+.1f}"]
-        cells += [
-            "; ".join(
-                f"{kind} {100 * score:.1f} ({100 * (means[0] - score):+.1f})"
-                for kind, score in result["baselines"].items()
-            )
-        ]
-        cells += [f"{100 * sides[0]['chance']:.1f}"]
+        cells = [*_beside(sides, result["baselines"])]
         cells += [", ".join(f"{count:,}" for count in result["examples"].values())]
         cells += [f"{settings['batch_size']}"]
         cells += [
@@ -48,6 +40,37 @@ def table(results: dict[str, dict]) -> Iterator[str]:
         failed = [sum(side[kind] for side in sides) for kind in ("at_chance", "diverged")]
         cells += [", ".join(map(str, failed))]
         yield f"| {name} | {result['metric']} | {' | '.join(cells)} |"
+
+
+def test_table(results: dict[str, dict]) -> Iterator[str]:
+    """The same of test sets, on which nothing was chosen; empty if there is none of both sides."""
+    both = {
+        name: [result[side]["test"] for side in SIDES]
+        for name, result in results.items()
+        if all("test" in result.get(side, {}) for side in SIDES)
+    }
+    if both:
+        yield (
+            "| task, test set | metric | pretrained | from scratch | ahead by | "
+            "without an encoder (ahead by) | without reading | examples |"
+        )
+        yield "|" + "---|" * 8
+    for name, sides in both.items():
+        metric, test = results[name]["metric"], results[name]["test"]
+        cells = [*_beside(sides, test["baselines"]), f"{test['examples']['validation']:,}"]
+        yield f"| {name} | {metric} | {' | '.join(cells)} |"
+
+
+def _beside(sides: Sequence[dict], baselines: Mapping[str, float]) -> Iterator[str]:
+    """The cells that hold pretrained against from scratch, and against what needs no encoder."""
+    yield from map(_spread, sides)
+    means = [_mean(side) for side in sides]
+    yield f"{100 * (means[0] - means[1]):+.1f}"
+    yield "; ".join(
+        f"{kind} {100 * score:.1f} ({100 * (means[0] - score):+.1f})"
+        for kind, score in baselines.items()
+    )
+    yield f"{100 * sides[0]['chance']:.1f}"
 
 
 def draw(name: str, result: dict, file: Path) -> None:

@@ -21,6 +21,7 @@ import argparse
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,10 +32,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
 from baselines import baseline_scores, sizes  # noqa: E402
 from model import described  # noqa: E402
-from report import SIDES, draw, table  # noqa: E402
+from report import SIDES, draw, table, test_table  # noqa: E402
 from results_file import ResultsFile  # noqa: E402
-from sides import made_of, side_of, swept  # noqa: E402
-from tasks import TASKS, Files, Task, files_of  # noqa: E402
+from sides import made_of, on_test_set, side_of, swept  # noqa: E402
+from tasks import TASKS, Files, Task, files_of, test_files_of  # noqa: E402
 
 from bert_jax.cli.config import load_config  # noqa: E402
 from bert_jax.data.files import write_file  # noqa: E402
@@ -65,14 +66,15 @@ def settled(task: Task, args: argparse.Namespace, positions: int) -> argparse.Na
     return argparse.Namespace(**vars(args) | own)
 
 
-def baselines(task: Task, files: Files, work: Path) -> dict:
-    """The baselines' scores and what computed them, once for these files and this code."""
+def baselines(task: Task, sets: Sequence[Files], work: Path) -> dict:
+    """The baselines' scores on the sets and what computed them, once for these and this code."""
     file, code = work / task.name / "baselines.json", (HERE / "baselines.py").read_bytes()
     versions = {"scikit-learn": version("scikit-learn")}
-    made = [dict(task.baselines), files.checksum(), hashlib.sha256(code).hexdigest(), versions]
+    made = [dict(task.baselines), *(files.checksum() for files in sets)]
+    made += [hashlib.sha256(code).hexdigest(), versions]
     kept: dict = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if kept.get("made_of") != made:
-        kept = {"made_of": made, "scores": baseline_scores(task, files), "versions": versions}
+        kept = {"made_of": made, "scores": baseline_scores(task, sets), "versions": versions}
         write_file(file, json.dumps(kept))
     return kept
 
@@ -80,21 +82,41 @@ def baselines(task: Task, files: Files, work: Path) -> dict:
 def measure(task: Task, files: Files, args: argparse.Namespace) -> dict:
     """The sides asked for, and what they are held against."""
     found, settings = {}, {name: getattr(args, name) for name in SETTINGS}
+    sets = [files]
+    if task.test:
+        into = args.work / task.name / "test-data"
+        sets += [test_files_of(task, files, args.data, into, fast=args.fast)]
     for side in args.sides:
         output = args.work / task.name / side
-        results = swept(task, files, output, args)
+        results = swept(task, files, side, output, args)
         found[side] = side_of(results, output) | {"made_of": made_of(output, settings)}
-    scores = baselines(task, files, args.work)
+        if task.test:
+            found[side]["test"] = tested(task, sets[1], side, found[side], args)
+    scores = baselines(task, sets, args.work)
+    by_set = [
+        {
+            "data": judged.checksum(),
+            "baselines": {name: of_sets[place] for name, of_sets in scores["scores"].items()},
+            "examples": sizes(task, judged),
+        }
+        for place, judged in enumerate(sets)
+    ]
     return {
         "metric": task.metric,
         "baselines_are": dict(task.baselines),
         "settings": settings,
-        "data": files.checksum(),
-        "baselines": scores["scores"],
         "versions_of_baselines": scores["versions"],
-        "examples": sizes(task, files),
+        **by_set[0],
         **found,
+        **({"test": by_set[1]} if task.test else {}),
     }
+
+
+def tested(task: Task, files: Files, side: str, chosen: dict, args: argparse.Namespace) -> dict:
+    """The seeds of a side on the test set, at the rate and after the epoch chosen without it."""
+    rates = argparse.Namespace(**vars(args) | {"learning_rates": [chosen["learning_rate"]]})
+    output = args.work / task.name / f"{side}-test-{chosen['learning_rate']:g}"
+    return on_test_set(swept(task, files, side, output, rates), output, chosen["epoch"])
 
 
 def arguments() -> argparse.Namespace:
@@ -152,7 +174,7 @@ def main() -> None:
         files = files_of(task, args.data, args.work / name / "data", fast=args.fast)
         measured = results.add(name, measure(task, files, of_task))
         draw(name, measured, args.output / f"{name}.png")
-    print("\n".join(table(results.tasks())))
+    print("\n".join([*table(results.tasks()), "", *test_table(results.tasks())]))
 
 
 if __name__ == "__main__":

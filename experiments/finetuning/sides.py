@@ -16,7 +16,9 @@ from bert_jax.cli.sweep_directory import IDENTITY_NAME
 from bert_jax.finetuning.sweep_results import SweepResults, read_results
 
 
-def swept(task: Task, files: Files, output: Path, args: argparse.Namespace) -> SweepResults:
+def swept(
+    task: Task, files: Files, side: str, output: Path, args: argparse.Namespace
+) -> SweepResults:
     """Runs a sweep to its end, which it may have reached before."""
     words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", "--init", args.model]
     words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
@@ -27,7 +29,7 @@ def swept(task: Task, files: Files, output: Path, args: argparse.Namespace) -> S
     parts = ("dropout",) if task.name == "SQuAD" else ("dropout", "head_dropout")  # its head: none
     words += [f"--config.{part}={args.dropout}" for part in parts]
     words += [f"--config.compute.dtype={args.dtype}", "--config.evaluations_per_epoch=1"]
-    words += ["--config.from_scratch=true"] if output.name == "from_scratch" else []
+    words += ["--config.from_scratch=true"] if side == "from_scratch" else []
     bert_jax("sweep", *words)
     return read_results(output)
 
@@ -67,6 +69,20 @@ def side_of(results: SweepResults, output: Path) -> dict:
         "diverged": diverged[best],
         "seconds": sum(run.seconds for run in results.runs if run.dials.learning_rate == best),
     } | made
+
+
+def on_test_set(results: SweepResults, output: Path, epoch: int) -> dict:
+    """A sweep of one rate that was judged on the test set: the seeds after that epoch.
+
+    Parameters depend on seed and rate, not on what they are judged by, so that these are the
+    models whose rate and epoch the validation set has chosen. One that diverged has no scores.
+    """
+    after = [after_epochs(run, output)[epoch - 1] for run in results.runs if not run.diverged]
+    return {
+        "metric": results.metric,
+        "scores": {name: [seed[name] for seed in after] for name in after[0]},
+        "chance": results.chance,
+    }
 
 
 def made_of(output: Path, settings: dict) -> str:

@@ -20,8 +20,8 @@ class Task:
     """A task of this experiment.
 
     recipe: of configs/finetune. baselines: what it is held against that needs no encoder, by name.
-    glue: its official name, "" for others. The rest is how it is learned where nothing else is
-    asked for.
+    glue: its official name, "" for others. test: its file of a test set whose answers are public.
+    The rest is how it is learned where nothing else is asked for.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Task:
     metric: str
     baselines: Mapping[str, str]
     glue: str = ""
+    test: str = ""
     epochs: int = 3
     batch_size: int = 16
     learning_rates: tuple[float, ...] = (1e-4, 3e-4)
@@ -52,11 +53,16 @@ TASKS = {
     for task in (
         Task("SST-2", "sst2", "accuracy", _SINGLE, "SST-2", epochs=2, batch_size=32),
         Task("CoLA", "cola", "Matthews correlation", _SINGLE, "CoLA", epochs=5, batch_size=32),
-        Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC"),
+        Task("MRPC", "mrpc", "F1", _PAIRED, "MRPC", test="glue/MRPC/msr_paraphrase_test.txt"),
         Task("RTE", "rte", "accuracy", _PAIRED, "RTE"),
         Task("STS-B", "stsb", "Spearman correlation", _SCORED, "STS-B", epochs=6, batch_size=32),
         Task("SQuAD", "squad", "F1", _FOUND, epochs=2, batch_size=32, learning_rates=(3e-4,)),
-        Task("WNUT-17", "wnut17", "F1", _TAGGED, epochs=6, learning_rates=(1e-4, 3e-4, 1e-3)),
+        Task(
+            *("WNUT-17", "wnut17", "F1", _TAGGED),
+            test="ner_wnut17/emerging.test.annotated",
+            epochs=6,
+            learning_rates=(1e-4, 3e-4, 1e-3),
+        ),
     )
 }
 
@@ -105,6 +111,23 @@ def files_of(task: Task, data: Path, work: Path, *, fast: bool) -> Files:
     return Files(directory=str(work))
 
 
+def test_files_of(task: Task, files: Files, data: Path, work: Path, *, fast: bool) -> Files:
+    """The same to learn from, and the test set where the validation set was."""
+    work.mkdir(parents=True, exist_ok=True)
+    test = data / task.test
+    if not task.glue:
+        if fast:
+            test = _cut_sentences(test, work / "test.conll", FAST_VALIDATION)
+        return Files(train=files.train, validation=str(test))
+    # The columns are those of dev.tsv.
+    lines = table_text(test).split("\n")
+    judged = lines[: FAST_VALIDATION + 1] if fast else lines
+    (work / "dev.tsv").write_text("\n".join(judged), encoding="utf-8")
+    learned = table_text(Path(files.directory) / "train.tsv")
+    (work / "train.tsv").write_text(learned, encoding="utf-8")
+    return Files(directory=str(work))
+
+
 def table_text(file: Path) -> str:
     """Of a file, or of the packed one beside its name."""
     if file.is_file():
@@ -149,9 +172,16 @@ def _wnut(directory: Path, work: Path, fast: bool) -> Files:
     names = {"train": "wnut17train.conll", "validation": "emerging.dev.conll"}
     if not fast:
         return Files(**{split: str(directory / name) for split, name in names.items()})
-    for (split, name), count in zip(names.items(), (FAST_TRAIN, FAST_VALIDATION), strict=True):
-        lines = [line.strip() for line in table_text(directory / name).split("\n")]
-        sentences = "\n".join(lines).split("\n\n")
-        text = "\n\n".join(sentences[:count]) + "\n"
-        (work / f"{split}.conll").write_text(text, encoding="utf-8")
-    return Files(train=str(work / "train.conll"), validation=str(work / "validation.conll"))
+    counts = {"train": FAST_TRAIN, "validation": FAST_VALIDATION}
+    cut = {
+        split: str(_cut_sentences(directory / name, work / f"{split}.conll", counts[split]))
+        for split, name in names.items()
+    }
+    return Files(**cut)
+
+
+def _cut_sentences(file: Path, into: Path, count: int) -> Path:
+    lines = [line.strip() for line in table_text(file).split("\n")]
+    sentences = "\n".join(lines).split("\n\n")
+    into.write_text("\n\n".join(sentences[:count]) + "\n", encoding="utf-8")
+    return into
