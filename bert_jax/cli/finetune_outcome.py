@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.data.files import write_file
+from bert_jax.inference.work_dir import named_step
 
 SCORES_NAME = "scores.json"
 PREDICTIONS_NAME = "predictions"
@@ -57,3 +58,16 @@ def read_outcome(work_dir: Path) -> Outcome | None:
         raise ValueError(
             f"{file}: damaged ({error}): remove it, and the same command writes it again"
         ) from error
+
+
+def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, str]) -> bool:
+    """Whether the outcome is of this step and these test sets, and all of it is there.
+
+    tests: as of `Outcome`: a test file may have come since, or be another now.
+    """
+    found = read_outcome(work_dir)
+    if best_step is None or found is None:
+        return False
+    done = found.step == best_step and found.tests == tests
+    there = all(file.is_file() for file in found.predictions)
+    return done and there and best_step == named_step(work_dir)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from bert_jax.analysis.flops import encoder_training_flops
 from bert_jax.cli.config_history import keep_config
 from bert_jax.cli.finetune_messages import changes, describe
-from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME, Outcome, read_outcome, write_outcome
+from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME, Outcome, concluded_with, write_outcome
 from bert_jax.cli.finetune_programs import Programs, make_programs
 from bert_jax.cli.finetune_source import Source, open_source
 from bert_jax.cli.finetune_start import (
@@ -33,7 +33,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, row_lengths
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison, named_step
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -42,7 +42,7 @@ from bert_jax.training.checkpoint import Checkpointer, load_parameters
 from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.distributed import agreed
 from bert_jax.training.early_stopping import EarlyStopping
-from bert_jax.training.interruption import StopRequest
+from bert_jax.training.interruption import StopRequest, ToldToStop
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.optimizer import learning_rates
@@ -141,17 +141,25 @@ class FinetuneRun:
             keep_last=1, keep_best=1, best_metric=self.best_metric, lower_is_better=lower
         )
         directory, intervals = self.work_dir / CHECKPOINTS_NAME, self.intervals
+        early = EarlyStopping(self.best_metric, config.patience, lower)
         checkpointer = closing.enter_context(
-            Checkpointer(directory, kept, identity(self), intervals.evaluates)
+            Checkpointer(
+                directory,
+                kept,
+                identity(self),
+                # A state that was judged only after it was saved has no metrics either.
+                lambda step: intervals.evaluates(step) or step == early.best_step,
+            )
         )
         begun = checkpointer.latest_step() is not None
         check_claimable(self.work_dir, self.tokenizer, begun=begun)
         state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0
-        early = EarlyStopping(self.best_metric, config.patience, lower)
         early.observe_all(self._evaluations(start))
         ended = start == self.total_steps or early.enough
-        concluded = ended and bool(agreed(self._concluded(early.best_step)))
+        concluded = ended and bool(
+            agreed(concluded_with(self.work_dir, early.best_step, self._tests()))
+        )
         if first:
             end = " (finished: nothing to do)" if concluded else "; compiling the first step"
             print("\n".join(describe(self)))
@@ -183,7 +191,12 @@ class FinetuneRun:
                 f"{self.work_dir}: it is trained, but {LOG_NAME} in it, which says what did best, "
                 "is gone: put it back, or start in another work_dir"
             )
-        self._finish(early.best_step, state)
+        try:
+            self._finish(early.best_step, state, stop)
+        except ToldToStop:
+            if first:
+                print("told to stop: it is trained; the same command writes the predictions")
+            return False
         return True
 
     def _phase(self) -> Phase:
@@ -210,14 +223,14 @@ class FinetuneRun:
             flops=flops,
         )
 
-    def _finish(self, best_step: int, state: TrainState) -> None:
+    def _finish(self, best_step: int, state: TrainState, stop: StopRequest) -> None:
         at_best = best_step == int(state.step) or not self.data.test
         params = state.params if at_best else self._best(best_step)
         directory = self.work_dir / PREDICTIONS_NAME
         directory.mkdir(exist_ok=True)
         files = []
         for name, examples in self.data.test.items():
-            logits, _ = self.scorer.answers(params, examples, name)
+            logits, _ = self.scorer.answers(params, examples, name, stop.heed)
             if jax.process_index() == 0:
                 files += examples.write(logits, directory, name)
         if jax.process_index() != 0:
@@ -226,16 +239,6 @@ class FinetuneRun:
         scores = {name: x for name, x in scores.items() if name not in ("kind", "step")}
         write_outcome(self.work_dir, Outcome(best_step, scores, files, self._tests()))
         self._write_model(best_step)
-
-    def _concluded(self, best_step: int | None) -> bool:
-        """Whether `_finish` has done its work for this best step."""
-        found = read_outcome(self.work_dir)
-        if best_step is None or found is None:
-            return False
-        # A test file may have come since, or be another now.
-        done = found.step == best_step and found.tests == self._tests()
-        there = all(file.is_file() for file in found.predictions)
-        return done and there and best_step == named_step(self.work_dir)
 
     def _tests(self) -> dict[str, str]:
         return {name: examples.written_from for name, examples in self.data.test.items()}

@@ -33,7 +33,7 @@ from bert_jax.finetuning.sweep_report import write_report
 from bert_jax.finetuning.sweep_results import read_results
 from bert_jax.finetuning.sweep_table import aligned, table, verdict
 from bert_jax.training.distributed import launched_together
-from bert_jax.training.interruption import StopRequest
+from bert_jax.training.interruption import StopRequest, ToldToStop
 
 # Keys of the config that the sweep sets, and the option that does.
 _SWEPT = {
@@ -114,10 +114,15 @@ def run(args: argparse.Namespace) -> int:
         if not finished:
             print("\n".join(f"report so far: {file}" for file in files))
             return stop.exit_code
-        lines = ["", *aligned(table(results)), "", *verdict(results), *sweep.conclude()]
+        lines, code = ["", *aligned(table(results)), "", *verdict(results)], 0
+        try:
+            lines += sweep.conclude(stop)
+        except ToldToStop:
+            lines += ["told to stop: all runs ended; the same command writes the predictions"]
+            code = stop.exit_code
     lines += [*compiled.lines(), *(f"report: {file}" for file in files)]
     print("\n".join(lines))
-    return 0
+    return code
 
 
 def _load(args: argparse.Namespace) -> FinetuneConfig:

@@ -115,8 +115,12 @@ class Sweep:
         """Of a run."""
         return self.output / RUNS_NAME / dials.name
 
-    def conclude(self) -> list[str]:
-        """Writes the best run's predictions for the test sets; lines: where it and they are."""
+    def conclude(self, stop: StopRequest) -> list[str]:
+        """Writes the best run's predictions for the test sets; lines: where it and they are.
+
+        Raises:
+          ToldToStop: `stop` came before they were all predicted.
+        """
         best = self.results().best_run
         if best is None:
             return []
@@ -125,7 +129,7 @@ class Sweep:
             return [f"directory of the best run: {directory} (its parameters were not kept)"]
         return [
             f"directory of the best run: {directory}",
-            *(f"predictions: {x}" for x in self._predict(directory)),
+            *(f"predictions: {x}" for x in self._predict(directory, stop)),
         ]
 
     def _collect(self) -> None:
@@ -209,7 +213,7 @@ class Sweep:
         left = sum(dials.num_epochs for dials in self.grid.runs if dials not in self._runs)
         return sum(seconds for _, seconds in spent) / done * left if done else None
 
-    def _predict(self, directory: Path) -> list[Path]:
+    def _predict(self, directory: Path, stop: StopRequest) -> list[Path]:
         definition = self.base.task.definition
         shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.base.mesh)
         params = load_parameters(
@@ -217,7 +221,7 @@ class Sweep:
         )
         files = []
         for name, examples in self.base.data.test.items():
-            logits, _ = self.base.scorer.answers(params, examples, name)
+            logits, _ = self.base.scorer.answers(params, examples, name, stop.heed)
             files += examples.write(logits, directory / PREDICTIONS_NAME, name)
         return files
 

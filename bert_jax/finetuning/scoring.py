@@ -50,14 +50,18 @@ class Scorer:
     row_lengths: Sequence[int]
 
     def answers(
-        self, params: Parameters, examples: ExampleSet, name: str
+        self,
+        params: Parameters,
+        examples: ExampleSet,
+        name: str,
+        after_batch: Callable[[], None] = to_the_end,
     ) -> tuple[Logits, dict[str, float]]:
         """As `logits`, of a set that is to be answered.
 
         Raises:
           ValueError: the model has no answers: logits are NaN or infinite. `name` is the set's.
         """
-        logits, loss = self.logits(params, examples.features)
+        logits, loss = self.logits(params, examples.features, after_batch)
         if not np.isfinite(logits).all():
             raise ValueError(
                 f"{name}: the model's scores are NaN or infinite ({self.task.compute.dtype}): what "

@@ -20,6 +20,10 @@ _INTERRUPTED_TEXT = (
 )
 
 
+class ToldToStop(Exception):
+    """A run was told to stop in the middle of an evaluation or of predictions."""
+
+
 class StopRequest:
     """Inside the `with` block SIGTERM and a first Ctrl-C no longer kill; ask `stop_now` each step.
 
@@ -64,6 +68,11 @@ class StopRequest:
         # signal while a run resumes at step 1,000 would have all wait for question 1 for ever.
         self._questions += 1
         return multihost_utils.reached_preemption_sync_point(self._questions)
+
+    def heed(self) -> None:
+        """Raises ToldToStop when it is time to leave; asked after every batch of a long scoring."""
+        if self.stop_now():
+            raise ToldToStop
 
     def _terminate(self, signum: int, frame: FrameType | None) -> None:
         self._signalled = True

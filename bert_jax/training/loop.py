@@ -19,8 +19,8 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.protocol import Metrics
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.early_stopping import EarlyStopping
-from bert_jax.training.evaluation import MetricTotals
-from bert_jax.training.interruption import StopRequest
+from bert_jax.training.evaluation import MetricTotals, to_the_end
+from bert_jax.training.interruption import StopRequest, ToldToStop
 from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
@@ -31,10 +31,6 @@ HostBatch = Mapping[str, np.ndarray]
 
 class TrainingDiverged(ValueError):
     """A metric is no longer a finite number."""
-
-
-class ToldToStop(Exception):
-    """A run was told to stop in the middle of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class Trainer:
         if self._evaluation_missed(step, total):
             phase = next(phase for phase in phases if step <= phase.end)
             try:
-                self._evaluate(state, step, phase, stoppable=True)
+                self._evaluate(state, step, phase, stoppable=step < total)
             except ToldToStop:
                 return state, False
         if self.early and self.early.enough:
@@ -175,15 +171,20 @@ class Trainer:
         return state, True
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
-        """Whether the run stopped right where it was to evaluate: it saved and left instead."""
-        due = 0 < step < total and self.intervals.evaluates(step)
+        """Whether the run stopped right where it was to evaluate: it saved and left instead.
+
+        Or where it now ends, after it was given fewer steps.
+        """
+        due = step > 0 and self._judges(step, total)
         return due and not self.checkpointer.latest_was_evaluated()
+
+    def _judges(self, step: int, total: int) -> bool:
+        return self.intervals.evaluates(step) or (step == total and self.intervals.evaluate > 0)
 
     def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
         stopping = step < total and self.stop.stop_now()
         last = step == total
-        judged_last = last and self.intervals.evaluate > 0
-        evaluating = (self.intervals.evaluates(step) or judged_last) and not stopping
+        evaluating = self._judges(step, total) and not stopping
         saving = step % self.intervals.save == 0 or last or stopping
         saving = saving or (evaluating and self.intervals.save_evaluated)
         if not (evaluating or saving):
@@ -207,13 +208,8 @@ class Trainer:
         self, state: TrainState, step: int, phase: Phase, *, stoppable: bool
     ) -> dict[str, float]:
         """Not stoppable is the last: saved without it, a run would be finished and never judged."""
-
-        def after_batch() -> None:
-            if stoppable and self.stop.stop_now():
-                raise ToldToStop
-
         assert phase.evaluate is not None
-        metrics = dict(phase.evaluate(state.params, after_batch))
+        metrics = dict(phase.evaluate(state.params, self.stop.heed if stoppable else to_the_end))
         _require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)

@@ -1,0 +1,230 @@
+"""Runs stopped, killed and ended early: what they leave is that of a run in one piece."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax import Classify
+from bert_jax.finetuning.scoring import Scorer
+from bert_jax.inference.work_dir import chosen_step
+from bert_jax.training.reporting import Reporter
+
+from .conftest import WHOLE, history, parameters, scores
+
+TOTAL = 36
+
+
+class Killed(BaseException):
+    """Nothing handles it, as nothing handles SIGKILL."""
+
+
+@pytest.fixture
+def disturbed(monkeypatch, bert_jax_here):
+    """A function that runs a command and, when a step is told of, stops or kills it."""
+
+    def run(words: list, step: int, *, kill: bool = False):
+        whole = Reporter.train
+
+        def train(self, told: int, *args, **details) -> None:
+            whole(self, told, *args, **details)
+            if told == step:
+                if kill:
+                    raise Killed
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Reporter, "train", train)
+            if not kill:
+                return bert_jax_here(*words)
+            with pytest.raises(Killed):
+                bert_jax_here(*words)
+            return None
+
+    return run
+
+
+def assert_same_parameters(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for name in found:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def test_a_disturbed_run_is_the_run_in_one_piece_bit_for_bit(
+    toy, whole, disturbed, bert_jax_here, tmp_path
+):
+    work_dir = tmp_path / "run"
+    words = toy.words("glue", work_dir, *WHOLE)
+    # Told of while the next step is under way; step 6 is also where it was to be evaluated.
+    for signalled in (3, 5):
+        finished = disturbed(words, signalled)
+        assert finished.code == 143, finished.errors
+        assert f"told to stop: saved after step {signalled + 1}" in finished.output
+        assert not (work_dir / "scores.json").exists()
+    disturbed(words, 15, kill=True)
+    finished = bert_jax_here(*words)
+    assert finished.code == 0, finished.errors
+    assert "this run's checkpoint of step 12" in finished.output
+
+    told = history(work_dir)
+    assert list(told) and told == history(whole)
+    assert [step for kind, step in told if kind == "evaluation"] == list(range(6, TOTAL + 1, 6))
+    found, expected = scores(work_dir), scores(whole)
+    for file, other in zip(found.pop("predictions"), expected.pop("predictions"), strict=True):
+        assert Path(file).read_bytes() == Path(other).read_bytes()
+    assert found == expected
+    for step in {found["step"], TOTAL}:
+        assert_same_parameters(parameters(work_dir, step), parameters(whole, step))
+
+
+@pytest.fixture
+def spoiled(toy, whole, tmp_path) -> list:
+    """The words of a run that unlearns what `whole` knows: the first evaluation is the best."""
+    return toy.words(
+        "glue",
+        tmp_path / "run",
+        f"glue.directory={toy.root}/flipped",
+        "evaluations_per_epoch=6",
+        "best_metric=loss",
+        "patience=3",
+        "optimizer.peak_learning_rate=5e-3",
+        init=whole,
+    )
+
+
+def test_the_best_checkpoint_is_kept_and_used_and_the_run_ends_early(
+    spoiled, bert_jax_here, tmp_path
+):
+    work_dir = tmp_path / "run"
+    finished = bert_jax_here(*spoiled)
+    assert finished.code == 0, finished.errors
+    # The classifier of the same labels is a beginning too.
+    assert "start      the parameters of" in finished.output
+    assert "drawn anew" not in finished.output
+    steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
+    assert steps == [2, 8]  # three evaluations that were no better
+    best, last = steps
+    assert scores(work_dir)["step"] == best
+    assert json.loads((work_dir / "model.json").read_text())["best_step"] == best
+    evaluations = {step: e for (kind, step), e in history(work_dir).items() if kind != "train"}
+    assert list(evaluations) == list(range(2, last + 1, 2))
+    assert evaluations[best]["accuracy"] == 1.0 > evaluations[last]["accuracy"]
+
+    again = bert_jax_here(*spoiled)
+    assert f"checkpoint of step {last} (finished: nothing to do)" in again.output
+
+    output, predictions = tmp_path / "scores.json", tmp_path / "predictions"
+    for step in (best, last):
+        words = ("--output", output, *(() if step == best else ("--step", step)))
+        words += ("--predictions", predictions) if step == best else ()
+        assert bert_jax_here("evaluate", work_dir, *words).code == 0
+        found = json.loads(output.read_text())
+        assert found["step"] == step
+        assert evaluations[step] == {"step": step} | found["sets"]["validation"]["scores"]
+    rows = (predictions / "validation.tsv").read_text().splitlines()[1:]
+    lines = (Path(spoiled[2]).parent / "flipped/dev.tsv").read_text().splitlines()[1:]
+    predicted = Classify(work_dir)([line.split("\t")[0] for line in lines])
+    names = {"0": "negative", "1": "positive"}
+    assert [names[row.split("\t")[1]] for row in rows] == [each.label for each in predicted]
+    words = ("--format", "huggingface", "--output", tmp_path / "exported")
+    assert bert_jax_here("export", work_dir, *words).code == 0
+    card = (tmp_path / "exported/README.md").read_text()
+    assert "- task: glue (SST-2), from flipped\n- 3 epochs at most" in card
+    assert f"after step {best} (on the validation set)" in card
+    from safetensors.numpy import load_file
+
+    exported = load_file(tmp_path / "exported/model.safetensors")["classifier.weight"]
+    np.testing.assert_array_equal(exported.T, parameters(work_dir, best)["classifier.kernel"])
+    assert not np.array_equal(exported.T, parameters(work_dir, last)["classifier.kernel"])
+
+
+def test_the_best_checkpoint_is_kept_where_the_run_was_stopped_before_its_evaluation(
+    spoiled, disturbed, bert_jax_here, tmp_path
+):
+    finished = disturbed(spoiled, 1)
+    assert finished.code == 143 and "saved after step 2" in finished.output
+    finished = bert_jax_here(*spoiled)
+    assert finished.code == 0, finished.errors
+    best = scores(tmp_path / "run")["step"]
+    assert best == 2
+    assert (tmp_path / "run/checkpoints" / str(best)).is_dir()
+
+
+def test_the_best_checkpoint_so_far_is_used_where_a_run_was_killed(
+    spoiled, disturbed, bert_jax_here, tmp_path
+):
+    work_dir = tmp_path / "run"
+    disturbed(spoiled, 5, kill=True)
+    steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
+    assert steps == [2, 4]
+    assert chosen_step(work_dir) == 2  # where the newest is worse
+    finished = bert_jax_here("evaluate", work_dir)
+    assert finished.code == 0 and "run, step 2\n" in finished.output, finished.errors
+    (work_dir / "metrics.jsonl").unlink()  # who takes the directory without it has no more
+    assert chosen_step(work_dir) == 4
+
+
+def test_a_run_that_is_killed_after_it_was_to_go_on_names_a_checkpoint_that_is_there(
+    toy, whole, disturbed, tmp_path
+):
+    work_dir = tmp_path / "run"
+    shutil.copytree(whole, work_dir)
+    disturbed(toy.words("glue", work_dir, *WHOLE, "num_epochs=4"), 43, kill=True)
+    assert (work_dir / "checkpoints" / str(chosen_step(work_dir))).is_dir()
+    assert json.loads((work_dir / "model.json").read_text())["best_step"] is None
+
+
+def test_the_best_checkpoint_is_kept_though_it_is_no_longer_where_one_would_be_judged(
+    spoiled, disturbed, bert_jax_here, tmp_path
+):
+    # Step 2 is saved without being judged, and judged on the way to step 4: it is the best.
+    for signalled in (1, 3):
+        stopped = disturbed(spoiled, signalled)
+        assert stopped.code == 143 and f"saved after step {signalled + 1}" in stopped.output
+    finished = bert_jax_here(*spoiled, "--config.evaluations_per_epoch=1")
+    assert finished.code == 0, finished.errors
+    assert scores(tmp_path / "run")["step"] == 2
+    assert bert_jax_here("evaluate", tmp_path / "run").code == 0
+
+
+def test_a_run_that_is_given_fewer_epochs_is_judged_where_it_ends(
+    toy, disturbed, bert_jax_here, tmp_path
+):
+    work_dir = tmp_path / "run"
+    stopped = disturbed(toy.words("glue", work_dir, *WHOLE), 11)
+    assert stopped.code == 143 and "saved after step 12" in stopped.output
+    finished = bert_jax_here(*toy.words("glue", work_dir, *WHOLE, "num_epochs=1"))
+    assert finished.code == 0, finished.errors
+    assert max(step for kind, step in history(work_dir) if kind == "evaluation") == 12
+    assert scores(work_dir)["step"] in (6, 12)
+
+
+def test_a_run_that_is_stopped_while_it_predicts_goes_on_with_that(
+    toy, whole, bert_jax_here, monkeypatch, tmp_path
+):
+    work_dir = tmp_path / "run"
+    shutil.copytree(whole, work_dir)
+    words = toy.words("glue", work_dir, *WHOLE)
+    (work_dir / "predictions/SST-2.tsv").unlink()
+    answers = Scorer.answers
+
+    def signalled(*args, **details):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return answers(*args, **details)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scorer, "answers", signalled)
+        stopped = bert_jax_here(*words)
+    assert stopped.code == 143, stopped.errors
+    assert "it is trained; the same command writes the predictions" in stopped.output
+    assert not (work_dir / "predictions/SST-2.tsv").exists()
+    finished = bert_jax_here(*words)
+    assert finished.code == 0, finished.errors
+    expected = (whole / "predictions/SST-2.tsv").read_text()
+    assert (work_dir / "predictions/SST-2.tsv").read_text() == expected
