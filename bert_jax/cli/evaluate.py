@@ -21,11 +21,14 @@ import jax
 
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.config import add_config_argument
+from bert_jax.cli.distributed_argument import add_distributed_argument
 from bert_jax.cli.evaluate_run import Evaluation, SetScores, open_evaluation
 from bert_jax.cli.evaluate_task import given_task
 from bert_jax.data.files import write_file
 from bert_jax.training import distributed
 from bert_jax.training.progress import format_metric
+
+_CONTENT = {"work_dir", "step", "data", "sets"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,11 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--predictions", metavar="DIR", help="for what was predicted, under the name of its set"
     )
+    add_distributed_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Score, print, and write what was asked for."""
-    distributed.join()
+    distributed.join(force=args.distributed)
     keep_programs()
     if args.unlabelled and (args.output or not args.predictions):
         raise ValueError(
@@ -64,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
             f"{args.config_overrides[0]} changes a config file, and none is given: the run's own "
             "config is as it was. Expected --config FILE.py too, or --data"
         )
+    output = Path(args.output) if args.output else None
+    if output is not None:
+        _check_replaceable(output)
     work_dir = Path(args.work_dir)
     task = given_task(work_dir, args.config, args.config_overrides) if args.config else None
     directory = Path(args.predictions) if args.predictions else None
@@ -74,8 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if jax.process_index() != 0:
         return 0
     print("\n".join(_lines(evaluation, found)))
-    if args.output:
-        output = Path(args.output)
+    if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_file(output, json.dumps(_content(evaluation, args.data, found), indent=2) + "\n")
     return 0
@@ -105,6 +111,21 @@ def _table(rows: Mapping[str, Mapping[str, float]], title: str) -> list[str]:
         cells = [f"{x:9.3f}" if isinstance(x, float) else f"{x:9,d}" for x in row.values()]
         lines.append(f"  {kind:28s} {' '.join(cells)}")
     return lines
+
+
+def _check_replaceable(output: Path) -> None:
+    """Refuses to write scores over a file that holds anything else, such as the labels."""
+    if not output.exists():
+        return
+    try:
+        before = json.loads(output.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        before = None
+    if not isinstance(before, dict) or before.keys() != _CONTENT:
+        raise ValueError(
+            f"--output {output} is there and holds no scores of `evaluate`, which alone are "
+            "written over: give another name"
+        )
 
 
 def _content(

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from bert_jax.cli.config import RESOLVED_NAME
 from bert_jax.cli.evaluate_task import (
+    check_head,
     check_positions,
     score_places,
     tagged_alike,
@@ -111,6 +112,8 @@ def open_evaluation(
     """
     config = _config_of(work_dir) if task is None else task
     model, _ = read_model(work_dir)
+    if task is not None:
+        check_head(task, model, work_dir)
     check_positions(config, model, work_dir)
     step = agreed(chosen_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)

@@ -10,9 +10,9 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from bert_jax.cli.config import load_config
-from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
 from bert_jax.finetuning.task_data import HeadConfig
-from bert_jax.models.model import ModelConfig
+from bert_jax.models.model import Head, ModelConfig
 from bert_jax.models.parameters import Parameters
 
 _UNNAMED = re.compile(r"LABEL_\d+")
@@ -22,6 +22,28 @@ def given_task(work_dir: Path, file: str, overrides: Sequence[str]) -> FinetuneC
     """The config of a fine-tuning run of the model in `work_dir`, which is only to be judged."""
     own = [f"--config.{name}={work_dir}" for name in ("init_from", "work_dir")]
     return load_config(FinetuneConfig, file, [*overrides, *own])
+
+
+_HEADS: dict[str, Head] = {
+    "glue": "classification",
+    "sentences": "classification",
+    "choices": "multiple_choice",
+    "tags": "tagging",
+    "spans": "span",
+}
+
+
+def check_head(config: FinetuneConfig, model: ModelConfig, work_dir: Path) -> None:
+    """Raises ValueError if the model's head is not that of the config's section.
+
+    Before the files are read: they would be blamed for labels that are another task's.
+    """
+    section = next(name for name in SECTIONS if getattr(config, name) is not None)
+    if model.head != _HEADS[section]:
+        raise ValueError(
+            f"the model of {work_dir} is for {model.head} ({model.problem}), the config's section "
+            f"{section!r} for {_HEADS[section]}: give the config of a task that it has learned"
+        )
 
 
 def check_positions(config: FinetuneConfig, model: ModelConfig, work_dir: Path) -> None:
@@ -35,11 +57,19 @@ def check_positions(config: FinetuneConfig, model: ModelConfig, work_dir: Path) 
 
 
 def tagged_alike(config: FinetuneConfig, model: ModelConfig) -> FinetuneConfig:
-    """The config with tags taken as they are written, if the model's are BIOES: not made IOB2."""
-    bioes = any(label.startswith(("S-", "E-")) for label in model.labels)
-    if config.tags is None or not bioes:
+    """The config with tags in the scheme of the model's: as written if they are BIOES.
+
+    IOB1 is known by a type that is never parted from the one before: there is I-X and no B-X.
+    """
+    if config.tags is None:
         return config
-    files = replace(config.tags.files, learn_as="as_written")
+    parted = {label[2:] for label in model.labels if label.startswith("B-")}
+    if any(label.startswith(("S-", "E-")) for label in model.labels):
+        files = replace(config.tags.files, learn_as="as_written")
+    elif any(label.startswith("I-") and label[2:] not in parted for label in model.labels):
+        files = replace(config.tags.files, learn_as="IOB1")
+    else:
+        return config
     return replace(config, tags=replace(config.tags, files=files))
 
 

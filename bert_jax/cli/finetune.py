@@ -19,6 +19,7 @@ import jax
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.compilations import Compilations
 from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.distributed_argument import add_distributed_argument
 from bert_jax.cli.finetune_messages import conclude
 from bert_jax.cli.finetune_run import open_run
 from bert_jax.cli.finetune_start import identity
@@ -40,12 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the work directory of `pretrain`, `import` or `finetune` to start from "
         "(--config.init_from)",
     )
-    parser.add_argument(
-        "--distributed",
-        action="store_true",
-        help="join the other hosts of a Cloud TPU pod (Slurm, Open MPI and launch/local.sh are "
-        "recognised without it)",
-    )
+    add_distributed_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.distillation import IDENTITY as TEACHERS
 from bert_jax.cli.distillation import open_teacher, steps_of, teachers_identity
+from bert_jax.cli.distributed_argument import add_distributed_argument
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
 from bert_jax.cli.pretrain_provenance import (
     check_work_dir,
@@ -55,12 +56,7 @@ PROFILE_NAME = "profile"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pretrain`."""
     add_config_argument(parser)
-    parser.add_argument(
-        "--distributed",
-        action="store_true",
-        help="join the other hosts of a Cloud TPU pod (Slurm, Open MPI and launch/local.sh are "
-        "recognised without it)",
-    )
+    add_distributed_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:

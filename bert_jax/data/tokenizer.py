@@ -101,7 +101,8 @@ class Tokenizer:
         return self.encode_batch(words)
 
     def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """The words and punctuation marks that a text is split into before they become pieces.
+        """The words and punctuation marks that a text is split into before they become pieces;
+        of SentencePiece what stands between white space.
 
         For each text int32 [words, 2]: the characters of the text as it was given. What spells out
         a special token is text; characters that `encode_with_offsets` drops belong to no word.

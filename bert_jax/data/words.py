@@ -6,6 +6,10 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
 from bert_jax.data.tokenizer import Tokenizer
 
 
@@ -18,15 +22,36 @@ class Word(NamedTuple):
 
 
 def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
-    """The words of each text, in order, with the accents that stand behind their last letter."""
+    """The words of each text, in order, with the accents that stand behind their last letter.
+
+    Punctuation marks are words by themselves, of SentencePiece too, whose own words have them at
+    their ends: texts that are tagged word by word have them apart.
+    """
+    if tokenizer.kind == "sentencepiece":
+        tokens = tokenizer.encode_with_offsets(texts, specials_as_text=True)
+        located = [
+            _split_at_punctuation(text, each.offsets)
+            for text, each in zip(texts, tokens, strict=True)
+        ]
+    else:
+        located = tokenizer.word_offsets(texts)
     return [
         [
             Word(text[start:end], start, end)
             for start, last in offsets.tolist()
             for end in (behind_marks(text, last),)
         ]
-        for text, offsets in zip(texts, tokenizer.word_offsets(texts), strict=True)
+        for text, offsets in zip(texts, located, strict=True)
     ]
+
+
+def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+    """[words, 2] as BERT's tokenizer has them, those in which one of the tokens stands."""
+    split = BertPreTokenizer().pre_tokenize_str(text)
+    found = np.array([span for _, span in split], np.int32).reshape(-1, 2)
+    starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
+    overlapping = (starts < found[:, 1:]) & (found[:, :1] < ends)
+    return found[overlapping.any(axis=1)]
 
 
 def find_words(tokenizer: Tokenizer, text: str, wanted: str) -> list[tuple[int, int]]:

@@ -21,7 +21,9 @@ def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig
     """
     if config.glue is not None:
         if is_tfds(path) or Path(path).is_dir():
-            return replace(config, glue=replace(config.glue, directory=path, validation=""))
+            kept = config.glue.tfds_data_dir if is_tfds(path) else ""
+            glue = replace(config.glue, directory=path, validation="", tfds_data_dir=kept)
+            return replace(config, glue=glue)
         if split == "test":
             raise ValueError(
                 f"{path} is no directory: the test sets of {config.glue.task} are taken from one "

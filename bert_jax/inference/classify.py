@@ -86,7 +86,7 @@ class Classify(Predictor):
         if pairs:
             given, learned = "a single text", "pairs: (first, second)"
         reason = f"{given}, but the model learned {learned}"
-        others = (i for i, text in enumerate(texts) if isinstance(text, tuple) is not pairs)
+        others = (i for i, text in enumerate(texts) if isinstance(text, str if pairs else tuple))
         refuse(dict.fromkeys(others, reason), len(texts))
 
     def _result(self, values: Sequence[float], truncated: bool) -> Classification:

@@ -61,7 +61,8 @@ class Embedding:
           occurrence: which, where it stands there more than once, from 0.
 
         Raises:
-          ValueError: it does not stand in the text so often, or where the text was cut off.
+          ValueError: it does not stand in the text so often, or where the text was cut off, or
+            it is a part of a special token that the text spells out, as "mask" of "[MASK]".
         """
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):
@@ -79,9 +80,16 @@ class Embedding:
                 f"was cut at character {self.offsets.max()}"
             )
         begins, ends = self.offsets.T
-        return self.hidden_states[:, (begins >= start) & (begins < ends) & (ends <= end)].mean(
-            axis=1
-        )
+        # A SentencePiece may reach beyond the word, to the mark beside it.
+        pieces = np.flatnonzero((begins < end) & (start < ends) & (begins < ends))
+        for piece in pieces:
+            special = self.tokens[piece] in self.tokenizer.specials.tokens
+            if special and not start <= begins[piece] < ends[piece] <= end:
+                raise ValueError(
+                    f"{word!r} at character {start} is a part of {self.tokens[piece]!r}, which the "
+                    "model reads as one token: ask for that"
+                )
+        return self.hidden_states[:, pieces].mean(axis=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -100,13 +100,18 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> C
     Raises:
       UnusableText: not a string or a pair of them, or no Unicode text.
     """
+    no_texts = {
+        index: f"of type {type(text).__name__}, expected a string or a tuple (first, second)"
+        for index, text in enumerate(texts)
+        if not isinstance(text, (str, tuple))
+    }
     no_pairs = {
         index: f"a tuple of {len(text)}, expected (first, second)"
         for index, text in enumerate(texts)
         if isinstance(text, tuple) and len(text) != 2
     }
     no_strings = _no_strings([text if isinstance(text, tuple) else (text,) for text in texts])
-    refuse(no_pairs | no_strings, len(texts))
+    refuse(no_pairs | no_strings | no_texts, len(texts))
     pairs = [text if isinstance(text, tuple) else (text, None) for text in texts]
     flat = [part for pair in pairs for part in pair if part is not None]
     encoded = iter(tokenizer.encode_batch(flat))

@@ -75,7 +75,11 @@ def test_what_unnamed_labels_are_taken_for_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "learn_as"),
-    [(("O", "B-LOC", "E-LOC", "S-LOC"), "as_written"), (("O", "B-LOC", "I-LOC"), "IOB2")],
+    [
+        (("O", "B-LOC", "E-LOC", "S-LOC"), "as_written"),
+        (("O", "B-LOC", "I-LOC"), "IOB2"),
+        (("O", "B-LOC", "I-LOC", "I-PER"), "IOB1"),
+    ],
 )
 def test_tags_are_read_in_the_scheme_of_the_model(labels, learn_as) -> None:
     tags = TagsConfig(TagFiles(validation="dev.txt"))

@@ -56,3 +56,14 @@ def test_words_are_found_as_the_tokenizer_reads_them(trained):
     assert find_words(ours, text, "York's") == [(21, 27)]
     assert find_words(ours, text, "pyth") == []
     assert find_words(ours, text, "") == [] == find_words(ours, "", "python")
+
+
+def test_words_of_sentencepiece_are_berts(shared_data: Path):
+    """Its pieces know white space alone; what tags are learned from has marks by themselves."""
+    albert = Tokenizer.load(shared_data / "vocab/albert-30k/spiece.model")
+    text = "Matt's  (really) in Canada. [MASK]"
+    (words,) = split_words(albert, [text])
+    found = [word.text for word in words]
+    assert found == [*("Matt", "'", "s", "(", "really", ")", "in", "Canada", ".", "[", "MASK", "]")]
+    assert find_words(albert, "I love my pet Python.", "python") == [(14, 20)]
+    assert split_words(albert, ["", " \t"]) == [[], []]

@@ -163,6 +163,18 @@ def test_predictions_are_not_written_over_the_tasks_files(whole, toy, bert_jax_h
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
+def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_path):
+    labels = tmp_path / "mine.tsv"
+    shutil.copy(toy.root / "reviews/dev.tsv", labels)
+    work_dir = tmp_path / "run"
+    shutil.copytree(whole, work_dir)
+    for output in (labels, work_dir / "scores.json", work_dir / "model.json", tmp_path):
+        before = None if output.is_dir() else output.read_bytes()
+        refused = bert_jax_here("evaluate", work_dir, "--data", labels, "--output", output)
+        assert refused.code == 2 and "holds no scores of `evaluate`" in refused.errors
+        assert before is None or output.read_bytes() == before
+
+
 def test_a_directory_without_test_files_is_said(whole, toy, bert_jax_here, tmp_path):
     data = tmp_path / "reviews"
     shutil.copytree(toy.root / "reviews", data)
@@ -271,6 +283,7 @@ def test_a_model_from_elsewhere_that_has_learned_another_task_is_refused(
     for directory, config, message in (
         (elsewhere("good", "bad"), "glue", "tells the labels 'good', 'bad', the config 'negative'"),
         (elsewhere("LABEL_0", "LABEL_1"), "spans", "is for classification (single_label), the"),
+        (elsewhere("bad", "good"), "tags", "the config's section 'tags' for tagging"),
     ):
         words = ("evaluate", directory, "--config", toy.root / f"{config}.py")
         refused = bert_jax_here(*words)

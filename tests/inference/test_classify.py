@@ -152,6 +152,8 @@ def test_what_cannot_be_classified(both):
         classify(("a", "b", "c"))
     with pytest.raises(UnusableText, match="^text 1 of 2: of type dict, expected a string"):
         classify(["a", {"text": "b"}])
+    with pytest.raises(UnusableText, match=r"^of type list, expected .* a tuple \(first, second\)"):
+        classify([["a", "b"]])
     for wrong in (None, 5, {"text": "good"}, iter(["good"])):
         with pytest.raises(ValueError, match=r"a string, a pair \(first, second\) or a list of th"):
             classify(wrong)

@@ -120,6 +120,13 @@ def test_words_that_are_not_there(embed):
         long.word("a", 38)
 
 
+def test_a_special_token_is_one_word(embed):
+    found = embed("I love my [MASK]")
+    np.testing.assert_array_equal(found.word("[mask]"), found.hidden_states[:, -2])
+    with pytest.raises(ValueError, match=r"'mask' at character 11 is a part of '\[MASK\]'"):
+        found.word("mask")
+
+
 def test_pieces_know_their_characters(embed):
     text = "caf\u00e9, Cafe\u0301 x"
     found = embed(text)

@@ -122,11 +122,16 @@ def glue_files(task_name: str, where: str, tfds_data_dir: str = "") -> GlueFiles
     called "validation", MNLI's "validation_matched" and "validation_mismatched"; test sets as the
     submissions of their predictions, "CoLA", "MNLI-m", "MNLI-mm". MNLI's "AX" is in a directory
     with diagnostic.tsv in it, and is all there is in "tfds:glue/ax". ValueError: unknown or
-    another task's TFDS config.
+    another task's TFDS config; tfds_data_dir with a directory.
     """
     task = glue_task(task_name)
     if is_tfds(where):
         return _tfds_files(task, where, tfds_data_dir)
+    if tfds_data_dir:
+        raise ValueError(
+            f"tfds_data_dir={tfds_data_dir!r} is for 'tfds:glue/...', and the files of {task_name} "
+            f"are in {where!r}: leave it out"
+        )
     return _directory_files(task, where)
 
 

@@ -33,6 +33,8 @@ class TableFormat:
             raise ValueError(f"short_rows is {self.short_rows!r}; expected 'error' or 'skip'")
         if self.kind in ("jsonl", "parquet") and not self.header:
             raise ValueError("header is False; JSON Lines and Parquet always have names")
+        if self.kind in ("jsonl", "parquet") and self.short_rows == "skip":
+            raise ValueError("short_rows is 'skip'; rows of JSON Lines and Parquet are never short")
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             raise ValueError(f"delimiter is {self.delimiter!r}; expected one character, as ';'")
         if self.kind != "csv" and self.delimiter != ",":

@@ -1,4 +1,4 @@
-"""How tags mark entities: IOB1, IOB2 and BIOES told apart, and all made IOB2.
+"""How tags mark entities: IOB1, IOB2 and BIOES told apart, and all made IOB2, or IOB1.
 
 IOB1 (Ramshaw and Marcus 1995): entities of I-, B- only where one directly follows another of its
 type. IOB2 (Tjong Kim Sang and Veenstra 1999): every entity begins with B-. BIOES: entities of
@@ -91,6 +91,17 @@ def to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
                 converted.append(tag)
         before = tag
     return converted
+
+
+def to_iob1(tags: Sequence[str], scheme: Scheme) -> list[str]:
+    """The tags of a sentence in IOB1, whatever scheme they follow; plain tags stay."""
+    if scheme in ("IOB1", "plain"):
+        return list(tags)
+    begun = to_iob2(tags, scheme)
+    return [
+        f"I-{tag[2:]}" if tag.startswith("B-") and before[2:] != tag[2:] else tag
+        for before, tag in zip(["O", *begun], begun, strict=False)
+    ]
 
 
 @cache

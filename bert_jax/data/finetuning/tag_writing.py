@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.tag_lines import CONLLU_COLUMNS, cells_of
-from bert_jax.data.finetuning.tag_schemes import Scheme, recognise_scheme, to_iob2
+from bert_jax.data.finetuning.tag_schemes import Scheme, recognise_scheme, to_iob1, to_iob2
 from bert_jax.data.finetuning.tags import TagFiles, TagSentences
 
 
@@ -19,8 +19,8 @@ def write_tags(
     Of column files the lines of words, the tag behind each, with what stands between its columns,
     tabs or spaces, and a blank line a sentence: CoNLL's scorer, conlleval, takes the last two
     columns for the right tag and the predicted one. Where `tag` is not the last column, or marks
-    entities in another scheme than the IOB2 of the predictions, the right one is said again before
-    it, in IOB2. Of CoNLL-U all lines, the tag in its column, as the scorer of Universal
+    entities in another scheme than the predictions, the right one is said again before it, in
+    theirs. Of CoNLL-U all lines, the tag in its column, as the scorer of Universal
     Dependencies takes them.
     """
     lines, written = sentences.lines.copy(), []
@@ -51,10 +51,11 @@ def _right_tags(
     if column >= min(widths) or (not files.tag and column == int(files.word or 0)):
         return None
     tags = [[cells[column] for cells in sentence] for sentence in rows]
-    scheme = _scheme_of(tags) if files.learn_as == "IOB2" else "plain"
-    if column == max(widths) - 1 and scheme in ("IOB2", "plain"):
+    scheme = _scheme_of(tags) if files.learn_as != "as_written" else "plain"
+    if column == max(widths) - 1 and scheme in (files.learn_as, "plain"):
         return None
-    return [to_iob2(each, scheme) for each in tags]
+    converted = to_iob1 if files.learn_as == "IOB1" else to_iob2
+    return [converted(each, scheme) for each in tags]
 
 
 def _scheme_of(tags: Sequence[Sequence[str]]) -> Scheme:

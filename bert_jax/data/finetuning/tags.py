@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from bert_jax.data.finetuning.file_lines import WordPlaces, file_lines, find_file
 from bert_jax.data.finetuning.labels import check_label_set
@@ -18,9 +18,11 @@ from bert_jax.data.finetuning.tag_lines import (
     column_events,
     conllu_events,
 )
-from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob2
+from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob1, to_iob2
 
 logger = logging.getLogger(__name__)
+
+LearnAs = Literal["IOB2", "IOB1", "as_written"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class TagFiles:
     CoNLL-U; columns go by number, "0" the first, in CoNLL-U by name. word: the word's column; ""
     for the first, FORM of CoNLL-U. comment: what lines begin with that are passed over, "" for
     none: in most column files "#" is a word. learn_as: "IOB2" recognises the scheme of entity tags,
-    refuses mixed ones and makes them IOB2; "as_written" takes them as they are. labels: () to
-    collect them from train.
+    refuses mixed ones and makes them IOB2, "IOB1" makes them that; "as_written" takes them as they
+    are. labels: () to collect them from train.
     """
 
     train: str = ""
@@ -43,7 +45,7 @@ class TagFiles:
     tag: str = ""
     word: str = ""
     comment: str = ""
-    learn_as: Literal["IOB2", "as_written"] = "IOB2"
+    learn_as: LearnAs = "IOB2"
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -51,8 +53,9 @@ class TagFiles:
         check_label_set(self.labels)
         if self.kind not in ("columns", "conllu"):
             raise ValueError(f"kind is {self.kind!r}; expected 'columns' or 'conllu'")
-        if self.learn_as not in ("IOB2", "as_written"):
-            raise ValueError(f"learn_as is {self.learn_as!r}; expected 'IOB2' or 'as_written'")
+        if self.learn_as not in get_args(LearnAs):
+            expected = "'IOB2', 'IOB1' or 'as_written'"
+            raise ValueError(f"learn_as is {self.learn_as!r}; expected {expected}")
         if self.kind == "conllu" and self.tag and self.tag not in CONLLU_COLUMNS[2:]:
             raise ValueError(
                 f"tag is {self.tag!r}; expected one of {', '.join(CONLLU_COLUMNS[2:])}"
@@ -75,7 +78,7 @@ class TagSentences:
     words and places ("file:line") are [sentences][words], and so are tags, None where they were not
     read. documents: the document of every sentence, ascending; None if the file does not say where
     documents begin. lines: of the whole file, without their ends. written: the tags as the file
-    has them, where `tags` are those in another scheme.
+    has them, where `tags` are those in another scheme, `scheme`.
     """
 
     words: list[list[str]] = field(default_factory=list)
@@ -84,6 +87,7 @@ class TagSentences:
     documents: list[int] | None = None
     lines: list[str] = field(default_factory=list)
     written: list[list[str]] | None = None
+    scheme: LearnAs = "as_written"
 
     def __len__(self) -> int:
         return len(self.words)
@@ -93,7 +97,7 @@ class TagSentences:
         assert self.tags is not None
         tag = self.tags[sentence][word]
         written = self.written[sentence][word] if self.written is not None else tag
-        return repr(tag) if written == tag else f"{written!r} ({tag!r} in IOB2)"
+        return repr(tag) if written == tag else f"{written!r} ({tag!r} in {self.scheme})"
 
 
 def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
@@ -132,11 +136,12 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
         raise ValueError(f"{path} holds no sentence; expected at least one")
     sentences.documents = documents if document else None
     if sentences.tags is not None:
-        if files.learn_as == "IOB2":
+        if files.learn_as != "as_written":
             scheme = recognise_scheme(sentences.tags, sentences.places)
-            if scheme in ("IOB1", "BIOES"):
-                sentences.written = sentences.tags
-                sentences.tags = [to_iob2(tags, scheme) for tags in sentences.tags]
+            if scheme not in (files.learn_as, "plain"):
+                converted = to_iob2 if files.learn_as == "IOB2" else to_iob1
+                sentences.written, sentences.scheme = sentences.tags, files.learn_as
+                sentences.tags = [converted(tags, scheme) for tags in sentences.tags]
         if files.labels:
             check_tags(sentences, files.labels)
     return sentences
@@ -236,7 +241,14 @@ def _sentences(events: Iterator[Word | End]) -> Iterator[list[Word] | None]:
 
 def _tag(word: Word, files: TagFiles) -> str:
     if files.kind == "conllu":
-        return word.cells[CONLLU_COLUMNS.index(files.tag or "UPOS")]
+        name = files.tag or "UPOS"
+        tag = word.cells[CONLLU_COLUMNS.index(name)]
+        if not tag:
+            raise ValueError(
+                f"{word.place}: {word.line[:80]!r} has nothing in its column {name}; expected a "
+                'tag, or "_" for none'
+            )
+        return tag
     column = int(files.tag) if files.tag else max(1, len(word.cells) - 1)
     if column == int(files.word or 0):
         raise ValueError(f"{word.place}: the last column is that of the words; name the tag's")

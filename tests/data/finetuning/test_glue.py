@@ -252,6 +252,11 @@ def test_bad_submissions_are_refused(tmp_path: Path, task, file, predictions, me
         write_glue_submission(glue_task(task), predictions, ids, tmp_path / file)
 
 
+def test_where_tfds_keeps_its_data_is_no_matter_of_directories() -> None:
+    with pytest.raises(ValueError, match="tfds_data_dir='/tfds' is for 'tfds:glue/...'"):
+        glue_files("MRPC", "data/MRPC", "/tfds")
+
+
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="no GLUE task is called 'cola'; expected one of CoLA"):
         glue_files("cola", "anywhere")

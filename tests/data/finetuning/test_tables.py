@@ -223,6 +223,7 @@ def test_what_cannot_be_is_said() -> None:
         ({"kind": "csv", "delimiter": ""}, "delimiter is ''; expected one character"),
         ({"kind": "csv", "delimiter": "\n"}, r"delimiter is '\\n'; expected one character"),
         ({"delimiter": ";"}, "delimiter is ';'; it is for kind='csv' alone"),
+        ({"kind": "jsonl", "short_rows": "skip"}, "JSON Lines and Parquet are never short"),
         ({"short_rows": "pad"}, "expected 'error' or 'skip'"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob2
+from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob1, to_iob2
 
 Entities = list[tuple[int, int, str]]  # [first, last] words and type
 
@@ -38,7 +38,7 @@ def written(size: int, entities: Entities, scheme: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
-def test_every_scheme_is_recognised_and_becomes_iob2(scheme: str) -> None:
+def test_every_scheme_is_recognised_and_becomes_iob2_or_iob1(scheme: str) -> None:
     rng = random.Random(0)
     for _ in range(300):
         sentences = [random_sentence(rng) for _ in range(4)] + [(4, [(0, 1, "PER"), (2, 2, "LOC")])]
@@ -46,6 +46,7 @@ def test_every_scheme_is_recognised_and_becomes_iob2(scheme: str) -> None:
         assert recognise_scheme(tags) == scheme
         for sentence, line in zip(sentences, tags, strict=True):
             assert to_iob2(line, scheme) == written(*sentence, "IOB2")  # type: ignore[arg-type]
+            assert to_iob1(line, scheme) == written(*sentence, "IOB1")  # type: ignore[arg-type]
 
 
 def test_tags_without_prefixes_are_plain() -> None:

@@ -50,12 +50,21 @@ def test_column_files(tmp_path: Path, separator: str, end: str) -> None:
     assert sentences.documents == [1, 1, 2]
     assert sentences.places[1] == [f"{tmp_path}/train.txt:7", f"{tmp_path}/train.txt:8"]
     assert collect_labels(sentences) == ("O", "B-LOC", "B-PER", "I-PER")
+    iob1 = tags_of_text(tmp_path, text, learn_as="IOB1")
+    assert iob1.tags == [["O", "I-LOC", "B-LOC"], ["I-PER", "I-PER"], ["I-LOC"]]
     as_written = tags_of_text(tmp_path, text, learn_as="as_written")
     assert as_written.tags == [["O", "I-LOC", "B-LOC"], ["I-PER", "I-PER"], ["I-LOC"]]
     chunks = tags_of_text(tmp_path, text, tag="2")
     assert chunks.tags is not None and chunks.tags[0] == ["B-NP", "I-NP", "B-NP"]
     speech = tags_of_text(tmp_path, text, tag="1")
     assert collect_labels(speech) == ("NN", "NNP")
+
+
+def test_an_empty_cell_of_conllu_is_no_tag(tmp_path: Path) -> None:
+    row = "{0}\t{1}\t_\t{2}" + "\t_" * 6 + "\n"
+    text = row.format(1, "she", "PRON") + row.format(2, "runs", "") + "\n"
+    with pytest.raises(ValueError, match=r"train.txt:2: .* has nothing in its column UPOS"):
+        tags_of_text(tmp_path, text, kind="conllu")
 
 
 @pytest.mark.parametrize(
@@ -287,7 +296,7 @@ def test_a_tag_is_told_as_it_stands_in_the_file(
     "options, message",
     [
         ({"kind": "tsv"}, "expected 'columns' or 'conllu'"),
-        ({"learn_as": "BIOES"}, "expected 'IOB2' or 'as_written'"),
+        ({"learn_as": "BIOES"}, "expected 'IOB2', 'IOB1' or 'as_written'"),
         ({"tag": "UPOS"}, "expected the number of a column"),
         ({"tag": "3", "kind": "conllu"}, "expected one of LEMMA, UPOS"),
         ({"labels": ("O",)}, "at least two"),
