@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.cli.predict_lines import speak_utf8
 from bert_jax.inference.fill_mask import FillMask
 
 
@@ -27,8 +28,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the most probable words for every mask of every sentence."""
     fill = FillMask(args.work_dir)
     filled = fill(args.sentence, top_k=args.top)
+    speak_utf8()
     for sentence, text in zip(args.sentence, filled, strict=True):
         print(f"\n{sentence}")
+        if text.truncated:
+            print("  (its end was left out: it is longer than the model can read)")
         for number, guesses in enumerate(text.masks, start=1):
             prefix = f"  {fill.mask} {number}: " if len(text.masks) > 1 else "  "
             print(prefix + "   ".join(f"{each.token} {each.probability:.1%}" for each in guesses))

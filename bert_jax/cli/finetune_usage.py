@@ -22,7 +22,8 @@ def describe_model(
     best_step: int | None,
 ) -> None:
     """Writes the run's `model.json`; best_step None before its end."""
-    origin = {"command": "bert-jax finetune", "source": config.init_from}
+    named = "sizes and tokenizer of" if config.from_scratch else "source"
+    origin = {"command": "bert-jax finetune", named: config.init_from}
     directory, usage = Path(config.work_dir), usage_of(config, data)
     write_model(
         model,

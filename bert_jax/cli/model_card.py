@@ -66,8 +66,9 @@ def model_card(
         labels = ", ".join(config.labels).replace("|", "\\|").replace("\n", " ")
         lines.append(f"| labels | {labels} |")
     lines += ["", "## Origin", ""]
-    if "source" in origin and "revision" not in origin:
-        origin = {**origin, "source": Path(origin["source"]).name}
+    for name in {"source", "sizes and tokenizer of"} & origin.keys():
+        if "revision" not in origin:
+            origin = {**origin, name: Path(origin[name]).name}
     lines += [f"- {name}: {value}" for name, value in origin.items()]
     lines += _training(work_dir, step)
     return "\n".join(lines) + "\n"
@@ -81,7 +82,9 @@ def _training(work_dir: Path, step: int) -> list[str]:
     run = json.loads(resolved.read_text(encoding="utf-8"))
     lines = ["", "## Training", "", f"- steps: {step:,}", f"- seed: {run['seed']}"]
     if run["init_from"]:
-        lines.append(f"- started from: {Path(run['init_from']).name}")
+        scratch = run.get("from_scratch", False)
+        drawn = "random parameters, with the sizes and the tokenizer of " if scratch else ""
+        lines.append(f"- started from: {drawn}{Path(run['init_from']).name}")
     optimizer = run["optimizer"]
     lines.append(
         f"- optimizer: {optimizer['name']}, peak learning rate {optimizer['peak_learning_rate']}"

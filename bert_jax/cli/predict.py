@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="FILE.partial until all is written (default: standard output)",
+        help="FILE.partial until all is written; - for standard output (default: that)",
     )
     parser.add_argument(
         "--batch-size", type=int, default=32, metavar="N", help="sequences at once (default: 32)"

@@ -111,11 +111,16 @@ def _find(path: str) -> Path:
     return given
 
 
-def _check_name(path: str) -> None:
+def suffix_of(path: str) -> str:
+    """What a file's name ends in, in small letters; of a packed one what it would unpacked."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
-    suffix = suffixes[-1] if suffixes else ""
+    return suffixes[-1] if suffixes else ""
+
+
+def _check_name(path: str) -> None:
+    suffix = suffix_of(path)
     kinds = {"a table": _TABLES, "a file with a word and its tag a line": _TAGGED}
     for kind, ends in kinds.items():
         if suffix in ends:

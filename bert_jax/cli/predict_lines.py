@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from bert_jax.cli.predict_input import OF_THE_TASK, Format, Input
+from bert_jax.cli.predict_input import OF_THE_TASK, Format, Input, suffix_of
 from bert_jax.data.finetuning.file_lines import decoded
 
 # Names of the fields of which an object must have one set.
@@ -69,7 +69,7 @@ def read_input(
         them.
     """
     name, lines = source.name, source.lines
-    named = ".jsonl" in Path(name).suffixes[-2:]  # the last may be that of a packed file
+    named = suffix_of(name) == ".jsonl"
     objects = form == "jsonl" or (form == "auto" and named)
     begun: list[bytes] = []
     if form == "auto" and not named:
@@ -100,6 +100,14 @@ def read_input(
         yield line
 
 
+def speak_utf8() -> None:
+    """Has standard output take any text: JSON is UTF-8, whatever the locale says."""
+    # What a file's name holds that is no Unicode text may stand in an error: \udcff is JSON's way
+    # to write it as well.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
 @contextmanager
 def output_to(path: str | None, source: Input) -> Iterator[TextIO]:
     """Yields what to write to: standard output, or a file that appears when all is written.
@@ -107,11 +115,8 @@ def output_to(path: str | None, source: Input) -> Iterator[TextIO]:
     Until then it is beside it as PATH.partial, and stays there if something fails. ValueError if
     that would write over what is read.
     """
-    if path is None:
-        # JSON is UTF-8, whatever the locale says. What a file's name holds that is no Unicode text
-        # may stand in an error: \udcff is JSON's way to write it as well.
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if path in (None, "-"):
+        speak_utf8()
         yield sys.stdout
         return
     target = Path(path)

@@ -25,7 +25,8 @@ from typing import get_args
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.compilations import Compilations
 from bert_jax.cli.config import add_config_argument, load_config
-from bert_jax.cli.sweep_run import Keep, open_sweep
+from bert_jax.cli.sweep_directory import Keep, kept_before
+from bert_jax.cli.sweep_run import open_sweep
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.sweep import Grid
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep",
         choices=get_args(Keep),
         help="whose checkpoints stay: those of every run, of the best so far, or none "
-        "(default: best)",
+        "(default: as this sweep was told before, else best)",
     )
     parser.add_argument(
         "--report-only",
@@ -105,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
     config, output = _load(args), Path(args.output)
     grid = _grid(args, config.seed)
     keep_programs()
-    sweep = open_sweep(config, output, grid, args.keep or "best", _command(args, grid))
+    keep = args.keep or kept_before(output) or "best"
+    sweep = open_sweep(config, output, grid, keep, _command(args, grid, keep))
     # Left last: the save under way is finished before a signal may kill again.
     with Compilations() as compiled, StopRequest() as stop, only_writer(output):
         finished = sweep.run(stop)
@@ -146,7 +148,7 @@ def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
     return replace(grid, first_seed=first_seed)
 
 
-def _command(args: argparse.Namespace, grid: Grid) -> str:
+def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
     """What makes the results again, defaults spelt out."""
     words = ["bert-jax", "sweep", "--config", args.config]
     words += ["--init", args.init] if args.init else []
@@ -154,6 +156,7 @@ def _command(args: argparse.Namespace, grid: Grid) -> str:
     words += ["--batch-sizes", *map(str, grid.batch_sizes)]
     words += ["--learning-rates", *map(str, grid.learning_rates)]
     words += ["--epochs", *map(str, grid.num_epochs), "--seeds", str(grid.num_seeds)]
+    words += ["--keep", keep]
     return shlex.join(words)
 
 

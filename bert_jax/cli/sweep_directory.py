@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bert_jax.cli.finetune_outcome import read_outcome
 from bert_jax.cli.finetune_run import FinetuneRun
@@ -26,6 +26,8 @@ from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 IDENTITY_NAME = "sweep.json"
 RUNS_NAME = "runs"
 DIVERGED_NAME = "diverged.json"
+Keep = Literal["all", "best", "none"]
+_KEEP = "keep"
 
 # What the runs of a sweep differ in, and what changes no score.
 _FREE = (
@@ -79,21 +81,29 @@ def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
     return binding
 
 
-def claim(output: Path, current: Mapping[str, Any]) -> None:
-    """Makes `output` the directory of this sweep.
+def kept_before(output: Path) -> Keep | None:
+    """Whose parameters the sweep in `output` was last told to keep; None if there is none."""
+    file = output / IDENTITY_NAME
+    return _stored(file).get(_KEEP) if file.is_file() else None
+
+
+def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
+    """Makes `output` the directory of this sweep, which keeps the parameters of `keep`.
 
     Raises:
       ValueError: it is another sweep's; says where they differ.
     """
     file, current = output / IDENTITY_NAME, json.loads(json.dumps(current))
+    content = json.dumps({**current, _KEEP: keep}, indent=2) + "\n"
     if not file.is_file():
-        write_file(file, json.dumps(current, indent=2) + "\n")
+        write_file(file, content)
         return
+    stored = _stored(file)
+    before = stored.pop(_KEEP, None)
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
         stored["config"] = _with_new_keys(stored["config"], file)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: damaged: {error}; use another --output") from error
+        raise _damaged(file, error) from error
     lines = differences(stored, current)
     if lines:
         raise ValueError(
@@ -101,6 +111,20 @@ def claim(output: Path, current: Mapping[str, Any]) -> None:
             "Give the command it was begun with, or another --output; batch sizes, learning rates, "
             "epochs and seeds may change"
         )
+    if before != keep:
+        write_file(file, content)
+
+
+def _stored(file: Path) -> dict[str, Any]:
+    try:
+        stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return dict(stored)
+    except (ValueError, TypeError) as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> ValueError:
+    return ValueError(f"{file}: damaged: {error}; use another --output")
 
 
 def ended(directory: Path) -> Ended | None:

@@ -8,13 +8,13 @@ import time
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.provenance import hardware, versions
 from bert_jax.cli.sweep_directory import (
     RUNS_NAME,
+    Keep,
     claim,
     ended,
     has_model,
@@ -41,7 +41,6 @@ from bert_jax.training.optimizer import make_schedule
 from bert_jax.training.progress import format_duration, format_metric
 from bert_jax.training.sharding import make_mesh, parameter_shardings
 
-Keep = Literal["all", "best", "none"]
 OUTPUT_NAME = "output.txt"
 
 
@@ -67,7 +66,7 @@ class Sweep:
 
     def run(self, stop: StopRequest) -> bool:
         """Trains what has not ended yet; False when told to stop before the end."""
-        claim(self.output, identity(self.base))
+        claim(self.output, identity(self.base), self.keep)
         self._collect()
         if self._runs:
             print(f"{len(self._runs)} of {len(self.grid.runs)} runs ended before", flush=True)

@@ -288,7 +288,9 @@ def what_it_is(work_dir: Path) -> str:
         )
     models = sorted(work_dir.glob(f"runs/*/{MODEL_NAME}"))
     if models and (work_dir / "sweep.json").is_file():
-        return f" (it is that of a sweep; a model is in {models[0].parent})"
+        where = f"a model is in {models[0].parent}"
+        where = where if len(models) == 1 else f"{len(models)} models are in {work_dir / 'runs'}"
+        return f" (it is that of a sweep; {where})"
     if (work_dir / LOG_NAME).is_file():
         return " (it has a run's log: `bert-jax sweep` keeps no parameters but its best run's)"
     if [*work_dir.glob("*.safetensors"), *work_dir.glob("pytorch_model*.bin")]:

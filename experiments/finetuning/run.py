@@ -3,10 +3,13 @@ r"""What pretraining is worth on seven tasks, beside no pretraining and beside n
     python experiments/finetuning/run.py MODEL --data DATA --work runs/finetuning --output results
 
 MODEL is the work directory of `bert-jax pretrain` or `import`. DATA holds glue/, squad/,
-squad_shifts/ and ner_wnut17/. Each task is a `bert-jax sweep` from MODEL and one from random
-parameters of the same sizes, over the same rates and seeds, and baselines. Killed at any moment,
-the same command goes on where it was. Writes results.json and a picture a task into --output,
-which is the folder of this file or, with --fast for a check in minutes, --work; prints the table.
+squad_shifts/ and ner_wnut17/. MRPC and WNUT-17 have test sets whose answers are public
+(glue/MRPC/msr_paraphrase_test.txt, ner_wnut17/emerging.test.annotated): the rate and epoch that the
+validation set chose are learned once more and judged on them. Each task is a `bert-jax sweep` from
+MODEL and one from random parameters of the same sizes, over the same rates and seeds, and
+baselines. Killed at any moment, the same command goes on where it was. Writes results.json and a
+picture a task into --output, which is the folder of this file or, with --fast for a check in
+minutes, --work; prints the table.
 Epochs, batch sizes and rates are each task's own (tasks.py) unless given. It may be measured in
 parts: tasks and sides that are not named keep what the results have of them, if it is of the same
 model, and a side only if the other one was learned in the same way:
@@ -39,6 +42,7 @@ from tasks import TASKS, Files, Task, files_of, test_files_of  # noqa: E402
 
 from bert_jax.cli.config import load_config  # noqa: E402
 from bert_jax.data.files import write_file  # noqa: E402
+from bert_jax.data.finetuning.file_lines import has_file  # noqa: E402
 from bert_jax.finetuning.config import FinetuneConfig  # noqa: E402
 
 OF_TASK = ("epochs", "batch_size", "learning_rates")
@@ -169,6 +173,9 @@ def main() -> None:
         args.output / "results.json", args.work / "results.lock", model, args.fast
     )
     results.tasks()  # another model's are refused before hours of work
+    for name in settings:
+        if (test := TASKS[name].test) and not has_file(args.data / test):
+            raise SystemExit(f"{args.data / test}: no such file; {name} is judged on it as well")
     for name, of_task in settings.items():
         task = TASKS[name]
         files = files_of(task, args.data, args.work / name / "data", fast=args.fast)

@@ -89,7 +89,8 @@ def made_of(output: Path, settings: dict) -> str:
     """A checksum of all that both sides have in common: recipe, examples, vocabulary, precision,
     rates and seeds; two sides of different ones are not to be compared."""
     identity = json.loads((output / IDENTITY_NAME).read_text(encoding="utf-8"))
-    del identity["parameters of init_from"]
+    for name in ("parameters of init_from", "keep"):
+        identity.pop(name, None)
     config = identity["config"]
     for name in ("init_from", "from_scratch"):
         del config[name]

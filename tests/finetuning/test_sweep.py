@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bert_jax.cli.sweep_directory import claim, kept_before
 from bert_jax.finetuning.sweep import (
     Combination,
     Grid,
@@ -208,3 +209,13 @@ def test_chance_is_that_of_the_metrics_own_set() -> None:
     sets = {"matched": matched, "mismatched": mismatched}
     two = dataclasses.replace(one, validation=sets)
     assert [two.chance(f"{name}_f1") for name in sets] == [0.1, 0.2]
+
+
+def test_what_is_kept_is_remembered(tmp_path: Path) -> None:
+    assert kept_before(tmp_path) is None
+    for keep in ("all", "best"):
+        claim(tmp_path, {"config": {"a": 0}}, keep)
+        assert kept_before(tmp_path) == keep
+    with pytest.raises(ValueError, match="holds another sweep"):
+        claim(tmp_path, {"config": {"a": 1}}, "none")
+    assert kept_before(tmp_path) == "best"

@@ -25,7 +25,9 @@ def sets_in_cells(
         ValueError: an array that is not JSON or holds more than strings and numbers, a label
             outside `expected`; names file, line and value.
     """
-    found = [_split(cell, place, separator) for cell, place in zip(cells, places, strict=True)]
+    found = [
+        _split(cell, place, separator, expected) for cell, place in zip(cells, places, strict=True)
+    ]
     flat = [(label, place) for each, place in zip(found, places, strict=True) for label in each]
     check_labels([label for label, _ in flat], [place for _, place in flat], expected)
     return [frozenset(each) for each in found]
@@ -71,11 +73,13 @@ def label_truths(
     return np.array(truths, np.float32)
 
 
-def _split(cell: str, place: str, separator: str) -> list[str]:
+def _split(cell: str, place: str, separator: str, expected: Sequence[str]) -> list[str]:
     text = cell.strip()
-    if text.startswith("["):
+    parts = [part.strip() for part in text.split(separator)] if text else []
+    # A label may begin with a bracket itself.
+    if text.startswith("[") and not set(parts) <= set(expected):
         return _array(text, place)
-    return [part.strip() for part in text.split(separator)] if text else []
+    return parts
 
 
 def _array(text: str, place: str) -> list[str]:

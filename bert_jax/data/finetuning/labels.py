@@ -42,7 +42,10 @@ def is_label(label: str, known: Collection[str]) -> bool:
 
 
 def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
-    """Refuses a set of labels with less than two or the same twice, or names that do not fit it."""
+    """Refuses a set of labels with less than two or the same twice, or names that do not fit it.
+
+    And labels with a tab or the end of a line, which would break the files of predictions.
+    """
     if len(labels) == 1:
         parts = tuple(part.strip(" []()'\"") for part in labels[0].split(","))
         hint = f'. Several are written "{parts}", quotes included' if len(parts) > 1 else ""
@@ -52,6 +55,11 @@ def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
     for what, values in (("labels", labels), ("label_names", names)):
         if isinstance(values, str) or len(set(values)) != len(values):
             raise ValueError(f"{what} is {values!r}; expected a tuple of different strings")
+        if broken := [value for value in values if set(value) & set("\t\r\n")]:
+            raise ValueError(
+                f"{what} has {broken[0]!r}; expected no tab and no end of a line in it, which "
+                "would break the lines of predictions"
+            )
     if names and len(names) != len(labels):
         raise ValueError(f"{len(names)} label_names for {len(labels)} labels; expected one each")
 

@@ -127,6 +127,12 @@ def test_what_is_written_stays_when_a_line_is_wrong(models, refused, tmp_path):
     assert len(partial) == 2  # the chunk of 2 lines, not that of 4
 
 
+def test_a_dash_is_standard_output(models, predicted, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert len(predicted(models["tagging"], "--output", "-", text="a\n")) == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_device_is_written_to_and_not_replaced(models, predicted):
     predicted(models["classification"], "--output", "/dev/null", text="a\n")
     assert not Path("/dev/null").is_file() and not Path("/dev/null.partial").exists()

@@ -286,3 +286,18 @@ def test_a_file_called_json_lines_is_that(models, refused, predicted, tmp_path):
     assert f"{source}:1: 'a' is not valid JSON" in refused(models["tagging"], "--input", source)
     source.write_bytes(lzma.compress(b' {"text": "a"}\n'))
     assert len(predicted(models["tagging"], "--input", source)) == 1
+
+
+def test_other_names_are_not_json_lines(models, refused, predicted, tmp_path):
+    text = tmp_path / "notes.jsonl.txt"
+    text.write_text("a\n")
+    assert len(predicted(models["tagging"], "--input", text)) == 1
+    capitals = tmp_path / "NOTES.JSONL"
+    capitals.write_text("a\n")
+    assert "is not valid JSON" in refused(models["tagging"], "--input", capitals)
+
+
+def test_a_cut_sentence_is_said_where_masks_are_filled(models, bert_jax_here):
+    words = ("fill-mask", "--work-dir", models["pretraining"], "--top", "1")
+    cut, whole = (bert_jax_here(*words, text).output for text in ("[MASK]" + " a" * 90, "[MASK] a"))
+    assert "its end was left out" in cut and "left out" not in whole

@@ -71,3 +71,19 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, named: dict, message:
 def test_labels_must_be_named() -> None:
     with pytest.raises(ValueError, match=r"labels is \(\); where several may hold"):
         SentenceFiles(train="f", label="")
+
+
+def test_a_label_may_begin_with_a_bracket(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text('t\tl\na\t[now]|spam\nb\t["spam"]\n')
+    files = SentenceFiles(
+        train=str(path), first="t", label="l", labels=("[now]", "spam"), separator="|"
+    )
+    found = read_sentences(files, "train", labelled=True)
+    assert found.label_sets == [frozenset({"[now]", "spam"}), frozenset({"spam"})]
+
+
+def test_a_label_that_would_break_lines_is_refused() -> None:
+    for broken in ("very\tgood", "bad\n"):
+        with pytest.raises(ValueError, match="expected no tab and no end of a line"):
+            SentenceFiles(train="f", label="l", labels=(broken, "fair"))
