@@ -32,6 +32,8 @@ class StopAt:
         self.asked += 1
         return self.asked >= self.question
 
+    heed = StopRequest.heed
+
 
 # Questions 6 and 7 are those of the evaluation after five steps.
 @pytest.mark.parametrize(
