@@ -28,6 +28,7 @@ from bert_jax.data.files import write_file
 from bert_jax.training import distributed
 from bert_jax.training.progress import format_metric
 
+# What a file of scores holds, by which it is known for one.
 _CONTENT = {"work_dir", "step", "data", "sets"}
 
 

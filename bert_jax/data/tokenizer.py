@@ -101,11 +101,11 @@ class Tokenizer:
         return self.encode_batch(words)
 
     def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """The words and punctuation marks that a text is split into before they become pieces;
-        of SentencePiece what stands between white space.
+        """The words that a text is split into before they become pieces, and punctuation marks.
 
         For each text int32 [words, 2]: the characters of the text as it was given. What spells out
         a special token is text; characters that `encode_with_offsets` drops belong to no word.
+        SentencePiece splits at white space alone: marks are not apart.
         """
         encodings = self._encode(self._backend.encode_batch, texts, True)
         located = self._offsets(encodings, texts, True)

@@ -11,8 +11,10 @@ from bert_jax.cli.config import load_config
 from bert_jax.cli.finetune_messages import describe
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.finetune_start import first_state
+from bert_jax.cli.finetune_usage import describe_model
 from bert_jax.data.finetuning.batches import FeatureBatches
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.inference.work_dir import Comparison, read_model
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.sharding import make_mesh
@@ -101,6 +103,17 @@ def test_from_scratch_takes_sizes_and_tokenizer_alone(begun, source):
     random = {name for name in found if not name.endswith((".bias", ".scale"))}
     assert not kept(found, theirs) & random
     assert all(found[name].shape == theirs[name].shape for name in found.keys() & theirs.keys())
+
+
+@pytest.mark.parametrize(
+    ("scratch", "named"), [(False, "source"), (True, "sizes and tokenizer of")]
+)
+def test_a_model_tells_what_it_has_of_another(opened, source, scratch, named):
+    run = opened("glue", f"from_scratch={scratch}")
+    run.work_dir.mkdir(parents=True, exist_ok=True)
+    compared = Comparison("accuracy", False)
+    describe_model(run.config, run.data, run.model, run.tokenizer, compared, None)
+    assert read_model(run.work_dir)[1] == {"command": "bert-jax finetune", named: str(source)}
 
 
 def test_another_seed_draws_another_classifier(begun):
