@@ -12,8 +12,8 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Literal, TypeVar, get_args
 
-from bert_jax.data.compression import COMPRESSIONS
 from bert_jax.data.finetuning.file_lines import file_bytes, find_file, has_file, stream_bytes
+from bert_jax.data.input_paths import content_suffix
 
 Format = Literal["auto", "text", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -22,8 +22,8 @@ _TABLES = (".tsv", ".csv", ".parquet")
 _TAGGED = (".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2")
 # What fits them.
 OF_THE_TASK = (
-    "For a test file of the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions "
-    "DIR"
+    "For a test file of the task: bert-jax evaluate WORKDIR --unlabelled --data FILE (of GLUE: the "
+    "directory it is in) --predictions DIR"
 )
 Line = TypeVar("Line")
 # What a thread has read: lines, then None for their end or the exception that ended them.
@@ -111,16 +111,8 @@ def _find(path: str) -> Path:
     return given
 
 
-def suffix_of(path: str) -> str:
-    """What a file's name ends in, in small letters; of a packed one what it would unpacked."""
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
 def _check_name(path: str) -> None:
-    suffix = suffix_of(path)
+    suffix = content_suffix(Path(path))
     kinds = {"a table": _TABLES, "a file with a word and its tag a line": _TAGGED}
     for kind, ends in kinds.items():
         if suffix in ends:

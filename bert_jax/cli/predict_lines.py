@@ -13,8 +13,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from bert_jax.cli.predict_input import OF_THE_TASK, Format, Input, suffix_of
+from bert_jax.cli.predict_input import OF_THE_TASK, Format, Input
 from bert_jax.data.finetuning.file_lines import decoded
+from bert_jax.data.input_paths import content_suffix
 
 # Names of the fields of which an object must have one set.
 Fields = Sequence[tuple[str, ...]]
@@ -69,7 +70,7 @@ def read_input(
         them.
     """
     name, lines = source.name, source.lines
-    named = suffix_of(name) == ".jsonl"
+    named = content_suffix(Path(name)) == ".jsonl"
     objects = form == "jsonl" or (form == "auto" and named)
     begun: list[bytes] = []
     if form == "auto" and not named:

@@ -148,9 +148,9 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
         "labels": task.labels,
         "label_names": task.label_names,
     }
-    learning, form = dict(columns), TableFormat()
+    learning, form = dict(columns), TableFormat(kind="tsv")
     if task.train_columns is not None:
-        form = TableFormat(header=False)
+        form = TableFormat(kind="tsv", header=False)
         learning |= dict(zip(("first", "second", "label"), task.train_columns, strict=True))
     train_form = replace(form, short_rows="skip") if task.short_rows else form
     suffixes = _suffixes(task)

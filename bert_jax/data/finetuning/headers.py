@@ -26,7 +26,7 @@ def check_no_header(
         cell = row[int(column)] if int(column) < len(row) else ""
         return cell if any(map(str.isalpha, cell)) and not is_label(cell) else ""
 
-    rows = delimited_cells(find_file(path), form)
+    rows = delimited_cells(find_file(path), form.of(path))
     place, first = next(rows, ("", []))
     word, others = word_in(first), 0
     if not word:

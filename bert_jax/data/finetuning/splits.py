@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from bert_jax.data.finetuning.file_lines import has_file
 from bert_jax.data.input_paths import is_tfds
 from bert_jax.data.readers_tfds import parse_tfds
 
@@ -23,10 +24,19 @@ def check_paths(train: str, validation: str, test: str) -> None:
 
 
 def split_path(files: object, split: Split) -> str:
-    """The path of a split. ValueError if the task has none, or there is no such split."""
+    """The path of a split. ValueError if the task has none, or no such split or test file is there.
+
+    A training or validation file that is not there is for who reads it to refuse: no task goes
+    without, and there is no more to say.
+    """
     if split not in ("train", "validation", "test"):
         raise ValueError(f"split is {split!r}; expected 'train', 'validation' or 'test'")
     path: str = getattr(files, split)
     if not path:
         raise ValueError(f"no {split} file was given; set {split}")
+    if split == "test" and not is_tfds(path) and not has_file(path):
+        raise ValueError(
+            f"{path}, the test file, does not exist, nor does it packed. Name another; a run that "
+            "is to predict none has files.test=''"
+        )
     return path

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args, get_type_hints
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from bert_jax.data.input_paths import (
+    JSON_LINES_SUFFIXES,
+    PARQUET_SUFFIXES,
+    content_suffix,
+    is_tfds,
+)
+
+Kind = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
+_KINDS: dict[str, Kind] = {".tsv": "tsv", ".csv": "csv"}
+_KINDS |= dict.fromkeys(JSON_LINES_SUFFIXES, "jsonl") | dict.fromkeys(PARQUET_SUFFIXES, "parquet")
 
 
 @dataclass(frozen=True)
@@ -12,21 +24,21 @@ class TableFormat:
     """How rows stand in a file.
 
     kind: "tsv", a row a line, columns between tabs, no quoting at all; "csv", RFC 4180; "jsonl",
-    one object a line; "parquet". header: whether the first line of a TSV or CSV file names its
+    one object a line; "parquet"; "auto" is what each file's name says. header: whether the first line of a TSV or CSV file names its
     columns; if not, they go by number, "0" the first. short_rows: whether a row that ends before a
     wanted column is an error, or left out and counted in the log. delimiter: what a CSV file has
     for the comma, such as ";". Of these nothing bears on `tfds:...`, whose columns have names and
     whose rows are whole; tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default.
     """
 
-    kind: Literal["tsv", "csv", "jsonl", "parquet"] = "tsv"
+    kind: Kind = "auto"
     header: bool = True
     short_rows: Literal["error", "skip"] = "error"
     tfds_data_dir: str = ""
     delimiter: str = ","
 
     def __post_init__(self) -> None:
-        if self.kind not in (kinds := get_args(get_type_hints(TableFormat)["kind"])):
+        if self.kind not in (kinds := get_args(Kind)):
             expected = ", ".join(map(repr, kinds))
             raise ValueError(f"kind is {self.kind!r}; expected one of {expected}")
         if self.short_rows not in ("error", "skip"):
@@ -37,8 +49,29 @@ class TableFormat:
             raise ValueError("short_rows is 'skip'; rows of JSON Lines and Parquet are never short")
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             raise ValueError(f"delimiter is {self.delimiter!r}; expected one character, as ';'")
-        if self.kind != "csv" and self.delimiter != ",":
-            raise ValueError(f"delimiter is {self.delimiter!r}; it is for kind='csv' alone")
+        if self.kind not in ("auto", "csv") and self.delimiter != ",":
+            raise ValueError(
+                f"delimiter is {self.delimiter!r}; it is for kind='csv' alone, and kind is "
+                f"{self.kind!r}"
+            )
+
+    def of(self, path: str) -> TableFormat:
+        """The same with the kind of the file `path` in place of "auto", as its name says.
+
+        ValueError: the name says none, or one that does not go with the rest.
+        """
+        if self.kind != "auto" or is_tfds(path):
+            return self
+        kind = _KINDS.get(content_suffix(Path(path)))
+        if kind is None:
+            raise ValueError(
+                f"{path}: its name ends in none of {', '.join(_KINDS)} (nor packed), which would "
+                f"tell how its rows stand; say form.kind, one of {', '.join(get_args(Kind)[1:])}"
+            )
+        try:
+            return replace(self, kind=kind)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}; as its name says it is, form.kind is 'auto'") from None
 
 
 def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:

@@ -52,9 +52,10 @@ def read_table(
 
     Raises:
         ValueError: no such file or column, a row without a column, a value of another type, a file
-            without rows; names file, line and value.
+            without rows; names file, line and value. As `TableFormat.of`.
     """
     names = list(dict.fromkeys([*texts, *scalars]))
+    form = form.of(path)
     if is_tfds(path):
         rows: Iterator[_Row] = _tfds_rows(path, form, names)
     elif form.kind == "jsonl":

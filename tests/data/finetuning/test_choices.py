@@ -96,7 +96,7 @@ def test_columns_by_number_and_letters_for_labels(tmp_path: Path) -> None:
     path.write_text("q1\ta\tb\tc\tB\nq2\tb\tc\ta\tA\n")
     files = ChoiceFiles(
         test=str(path),
-        form=TableFormat(header=False),
+        form=TableFormat(kind="tsv", header=False),
         context="1",
         endings=("2", "3"),
         label="4",

@@ -74,7 +74,7 @@ def test_labels_must_be_named() -> None:
 
 
 def test_a_label_may_begin_with_a_bracket(tmp_path: Path) -> None:
-    path = tmp_path / "f"
+    path = tmp_path / "f.tsv"
     path.write_text('t\tl\na\t[now]|spam\nb\t["spam"]\n')
     files = SentenceFiles(
         train=str(path), first="t", label="l", labels=("[now]", "spam"), separator="|"

@@ -116,7 +116,7 @@ def test_numbers_are_float32(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert labels.dtype == np.float32 and labels.tolist() == [5, -2.5]
 
 
-NO_HEADER = TableFormat(header=False)
+NO_HEADER = TableFormat(kind="tsv", header=False)
 BY_NUMBER = {"form": NO_HEADER, "first": "0", "label": "1"}
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import lzma
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +26,7 @@ ROWS = [
     [" spaces \u00a0", "0"],
     ["", "1"],
 ]
-TSV = TableFormat()
+TSV = TableFormat(kind="tsv")
 CSV = TableFormat(kind="csv")
 JSONL = TableFormat(kind="jsonl")
 PARQUET = TableFormat(kind="parquet")
@@ -58,7 +59,7 @@ def test_tsv_has_no_quoting(tmp_path: Path, mark: bytes, end: str, rest: bytes) 
 
 def test_columns_go_by_number_without_a_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv_bytes(ROWS).removesuffix(b"\n"))
-    table = read_table(path, TableFormat(header=False), ["1", "0"])
+    table = read_table(path, TableFormat(kind="tsv", header=False), ["1", "0"])
     assert table.columns == {"1": columns_of(ROWS)["label"], "0": columns_of(ROWS)["text"]}
     assert table.places[0] == f"{path}:1"
 
@@ -163,8 +164,8 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         (CSV, b"text\tlabel\na\t0\n", ["text"], "form.header=False .*; or form.kind='tsv', if"),
         (CSV, b"text;label\na;0\n", ["text"], "number; or form.delimiter=';', if it is"),
         (TSV, b"text;label\na;0\n", ["text"], "or form.kind='csv' and form.delimiter=';', if it"),
-        (TableFormat(header=False), b"a\tb\nc\td\n", ["0", "7"], "columns are '0' to '1'. Mend"),
-        (TableFormat(header=False, short_rows="skip"), b"a;b\n", ["1"], "'0' alone.*delimiter=';'"),
+        (TableFormat(kind="tsv", header=False), b"a\tb\nc\td\n", ["0", "7"], "columns are '0' to '1'. Mend"),
+        (TableFormat(kind="tsv", header=False, short_rows="skip"), b"a;b\n", ["1"], "'0' alone.*delimiter=';'"),
         (TSV, b"text,label\na,0\n", ["text"], "that name in the file, in a line before this one"),
         (TSV, JSON_LINE, ["text"], "number; or form.kind='jsonl', if it is"),
         (CSV, JSON_LINE, ["text"], "number; or form.kind='jsonl', if it is"),
@@ -176,7 +177,7 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         ),
         (CSV, b"text,label\ra,0\rb,1\r", ["text"], r"a:1: a carriage return .*as `tr '\\r' '\\n'`"),
         (TSV, b"text\tlabel\ra\t0\rb\t1\r", ["text"], r"a:1: a carriage return .*as `tr '\\r' '"),
-        (TableFormat(header=False), b"a\t0\rb\t1", ["0"], "a:1: a carriage return"),
+        (TableFormat(kind="tsv", header=False), b"a\t0\rb\t1", ["0"], "a:1: a carriage return"),
         (TSV, b"good film\t1\nbad film\t0\n", ["text"], "'good film', '1'.*header=False"),
         (TSV, b"text\tlabel\na\t0\nb\n", ["text", "label"], "a:3: .*too few.*'label'"),
         (TSV, b"text\tlabel\na\t0\n\nb\t1\n", ["text", "label"], "a:3: .*too few.*'label'"),
@@ -184,10 +185,10 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         (TSV, b"", ["text"], "a is empty; expected at least one example"),
         (TSV, b"text\tlabel\na\t0\nb\tc\t1\n", ["text"], "a:3: 3 columns, the first line has 2"),
         (CSV, b"label,text\n1,well, this\n", ["text"], "a:2: 3 columns, .* has 2: .* quotes"),
-        (TableFormat(header=False), b"a\tb\na\tb\tc\n", ["0"], "a:2: 3 columns, the first"),
+        (TableFormat(kind="tsv", header=False), b"a\tb\na\tb\tc\n", ["0"], "a:2: 3 columns, the first"),
         (TSV, b"text\nab\xff\n", ["text"], "a:2: byte 0xff is not UTF-8"),
-        (TableFormat(header=False), b"a\tb\n", ["text"], "'text' is asked for by name, but header"),
-        (TableFormat(header=False), b"a\tb\n", ["2"], "a:1: no column '2'; .* '0' to '1'"),
+        (TableFormat(kind="tsv", header=False), b"a\tb\n", ["text"], "'text' is asked for by name, but header"),
+        (TableFormat(kind="tsv", header=False), b"a\tb\n", ["2"], "a:1: no column '2'; .* '0' to '1'"),
         (CSV, b'text\nok\n"open\nand on', ["text"], "a:3: not CSV as of RFC 4180"),
         (CSV, b'text\n"open\nand on', ["text"], r'a quote, ", opens here that nothing closes'),
         (JSONL, b'{"text": "a"}\n{"text": 3}\n', ["text"], "a:2: column 'text' is 3, a JSON num"),
@@ -213,16 +214,55 @@ def test_short_rows_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "left out 1 rows" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.tsv", b't\n"x, y\n'),
+        ("a.csv", b't\n"""x, y"\n'),
+        ("A.CSV", b't\n"""x, y"\n'),
+        ("a.jsonl", b'{"t": "\\"x, y"}\n'),
+        ("a.json", b'{"t": "\\"x, y"}\n'),
+        ("a.jsonl.gz", gzip.compress(b'{"t": "\\"x, y"}\n')),
+    ],
+)
+def test_a_name_tells_how_rows_stand(tmp_path: Path, name: str, data: bytes) -> None:
+    path = write(tmp_path / name, data)
+    assert read_table(path, TableFormat(), ["t"]).columns == {"t": ['"x, y']}
+
+
+def test_a_packed_file_beside_the_name_is_told_by_that_name(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv.gz", gzip.compress(b"t;u\nx;y\n"))
+    form = TableFormat(delimiter=";")
+    assert read_table(str(tmp_path / "a.csv"), form, ["u"]).columns == {"u": ["y"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "message"),
+    [
+        ("a.txt", {}, "a.txt: its name ends in none of .tsv, .csv, .jsonl.*; say form.kind, one of"),
+        ("a", {}, "say form.kind, one of tsv, csv, jsonl, parquet"),
+        ("a.jsonl", {"header": False}, "a.jsonl: header is False; JSON Lines"),
+        ("a.tsv", {"delimiter": ";"}, "a.tsv: delimiter is ';'; it is for kind='csv' alone"),
+    ],
+)
+def test_a_name_that_tells_nothing_or_what_cannot_be_is_refused(
+    tmp_path: Path, name: str, form: dict[str, Any], message: str
+) -> None:
+    path = write(tmp_path / name, b"t\nx\n")
+    with pytest.raises(ValueError, match=message):
+        read_table(path, TableFormat(**form), ["t"])
+
+
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ValueError, match="nowhere.tsv does not exist, nor does it with .gz, .xz"):
         read_table("nowhere.tsv", TSV, ["text"])
     for arguments, message in [
-        ({"kind": "xls"}, "expected one of 'tsv', 'csv', 'jsonl', 'parquet'"),
+        ({"kind": "xls"}, "expected one of 'auto', 'tsv', 'csv', 'jsonl', 'parquet'"),
         ({"kind": "parquet", "header": False}, "JSON Lines and Parquet always have names"),
         ({"kind": "jsonl", "header": False}, "always have names"),
         ({"kind": "csv", "delimiter": ""}, "delimiter is ''; expected one character"),
         ({"kind": "csv", "delimiter": "\n"}, r"delimiter is '\\n'; expected one character"),
-        ({"delimiter": ";"}, "delimiter is ';'; it is for kind='csv' alone"),
+        ({"kind": "tsv", "delimiter": ";"}, "it is for kind='csv' alone, and kind is 'tsv'"),
         ({"kind": "jsonl", "short_rows": "skip"}, "JSON Lines and Parquet are never short"),
         ({"short_rows": "pad"}, "expected 'error' or 'skip'"),
     ]:
