@@ -7,7 +7,8 @@ r"""Score a fine-tuned model, as its run did, on the validation set or another f
       --config.glue.directory=data/SST-2
 
 The last scores a model that was fine-tuned elsewhere and imported; its labels are found by name.
-The checkpoint is the one that did best. Of entities each type has a row of its own.
+The checkpoint is the one that did best. Classes, labels and types of
+entities have a row each.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         )
     output = Path(args.output) if args.output else None
     if output is not None:
-        _check_replaceable(output)
+        _check_replaceable(output, args.predictions)
     work_dir = Path(args.work_dir)
     task = given_task(work_dir, args.config, args.config_overrides) if args.config else None
     directory = Path(args.predictions) if args.predictions else None
@@ -114,9 +115,20 @@ def _table(rows: Mapping[str, Mapping[str, float]], title: str) -> list[str]:
     return lines
 
 
-def _check_replaceable(output: Path) -> None:
+def _check_replaceable(output: Path, predictions: str | None) -> None:
     """Refuses to write scores over a file that holds anything else, such as the labels."""
+    if predictions and output.resolve().parent == Path(predictions).resolve():
+        raise ValueError(
+            f"--output {output} is in {predictions}, whose files are named after the sets that are "
+            "predicted, and could be one of them: put it elsewhere"
+        )
     if not output.exists():
+        return
+    if not output.is_file():  # a pipe would be waited for
+        raise ValueError(
+            f"--output {output} is no file: the scores are printed, and as JSON written to files"
+        )
+    if not output.stat().st_size:  # as mktemp makes them
         return
     try:
         before = json.loads(output.read_text(encoding="utf-8"))

@@ -59,9 +59,11 @@ def check_positions(config: FinetuneConfig, model: ModelConfig, work_dir: Path) 
 def tagged_alike(config: FinetuneConfig, model: ModelConfig) -> FinetuneConfig:
     """The config with tags in the scheme of the model's: as written if they are BIOES.
 
-    IOB1 is known by a type that is never parted from the one before: there is I-X and no B-X.
+    IOB1 is known by a type that is never parted from the one before: there is I-X and no B-X. Where
+    every type has both, only who made the model knows, and says learn_as='IOB1': what the config
+    says other than the default is left as it is.
     """
-    if config.tags is None:
+    if config.tags is None or config.tags.files.learn_as != "IOB2":
         return config
     parted = {label[2:] for label in model.labels if label.startswith("B-")}
     if any(label.startswith(("S-", "E-")) for label in model.labels):

@@ -155,10 +155,12 @@ class FinetuneRun:
         check_claimable(self.work_dir, self.tokenizer, begun=begun)
         state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0
-        early.observe_all(self._evaluations(start))
+        past = self._evaluations(start)
+        early.observe_all(past)
         ended = start == self.total_steps or early.enough
+        judged = any(evaluation["step"] == start for evaluation in past)
         concluded = ended and bool(
-            agreed(concluded_with(self.work_dir, early.best_step, self._tests()))
+            agreed(judged and concluded_with(self.work_dir, early.best_step, self._tests()))
         )
         if first:
             end = " (finished: nothing to do)" if concluded else "; compiling the first step"

@@ -11,6 +11,18 @@ lines of JSON Lines give nothing, each of plain text is a text. A line that cann
 command, or with --unusable report has the field "error" in place of a result. What has come is
 answered whenever no further line is waiting, so that another program may ask line by line (its
 first line may be blank only if --format says what the lines are).
+
+Results have, beside the "id":
+  classify       label, probability, scores (by label), truncated, labels (all above 0.5)
+  tag            words (text, start, end, tag, probability), entities (type, text, start, end; null
+                 where tags mark none); of a document sentences, each with these
+  answer         text, start, end, probability, candidates (as these four), question_truncated
+  choose         index, text, probability, probabilities, truncated
+  fill-mask      masks (of each its guesses: token, probability), truncated
+  next-sentence  probability, truncated
+  embed          cls and mean (vectors of the whole text's last layer), truncated
+Words of a "text" end at every space and punctuation mark; files of tagged words often split less:
+give "words" as they do. A choice is all that follows the context, of SWAG sent2 and the ending.
 """
 
 from __future__ import annotations
@@ -69,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="most tokens of a sequence (default: those of the fine-tuning run, or the model's "
-        "positions)",
+        "positions, of questions 384 at most)",
     )
     parser.add_argument(
         "--dtype",

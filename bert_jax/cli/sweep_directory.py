@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bert_jax.cli.finetune_outcome import read_outcome
 from bert_jax.cli.finetune_run import FinetuneRun
@@ -82,9 +82,21 @@ def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def kept_before(output: Path) -> Keep | None:
-    """Whose parameters the sweep in `output` was last told to keep; None if there is none."""
+    """Whose parameters the sweep in `output` was last told to keep; None if there is none.
+
+    Raises:
+      ValueError: the directory does not say, as those of early versions: a guess could remove them.
+    """
     file = output / IDENTITY_NAME
-    return _stored(file).get(_KEEP) if file.is_file() else None
+    if not file.is_file():
+        return None
+    keep: Keep = _stored(file).get(_KEEP)
+    if keep not in (known := get_args(Keep)):
+        raise ValueError(
+            f"{file} does not say whose parameters are kept, of all runs, of the best or of none "
+            f"(it says {keep!r}): say --keep {', '.join(known[:-1])} or {known[-1]}"
+        )
+    return keep
 
 
 def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:

@@ -50,8 +50,11 @@ def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.in
     split = BertPreTokenizer().pre_tokenize_str(text)
     found = np.array([span for _, span in split], np.int32).reshape(-1, 2)
     starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
-    overlapping = (starts < found[:, 1:]) & (found[:, :1] < ends)
-    return found[overlapping.any(axis=1)]
+    # Tokens stand in order: a word has one if the first that ends in or behind it begins before
+    # its end.
+    first = np.searchsorted(ends, found[:, 0], side="right")
+    begin = np.append(starts, len(text))[first]
+    return found[begin < found[:, 1]]
 
 
 def find_words(tokenizer: Tokenizer, text: str, wanted: str) -> list[tuple[int, int]]:

@@ -82,8 +82,10 @@ class Embedding:
         begins, ends = self.offsets.T
         # A SentencePiece may reach beyond the word, to the mark beside it.
         pieces = np.flatnonzero((begins < end) & (start < ends) & (begins < ends))
+        specials = self.tokenizer.specials
         for piece in pieces:
-            special = self.tokens[piece] in self.tokenizer.specials.tokens
+            # What the vocabulary lacks is no token that one could ask for.
+            special = self.tokens[piece] in {*specials.tokens} - {specials.unk}
             if special and not start <= begins[piece] < ends[piece] <= end:
                 raise ValueError(
                     f"{word!r} at character {start} is a part of {self.tokens[piece]!r}, which the "

@@ -136,7 +136,7 @@ class Trainer:
         if self._evaluation_missed(step, total):
             phase = next(phase for phase in phases if step <= phase.end)
             try:
-                self._evaluate(state, step, phase, stoppable=step < total)
+                self._evaluate(state, step, phase, stoppable=True)
             except ToldToStop:
                 return state, False
         if self.early and self.early.enough:
@@ -195,7 +195,8 @@ class Trainer:
         began, metrics = time.perf_counter(), None
         if evaluating:
             try:
-                metrics = self._evaluate(state, step, phase, stoppable=not last)
+                stoppable = not last or self.early is not None
+                metrics = self._evaluate(state, step, phase, stoppable=stoppable)
             except ToldToStop:
                 saving = stopping = True
                 self._report_pending(tell=True)
@@ -207,7 +208,10 @@ class Trainer:
     def _evaluate(
         self, state: TrainState, step: int, phase: Phase, *, stoppable: bool
     ) -> dict[str, float]:
-        """Not stoppable is the last: saved without it, a run would be finished and never judged."""
+        """Not stoppable is the last one, whose state could not be saved again with what it gives.
+
+        `early` remembers that without the checkpoint, and then it may be made up for.
+        """
         assert phase.evaluate is not None
         metrics = dict(phase.evaluate(state.params, self.stop.heed if stoppable else to_the_end))
         _require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})

@@ -1,5 +1,7 @@
 """CoLA of GLUE: whether a sentence is acceptable English.
 
+Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+--config.glue.directory=tfds:glue/cola.
 Command:
     bert-jax finetune --config configs/finetune/cola.py --init DIR
 Hardware: any.

@@ -1,5 +1,7 @@
 """MNLI of GLUE: whether a sentence entails, contradicts or leaves open another.
 
+Data: train.tsv, dev_matched.tsv and dev_mismatched.tsv and, if there, test_matched.tsv and
+test_mismatched.tsv of https://gluebenchmark.com; or --config.glue.directory=tfds:glue/mnli.
 Command:
     bert-jax finetune --config configs/finetune/mnli.py --init DIR
 Hardware: any.

@@ -1,5 +1,7 @@
 """MRPC of GLUE: whether two sentences of the news say the same.
 
+Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com, as the
+benchmark's script download_glue_data.py writes them; or --config.glue.directory=tfds:glue/mrpc.
 Command:
     bert-jax finetune --config configs/finetune/mrpc.py --init DIR
 Hardware: any.

@@ -1,5 +1,7 @@
 """QNLI of GLUE: whether a sentence answers a question.
 
+Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+--config.glue.directory=tfds:glue/qnli.
 Command:
     bert-jax finetune --config configs/finetune/qnli.py --init DIR
 Hardware: any.

@@ -1,5 +1,7 @@
 """QQP of GLUE: whether two questions ask the same.
 
+Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+--config.glue.directory=tfds:glue/qqp.
 Command:
     bert-jax finetune --config configs/finetune/qqp.py --init DIR
 Hardware: any.

@@ -1,5 +1,7 @@
 """RTE of GLUE: whether a sentence entails another.
 
+Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+--config.glue.directory=tfds:glue/rte.
 Command:
     bert-jax finetune --config configs/finetune/rte.py --init DIR
 Hardware: any.

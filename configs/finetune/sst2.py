@@ -1,5 +1,7 @@
 """SST-2 of GLUE: the sentiment of a sentence from a film review.
 
+Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+--config.glue.directory=tfds:glue/sst2.
 Command:
     bert-jax finetune --config configs/finetune/sst2.py --init DIR
 Hardware: any.

@@ -1,5 +1,7 @@
 """STS-B of GLUE: how alike two sentences are, from 0 to 5.
 
+Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+--config.glue.directory=tfds:glue/stsb.
 Command:
     bert-jax finetune --config configs/finetune/stsb.py --init DIR
 Hardware: any.

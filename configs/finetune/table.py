@@ -18,14 +18,16 @@ def get_config() -> ConfigDict:
             init_from="",
             sentences=dict(
                 files=dict(
-                    # Change: the files, also packed. test="..." is predicted when all is learned.
+                    # Change: the files, .csv, .tsv, .jsonl or .parquet; all but the last may be
+                    # packed. test="..." is predicted when all is learned.
                     train="data/table/train.csv",
                     validation="data/table/validation.csv",
                     test="",
-                    # Change: "csv", "tsv" (tabs, no quotes), "jsonl" or "parquet"; without a first
-                    # line of names header=False, and columns go by number: "0", "1", ...; CSV whose
-                    # columns stand between semicolons has delimiter=";".
-                    form=dict(kind="csv", header=True),
+                    # Change where their names do not tell what they are: kind="csv", "tsv" (tabs,
+                    # no quotes), "jsonl" or "parquet". Without a first line of names header=False,
+                    # and columns go by number: "0", "1", ...; CSV with semicolons has
+                    # delimiter=";", a table with tabs and quotes kind="csv", delimiter="\t".
+                    form=dict(kind="auto", header=True),
                     # Change: the columns; second="..." for pairs.
                     first="text",
                     second="",
@@ -33,8 +35,11 @@ def get_config() -> ConfigDict:
                     # Change where several labels may hold for a text, or none: what stands between
                     # them ("|"); or label="" above if each has a column of its name, of 0 and 1.
                     separator="",
-                    # Change: the labels as they stand in the files; () if they are numbers.
+                    # Change: the labels as they stand in the files, in quotes also where they are
+                    # digits; () to learn numbers.
                     labels=("negative", "positive"),
+                    # The column that names rows in predictions; "" counts them from 0.
+                    index="",
                 ),
                 # () takes accuracy, or what fits several labels or numbers. The first one chooses
                 # the best checkpoint; of classes accuracy, matthews and macro_f1 (of two also f1,

@@ -1,5 +1,7 @@
 """WNLI of GLUE: whether a sentence with its pronoun replaced follows from the one that has it.
 
+Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+--config.glue.directory=tfds:glue/wnli.
 Command:
     bert-jax finetune --config configs/finetune/wnli.py --init DIR
 Hardware: any.

@@ -87,3 +87,11 @@ def test_tags_are_read_in_the_scheme_of_the_model(labels, learn_as) -> None:
     found = tagged_alike(config, model(*labels, head="tagging"))
     assert found.tags is not None and found.tags.files.learn_as == learn_as
     assert dataclasses.replace(found, tags=tags) == config
+
+
+@pytest.mark.parametrize("learn_as", ["as_written", "IOB1"])
+@pytest.mark.parametrize("tag", ["S-LOC", "I-PER"])
+def test_a_scheme_that_was_asked_for_is_kept(tag, learn_as) -> None:
+    tags = TagsConfig(TagFiles(validation="dev.txt", learn_as=learn_as))
+    config = FinetuneConfig(work_dir="a", init_from="b", tags=tags)
+    assert tagged_alike(config, model("O", "B-LOC", "I-LOC", tag, head="tagging")) == config

@@ -66,4 +66,7 @@ def test_words_of_sentencepiece_are_berts(shared_data: Path):
     found = [word.text for word in words]
     assert found == [*("Matt", "'", "s", "(", "really", ")", "in", "Canada", ".", "[", "MASK", "]")]
     assert find_words(albert, "I love my pet Python.", "python") == [(14, 20)]
+    # What grows with the square of a text's words would take 10^11 bytes here.
+    (words,) = split_words(albert, ["don't " * 100_000])
+    assert len(words) == 300_000 and words[-1] == ("t", 599_998, 599_999)
     assert split_words(albert, ["", " \t"]) == [[], []]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax import Classify
-from bert_jax.finetuning.scoring import Scorer
+from bert_jax.finetuning.scoring import Judge, Scorer
 from bert_jax.inference.work_dir import chosen_step
 from bert_jax.training.reporting import Reporter
 
@@ -203,6 +203,33 @@ def test_a_run_that_is_given_fewer_epochs_is_judged_where_it_ends(
     assert finished.code == 0, finished.errors
     assert max(step for kind, step in history(work_dir) if kind == "evaluation") == 12
     assert scores(work_dir)["step"] in (6, 12)
+
+
+def test_a_run_that_is_stopped_while_it_is_judged_at_its_end_is_judged_when_it_goes_on(
+    toy, whole, bert_jax_here, monkeypatch, tmp_path
+):
+    # It ended before, with fewer epochs, so that there are scores, and a best step that may stay.
+    work_dir = tmp_path / "run"
+    shutil.copytree(whole, work_dir)
+    words = toy.words("glue", work_dir, *WHOLE, "num_epochs=4")
+    judge, judged = Judge.__call__, []
+
+    def signalled(*args):
+        judged.append(args)
+        if len(judged) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return judge(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "__call__", signalled)
+        stopped = bert_jax_here(*words)
+    assert stopped.code == 143, stopped.errors
+    assert "told to stop: saved after step 48" in stopped.output
+    assert max(step for kind, step in history(work_dir) if kind == "evaluation") == 42
+    finished = bert_jax_here(*words)
+    assert finished.code == 0 and "nothing to do" not in finished.output, finished.errors
+    assert max(step for kind, step in history(work_dir) if kind == "evaluation") == 48
+    assert "nothing to do" in bert_jax_here(*words).output
 
 
 def test_a_run_that_is_stopped_while_it_predicts_goes_on_with_that(

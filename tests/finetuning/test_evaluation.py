@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -168,11 +169,23 @@ def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_pat
     shutil.copy(toy.root / "reviews/dev.tsv", labels)
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
-    for output in (labels, work_dir / "scores.json", work_dir / "model.json", tmp_path):
-        before = None if output.is_dir() else output.read_bytes()
+    for output in (labels, work_dir / "scores.json", work_dir / "model.json"):
+        before = output.read_bytes()
         refused = bert_jax_here("evaluate", work_dir, "--data", labels, "--output", output)
         assert refused.code == 2 and "holds no scores of `evaluate`" in refused.errors
-        assert before is None or output.read_bytes() == before
+        assert output.read_bytes() == before
+    os.mkfifo(tmp_path / "pipe")
+    for output in (tmp_path / "pipe", tmp_path):
+        refused = bert_jax_here("evaluate", work_dir, "--data", labels, "--output", output)
+        assert refused.code == 2 and f"--output {output} is no file" in refused.errors
+    words = ("--predictions", tmp_path / "out", "--output", tmp_path / "out/validation.tsv")
+    refused = bert_jax_here("evaluate", work_dir, *words)
+    assert refused.code == 2 and "named after the sets that are predicted" in refused.errors
+    assert not (tmp_path / "out").exists()
+    empty = tmp_path / "empty"
+    empty.touch()
+    assert bert_jax_here("evaluate", work_dir, "--data", labels, "--output", empty).code == 0
+    assert json.loads(empty.read_text())["sets"]
 
 
 def test_a_directory_without_test_files_is_said(whole, toy, bert_jax_here, tmp_path):

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from bert_jax.cli.config import load_config
+from bert_jax.cli.config_history import keep_config
 from bert_jax.cli.finetune_messages import describe
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.finetune_start import first_state
 from bert_jax.cli.finetune_usage import describe_model
+from bert_jax.cli.model_card import model_card
 from bert_jax.data.finetuning.batches import FeatureBatches
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.inference.work_dir import Comparison, read_model
@@ -106,14 +108,26 @@ def test_from_scratch_takes_sizes_and_tokenizer_alone(begun, source):
 
 
 @pytest.mark.parametrize(
-    ("scratch", "named"), [(False, "source"), (True, "sizes and tokenizer of")]
+    ("scratch", "named", "drawn"),
+    [
+        (False, "source", ""),
+        (
+            *(True, "sizes and tokenizer of"),
+            "random parameters, with the sizes and the tokenizer of ",
+        ),
+    ],
 )
-def test_a_model_tells_what_it_has_of_another(opened, source, scratch, named):
+def test_a_model_tells_what_it_has_of_another(opened, source, scratch, named, drawn):
     run = opened("glue", f"from_scratch={scratch}")
     run.work_dir.mkdir(parents=True, exist_ok=True)
     compared = Comparison("accuracy", False)
     describe_model(run.config, run.data, run.model, run.tokenizer, compared, None)
-    assert read_model(run.work_dir)[1] == {"command": "bert-jax finetune", named: str(source)}
+    model, origin = read_model(run.work_dir)
+    assert origin == {"command": "bert-jax finetune", named: str(source)}
+    keep_config(run.config, run.work_dir, 0, finished=False)
+    card = model_card(run.work_dir, model, origin, 12, "bert-jax", "", "float32")
+    assert f"\n- {named}: {source.name}\n" in card
+    assert f"\n- started from: {drawn}{source.name}\n" in card
 
 
 def test_another_seed_draws_another_classifier(begun):

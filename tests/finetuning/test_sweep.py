@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -219,3 +220,10 @@ def test_what_is_kept_is_remembered(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds another sweep"):
         claim(tmp_path, {"config": {"a": 1}}, "none")
     assert kept_before(tmp_path) == "best"
+
+
+@pytest.mark.parametrize("stored", [{}, {"keep": "All"}, {"keep": None}])
+def test_what_is_kept_is_asked_where_the_directory_does_not_say(tmp_path: Path, stored) -> None:
+    (tmp_path / "sweep.json").write_text(json.dumps({"config": {}} | stored))
+    with pytest.raises(ValueError, match="does not say whose .*: say --keep all, best or none"):
+        kept_before(tmp_path)

@@ -14,6 +14,7 @@ import pytest
 from bert_jax.cli import sweep
 from bert_jax.cli.main import main
 from bert_jax.cli.sweep_run import Sweep, open_sweep
+from bert_jax.finetuning.scoring import Scorer
 from bert_jax.training.reporting import Reporter
 
 GRID = ["--batch-sizes", "8", "16", "--learning-rates", "1e-2", "--epochs", "1", "--seeds", "2"]
@@ -243,6 +244,46 @@ def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
     assert refused.code == 2
     assert "(there -> here):\n  parameters of init_from: " in refused.errors
     assert len(ended(tmp_path)) == 2
+
+
+def test_a_sweep_that_kept_all_keeps_all_when_it_is_not_said_again(
+    toy, bert_jax_here, tmp_path: Path
+) -> None:
+    two = [*ONE, "1e-2", "2e-2"]
+    assert bert_jax_here(*words(toy, tmp_path, *two, "--keep", "all")).code == 0
+    assert len(with_parameters(tmp_path)) == 2
+    again = bert_jax_here(*words(toy, tmp_path, *two, "5e-3"))
+    assert again.code == 0, again.errors
+    assert len(with_parameters(tmp_path)) == 3
+    command = json.loads((tmp_path / "results.json").read_text())["provenance"]["command"]
+    assert command.endswith(" --keep all")
+    refused = bert_jax_here("evaluate", tmp_path)
+    assert f"it is that of a sweep; 3 models are in {tmp_path / 'runs'})" in refused.errors
+
+
+def test_a_sweep_that_is_stopped_while_it_predicts_goes_on_with_that(
+    undisturbed, toy, bert_jax_here, tmp_path: Path, monkeypatch
+) -> None:
+    output = tmp_path / "sweep"
+    shutil.copytree(undisturbed[0], output)
+    (predictions,) = output.glob("runs/*/predictions/SST-2.tsv")
+    expected = predictions.read_text()
+    predictions.unlink()
+    answers = Scorer.answers
+
+    def signalled(*args, **details):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return answers(*args, **details)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scorer, "answers", signalled)
+        stopped = bert_jax_here(*words(toy, output, *GRID))
+    assert stopped.code == 143, stopped.errors
+    assert "all runs ended; the same command writes the predictions" in stopped.output
+    assert not predictions.exists()
+    finished = bert_jax_here(*words(toy, output, *GRID))
+    assert finished.code == 0, finished.errors
+    assert predictions.read_text() == expected
 
 
 def test_reports_are_made_again_from_the_results_alone(

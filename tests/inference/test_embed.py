@@ -11,6 +11,7 @@ import transformers
 
 from bert_jax import Embed, cosine_similarity
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.embed import Embedding
 from bert_jax.inference.texts import UnusableText
 
 TEXTS = [
@@ -118,6 +119,24 @@ def test_words_that_are_not_there(embed):
     np.testing.assert_array_equal(long.word("a", 37), long.hidden_states[:, 38])
     with pytest.raises(ValueError, match="was cut at character 75"):
         long.word("a", 38)
+
+
+def embedding(tokenizer: Tokenizer, text: str) -> Embedding:
+    """With states [2 layers, tokens, 1] that count the tokens, in place of a model's."""
+    (located,) = tokenizer.encode_with_offsets([text])
+    tokens = tuple(str(tokenizer.id_to_token(token_id)) for token_id in located.ids)
+    states = np.tile(np.arange(len(tokens), dtype=np.float32), (2, 1))[..., None]
+    return Embedding(text, tokens, located.offsets, states, False, tokenizer)
+
+
+def test_a_word_of_sentencepiece_is_every_piece_it_has_a_part_in(shared_data):
+    albert = Tokenizer.load(shared_data / "vocab/albert-30k/spiece.model")
+    # One piece for all that the vocabulary lacks, with the mark behind the word.
+    found = embedding(albert, "dog \u65e5\u672c\u3002")
+    assert found.tokens == ("\u2581dog", "\u2581", "<unk>")
+    assert found.offsets[2].tolist() == [4, 7]
+    np.testing.assert_array_equal(found.word("\u65e5\u672c"), [[1.5]] * 2)
+    np.testing.assert_array_equal(found.word("\u3002"), [[2]] * 2)
 
 
 def test_a_special_token_is_one_word(embed):

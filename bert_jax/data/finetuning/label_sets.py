@@ -77,7 +77,7 @@ def _split(cell: str, place: str, separator: str, expected: Sequence[str]) -> li
     text = cell.strip()
     parts = [part.strip() for part in text.split(separator)] if text else []
     # A label may begin with a bracket itself.
-    if text.startswith("[") and not set(parts) <= set(expected):
+    if text.startswith("[") and parts[0] not in expected:
         return _array(text, place)
     return parts
 

@@ -24,11 +24,12 @@ class TableFormat:
     """How rows stand in a file.
 
     kind: "tsv", a row a line, columns between tabs, no quoting at all; "csv", RFC 4180; "jsonl",
-    one object a line; "parquet"; "auto" is what each file's name says. header: whether the first line of a TSV or CSV file names its
-    columns; if not, they go by number, "0" the first. short_rows: whether a row that ends before a
-    wanted column is an error, or left out and counted in the log. delimiter: what a CSV file has
-    for the comma, such as ";". Of these nothing bears on `tfds:...`, whose columns have names and
-    whose rows are whole; tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default.
+    one object a line; "parquet"; "auto" is what each file's name says. header: whether the first
+    line of a TSV or CSV file names its columns; if not, they go by number, "0" the first.
+    short_rows: whether a row that ends before a wanted column is an error, or left out and counted
+    in the log. delimiter: what a CSV file has for the comma, such as ";". Of these nothing bears on
+    `tfds:...`, whose columns have names and whose rows are whole; tfds_data_dir: where TensorFlow
+    Datasets keeps it, "" for its own default.
     """
 
     kind: Kind = "auto"
@@ -71,7 +72,9 @@ class TableFormat:
         try:
             return replace(self, kind=kind)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}; as its name says it is, form.kind is 'auto'") from None
+            raise ValueError(
+                f"{path}: {error}; as its name says it is, form.kind is 'auto'"
+            ) from None
 
 
 def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:

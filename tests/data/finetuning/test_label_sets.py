@@ -83,6 +83,16 @@ def test_a_label_may_begin_with_a_bracket(tmp_path: Path) -> None:
     assert found.label_sets == [frozenset({"[now]", "spam"}), frozenset({"spam"})]
 
 
+def test_a_wrong_label_behind_one_that_begins_with_a_bracket_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "f.tsv"
+    path.write_text("t\tl\na\t[now]|spm\n")
+    files = SentenceFiles(
+        train=str(path), first="t", label="l", labels=("[now]", "spam"), separator="|"
+    )
+    with pytest.raises(ValueError, match="f.tsv:2: label 'spm'"):
+        read_sentences(files, "train", labelled=True)
+
+
 def test_a_label_that_would_break_lines_is_refused() -> None:
     for broken in ("very\tgood", "bad\n"):
         with pytest.raises(ValueError, match="expected no tab and no end of a line"):
