@@ -90,7 +90,7 @@ def kept_before(output: Path) -> Keep | None:
     file = output / IDENTITY_NAME
     if not file.is_file():
         return None
-    keep: Keep = _stored(file).get(_KEEP)
+    keep: Keep | None = _stored(file).get(_KEEP)
     if keep not in (known := get_args(Keep)):
         raise ValueError(
             f"{file} does not say whose parameters are kept, of all runs, of the best or of none "

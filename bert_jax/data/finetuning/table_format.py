@@ -15,8 +15,12 @@ from bert_jax.data.input_paths import (
 )
 
 Kind = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
-_KINDS: dict[str, Kind] = {".tsv": "tsv", ".csv": "csv"}
-_KINDS |= dict.fromkeys(JSON_LINES_SUFFIXES, "jsonl") | dict.fromkeys(PARQUET_SUFFIXES, "parquet")
+_KINDS: dict[str, Kind] = {
+    ".tsv": "tsv",
+    ".csv": "csv",
+    **dict.fromkeys(JSON_LINES_SUFFIXES, "jsonl"),
+    **dict.fromkeys(PARQUET_SUFFIXES, "parquet"),
+}
 
 
 @dataclass(frozen=True)
