@@ -13,8 +13,9 @@ from bert_jax.cli.finetune_outcome import read_outcome
 from bert_jax.cli.finetune_run import FinetuneRun
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.files import write_file
+from bert_jax.data.finetuning.splits import Split
 from bert_jax.differences import differences
-from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
@@ -71,6 +72,19 @@ def _binding(config: FinetuneConfig) -> dict[str, Any]:
     return values
 
 
+def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the names of what has a checksum: files may be moved, or spelt otherwise."""
+    config = {name: x for name, x in identity["config"].items() if name != "init_from"}
+    paths = {"directory", *get_args(Split)}
+    for name in SECTIONS:
+        section = {key: x for key, x in (config.get(name) or {}).items() if key not in paths}
+        if "files" in section:
+            files = section["files"].items()
+            section["files"] = {key: x for key, x in files if key not in paths}
+        config[name] = section
+    return {**identity, "config": config}
+
+
 def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
     """What `_binding` gave earlier, with the defaults of keys that there were not yet."""
     try:
@@ -116,14 +130,14 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
         stored["config"] = _with_new_keys(stored["config"], file)
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(file, error) from error
-    lines = differences(stored, current)
-    if lines:
+    if differences(_without_paths(stored), _without_paths(current)):
+        lines = "\n  ".join(differences(stored, current))
         raise ValueError(
-            f"{output} holds another sweep (there -> here):\n  " + "\n  ".join(lines) + "\n"
+            f"{output} holds another sweep (there -> here):\n  {lines}\n"
             "Give the command it was begun with, or another --output; batch sizes, learning rates, "
             "epochs and seeds may change"
         )
-    if before != keep:
+    if (before, stored) != (keep, current):
         write_file(file, content)
 
 

@@ -140,6 +140,29 @@ def test_a_finished_sweep_trains_nothing_more(undisturbed, toy, bert_jax_here, m
     assert (output / "results.json").read_text() == before
 
 
+def test_a_sweep_goes_on_where_model_and_files_have_moved(
+    undisturbed, toy, bert_jax_here, monkeypatch, tmp_path: Path
+) -> None:
+    for name, there in (
+        ("sweep", undisturbed[0]),
+        ("model", toy.source),
+        ("data", toy.root / "reviews"),
+        ("others", toy.root / "flipped"),
+    ):
+        shutil.copytree(there, tmp_path / name)
+    toy = replace(toy, source=tmp_path / "model")
+    moved = words(toy, tmp_path / "sweep", *GRID)
+    other = bert_jax_here(*moved, f"--config.glue.directory={tmp_path / 'others'}")
+    assert other.code == 2 and "examples.train: " in other.errors, other.errors
+    assert "config.glue.directory: " in other.errors
+    monkeypatch.setattr(Reporter, "train", None)
+    finished = bert_jax_here(*moved, f"--config.glue.directory={tmp_path / 'data'}")
+    assert finished.code == 0, finished.errors
+    assert "4 of 4 runs ended before" in finished.output
+    stored = json.loads((tmp_path / "sweep/sweep.json").read_text())
+    assert stored["config"]["glue"]["directory"] == str(tmp_path / "data")
+
+
 def test_a_stopped_sweep_goes_on_to_the_same_results(
     undisturbed, toy, bert_jax_here, tmp_path: Path
 ) -> None:
