@@ -7,8 +7,7 @@ r"""Score a fine-tuned model, as its run did, on the validation set or another f
       --config.glue.directory=data/SST-2
 
 The last scores a model that was fine-tuned elsewhere and imported; its labels are found by name.
-The checkpoint is the one that did best. Classes, labels and types of
-entities have a row each.
+The checkpoint is the one that did best. Classes, labels and types of entities have a row each.
 """
 
 from __future__ import annotations

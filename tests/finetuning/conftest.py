@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from bert_jax.cli import evaluate, finetune
 from bert_jax.cli.main import main
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.finetuning.scoring import Scorer
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
@@ -287,3 +290,20 @@ def whole(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(reporting, "draw_curves", lambda *_, **__: False)
         assert main([str(word) for word in toy.words("glue", work_dir, *WHOLE)]) == 0
     return work_dir
+
+
+@pytest.fixture
+def stopped_while_predicting(bert_jax_here, monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """Runs a command that is told to stop when it begins to answer a test set."""
+    answers = Scorer.answers
+
+    def signalled(*args, **details):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return answers(*args, **details)
+
+    def run(*words):
+        with monkeypatch.context() as patch:
+            patch.setattr(Scorer, "answers", signalled)
+            return bert_jax_here(*words)
+
+    return run

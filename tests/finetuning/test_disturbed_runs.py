@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax import Classify
-from bert_jax.finetuning.scoring import Judge, Scorer
+from bert_jax.finetuning.scoring import Judge
 from bert_jax.inference.work_dir import chosen_step
 from bert_jax.training.reporting import Reporter
 
@@ -233,21 +233,13 @@ def test_a_run_that_is_stopped_while_it_is_judged_at_its_end_is_judged_when_it_g
 
 
 def test_a_run_that_is_stopped_while_it_predicts_goes_on_with_that(
-    toy, whole, bert_jax_here, monkeypatch, tmp_path
+    toy, whole, bert_jax_here, stopped_while_predicting, tmp_path
 ):
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
     words = toy.words("glue", work_dir, *WHOLE)
     (work_dir / "predictions/SST-2.tsv").unlink()
-    answers = Scorer.answers
-
-    def signalled(*args, **details):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return answers(*args, **details)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scorer, "answers", signalled)
-        stopped = bert_jax_here(*words)
+    stopped = stopped_while_predicting(*words)
     assert stopped.code == 143, stopped.errors
     assert "it is trained; the same command writes the predictions" in stopped.output
     assert not (work_dir / "predictions/SST-2.tsv").exists()

@@ -14,7 +14,6 @@ import pytest
 from bert_jax.cli import sweep
 from bert_jax.cli.main import main
 from bert_jax.cli.sweep_run import Sweep, open_sweep
-from bert_jax.finetuning.scoring import Scorer
 from bert_jax.training.reporting import Reporter
 
 GRID = ["--batch-sizes", "8", "16", "--learning-rates", "1e-2", "--epochs", "1", "--seeds", "2"]
@@ -285,22 +284,14 @@ def test_a_sweep_that_kept_all_keeps_all_when_it_is_not_said_again(
 
 
 def test_a_sweep_that_is_stopped_while_it_predicts_goes_on_with_that(
-    undisturbed, toy, bert_jax_here, tmp_path: Path, monkeypatch
+    undisturbed, toy, bert_jax_here, stopped_while_predicting, tmp_path: Path
 ) -> None:
     output = tmp_path / "sweep"
     shutil.copytree(undisturbed[0], output)
     (predictions,) = output.glob("runs/*/predictions/SST-2.tsv")
     expected = predictions.read_text()
     predictions.unlink()
-    answers = Scorer.answers
-
-    def signalled(*args, **details):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return answers(*args, **details)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scorer, "answers", signalled)
-        stopped = bert_jax_here(*words(toy, output, *GRID))
+    stopped = stopped_while_predicting(*words(toy, output, *GRID))
     assert stopped.code == 143, stopped.errors
     assert "all runs ended; the same command writes the predictions" in stopped.output
     assert not predictions.exists()

@@ -30,6 +30,7 @@ TSV = TableFormat(kind="tsv")
 CSV = TableFormat(kind="csv")
 JSONL = TableFormat(kind="jsonl")
 PARQUET = TableFormat(kind="parquet")
+BARE = TableFormat(kind="tsv", header=False)
 JSON_LINE = b'{"text": "a", "label": 1}\n'
 
 
@@ -59,7 +60,7 @@ def test_tsv_has_no_quoting(tmp_path: Path, mark: bytes, end: str, rest: bytes) 
 
 def test_columns_go_by_number_without_a_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv_bytes(ROWS).removesuffix(b"\n"))
-    table = read_table(path, TableFormat(kind="tsv", header=False), ["1", "0"])
+    table = read_table(path, BARE, ["1", "0"])
     assert table.columns == {"1": columns_of(ROWS)["label"], "0": columns_of(ROWS)["text"]}
     assert table.places[0] == f"{path}:1"
 
@@ -164,12 +165,7 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         (CSV, b"text\tlabel\na\t0\n", ["text"], "form.header=False .*; or form.kind='tsv', if"),
         (CSV, b"text;label\na;0\n", ["text"], "number; or form.delimiter=';', if it is"),
         (TSV, b"text;label\na;0\n", ["text"], "or form.kind='csv' and form.delimiter=';', if it"),
-        (
-            TableFormat(kind="tsv", header=False),
-            b"a\tb\nc\td\n",
-            ["0", "7"],
-            "columns are '0' to '1'. Mend",
-        ),
+        (BARE, b"a\tb\nc\td\n", ["0", "7"], "columns are '0' to '1'. Mend"),
         (
             TableFormat(kind="tsv", header=False, short_rows="skip"),
             b"a;b\n",
@@ -187,7 +183,7 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         ),
         (CSV, b"text,label\ra,0\rb,1\r", ["text"], r"a:1: a carriage return .*as `tr '\\r' '\\n'`"),
         (TSV, b"text\tlabel\ra\t0\rb\t1\r", ["text"], r"a:1: a carriage return .*as `tr '\\r' '"),
-        (TableFormat(kind="tsv", header=False), b"a\t0\rb\t1", ["0"], "a:1: a carriage return"),
+        (BARE, b"a\t0\rb\t1", ["0"], "a:1: a carriage return"),
         (TSV, b"good film\t1\nbad film\t0\n", ["text"], "'good film', '1'.*header=False"),
         (TSV, b"text\tlabel\na\t0\nb\n", ["text", "label"], "a:3: .*too few.*'label'"),
         (TSV, b"text\tlabel\na\t0\n\nb\t1\n", ["text", "label"], "a:3: .*too few.*'label'"),
@@ -195,25 +191,10 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         (TSV, b"", ["text"], "a is empty; expected at least one example"),
         (TSV, b"text\tlabel\na\t0\nb\tc\t1\n", ["text"], "a:3: 3 columns, the first line has 2"),
         (CSV, b"label,text\n1,well, this\n", ["text"], "a:2: 3 columns, .* has 2: .* quotes"),
-        (
-            TableFormat(kind="tsv", header=False),
-            b"a\tb\na\tb\tc\n",
-            ["0"],
-            "a:2: 3 columns, the first",
-        ),
+        (BARE, b"a\tb\na\tb\tc\n", ["0"], "a:2: 3 columns, the first"),
         (TSV, b"text\nab\xff\n", ["text"], "a:2: byte 0xff is not UTF-8"),
-        (
-            TableFormat(kind="tsv", header=False),
-            b"a\tb\n",
-            ["text"],
-            "'text' is asked for by name, but header",
-        ),
-        (
-            TableFormat(kind="tsv", header=False),
-            b"a\tb\n",
-            ["2"],
-            "a:1: no column '2'; .* '0' to '1'",
-        ),
+        (BARE, b"a\tb\n", ["text"], "'text' is asked for by name, but header"),
+        (BARE, b"a\tb\n", ["2"], "a:1: no column '2'; .* '0' to '1'"),
         (CSV, b'text\nok\n"open\nand on', ["text"], "a:3: not CSV as of RFC 4180"),
         (CSV, b'text\n"open\nand on', ["text"], r'a quote, ", opens here that nothing closes'),
         (JSONL, b'{"text": "a"}\n{"text": 3}\n', ["text"], "a:2: column 'text' is 3, a JSON num"),
