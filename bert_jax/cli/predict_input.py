@@ -22,8 +22,8 @@ _TABLES = (".tsv", ".csv", ".parquet")
 _TAGGED = (".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2")
 # What fits them.
 OF_THE_TASK = (
-    "For a test file of the task: bert-jax evaluate WORKDIR --unlabelled --data FILE (of GLUE: the "
-    "directory it is in) --predictions DIR"
+    "For a test file of the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions "
+    "DIR (of GLUE, FILE is the directory it is in)"
 )
 Line = TypeVar("Line")
 # What a thread has read: lines, then None for their end or the exception that ended them.
