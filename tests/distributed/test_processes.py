@@ -85,9 +85,8 @@ from bert_jax.training.checkpoint import Checkpointer, saved_run
 from bert_jax.training.checkpoint_config import CheckpointConfig
 
 distributed.join()
+time.sleep(2 * jax.process_index())
 directory = Path(sys.argv[1])
-while jax.process_index() and not directory.exists():
-    time.sleep(0.05)
 assert saved_run(directory) is None
 Checkpointer(directory, CheckpointConfig(), {}).close()
 """
