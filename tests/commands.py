@@ -14,10 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# What a process does that runs several commands.
+# What a process does that runs several commands, without pictures of their curves.
 IN_TURN = """
 import json, sys
 from bert_jax.cli.main import main
+from bert_jax.training import reporting
+reporting.draw_curves = lambda *_, **__: None
 for words in json.loads(sys.argv[1]):
     if code := main(words):
         sys.exit(code)

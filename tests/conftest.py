@@ -1,5 +1,6 @@
 """Fixtures every room's tests may use."""
 
+import gc
 import os
 import random
 import signal
@@ -31,16 +32,25 @@ SLOW_FILES = (
     "golden/test_recipes.py",
     "distributed/test_processes.py",
     "test_distillation_run.py",
-    "finetuning/test_runs.py",
     "finetuning/test_sweep_runs.py",
     "interop/test_families.py",
+    "test_from_raw_text.py",
+    "finetuning/test_disturbed_runs.py",
+    "finetuning/test_tasks.py",
+    "finetuning/test_starts.py",
     "interop/test_formats.py",
     "training/test_step.py",
     "tasks/test_distillation.py",
     "distributed/test_finetuning.py",
-    "parity/test_hf_trainer.py",
-    "finetuning/test_compilation.py",
+    "interop/test_round_trip.py",
+    "data/finetuning/test_answers.py",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what importing the tests has made: millions of objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -186,9 +196,17 @@ def heeding_interrupts() -> Iterator[None]:
 
 
 @pytest.fixture
-def bert_jax_here(capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
-    """Runs the `bert-jax` command in the process of the tests, which has eight devices."""
+def bert_jax_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Finished]:
+    """Runs the `bert-jax` command in the process of the tests, which has eight devices.
+
+    Curves are not drawn, half a second at every evaluation.
+    """
     from bert_jax.cli.main import main
+    from bert_jax.training import reporting
+
+    monkeypatch.setattr(reporting, "draw_curves", lambda *_, **__: None)
 
     def run(*words: str | Path) -> Finished:
         code = main([str(word) for word in words])

@@ -36,6 +36,7 @@ def get_config():
     del config.phases.phase2
     config.model.update(num_layers=1, num_segments=0)
     config.sentence_pairs = "none"
+    config.checkpoint.every_steps = 10
     config.distillation = dict(teacher="{teacher}")
     return config
 """
@@ -44,7 +45,9 @@ def get_config():
 @pytest.fixture(scope="module")
 def teacher(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     work_dir = tmp_path_factory.mktemp("teacher") / "run"
-    assert main(["pretrain", "--config", str(tiny_config), f"--config.work_dir={work_dir}"]) == 0
+    words = [f"work_dir={work_dir}", "phases.phase2=None", "checkpoint.every_steps=10"]
+    words = [f"--config.{word}" for word in words]
+    assert main(["pretrain", "--config", str(tiny_config), *words]) == 0
     return work_dir
 
 
@@ -250,7 +253,8 @@ def test_a_student_of_another_width_learns_what_is_inside(student, bert_jax_here
     assert train[-1]["hidden_loss"] < train[0]["hidden_loss"]
     assert train[-1]["attention_loss"] < train[0]["attention_loss"]
     # Read by others without the maps, which a run that begins with its parameters draws anew.
-    words = (f"init_from={tmp_path}/run", f"work_dir={tmp_path}/again")
+    words = (f"init_from={tmp_path}/run", f"work_dir={tmp_path}/again", "phases.phase1.num_steps=2")
+    words += ("optimizer.warmup_steps=1",)
     again = bert_jax_here(*command, *(f"--config.{word}" for word in words))
     assert again.code == 0, again.errors
     assert f"start      the parameters of {tmp_path}/run" in again.output

@@ -173,11 +173,11 @@ def test_every_start_goes_on_from_the_newest_whole_checkpoint(interrupted):
 LONG = ("phases.phase1.num_steps=5000", "checkpoint.every_steps=5000", "loader.num_workers=1")
 
 
-def test_a_second_run_in_one_work_directory_is_refused(bert_jax, pretrain, tmp_path):
+def test_a_second_run_in_one_work_directory_is_refused(bert_jax, bert_jax_here, pretrain, tmp_path):
     first = bert_jax.start(*pretrain(tmp_path, *LONG))
     bert_jax.wait_for(first, lambda: logged_step(tmp_path) >= 1)
-    second = bert_jax(*pretrain(tmp_path, *LONG), code=2)
-    assert f"{tmp_path}: another run is at work in it" in second.errors
+    second = bert_jax_here(*pretrain(tmp_path, *LONG))
+    assert second.code == 2 and f"{tmp_path}: another run is at work in it" in second.errors
     assert first.poll() is None
     first.kill()
     bert_jax.finish(first)

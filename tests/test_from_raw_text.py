@@ -128,6 +128,8 @@ STILL = (
     "optimizer.peak_learning_rate=0.0",
     "optimizer.warmup_steps=0",
     "reporting.tensorboard=False",
+    "evaluation.every_steps=0",
+    "checkpoint.keep_best=0",
 )
 
 

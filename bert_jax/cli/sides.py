@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,22 @@ from bert_jax.interop.probes import Probe
 from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOSide
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.inference import infer
-from bert_jax.models.model import define_model
+from bert_jax.models.model import ModelConfig, define_model
 
 ONNX_NAME = "model.onnx"
+
+
+@lru_cache(maxsize=8)  # two models of one kind are compared with one program
+def _program(config: ModelConfig) -> Callable[..., dict[str, jax.Array]]:
+    """Parameters and inputs to all outputs, compiled."""
+    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+
+    def run(parameters: Any, *inputs: jax.Array) -> dict[str, jax.Array]:
+        # Float32 products in float32, also where an accelerator would round their operands.
+        with jax.default_matmul_precision("highest"):
+            return infer(definition.module(parameters), *inputs, hidden_states=True)
+
+    return jax.jit(run)
 
 
 class WorkDirSide:
@@ -31,18 +46,12 @@ class WorkDirSide:
 
     def __init__(self, work_dir: Path):
         config, step, self._parameters = load_for_export(work_dir, None)
-        self._definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
         self._choices = config.head == "multiple_choice"
         self.labels = config.labels
         encoder = config.encoder
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
         self.title = f"{work_dir} (work directory, {config.head}, step {step:,})"
-        self._run = jax.jit(self._infer)
-
-    def _infer(self, parameters: Any, *inputs: jax.Array) -> dict[str, jax.Array]:
-        # Float32 products in float32, also where an accelerator would round their operands.
-        with jax.default_matmul_precision("highest"):
-            return infer(self._definition.module(parameters), *inputs, hidden_states=True)
+        self._run = _program(config)
 
     def outputs(self, probe: Probe) -> Outputs:
         """See `Side.outputs`."""

@@ -4,21 +4,24 @@ import pytest
 from jax.profiler import ProfileData
 
 from bert_jax.cli import pretrain
+from bert_jax.training import reporting
+from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import read_metrics
 
 
 def test_a_step_costs_what_its_phase_computes(tiny_config, bert_jax_here, monkeypatch, tmp_path):
-    reporter, told = pretrain.Reporter, []
+    told = []
 
     def note(*args, **options):
         told.append(args[1])
-        return reporter(*args, **options)
+        raise ValueError("that is all")
 
     monkeypatch.setattr(pretrain, "Reporter", note)
     phases = ("phase1.num_steps=2", "phase2.num_steps=1", "phase2.batch_size=32")
     words = [f"--config.work_dir={tmp_path}", "--config.optimizer.warmup_steps=1"]
     words += [f"--config.phases.{word}" for word in phases]
-    assert bert_jax_here("pretrain", "--config", tiny_config, *words).code == 0
+    finished = bert_jax_here("pretrain", "--config", tiny_config, *words)
+    assert finished.code == 2 and "that is all" in finished.errors
     [((first_steps, first_cost), (second_steps, second_cost))] = told
     assert (first_steps, second_steps) == (2, 1)
     # 32 sequences of 64 tokens, not 16 of 32: four times as many, each beside twice as many.
@@ -29,7 +32,11 @@ def test_a_step_costs_what_its_phase_computes(tiny_config, bert_jax_here, monkey
 @pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
 def test_steps_are_traced_when_asked_for(tiny_config, bert_jax_here, tmp_path):
     words = [f"--config.work_dir={tmp_path}", "--config.reporting.profile_steps=3"]
-    words += ["--config.phases.phase1.num_steps=12", "--config.phases.phase2.num_steps=3"]
+    phases = ["phase1.num_steps=12", "phase2.num_steps=3"]
+    # Of one shape, or the step would be compiled while it is traced.
+    phases += [f"phase2.corpus={tiny_config.parent / '32'}", "phase2.sequence_length=32"]
+    phases += ["phase2.batch_size=16"]
+    words += [f"--config.phases.{word}" for word in phases]
     finished = bert_jax_here("pretrain", "--config", tiny_config, *words)
     assert finished.code == 0, finished.errors
     (file,) = (tmp_path / "profile").rglob("*.xplane.pb")
@@ -44,8 +51,9 @@ def test_steps_are_traced_when_asked_for(tiny_config, bert_jax_here, tmp_path):
 
 
 def test_a_run_without_evaluation_needs_no_held_out_text(
-    tiny_config, tiny_text, bert_jax_here, tmp_path
+    tiny_config, tiny_text, bert_jax_here, monkeypatch, tmp_path
 ):
+    monkeypatch.setattr(reporting, "draw_curves", draw_curves)
     corpus, work_dir = tmp_path / "corpus", tmp_path / "run"
     words = ["--tokenizer", tiny_config.parent / "tokenizer", "--output", corpus, "--workers", 1]
     prepared = bert_jax_here(

@@ -15,7 +15,7 @@ def test_two_processes_learn_and_score_as_one(toy, bert_jax, tmp_path):  # noqa:
     one, two = tmp_path / "one", tmp_path / "two"
     short = ("num_epochs=1", "optimizer.peak_learning_rate=1e-3", "evaluation_batch_size=16")
     bert_jax(*toy.words("glue", one, *short))
-    output = bert_jax(*toy.words("glue", two, *short), launcher=2, devices=4).output
+    output = bert_jax(*toy.words("glue", two, *short), launcher=2, devices=2).output
     assert output.count("best after step") == 1  # one process speaks for all
     found, expected = history(two), history(one)
     assert found.keys() == expected.keys()
@@ -27,7 +27,7 @@ def test_two_processes_learn_and_score_as_one(toy, bert_jax, tmp_path):  # noqa:
     predictions = [(each / "predictions/SST-2.tsv").read_text() for each in (one, two)]
     assert predictions[0] == predictions[1]
     file = tmp_path / "scores.json"
-    bert_jax("evaluate", two, "--output", file, launcher=2, devices=4)
+    bert_jax("evaluate", two, "--output", file, launcher=2, devices=2)
     sets = json.loads(file.read_text())["sets"]
     assert sets["validation"]["scores"] == scores(two)["scores"]
 
@@ -42,5 +42,5 @@ def test_processes_with_other_configs_are_refused(toy, bert_jax, tmp_path):  # n
     )
     words = ["finetune", "--config", config, "--init", toy.source]
     words += [f"--config.work_dir={tmp_path / 'run'}"]
-    refused = bert_jax(*words, launcher=2, devices=4, code=2)
+    refused = bert_jax(*words, launcher=2, devices=2, code=2)
     assert "the config: of process 1" in refused.errors

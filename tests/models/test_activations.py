@@ -30,27 +30,37 @@ import numpy as np
 
 from bert_jax.models.activations import activation_function
 
-function = activation_function(sys.argv[1])
+points, file, *names = sys.argv[1:]
 found = {}
-for dtype in ("float32", "bfloat16"):
-    x = jnp.asarray(np.load(sys.argv[2]), dtype)
-    value, slope = function(x), jax.grad(lambda x: function(x).astype(jnp.float32).sum())(x)
-    assert value.dtype == slope.dtype == dtype
-    found |= {f"{dtype}_value": value, f"{dtype}_slope": slope}
-np.savez(sys.argv[3], **{name: np.asarray(array, np.float32) for name, array in found.items()})
+for name in names:
+    function = activation_function(name)
+    for dtype in ("float32", "bfloat16"):
+        x = jnp.asarray(np.load(points), dtype)
+        value, slope = function(x), jax.grad(lambda x: function(x).astype(jnp.float32).sum())(x)
+        assert value.dtype == slope.dtype == dtype
+        found |= {f"{name}_{dtype}_value": value, f"{name}_{dtype}_slope": slope}
+np.savez(file, **{name: np.asarray(array, np.float32) for name, array in found.items()})
 """
 
 
-@pytest.fixture(scope="module", params=["gelu", "gelu_tanh"])
-def computed(request, tmp_path_factory) -> tuple[str, dict[str, np.ndarray]]:
-    """An activation's name, and its values and slopes in both types, as users get them."""
+@pytest.fixture(scope="module")
+def all_computed(tmp_path_factory) -> dict[str, np.ndarray]:
+    """Values and slopes of all activations in both types, as users get them."""
     directory = tmp_path_factory.mktemp("activations")
     points, found = directory / "points.npy", directory / "found.npz"
     np.save(points, POINTS)
     environment = {**os.environ, "XLA_FLAGS": ""}
-    words = [sys.executable, "-c", PROGRAM, request.param, str(points), str(found)]
+    words = [sys.executable, "-c", PROGRAM, str(points), str(found), *APPROXIMATION]
     subprocess.run(words, env=environment, check=True)
-    return request.param, dict(np.load(found))
+    return dict(np.load(found))
+
+
+@pytest.fixture(params=list(APPROXIMATION))
+def computed(request, all_computed) -> tuple[str, dict[str, np.ndarray]]:
+    """An activation's name, and what was computed of it."""
+    start = f"{request.param}_"
+    kinds = [f"{dtype}_{what}" for dtype in ("float32", "bfloat16") for what in ("value", "slope")]
+    return request.param, {kind: all_computed[start + kind] for kind in kinds}
 
 
 def expected(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
