@@ -219,7 +219,7 @@ def conversation(bert_jax, *words):
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_another_program_asks_line_by_line(models, bert_jax, interrupted):
+def test_another_program_asks_line_by_line(models, bert_jax, heeding_interrupts, interrupted):
     with conversation(bert_jax, models["classification"]) as process:
         for number in range(3):
             process.stdin.write(objects({"text": "a", "id": number}).encode())
