@@ -39,11 +39,11 @@ SLOW_FILES = (
     "finetuning/test_tasks.py",
     "finetuning/test_starts.py",
     "interop/test_formats.py",
+    "training/test_tuning.py",
     "training/test_step.py",
     "tasks/test_distillation.py",
     "distributed/test_finetuning.py",
     "interop/test_round_trip.py",
-    "data/finetuning/test_answers.py",
 )
 
 
