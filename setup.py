@@ -84,5 +84,8 @@ setup(
         "tensorflow": TENSORFLOW,
         "dev": DEV,
     },
+    # An entry of sys.path, not a finder of its own: Python asks those last, and takes a checkout in
+    # the current directory, which is called as the package is, for a package without files.
+    options={"editable_wheel": {"mode": "compat"}},
     entry_points={"console_scripts": ["bert-jax = bert_jax.cli.main:main"]},
 )

@@ -69,6 +69,11 @@ def run(args: argparse.Namespace) -> int:
             f"{args.config_overrides[0]} changes a config file, and none is given: the run's own "
             "config is as it was. Expected --config FILE.py too, or --data"
         )
+    if args.predictions and Path(args.predictions).is_file():
+        raise ValueError(
+            f"--predictions {args.predictions} is a file: expected a directory, in which each set "
+            "that is predicted gets a file of its own"
+        )
     output = Path(args.output) if args.output else None
     if output is not None:
         _check_replaceable(output, args.predictions)

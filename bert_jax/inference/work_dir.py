@@ -265,7 +265,8 @@ def _content(work_dir: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(
             f"{work_dir}: no {MODEL_NAME} in it{what_it_is(work_dir)}; expected the work directory "
-            "of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import`"
+            "of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import` (of a Hugging Face "
+            "model)"
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

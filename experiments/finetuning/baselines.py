@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from mnli import MnliPair
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.feature_extraction import DictVectorizer, FeatureHasher
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import ParameterGrid
-from tasks import BAG, CASELESS, COMPARED, IN_PLACE, SPELLING, WORD_PAIRS, Files, Task
+from tasks import (
+    BAG,
+    CASELESS,
+    COMPARED,
+    ENTAILED,
+    IN_PLACE,
+    MNLI_TOO,
+    SPELLING,
+    WORD_PAIRS,
+    Files,
+    Task,
+)
 
 from bert_jax.data.finetuning.glue import glue_files, glue_task
 from bert_jax.data.finetuning.labels import label_numbers
@@ -40,15 +53,19 @@ _Linear = LogisticRegression | Ridge
 _Fit = TypeVar("_Fit")
 
 
-def baseline_scores(task: Task, sets: Sequence[Files]) -> dict[str, list[float]]:
+def baseline_scores(
+    task: Task, sets: Sequence[Files], mnli: Sequence[MnliPair]
+) -> dict[str, list[float]]:
     """Of a task's baselines on the validation set of each of `sets`: fractions.
 
-    They learn from the first of them and are chosen by its validation set.
+    They learn from the first of them and are chosen by its validation set. mnli: pairs that one of
+    them learns from as well.
     """
     by_name = {
         BAG: lambda: _sentences(task, sets, longest=1),
         WORD_PAIRS: lambda: _sentences(task, sets, longest=2),
         COMPARED: lambda: _compared(task, sets),
+        MNLI_TOO: lambda: _sentences(task, sets, longest=2, compared=True, mnli=mnli),
         IN_PLACE: lambda: _spans(sets, compared=False),
         SPELLING: lambda: _tags(sets, capitals=True),
         CASELESS: lambda: _tags(sets, capitals=False),
@@ -85,11 +102,17 @@ def _size(task: Task, files: Files, split: Split) -> int:
 
 
 def _sentences(
-    task: Task, sets: Sequence[Files], *, longest: int, compared: bool = False
+    task: Task,
+    sets: Sequence[Files],
+    *,
+    longest: int,
+    compared: bool = False,
+    mnli: Sequence[MnliPair] = (),
 ) -> list[float]:
-    """longest: how many words in a row are a feature of their own."""
+    """longest: how many words in a row are a feature of their own. mnli: to learn from as well."""
     found, metric = glue_files(task.glue, sets[0].directory), glue_task(task.glue).primary
     training = read_sentences(found.train, "train", labelled=True)
+    training = _with_mnli(training, mnli, task, found.train.labels) if mnli else training
     words = TfidfVectorizer(ngram_range=(1, longest), sublinear_tf=True, token_pattern=_WORD)
     words.fit(training.firsts + (training.seconds or []))
     model = LogisticRegression(solver="liblinear", random_state=0)
@@ -106,6 +129,22 @@ def _sentences(
         return lambda fit: sentence_scores([metric], fit.predict(judged), gold)[metric]
 
     return _of_the_best(fits, [judge(files) for files in sets])
+
+
+def _with_mnli(
+    examples: SentenceExamples, mnli: Sequence[MnliPair], task: Task, labels: Sequence[str]
+) -> SentenceExamples:
+    entailed = ENTAILED[task.name]
+    (other,) = (label for label in labels if label != entailed)
+    return replace(
+        examples,
+        firsts=[*examples.firsts, *(pair["premise"] for pair in mnli)],
+        seconds=[*(examples.seconds or []), *(pair["hypothesis"] for pair in mnli)],
+        labels=[
+            *(examples.labels or []),
+            *(entailed if pair["label"] == "entailment" else other for pair in mnli),
+        ],
+    )
 
 
 def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> sparse.csr_matrix:

@@ -18,12 +18,16 @@ _SAME = ("encoder", "tokenizer", "parameters")
 
 @dataclass(frozen=True)
 class ResultsFile:
-    """Where results go. lock: of those who write. model: as `described`. fast: of few examples."""
+    """Where results go. lock: of those who write. model: as `described`. fast: of few examples.
+
+    after_mnli: both sides learned MNLI before.
+    """
 
     file: Path
     lock: Path
     model: dict
     fast: bool
+    after_mnli: bool
 
     def tasks(self) -> dict[str, dict]:
         """Those in the file; none if there is no such file.
@@ -38,6 +42,8 @@ class ResultsFile:
             self._refuse(f"of a model of other {', '.join(differing)}")
         if content["fast"] != self.fast:
             self._refuse("with --fast" if content["fast"] else "without --fast")
+        if content.get("after_mnli", False) != self.after_mnli:
+            self._refuse("without --after-mnli" if self.after_mnli else "with --after-mnli")
         tasks: dict[str, dict] = content["tasks"]
         return tasks
 
@@ -56,6 +62,7 @@ class ResultsFile:
             tasks[name] = measured
             kept = {task: tasks[task] for task in TASKS if task in tasks}
             content = {"model": self.model, "fast": self.fast, "tasks": kept}
+            content |= {"after_mnli": True} if self.after_mnli else {}
             write_file(self.file, json.dumps(content, indent=1) + "\n")
         return measured
 

@@ -16,6 +16,9 @@ model, and a side only if the other one was learned in the same way:
 
     run.py MODEL ... --tasks SQuAD --learning-rates 3e-4 --epochs 4
     run.py MODEL ... --tasks SQuAD --sides from_scratch
+
+With --after-mnli both sides first learn MNLI, of which DATA/mnli/ holds a part (mnli.py), and the
+results go into after-mnli/ beside this file.
 """
 
 from __future__ import annotations
@@ -34,11 +37,12 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 
 from baselines import baseline_scores, sizes  # noqa: E402
+from mnli import learn_mnli, mnli_pairs  # noqa: E402
 from model import described  # noqa: E402
 from report import SIDES, draw, table, test_table  # noqa: E402
 from results_file import ResultsFile  # noqa: E402
 from sides import made_of, on_test_set, side_of, swept  # noqa: E402
-from tasks import TASKS, Files, Task, files_of, test_files_of  # noqa: E402
+from tasks import MNLI_TOO, TASKS, Files, Task, after_mnli, files_of, test_files_of  # noqa: E402
 
 from bert_jax.cli.config import load_config  # noqa: E402
 from bert_jax.data.files import write_file  # noqa: E402
@@ -72,20 +76,23 @@ def settled(task: Task, args: argparse.Namespace, positions: int) -> argparse.Na
 
 def baselines(task: Task, sets: Sequence[Files], work: Path) -> dict:
     """The baselines' scores on the sets and what computed them, once for these and this code."""
+    mnli = mnli_pairs(work) if MNLI_TOO in task.baselines else []
     file, code = work / task.name / "baselines.json", (HERE / "baselines.py").read_bytes()
     versions = {"scikit-learn": version("scikit-learn")}
     made = [dict(task.baselines), *(files.checksum() for files in sets)]
     made += [hashlib.sha256(code).hexdigest(), versions]
+    made += [hashlib.sha256(json.dumps(mnli).encode()).hexdigest()] if mnli else []
     kept: dict = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if kept.get("made_of") != made:
-        kept = {"made_of": made, "scores": baseline_scores(task, sets), "versions": versions}
+        kept = {"made_of": made, "scores": baseline_scores(task, sets, mnli), "versions": versions}
         write_file(file, json.dumps(kept))
     return kept
 
 
-def measure(task: Task, files: Files, args: argparse.Namespace) -> dict:
-    """The sides asked for, and what they are held against."""
+def measure(task: Task, files: Files, args: argparse.Namespace, mnli: dict[str, dict]) -> dict:
+    """The sides asked for, and what they are held against. mnli: what each learned before."""
     found, settings = {}, {name: getattr(args, name) for name in SETTINGS}
+    settings |= {"after_mnli": True} if args.after_mnli else {}
     sets = [files]
     if task.test:
         into = args.work / task.name / "test-data"
@@ -94,6 +101,7 @@ def measure(task: Task, files: Files, args: argparse.Namespace) -> dict:
         output = args.work / task.name / side
         results = swept(task, files, side, output, args)
         found[side] = side_of(results, output) | {"made_of": made_of(output, settings)}
+        found[side] |= {"mnli": mnli[side]} if args.after_mnli else {}
         if task.test:
             found[side]["test"] = tested(task, sets[1], side, found[side], args)
     scores = baselines(task, sets, args.work)
@@ -148,13 +156,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1, help="of encoder and head")
     parser.add_argument("--dtype", default="auto", help="of the computation")
     parser.add_argument(
+        "--after-mnli", action="store_true", help="both sides learn MNLI before their task"
+    )
+    parser.add_argument(
         "--fast", action="store_true", help="400 examples; 2 seeds, 1 epoch, 1 rate if none given"
     )
     args = parser.parse_args()
     for name, value in (FAST if args.fast else {"seeds": 5}).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
-    args.output = args.output or (args.work if args.fast else HERE)
+    beside = HERE / "after-mnli" if args.after_mnli else HERE
+    args.output = args.output or (args.work if args.fast else beside)
     for name in ("model", "data", "work", "output"):
         setattr(args, name, getattr(args, name).resolve())
     return args
@@ -170,16 +182,18 @@ def main() -> None:
     for folder in (args.work, args.output):
         folder.mkdir(parents=True, exist_ok=True)
     results = ResultsFile(
-        args.output / "results.json", args.work / "results.lock", model, args.fast
+        *(args.output / "results.json", args.work / "results.lock"),
+        *(model, args.fast, args.after_mnli),
     )
     results.tasks()  # another model's are refused before hours of work
     for name in settings:
         if (test := TASKS[name].test) and not has_file(args.data / test):
             raise SystemExit(f"{args.data / test}: no such file; {name} is judged on it as well")
+    mnli = {side: learn_mnli(side, args) for side in args.sides} if args.after_mnli else {}
     for name, of_task in settings.items():
-        task = TASKS[name]
+        task = after_mnli(TASKS[name]) if args.after_mnli else TASKS[name]
         files = files_of(task, args.data, args.work / name / "data", fast=args.fast)
-        measured = results.add(name, measure(task, files, of_task))
+        measured = results.add(name, measure(task, files, of_task, mnli))
         draw(name, measured, args.output / f"{name}.png")
     print("\n".join([*table(results.tasks()), "", *test_table(results.tasks())]))
 

@@ -1,4 +1,7 @@
-"""A side of a task: a sweep from the pretrained model or from random parameters, its outcome."""
+"""A side of a task: a sweep from the pretrained model or from random parameters, its outcome.
+
+Or from what either became on MNLI.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import statistics
 from pathlib import Path
 
 from commands import ROOT, bert_jax
+from mnli import mnli_run
 from sweeps import after_epochs
 from tasks import Files, Task
 
@@ -20,7 +24,7 @@ def swept(
     task: Task, files: Files, side: str, output: Path, args: argparse.Namespace
 ) -> SweepResults:
     """Runs a sweep to its end, which it may have reached before."""
-    words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", "--init", args.model]
+    words = ["--config", ROOT / f"configs/finetune/{task.recipe}.py", *_start(side, args)]
     words += ["--output", output, "--keep", "none", "--seeds", str(args.seeds)]
     words += ["--batch-sizes", str(args.batch_size), "--epochs", str(args.epochs)]
     words += ["--learning-rates", *map(str, args.learning_rates), *files.overrides(task)]
@@ -29,9 +33,15 @@ def swept(
     parts = ("dropout",) if task.name == "SQuAD" else ("dropout", "head_dropout")  # its head: none
     words += [f"--config.{part}={args.dropout}" for part in parts]
     words += [f"--config.compute.dtype={args.dtype}", "--config.evaluations_per_epoch=1"]
-    words += ["--config.from_scratch=true"] if side == "from_scratch" else []
     bert_jax("sweep", *words)
     return read_results(output)
+
+
+def _start(side: str, args: argparse.Namespace) -> list[str | Path]:
+    if args.after_mnli:
+        return ["--init", mnli_run(args.work, side)]
+    scratch = ["--config.from_scratch=true"] if side == "from_scratch" else []
+    return ["--init", args.model, *scratch]
 
 
 def side_of(results: SweepResults, output: Path) -> dict:

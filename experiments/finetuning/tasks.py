@@ -6,7 +6,7 @@ import hashlib
 import json
 import lzma
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bert_jax.data.finetuning.file_lines import find_file, has_file
@@ -36,6 +36,7 @@ class Task:
 
 
 BAG, WORD_PAIRS, COMPARED = "bag of words", "with pairs of words", "told to compare"
+MNLI_TOO = "told to compare, MNLI too"
 SPELLING, CASELESS = "spelling", "spelling without capitals"
 IN_PLACE = "words in their place"
 _SINGLE = {BAG: "logistic regression on TF-IDF of words"}
@@ -66,6 +67,18 @@ TASKS = {
         ),
     )
 }
+
+
+# What pairs of MNLI are to these tasks if the first sentence entails the second; else the other.
+ENTAILED = {"RTE": "entailment", "MRPC": "1"}
+
+
+def after_mnli(task: Task) -> Task:
+    """The task, also held against a linear model that learns from MNLI's pairs as well."""
+    if task.name not in ENTAILED:
+        return task
+    told = f"the same, and learned from MNLI too, entailed pairs as {ENTAILED[task.name]}"
+    return replace(task, baselines={**task.baselines, MNLI_TOO: told})
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,9 @@ def test_predictions_are_not_written_over_the_tasks_files(whole, toy, bert_jax_h
     refused = bert_jax_here("evaluate", whole, "--predictions", other, "--data", other / "dev.tsv")
     assert refused.code == 2 and "is where the task has its files" in refused.errors
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    (tmp_path / "file").touch()
+    refused = bert_jax_here("evaluate", whole, "--predictions", tmp_path / "file")
+    assert refused.code == 2 and "file is a file: expected a directory" in refused.errors
 
 
 def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_path):

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.data.files import write_file
-from bert_jax.data.finetuning.file_lines import has_file
+from bert_jax.data.finetuning.delimited_rows import delimited_cells
+from bert_jax.data.finetuning.file_lines import find_file, has_file
+from bert_jax.data.finetuning.labels import is_label
 from bert_jax.data.finetuning.sentences import SentenceFiles
 from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.input_paths import TFDS_PREFIX, is_tfds
@@ -157,8 +159,10 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
     tests = dict(zip(submission_names(task), (f"test{each}.tsv" for each in suffixes), strict=True))
     if task.diagnosed:
         tests[_AX] = _AX_FILE
+    train = SentenceFiles(train=f"{directory}/train.tsv", form=train_form, **learning)
+    _check_is_of(task, train)
     return GlueFiles(
-        train=SentenceFiles(train=f"{directory}/train.tsv", form=train_form, **learning),
+        train=train,
         validation={
             f"validation{suffix}": SentenceFiles(
                 validation=f"{directory}/dev{suffix}.tsv", form=form, **learning
@@ -171,6 +175,32 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
             if has_file(path := f"{directory}/{file}")
         },
     )
+
+
+def _check_is_of(task: GlueTask, files: SentenceFiles) -> None:
+    """Refuses the training set of another task, if there is one, by its first line."""
+    if not has_file(files.train):
+        return
+    first = next(delimited_cells(find_file(files.train), files.form), None)
+    if first is None:
+        return
+    (place, cells), wanted = first, [files.first, files.second, files.label]
+    wanted = [column for column in wanted if column]
+    if files.form.header:
+        fits = set(wanted) <= set(cells)
+        told = f"columns {', '.join(map(repr, wanted))}"
+    else:
+        fits = len(cells) > max(map(int, wanted)) and is_label(
+            cells[int(files.label)], files.labels
+        )
+        told = f"no names of columns, and column {files.label} is a label"
+    if not fits:
+        found = ", ".join(repr(cell[:40]) for cell in cells[:20])
+        raise ValueError(
+            f"{place}: not {task.name}'s train.tsv, which has {told}; this one begins with {found}"
+            f". glue.directory is the folder of {task.name}'s own files; files of your own are "
+            "learned from by configs/finetune/table.py"
+        )
 
 
 def _suffixes(task: GlueTask) -> list[str]:

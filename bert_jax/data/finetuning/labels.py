@@ -74,6 +74,6 @@ def label_numbers(labels: Sequence[str], expected: Sequence[str]) -> NDArray:
 
 def _set(expected: Sequence[str]) -> str:
     if not expected:
-        return "a finite number"
+        return "a finite number, as no labels are given"
     more = f" or another of {len(expected)}" if len(expected) > 40 else ""
     return f"one of {', '.join(map(repr, expected[:40]))}{more}"

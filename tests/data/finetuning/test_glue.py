@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -255,6 +256,24 @@ def test_bad_submissions_are_refused(tmp_path: Path, task, file, predictions, me
 def test_where_tfds_keeps_its_data_is_no_matter_of_directories() -> None:
     with pytest.raises(ValueError, match="tfds_data_dir='/tfds' is for 'tfds:glue/...'"):
         glue_files("MRPC", "data/MRPC", "/tfds")
+
+
+@pytest.mark.parametrize(
+    ("name", "directory", "has", "begins"),
+    [
+        ("RTE", "MRPC", "columns 'sentence1', 'sentence2', 'label'", "'Quality', '#1 ID',"),
+        ("RTE", "CoLA", "columns 'sentence1', 'sentence2', 'label'", "'gj04', '1', '',"),
+        ("CoLA", "RTE", "no names of columns, and column 1 is a label", "'index', 'sentence1',"),
+        ("CoLA", "SST-2", "no names of columns, and column 1 is a label", "'sentence', 'label'."),
+    ],
+)
+def test_another_tasks_directory_is_told(
+    shared_data: Path, name: str, directory: str, has: str, begins: str
+) -> None:
+    where = str(shared_data / "glue" / directory)
+    message = f"train.tsv:1: not {name}'s train.tsv, which has {has}; this one begins with {begins}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        glue_files(name, where)
 
 
 def test_unknown_names_are_refused() -> None:
