@@ -271,7 +271,7 @@ def test_another_tasks_directory_is_told(
     shared_data: Path, name: str, directory: str, has: str, begins: str
 ) -> None:
     where = str(shared_data / "glue" / directory)
-    message = f"train.tsv:1: not {name}'s train.tsv, which has {has}; this one begins with {begins}"
+    message = f":1: not {name}'s train.tsv, which has {has}; this one begins with {begins}"
     with pytest.raises(ValueError, match=re.escape(message)):
         glue_files(name, where)
 
