@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 SIDES = {"pretrained": "#3b6fb6", "from_scratch": "#d9622b"}
 _INK = "#333333"
-_STYLES = ("--", "-.", "-")
+_STYLES = ("--", "-.", "-", (0, (8, 3)))
 
 
 def table(results: dict[str, dict]) -> Iterator[str]:
@@ -85,6 +85,7 @@ def draw(name: str, result: dict, file: Path) -> None:
         mean = _mean(result[side])
         axis.plot([place - 0.25, place + 0.25], [mean, mean], color=colour, linewidth=2)
         axis.annotate(f"{100 * mean:.1f}", (place + 0.28, mean), va="center", color=colour)
+    assert len(result["baselines"]) <= len(_STYLES)
     for (label, score), style in zip(result["baselines"].items(), _STYLES, strict=False):
         axis.axhline(score, linestyle=style, color=_INK, linewidth=1, label=label)
     label = "without reading"
