@@ -1,6 +1,7 @@
 """A checkpoint comes back bit for bit, on any mesh, or is refused with a reason."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,28 @@ def save(
     with Checkpointer(directory, config, identity) as checkpointer:
         for step, metrics in (steps or {int(state.step): None}).items():
             checkpointer.save(at(state, step), metrics)
+
+
+def test_only_large_arrays_are_written_in_parts(tmp_path: Path) -> None:
+    """Of 4 KiB and more a part, where eight devices hold the same; both kinds come back."""
+    everywhere = jax.sharding.NamedSharding(make_mesh(MeshConfig()), jax.sharding.PartitionSpec())
+    rng, rows = np.random.default_rng(0), {"large": 256, "below": 248, "small": 8}
+    values = {name: rng.standard_normal((n, 32), np.float32) for name, n in rows.items()}
+    params = {name: jax.device_put(value, everywhere) for name, value in values.items()}
+    step = jax.device_put(np.int32(3), everywhere)
+    state = TrainState(step, params, jax.tree.map(lambda x: x + 1, params))
+    save(tmp_path, state)
+    (file,) = tmp_path.glob("3/params/array_metadatas/process_0")
+    written = {
+        each["array_metadata"]["param_name"]: each["array_metadata"]["write_shape"]
+        for each in json.loads(file.read_text())["array_metadatas"]
+    }
+    assert written == {"large": [32, 32], "below": [248, 32], "small": [8, 32]}
+    with Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer:
+        found = checkpointer.restore(state)
+    for name, value in values.items():
+        assert_array_equal(found.params[name], value)
+        assert_array_equal(found.opt_state[name], value + 1)
 
 
 def steps_in(directory: Path) -> set[int]:

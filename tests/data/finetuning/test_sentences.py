@@ -126,6 +126,7 @@ BY_NUMBER = {"form": NO_HEADER, "first": "0", "label": "1"}
         ("sentence\tlabel\ngood\t0\nbad\t2\n", {"labels": ("0", "1")}, "3: label '2'; .*'0', '1'"),
         ("sentence\tlabel\ngood\t4\nbad\tnan\n", {}, "tsv:3: label 'nan'; .* finite number"),
         ("sentence\tlabel\ngood\tx\nbad\ty\n", {}, "tsv:2: label 'x'; expected a finite number"),
+        ("sentence\tlabel\ngood\tx\n", {}, "finite number, as no labels are given"),
         ("sentence\tlabel\ngood\t\n", {"labels": ("0", "1")}, "tsv:2: label ''"),
         ("sentence\tlabel\n", {"labels": ("0", "1")}, "holds no row"),
         (
