@@ -1,8 +1,9 @@
 # Everything here works on a machine that has Python >= 3.11 and make, and nothing else of ours:
 #
-#   make demo    prepare a corpus, learn a vocabulary, pretrain a tiny BERT, fill in masks
-#   make test    run the tests
-#   make lint    ruff and mypy
+#   make demo        prepare a corpus, learn a vocabulary, pretrain a tiny BERT, fill in masks
+#   make test        run the tests
+#   make test-slow   run the tests marked as slow
+#   make lint        ruff and mypy
 #
 # The first call of each makes .venv and installs into it, the only part that needs the internet.
 
@@ -13,7 +14,7 @@ BERT_JAX := .venv/bin/bert-jax
 DEMO := runs/demo
 WORKERS ?= 2
 
-.PHONY: demo test lint
+.PHONY: demo test test-slow lint
 .DELETE_ON_ERROR:
 
 # Each file below is written last by its step, under its final name only when whole: whatever is
@@ -40,6 +41,10 @@ $(DEMO)/corpus/manifest.json: $(DEMO)/text/demo.jsonl $(DEMO)/tokenizer/vocab.tx
 test: .venv/installed-dev
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile \
 	  --no-loadscope-reorder
+
+test-slow: .venv/installed-dev
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax .venv/bin/pytest -n $(WORKERS) --dist loadfile \
+	  --no-loadscope-reorder -m slow
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .
