@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the package by a checkout that is not installed
 
-from bert_jax.data.files import write_file  # noqa: E402
+from bert_jax.files import write_file  # noqa: E402
 
 _CONFIG = """from ml_collections import ConfigDict
 

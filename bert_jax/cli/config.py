@@ -19,7 +19,7 @@ from ml_collections import ConfigDict, config_flags
 
 from bert_jax.cli.config_tree import with_every_key
 from bert_jax.conversion import to_dataclass, to_plain, without_none
-from bert_jax.data.files import write_file
+from bert_jax.files import write_file
 from bert_jax.suggestions import nearest
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import Any
 
 from bert_jax.cli.config import RESOLVED_NAME, write_resolved
 from bert_jax.conversion import to_plain
-from bert_jax.data.files import write_file
 from bert_jax.differences import differences
+from bert_jax.files import write_file
 
 _NOWHERE = {"work_dir": ""}  # a directory may be moved
 

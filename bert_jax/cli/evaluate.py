@@ -24,7 +24,7 @@ from bert_jax.cli.config import add_config_argument
 from bert_jax.cli.distributed_argument import add_distributed_argument
 from bert_jax.cli.evaluate_run import Evaluation, SetScores, open_evaluation
 from bert_jax.cli.evaluate_task import given_task
-from bert_jax.data.files import write_file
+from bert_jax.files import write_file
 from bert_jax.training import distributed
 from bert_jax.training.progress import format_metric
 

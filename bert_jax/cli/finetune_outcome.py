@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_jax.data.files import write_file
+from bert_jax.files import write_file
 from bert_jax.inference.work_dir import named_step
 
 SCORES_NAME = "scores.json"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bert_jax.data.files import sync_directory
+from bert_jax.files import sync_directory
 
 
 @contextmanager

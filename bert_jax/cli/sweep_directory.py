@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 from bert_jax.cli.finetune_outcome import read_outcome
 from bert_jax.cli.finetune_run import FinetuneRun
 from bert_jax.conversion import to_dataclass, to_plain
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.differences import differences
+from bert_jax.files import write_file
 from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,

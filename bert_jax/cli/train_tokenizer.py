@@ -21,7 +21,6 @@ from pathlib import Path
 from bert_jax.cli.progress_line import ProgressLine, clock
 from bert_jax.cli.source_arguments import add_source_arguments, source_options
 from bert_jax.data.byte_bpe_training import ROBERTA_VOCAB_SIZE, train_byte_bpe
-from bert_jax.data.files import write_file
 from bert_jax.data.sentencepiece_files import MODEL_NAME
 from bert_jax.data.sentencepiece_training import (
     ALBERT_VOCAB_SIZE,
@@ -33,6 +32,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import holds_tokenizer
 from bert_jax.data.vocabulary_sample import MAX_SAMPLE_BYTES
 from bert_jax.data.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
+from bert_jax.files import write_file
 
 VOCAB_SIZES = {
     "wordpiece": BERT_VOCAB_SIZE,

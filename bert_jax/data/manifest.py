@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.files import file_sha256, write_file
+from bert_jax.files import file_sha256, write_file
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"  # the directory beside it that Tokenizer.save wrote

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.deduplication import SeenDocuments
-from bert_jax.data.files import file_sha256
 from bert_jax.data.manifest import TOKENIZER, Manifest, SplitInfo
 from bert_jax.data.packing import fill_rate
 from bert_jax.data.prepare_inputs import PrepareInputs, settle_inputs
@@ -22,6 +21,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.units import SPLITS, Split, StreamCounts, Unit, build_units, shard_name
 from bert_jax.data.workers import Done, WorkerPool
 from bert_jax.data.workspace import WORK, Workspace, finished_corpus
+from bert_jax.files import file_sha256
 
 ProgressCallback = Callable[[Progress], None]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from bert_jax.data.document_tokens import Encoder, tokenize_document
-from bert_jax.data.files import file_sha256, write_file
 from bert_jax.data.manifest import ShardInfo
 from bert_jax.data.packing import TokenizedDocument, pack_documents
 from bert_jax.data.records import encode_record, token_dtype
 from bert_jax.data.units import Unit
+from bert_jax.files import file_sha256, write_file
 
 # One record a chunk, not compressed: what random reads by index are fastest on.
 _WRITER_OPTIONS = "group_size:1,uncompressed"

@@ -11,7 +11,6 @@ import tokenizers
 from tokenizers import normalizers
 
 from bert_jax.data import byte_bpe_files, sentencepiece_files
-from bert_jax.data.files import write_file
 from bert_jax.data.letter_case import lowercases, strips_accents
 from bert_jax.data.pair_layout import separators_between, with_layout
 from bert_jax.data.special_tokens import BERT, SpecialTokens, special_tokens_of
@@ -22,6 +21,7 @@ from bert_jax.data.wordpiece_files import (
     read_vocabulary,
     wordpiece_backend,
 )
+from bert_jax.files import write_file
 
 # BERT's, RoBERTa's and ALBERT's; the last also holds SentencePiece's form of BPE.
 Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]

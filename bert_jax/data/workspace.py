@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from bert_jax.data.files import sync_directory, write_file
 from bert_jax.data.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, write_manifest
 from bert_jax.data.prepare_inputs import SPLIT_KEY
+from bert_jax.files import sync_directory, write_file
 
 WORK = ".work"
 _PLAN = "plan.json"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.choices import (
     ChoiceExamples,
     ChoiceFiles,
@@ -20,6 +19,7 @@ from bert_jax.data.finetuning.choices import (
 from bert_jax.data.finetuning.features import Features
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.files import write_file
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
 from bert_jax.tasks.sentence_scores import sentence_scores
 

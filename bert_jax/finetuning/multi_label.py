@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.features import Features
 from bert_jax.data.finetuning.sentences import SentenceExamples, SentenceFiles
+from bert_jax.files import write_file
 from bert_jax.finetuning.task_data import ExampleSet, Logits, fingerprint_with
 from bert_jax.tasks.label_set_scores import best_constant, label_counts, label_set_scores
 

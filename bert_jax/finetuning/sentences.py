@@ -13,7 +13,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.features import Features
 from bert_jax.data.finetuning.glue import (
     GlueTask,
@@ -30,6 +29,7 @@ from bert_jax.data.finetuning.sentences import (
 )
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.files import write_file
 from bert_jax.finetuning.multi_label import MultiLabelSet
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
 from bert_jax.tasks.label_set_scores import LABEL_SET_METRICS, label_counts

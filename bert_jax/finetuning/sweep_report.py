@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from bert_jax.data.files import write_file
+from bert_jax.files import write_file
 from bert_jax.finetuning.sweep_picture import draw_sweep
 from bert_jax.finetuning.sweep_results import SweepResults
 from bert_jax.finetuning.sweep_table import table, verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.conversion import to_dataclass, to_plain
-from bert_jax.data.files import write_file
+from bert_jax.files import write_file
 from bert_jax.finetuning.sweep import RunResult, Summary, best_run, summarise
 
 RESULTS_NAME = "results.json"

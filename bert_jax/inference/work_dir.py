@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from bert_jax.conversion import to_dataclass, to_plain
-from bert_jax.data.files import write_file
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.differences import differences
+from bert_jax.files import write_file
 from bert_jax.inference.usage import Usage
 from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
 from bert_jax.models.model import Head, Model, ModelConfig, define_model

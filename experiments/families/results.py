@@ -9,7 +9,7 @@ from typing import Any
 
 from commands import locked
 
-from bert_jax.data.files import write_file
+from bert_jax.files import write_file
 
 
 def read_rows(

@@ -10,7 +10,7 @@ from commands import locked
 from report import SIDES
 from tasks import TASKS
 
-from bert_jax.data.files import write_file
+from bert_jax.files import write_file
 
 # What makes a model the same; the rest of its description tells where it comes from.
 _SAME = ("encoder", "tokenizer", "parameters")

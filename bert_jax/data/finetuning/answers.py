@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.span_windows import SpanWindows
 from bert_jax.data.finetuning.spans import SpanExample
 from bert_jax.data.words import behind_marks
+from bert_jax.files import write_file
 
 
 @dataclass(frozen=True, slots=True)

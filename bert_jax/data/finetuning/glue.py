@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.delimited_rows import delimited_cells
 from bert_jax.data.finetuning.file_lines import find_file, has_file
 from bert_jax.data.finetuning.labels import is_label
 from bert_jax.data.finetuning.sentences import SentenceFiles
 from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.input_paths import TFDS_PREFIX, is_tfds
+from bert_jax.files import write_file
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.data.files import write_file
 from bert_jax.data.finetuning.tag_lines import CONLLU_COLUMNS, cells_of
 from bert_jax.data.finetuning.tag_schemes import Scheme, recognise_scheme, to_iob1, to_iob2
 from bert_jax.data.finetuning.tags import TagFiles, TagSentences
+from bert_jax.files import write_file
 
 
 def write_tags(
