@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import tokenizers
+from tokenizers import normalizers
+
 
 def lowercases(normalizer: Any) -> bool:
     """Whether a normalizer, as tokenizer.json describes it, lowers the case."""
@@ -26,3 +29,11 @@ def strips_accents(normalizer: Any) -> bool:
     if not isinstance(normalizer, dict):
         return False
     return normalizer.get("type") == "StripAccents" or strips_accents(normalizer.get("normalizers"))
+
+
+def lowercasing(backend: Any) -> Any:
+    """Return a copy of a `tokenizers.Tokenizer` whose normalizer begins by lowering the case."""
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    steps = [normalizers.Lowercase(), *([copy.normalizer] if copy.normalizer else [])]
+    copy.normalizer = normalizers.Sequence(steps)
+    return copy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.letter_case import lowercases
+from bert_jax.data.letter_case import lowercases, lowercasing
 from bert_jax.data.pair_layout import USUAL_SEPARATORS, separators_between
 from bert_jax.data.pieces import continues_word, stands_in_text
 from bert_jax.data.special_tokens import SpecialTokens, special_tokens_of
@@ -244,28 +244,21 @@ class Tokenizer:
     @cached_property
     def random_ids(self) -> NDArray[np.int32]:
         """Ids that can stand in text, ascending: all but special tokens and unused slots."""
-        special = set(self.special_ids)
-        return np.array(
-            [
-                token_id
-                for token, token_id in self.vocabulary.items()
-                if token_id not in special and stands_in_text(token)
-            ],
-            np.int32,
-        )
+        return self._ids_where(stands_in_text)
 
     @cached_property
     def continuation_ids(self) -> NDArray[np.int32]:
         """Ids of the pieces that go on with a word, ascending."""
+        return self._ids_where(lambda token: continues_word(token, self.kind))
+
+    def _ids_where(self, wanted: Callable[[str], bool]) -> NDArray[np.int32]:
         special = set(self.special_ids)
-        return np.array(
-            [
-                token_id
-                for token, token_id in self.vocabulary.items()
-                if token_id not in special and continues_word(token, self.kind)
-            ],
-            np.int32,
-        )
+        ids = [i for token, i in self.vocabulary.items() if i not in special and wanted(token)]
+        return np.array(ids, np.int32)
+
+    def lowercased(self) -> Tokenizer:
+        """Return this tokenizer with text lower-cased before everything else, accents kept."""
+        return self if self.lowercase else Tokenizer(lowercasing(self._backend))
 
     @cached_property
     def lowercase(self) -> bool:

@@ -175,6 +175,20 @@ def test_tokenizer_config_beside_the_file_decides_the_case(tmp_path):
     assert Tokenizer.load(tmp_path, lowercase=False).encode_batch(["A b é"]) == [[1, 6, 7]]
 
 
+def test_lowercased_keeps_accents_also_in_transformers(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "é"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    cased = Tokenizer.load(tmp_path, lowercase=False)
+    ours = cased.lowercased()
+    assert ours.encode_batch(["A b É", "[MASK]"]) == [[5, 6, 7], [4]]
+    assert ours.fingerprint != cased.fingerprint and cased.encode_batch(["A"]) == [[1]]
+    assert ours.lowercased() is ours
+    ours.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").fingerprint == ours.fingerprint
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert theirs("A b É", add_special_tokens=False)["input_ids"] == [5, 6, 7]
+
+
 def test_a_tokenizer_json_of_another_make_keeps_its_own_rules(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b."]
     backend = wordpiece_backend({word: i for i, word in enumerate(words)}, lowercase=True)
