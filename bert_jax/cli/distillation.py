@@ -21,10 +21,9 @@ from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
     chosen_step,
-    computed_otherwise,
     read_tokenizer,
 )
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import EncoderConfig, computed_otherwise
 from bert_jax.models.heads import PAIRS_HEAD
 from bert_jax.models.parameters import Parameters
 from bert_jax.objectives import SentencePairs

@@ -17,11 +17,10 @@ from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     PAIRS,
     TOKENIZER_NAME,
-    computed_otherwise,
     read_model,
     read_tokenizer,
 )
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig, computed_otherwise
 from bert_jax.models.heads import PAIRS_HEAD
 from bert_jax.models.model import define_model
 from bert_jax.models.parameters import Parameters

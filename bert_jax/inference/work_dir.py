@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ import jax
 
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.differences import differences
 from bert_jax.files import write_file
 from bert_jax.inference.usage import Usage
 from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
-from bert_jax.models.model import Head, Model, ModelConfig, define_model
+from bert_jax.models.model import Head, Model, ModelConfig, define_model, part_of
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import load_parameters, newest_step, whole_steps
 from bert_jax.training.distributed import agreed
@@ -178,15 +177,6 @@ def best_so_far(work_dir: Path, by: Comparison) -> int | None:
     return max(values, key=lambda step: (values[step], step), default=None)
 
 
-def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
-    """One line for every value by which one set of parameters would give other numbers.
-
-    Dropout and initialisation are the training's own.
-    """
-    free = ("hidden_dropout", "attention_dropout", "initializer_range")
-    return [line for line in differences(asdict(theirs), asdict(ours)) if not line.startswith(free)]
-
-
 def load_model_parameters(
     work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
 ) -> Parameters:
@@ -200,29 +190,6 @@ def load_model_parameters(
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
-
-
-def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
-    """The model with fewer of its heads; None keeps them.
-
-    Raises:
-      ValueError: `head` wants parameters that the model does not have.
-    """
-    if head is None or head == config.head:
-        return config
-    compute = ComputeConfig(dtype="float32", attention="xla")
-    whole = define_model(config, compute).shapes
-    encoder = replace(config, head="encoder", labels=(), head_dropout=0.0, problem="single_label")
-    part = replace(encoder, pooler="pooler.dense.kernel" in whole) if head == "encoder" else None
-    if head in ("masked_lm", "next_sentence"):
-        part = replace(encoder, head=head, pooler=True)
-    if part is None or not define_model(part, compute).shapes.keys() <= whole.keys():
-        parts = ["encoder", *(("masked_lm",) if config.head == "pretraining" else ())]
-        raise ValueError(
-            f"a model with the head {config.head!r} has no part that is a {head!r}; expected "
-            f"{config.head!r} or {' or '.join(map(repr, parts))}"
-        )
-    return part
 
 
 def load_for_export(

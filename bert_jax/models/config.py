@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
+from bert_jax.differences import differences
+
 Activation = Literal["gelu", "gelu_tanh"]
 PositionKind = Literal["learned", "sinusoidal"]
 NormPlacement = Literal["post", "pre"]
@@ -254,3 +256,16 @@ def _check_cudnn(
         f"{config.hidden_dim} and num_heads={config.num_heads} make heads of {config.head_dim}: "
         "set compute.attention='xla' (or 'auto')",
     )
+
+
+def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
+    """Return one line for every value by which one set of parameters would give other numbers.
+
+    Dropout and initialisation are the training's own.
+    """
+    free = ("hidden_dropout", "attention_dropout", "initializer_range")
+    return [
+        line
+        for line in differences(dataclasses.asdict(theirs), dataclasses.asdict(ours))
+        if not line.startswith(free)
+    ]

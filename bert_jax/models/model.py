@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -121,3 +121,26 @@ def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> 
 def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition[Model]:
     """The definition of the model that `build_model` makes."""
     return define(lambda rngs: build_model(config, compute, rngs))
+
+
+def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
+    """Return the model with fewer of its heads; None keeps them.
+
+    Raises:
+      ValueError: `head` wants parameters that the model does not have.
+    """
+    if head is None or head == config.head:
+        return config
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    whole = define_model(config, compute).shapes
+    encoder = replace(config, head="encoder", labels=(), head_dropout=0.0, problem="single_label")
+    part = replace(encoder, pooler="pooler.dense.kernel" in whole) if head == "encoder" else None
+    if head in ("masked_lm", "next_sentence"):
+        part = replace(encoder, head=head, pooler=True)
+    if part is None or not define_model(part, compute).shapes.keys() <= whole.keys():
+        parts = ["encoder", *(("masked_lm",) if config.head == "pretraining" else ())]
+        raise ValueError(
+            f"a model with the head {config.head!r} has no part that is a {head!r}; expected "
+            f"{config.head!r} or {' or '.join(map(repr, parts))}"
+        )
+    return part

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.inference.work_dir import part_of, read_model
+from bert_jax.inference.work_dir import read_model
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import ModelConfig
+from bert_jax.models.model import ModelConfig, part_of
 
 SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, max_positions=8)
 
