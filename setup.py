@@ -17,7 +17,6 @@ REQUIRES = [
     "orbax-checkpoint>=0.12.8,<0.13",
     "numpy>=2.4,<3",
     # reading
-    "grain>=0.2.18,<0.3",
     "array_record>=0.8.6,<0.9",
     "tensorflow-datasets>=4.9.10,<5",
     "importlib_resources>=7.1,<8",  # tensorflow-datasets imports it without declaring it

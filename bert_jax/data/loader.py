@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import signal
+import time
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from queue import Empty
 from types import TracebackType
-from typing import Protocol
 
-import grain
 import numpy as np
-from absl import flags
 from numpy.typing import NDArray
 
+from bert_jax.data.batch_workers import Batches, BatchWorker, ProcessWorker, ThreadWorker
 from bert_jax.data.pipeline import Batch, ExampleSource
-from bert_jax.data.worker_life import end_with_parent
 
-
-class Batches(Protocol):
-    """Batches by step; IndexError beyond the last."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, step: int, /) -> Batch: ...
+# A batch that is waited for this long is overdue: one takes milliseconds, and to start a process a
+# second or two.
+_OVERDUE_SECONDS = 3.0
+_POLL_SECONDS = 0.5
 
 
 class BatchSource:
@@ -142,8 +137,8 @@ class Loader:
     """Iterates over the batches of a source from `start_step` on, preparing some ahead.
 
     Its whole state is `step`, the number of the batch that comes next: a loader started there
-    continues exactly. Leaving a `with` statement, `close` or the end of the program ends its
-    threads and processes.
+    continues exactly. Leaving a `with` statement, `close`, an error or the end of the program ends
+    its threads and processes.
     """
 
     def __init__(
@@ -153,6 +148,7 @@ class Loader:
         start_step: int = 0,
         num_workers: int = 0,
         prefetch: int = 2,
+        while_waiting: Callable[[], None] = lambda: None,
     ):
         """Starts to prepare batches; starting late costs nothing.
 
@@ -162,6 +158,8 @@ class Loader:
                 module must be importable without side effects.
             prefetch: batches kept ready by the thread, or by each process. 0 makes each batch when
                 it is asked for, and is refused with processes.
+            while_waiting: called again and again while a batch is overdue, as when a process or
+                the file system hangs; may raise to end the wait.
 
         Raises:
             ValueError: a number makes no sense, or `start_step` lies beyond the end.
@@ -175,29 +173,58 @@ class Loader:
             raise ValueError(f"start_step is {start_step}; the source has {len(source)} batches")
         self.step = start_step
         self._end = len(source)
-        self._shared = num_workers > 0  # batches come in shared memory, to be given back at once
-        batches = grain.MapDataset.source(source).slice(slice(start_step, None))
-        self._running = [_iterate(batches, num_workers, prefetch)]
-        self._first: list[Future[Batch]] = []
+        self._asked = start_step
+        self._ahead = prefetch * max(num_workers, 1)
+        self._while_waiting = while_waiting
+        self._workers: list[BatchWorker] = []
         # Also at the program's end.
-        self._close = weakref.finalize(self, _shut_down, self._running, self._first)
-        if num_workers and start_step < self._end:
-            self._first.append(_begin(self._running[0]))
-        elif prefetch and start_step < self._end:
-            self._running[0].start_prefetch()
+        self._close = weakref.finalize(self, _close_all, self._workers)
+        if start_step < self._end:
+            for number in range(1, num_workers + 1):
+                name = f"data worker {number} of {num_workers}"
+                self._workers.append(ProcessWorker(source, name))
+            if not num_workers:
+                self._workers.append(ThreadWorker(source))
+            self._ask(self._ahead)
 
     def __iter__(self) -> Loader:
         return self
 
     def __next__(self) -> Batch:
-        if not self._running:
+        """Returns the next batch.
+
+        Raises:
+            ValueError: the loader is closed, or making the batch raised this; whatever that
+                raises is raised here.
+            OSError: a process that makes batches was killed; says which one and how.
+        """
+        if not self._close.alive:
             raise ValueError("this loader is closed")
         if self.step >= self._end:
             raise StopIteration
-        batch = self._first[0].result() if self._first else next(self._running[0])
-        self._first.clear()
+        self._ask(max(self._ahead, 1))
+        try:
+            batch = self._take(self._workers[self.step % len(self._workers)])
+        except BaseException:
+            self.close()
+            raise
         self.step += 1
-        return {name: np.array(array) for name, array in batch.items()} if self._shared else batch
+        self._ask(self._ahead)
+        return batch
+
+    def _ask(self, ahead: int) -> None:
+        while self._asked < min(self.step + ahead, self._end):
+            self._workers[self._asked % len(self._workers)].ask(self._asked)
+            self._asked += 1
+
+    def _take(self, worker: BatchWorker) -> Batch:
+        overdue = time.monotonic() + _OVERDUE_SECONDS
+        while True:
+            try:
+                return worker.take(_POLL_SECONDS)
+            except Empty:
+                if time.monotonic() > overdue:
+                    self._while_waiting()
 
     def close(self) -> None:
         """Ends the threads or processes; safe to call twice."""
@@ -215,48 +242,6 @@ class Loader:
         self.close()
 
 
-def _iterate(
-    batches: grain.MapDataset, num_workers: int, prefetch: int
-) -> grain.DatasetIterator[Batch]:
-    if not num_workers:
-        threads = 1 if prefetch else 0
-        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
-        return iter(batches.to_iter_dataset(options))
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()  # Grain reads its own flags; their defaults are meant
-    inline = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    processes = grain.MultiprocessingOptions(
-        num_workers=num_workers, per_worker_buffer_size=prefetch
-    )
-    return iter(batches.to_iter_dataset(inline).mp_prefetch(processes, _begin_worker))
-
-
-def _begin(batches: grain.DatasetIterator[Batch]) -> Future[Batch]:
-    """Asks for the first batch, which starts the workers, in a thread that holds signals back.
-
-    Its workers inherit that: each imports for a second before it can say what it ignores.
-    """
-    held = {signal.SIGINT, signal.SIGTERM}
-    starter = ThreadPoolExecutor(
-        1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, held)
-    )
-    first = starter.submit(next, batches)
-    starter.shutdown(wait=False)
-    return first
-
-
-def _begin_worker(index: int, count: int) -> None:
-    """Makes a worker's life that of its parent.
-
-    Signals sent to the whole group (Ctrl-C, a scheduler's SIGTERM) are the parent's to answer: it
-    may still need batches to reach its checkpoint. A parent that is killed outright ends its
-    workers too, which would otherwise wait for it for ever.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    end_with_parent()
-
-
-def _shut_down(running: list[grain.DatasetIterator[Batch]], first: list[Future[Batch]]) -> None:
-    wait(first)
-    running.pop().close()
+def _close_all(workers: list[BatchWorker]) -> None:
+    for worker in workers:
+        worker.close()

@@ -17,7 +17,7 @@ from types import TracebackType
 from bert_jax.data.shards import ShardSettings, UnitResult, write_shard
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.units import Unit
-from bert_jax.data.worker_life import end_with_parent
+from bert_jax.data.worker_life import cause_of_death, end_with_parent
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,8 @@ def _receive(worker: _Worker) -> Done:
 
 
 def _death(worker: _Worker) -> OSError:
-    worker.process.join()
-    code = worker.process.exitcode or 0
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    advice = ""
-    if code == -signal.SIGKILL:
-        advice = "; the system does that when memory runs out: try fewer workers or smaller units"
-    elif code > 0:
-        advice = "; its traceback stands above"
-    return OSError(f"the worker preparing {worker.unit} {how}{advice}")
+    cause = cause_of_death(worker.process, "try fewer workers or smaller units")
+    return OSError(f"the worker preparing {worker.unit} {cause}")
 
 
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:

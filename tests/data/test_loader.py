@@ -15,10 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.data import batch_workers
+from bert_jax.data import loader as loaders
+from bert_jax.data.batch_workers import _portable
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.loader import BatchSource, EvaluationSource, Loader
 from bert_jax.data.masking import MaskingConfig
 from bert_jax.data.pipeline import Batch, ExampleConfig, ExampleSource
+from bert_jax.data.records import CorruptRecordError
 from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, write_corpus
 
 from ..commands import HANGS
@@ -118,7 +122,7 @@ def test_the_loader_gives_the_same_whatever_prepares_it(source, expected, num_wo
         with pytest.raises(StopIteration):
             next(loader)
     assert not multiprocessing.active_children()
-    wait_until(lambda: not any("grain-prefetch" in t.name for t in threading.enumerate()))
+    wait_until(lambda: not any(t.name == "batches" for t in threading.enumerate()))
     loader.close()
     with pytest.raises(ValueError, match="closed"):
         next(loader)
@@ -176,6 +180,85 @@ def test_a_broken_shard_is_named_through_the_loader(prepared, tmp_path, num_work
         with pytest.raises(ValueError, match="train-00000.arrayrecord cannot be read"):
             next(loader)
     assert not multiprocessing.active_children()
+
+
+def test_a_killed_worker_is_named_with_what_killed_it(source):
+    with Loader(source, num_workers=2) as loader:
+        next(loader)
+        wait_until(lambda: len(multiprocessing.active_children()) == 2)
+        # Of the process that makes the batches of odd steps; those it has already sent may come.
+        os.kill(second_worker(loader), signal.SIGKILL)
+        with pytest.raises(
+            OSError, match=r"^data worker 2 of 2 was killed by SIGKILL; .* memory .* fewer workers"
+        ):
+            for _ in loader:
+                pass
+        assert not multiprocessing.active_children()
+        with pytest.raises(ValueError, match="closed"):
+            next(loader)
+
+
+def second_worker(loader: Loader) -> int:
+    return loader._workers[1]._process.pid
+
+
+def test_an_unexpected_error_in_a_worker_keeps_its_type_and_traceback(expected):
+    source = {0: expected[0], 7: expected[1]}  # no batch 1
+    with Loader(source, num_workers=1) as loader:
+        assert_equal(next(loader), expected[0])
+        with pytest.raises(KeyError) as caught:
+            next(loader)
+    assert "in _serve" in "".join(caught.value.__notes__)
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_that_cannot_be_unpickled_arrives_with_its_message():
+    error = _portable(CorruptRecordError(3, "cut short"))
+    assert type(error) is ValueError
+    assert str(error) == "record 3 of those read is corrupt: cut short"
+    assert "CorruptRecordError: record 3" in "".join(error.__notes__)
+
+
+class Stopped(Exception):
+    """Ends a wait in the tests."""
+
+
+def stop() -> None:
+    raise Stopped
+
+
+def test_waiting_for_a_worker_that_hangs_can_be_ended(source, monkeypatch):
+    monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.1)
+    with Loader(source, num_workers=2, while_waiting=stop) as loader:
+        loader._while_waiting = lambda: None  # while the processes start
+        next(loader)
+        next(loader)
+        loader._while_waiting = stop
+        os.kill(second_worker(loader), signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(Stopped):
+            for _ in loader:
+                pass
+    assert time.monotonic() - began < 10
+    assert not multiprocessing.active_children()
+
+
+def test_waiting_for_a_file_system_that_hangs_can_be_ended(expected, monkeypatch):
+    monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.1)
+    monkeypatch.setattr(batch_workers, "_CLOSING_SECONDS", 0.1)
+    hangs = threading.Event()
+
+    class Source(list):
+        def __getitem__(self, step: int) -> Batch:
+            if step == 1:
+                hangs.wait(HANGS)
+            return super().__getitem__(step)
+
+    with Loader(Source(expected), while_waiting=stop) as loader:
+        assert_equal(next(loader), expected[0])
+        with pytest.raises(Stopped):
+            next(loader)
+    hangs.set()
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 40])
@@ -240,6 +323,9 @@ def test_numbers_that_make_no_sense_are_refused(examples, source):
 
 PROGRAM = """
 import sys, time
+from bert_jax.data import batch_workers
+from bert_jax.data import loader as loaders
+from bert_jax.data.batch_workers import _portable
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.loader import BatchSource, Loader
 from bert_jax.data.pipeline import ExampleConfig, ExampleSource
@@ -300,6 +386,9 @@ def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
             os.kill(int(pid), signal.SIGTERM)
     time.sleep(0.3)
     assert set(workers) <= set(members(process.pid))
+    # Nothing with a name in shared memory, which would stay if the whole group were killed.
+    for pid in (*workers, process.pid):
+        assert "/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text()
     process.kill()
     process.communicate(timeout=HANGS)
     wait_until(lambda: not members(process.pid))

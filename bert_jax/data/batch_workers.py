@@ -1,0 +1,205 @@
+"""A thread or processes that make the batches of given steps while the caller is busy.
+
+Batches come out of a process through a pipe, which ends when the process does. Shared memory and
+semaphores (as `multiprocessing.Queue` and Grain's `mp_prefetch` use them) have names that outlive a
+process group that is killed, and waiting for either never ends when the other side is killed in
+the middle of a message.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import pickle
+import signal
+import threading
+import traceback
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from queue import SimpleQueue
+from typing import Protocol
+
+from bert_jax.data.pipeline import Batch
+from bert_jax.data.worker_life import cause_of_death, end_with_parent, ignore_stop_signals
+
+# How long a thread may take for the batch it is making before it is left to itself.
+_CLOSING_SECONDS = 5.0
+# An error of these types is the user's to fix and keeps its type; any other is a bug.
+_KEPT_TYPES = (ValueError, OSError, MemoryError)
+
+
+class Batches(Protocol):
+    """Batches by step; IndexError beyond the last."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, step: int, /) -> Batch: ...
+
+
+class _Ended:
+    """Follows the last message of a process."""
+
+
+class BatchWorker(Protocol):
+    """Makes the batches that it is asked for, in that order."""
+
+    def ask(self, step: int) -> None:
+        """Ask for the batch of a step; returns at once."""
+
+    def take(self, seconds: float) -> Batch:
+        """Return the next batch that was asked for, or raise what making it raised.
+
+        Raises:
+            queue.Empty: it is not there after so many seconds.
+            OSError: the process that was to make it has ended.
+        """
+
+    def close(self) -> None:
+        """Stop at once."""
+
+
+class ThreadWorker:
+    """A `BatchWorker` in a thread of this process."""
+
+    def __init__(self, source: Batches):
+        self._steps: SimpleQueue[int | None] = SimpleQueue()
+        self._made: SimpleQueue[Batch | Exception] = SimpleQueue()
+        self._thread = threading.Thread(
+            target=_make, args=(source, self._steps, self._made), name="batches", daemon=True
+        )
+        self._thread.start()
+
+    def ask(self, step: int) -> None:
+        """As of `BatchWorker`."""
+        self._steps.put(step)
+
+    def take(self, seconds: float) -> Batch:
+        """As of `BatchWorker`."""
+        made = self._made.get(timeout=seconds)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def close(self) -> None:
+        """As of `BatchWorker`; a thread that hangs is abandoned, since nothing can end it."""
+        while not self._steps.empty():
+            with contextlib.suppress(Exception):
+                self._steps.get_nowait()
+        self._steps.put(None)
+        self._thread.join(_CLOSING_SECONDS)
+
+
+def _make(
+    source: Batches, steps: SimpleQueue[int | None], made: SimpleQueue[Batch | Exception]
+) -> None:
+    while (step := steps.get()) is not None:
+        try:
+            made.put(source[step])
+        except Exception as error:
+            made.put(error)
+
+
+class ProcessWorker:
+    """A `BatchWorker` in a process of its own, `name` in messages.
+
+    The process is spawned: the program's main module must be importable without side effects.
+    """
+
+    def __init__(self, source: Batches, name: str):
+        self._name = name
+        context = get_context("spawn")
+        self._connection, remote = context.Pipe()
+        self._process = context.Process(target=_serve, args=(remote, source), daemon=True)
+        self._made: SimpleQueue[Batch | Exception | _Ended] = SimpleQueue()
+        self._closing = threading.Event()
+        # A thread, since a batch is larger than what a pipe holds: it is to be here when wanted.
+        self._receiver = threading.Thread(
+            target=_receive,
+            args=(self._process, self._connection, remote, self._made, self._closing),
+            name=name,
+            daemon=True,
+        )
+        self._receiver.start()
+        # Before multiprocessing's own exit handler, which would wait for workers to heed SIGTERM.
+        atexit.register(self.close)
+
+    def ask(self, step: int) -> None:
+        """As of `BatchWorker`."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `take` says why
+            self._connection.send(step)
+
+    def take(self, seconds: float) -> Batch:
+        """As of `BatchWorker`."""
+        made = self._made.get(timeout=seconds)
+        if isinstance(made, _Ended):
+            remedy = "use fewer workers (loader.num_workers) or make fewer batches ahead (prefetch)"
+            raise OSError(f"{self._name} {cause_of_death(self._process, remedy)}")
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def close(self) -> None:
+        """As of `BatchWorker`."""
+        atexit.unregister(self.close)
+        self._closing.set()
+        if self._process.pid is not None:
+            self._process.kill()  # nothing is lost: it only reads
+        self._receiver.join()
+        if self._process.pid is not None:
+            self._process.join()
+        self._connection.close()
+
+
+def _receive(
+    process: SpawnProcess,
+    connection: Connection,
+    remote: Connection,
+    made: SimpleQueue[Batch | Exception | _Ended],
+    closing: threading.Event,
+) -> None:
+    """Start the process, then pass on what it sends until it ends."""
+    # Inherited by the process, which imports for a second before it can say what it ignores.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        process.start()
+    except Exception as error:
+        made.put(error)
+        return
+    finally:
+        remote.close()  # so that the pipe ends with the process
+    if closing.is_set():
+        process.kill()
+    try:
+        while True:
+            made.put(connection.recv())
+    except (EOFError, OSError):  # OSError: in the middle of a message
+        made.put(_Ended())
+
+
+def _serve(connection: Connection, source: Batches) -> None:
+    """Send the batch of every step received, or what making it raised, until the pipe ends."""
+    ignore_stop_signals()  # the parent may still need batches to reach its checkpoint
+    end_with_parent()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            step = connection.recv()
+            try:
+                message = pickle.dumps(source[step], protocol=pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                message = pickle.dumps(_portable(error))
+            connection.send_bytes(message)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that another process can unpickle, with its traceback as a note."""
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(f"The data worker's traceback:\n{trace}")
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # a type whose constructor takes something else than its message
+        kind = next((kind for kind in _KEPT_TYPES if isinstance(error, kind)), RuntimeError)
+        message = str(error) if kind is not RuntimeError else f"{type(error).__name__}: {error}"
+        error = kind(message)
+        error.add_note(f"The data worker's traceback:\n{trace}")
+    return error
