@@ -57,7 +57,7 @@ def check_positions(config: FinetuneConfig, model: ModelConfig, work_dir: Path) 
 
 
 def tagged_alike(config: FinetuneConfig, model: ModelConfig) -> FinetuneConfig:
-    """The config with tags in the scheme of the model's: as written if they are BIOES.
+    """Return the config with tags in the model's scheme: as written for BIOES, BILOU and BMES.
 
     IOB1 is known by a type that is never parted from the one before: there is I-X and no B-X. Where
     every type has both, only who made the model knows, and says learn_as='IOB1': what the config
@@ -66,7 +66,7 @@ def tagged_alike(config: FinetuneConfig, model: ModelConfig) -> FinetuneConfig:
     if config.tags is None or config.tags.files.learn_as != "IOB2":
         return config
     parted = {label[2:] for label in model.labels if label.startswith("B-")}
-    if any(label.startswith(("S-", "E-")) for label in model.labels):
+    if any(label.startswith(("S-", "E-", "U-", "L-", "M-")) for label in model.labels):
         files = replace(config.tags.files, learn_as="as_written")
     elif any(label.startswith("I-") and label[2:] not in parted for label in model.labels):
         files = replace(config.tags.files, learn_as="IOB1")

@@ -176,9 +176,13 @@ def open_tags(
 
     def read(split: Split) -> TagSet:
         sentences = read_tags(files, split, labelled=split != "test")
+        read_in = scheme
         if scheme is not None and sentences.tags is not None:
-            _check_scheme(sentences, scheme)
-        return TagSet(windows(sentences, judged=True), sentences, files, scheme)
+            # Of a scheme's prefixes the training file may lack some.
+            there = {tag for tags in sentences.tags for tag in tags}
+            read_in = scheme_of([*labels, *there]) or scheme
+            _check_scheme(sentences, read_in)
+        return TagSet(windows(sentences, judged=True), sentences, files, read_in)
 
     return TaskData(
         head=HeadConfig("tagging", labels),

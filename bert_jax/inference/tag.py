@@ -52,7 +52,8 @@ class TaggedEntity:
 class TaggedText:
     """The words of a text with their tags.
 
-    entities: those the tags mark by the prefixes of IOB or BIOES; None if the tags have none.
+    entities: marked by tags with the prefixes of IOB, BIOES, BILOU or BMES; None if the tags have
+      no prefixes.
     """
 
     words: tuple[TaggedWord, ...]

@@ -12,8 +12,16 @@ from typing import Literal, NamedTuple
 
 from bert_jax.tasks.counts import Counts
 
-Scheme = Literal["IOB1", "IOB2", "BIOES"]
-PREFIXES: Mapping[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOES": "BIES"}
+Scheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "BMES"]
+PREFIXES: Mapping[Scheme, str] = {
+    "IOB1": "BI",
+    "IOB2": "BI",
+    "BIOES": "BIES",
+    "BILOU": "BILU",
+    "BMES": "BMES",
+}
+# The other names of inside, last and single.
+_IN_BIOES = {"M": "I", "L": "E", "U": "S"}
 # The type of a tag that is a prefix alone, as in seqeval.
 NO_TYPE = "_"
 
@@ -21,15 +29,16 @@ Tags = Sequence[str]
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme | None:
-    """The scheme whose prefixes these labels have, None if they are no entity tags.
+    """Return the scheme whose prefixes these labels have, None if they do not mark entities.
 
-    IOB1 is read as IOB2 is (see `entities_of`).
+    Several schemes that have them all read them alike: IOB1 as IOB2 (see `entities_of`), and B, E
+    and S without I or M as BIOES.
     """
     parts = [label.partition("-") for label in labels if label != "O"]
     if any(bool(hyphen) != bool(kind) for _, hyphen, kind in parts):
         return None
     prefixes = {prefix for prefix, _, _ in parts}
-    schemes: tuple[Scheme, ...] = ("IOB2", "BIOES")
+    schemes: tuple[Scheme, ...] = ("IOB2", "BIOES", "BILOU", "BMES")
     return next((scheme for scheme in schemes if prefixes <= set(PREFIXES[scheme])), None)
 
 
@@ -51,7 +60,8 @@ def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
 
     Args:
       tags: "O", a prefix alone ("B"), or a prefix and a type ("B-PER").
-      scheme: which prefixes there are: B and I, in BIOES E and S too.
+      scheme: which prefixes there are: those in `PREFIXES`. BILOU and BMES are read as BIOES with
+        other letters: L and U for E and S, M for I.
 
     Raises:
       ValueError: a tag of another form or with a prefix that the scheme does not have.
@@ -128,7 +138,7 @@ def _parts(tag: str, scheme: Scheme) -> tuple[str, str]:
     if len(prefix) != 1 or prefix not in PREFIXES[scheme] or bool(hyphen) != bool(kind):
         expected = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
         raise ValueError(f"tag {tag!r} is none of {scheme}: expected O, {expected}")
-    return prefix, kind or NO_TYPE
+    return _IN_BIOES.get(prefix, prefix), kind or NO_TYPE
 
 
 def _paired(predicted: Sequence[Tags], gold: Sequence[Tags]) -> Iterator[tuple[Tags, Tags]]:

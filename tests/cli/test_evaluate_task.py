@@ -77,6 +77,8 @@ def test_what_unnamed_labels_are_taken_for_is_told() -> None:
     ("labels", "learn_as"),
     [
         (("O", "B-LOC", "E-LOC", "S-LOC"), "as_written"),
+        (("O", "U-LOC"), "as_written"),
+        (("O", "B-LOC", "M-LOC"), "as_written"),
         (("O", "B-LOC", "I-LOC"), "IOB2"),
         (("O", "B-LOC", "I-LOC", "I-PER"), "IOB1"),
     ],

@@ -122,9 +122,12 @@ def test_a_task_is_learned_and_its_evaluation_is_the_runs(
     assert f"step {found['step']}" in finished.output
 
 
-def test_tags_as_they_are_written_still_have_entities(toy, tmp_path: Path) -> None:
-    """BIOES, not made IOB2: scores are of entities all the same, and in every scheme equal."""
-    text = "matt\tS-PER\nwent\tO\nnew\tB-LOC\nyork\tE-LOC\n\nrome\tS-LOC\n"
+@pytest.mark.parametrize("letters", ["IES", "ILU", "MES"])
+def test_tags_as_they_are_written_still_have_entities(toy, tmp_path: Path, letters: str) -> None:
+    """BIOES, BILOU or BMES: entities are scored, and the scores do not depend on the scheme."""
+    inside, last, single = letters
+    text = f"matt\t{single}-PER\nwent\tO\nnew\tB-LOC\nyork\t{inside}-LOC\ncity\t{last}-LOC\n\n"
+    text += f"rome\t{single}-LOC\n"
     file = tmp_path / "tags.txt"
     file.write_text(text)
     tokenizer = Tokenizer.load(toy.source / "tokenizer")
@@ -136,15 +139,44 @@ def test_tags_as_they_are_written_still_have_entities(toy, tmp_path: Path) -> No
         examples = data.validation["validation"]
         assert isinstance(examples, TagSet)
         labels = examples.windows.labels
-        assert ("S-PER" in labels) == (learn_as == "as_written")
+        assert (f"{single}-PER" in labels) == (learn_as == "as_written")
         # Right but for the last entity, which is missed.
         logits = np.zeros((len(examples.features.sequences.token_ids), len(labels)), np.float32)
         gold = examples.features.token_targets["labels"].copy()
         gold[examples.windows.positions[-1]] = labels.index("O")
         logits[np.arange(len(gold)), gold] = 1
         found[learn_as] = examples.scores(logits)
+        (written,) = examples.write(logits, tmp_path, learn_as)
+        rows = [line.split("\t") for line in written.read_text().splitlines() if line]
+        assert [row[-2] for row in rows] == [row[-1] for row in rows[:-1]] + [rows[-1][-2]]
+        assert rows[-1][-1] == "O"
+        own = {row[-1][:1] for row in rows}
+        restated = letters == "IES" and learn_as == "IOB2"  # for conlleval, which reads BIOES
+        assert own == ({"B", "I", "O"} if restated else {"B", *letters, "O"})
     assert found["as_written"] == found["IOB2"]
     assert found["IOB2"]["precision"] == 1.0 and found["IOB2"]["recall"] == pytest.approx(2 / 3)
+
+
+def test_a_scheme_of_which_the_training_file_has_a_part(toy, tmp_path: Path, caplog) -> None:
+    """Trained on tags as written, without an entity of one word: such a one counts as missed."""
+    train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
+    train.write_text("new\tB-LOC\nyork\tI-LOC\ncity\tI-LOC\nis\tO\n")
+    held_out.write_text("new\tB-LOC\nyork\tL-LOC\nis\tO\nin\tO\n\nrome\tU-LOC\n")
+    tokenizer = Tokenizer.load(toy.source / "tokenizer")
+    scores = {}
+    for learn_as in ("as_written", "IOB2"):
+        files = TagFiles(train=str(train), validation=str(held_out), learn_as=learn_as)
+        data = open_tags(TagsConfig(files), tokenizer, 32, ["train", "validation"])
+        examples = data.validation["validation"]
+        assert isinstance(examples, TagSet)
+        logits = np.zeros((len(examples.features.sequences.token_ids), 3), np.float32)
+        predicted = ("B-LOC", "I-LOC", "O", "O", "O")
+        for place, tag in zip(examples.windows.positions, predicted, strict=True):
+            logits[place, examples.windows.labels.index(tag)] = 1
+        scores[learn_as] = examples.scores(logits)
+    assert scores["as_written"]["precision"] == 1.0 and scores["as_written"]["recall"] == 0.5
+    assert scores["IOB2"] == scores["as_written"] | {"accuracy": 0.8}
+    assert "tag 'L-LOC': 2 of 5 words have one that is not learned" in caplog.text
 
 
 def test_labels_without_an_example_are_told(tmp_path, toy, caplog) -> None:

@@ -7,8 +7,10 @@ import shutil
 
 import pytest
 import transformers
+from seqeval.metrics.sequence_labeling import get_entities
 
 from bert_jax import Tag
+from bert_jax.cli.main import main
 from bert_jax.inference.texts import UnusableText
 from bert_jax.tasks.entity_scores import scheme_of
 
@@ -155,6 +157,30 @@ def test_labels_say_whether_there_are_entities(both, tag):
     numbers = {name: number for number, name in nouns.items()}
     plain = Tag(both("tagging", id2label=nouns, label2id=numbers).ours)("a b")
     assert plain.entities is None and {word.tag for word in plain.words} <= set(nouns.values())
+
+
+@pytest.mark.parametrize("letters", ["ILU", "MES"])
+def test_entities_of_bilou_and_bmes_are_seqevals(both, letters, tmp_path):
+    """An imported tagger, and the same exported and imported again."""
+    inside, last, single = letters
+    labels = ["O", *(f"{prefix}-PER" for prefix in ("B", inside, last, single))]
+    numbers = {label: number for number, label in enumerate(labels)}
+    model = both("tagging", id2label=dict(enumerate(labels)), label2id=numbers).ours
+    exported, again = tmp_path / "exported", tmp_path / "again"
+    assert main(["export", str(model), "--format", "huggingface", "--output", str(exported)]) == 0
+    assert main(["import", str(exported), "--output", str(again)]) == 0
+    texts = [" ".join(TEXTS[0].split()[first:]) for first in range(8)]
+    to_bioes = str.maketrans(letters, "IES")
+    found = 0
+    for tagged in Tag(again)(texts):
+        tags = [word.tag[:1].translate(to_bioes) + word.tag[1:] for word in tagged.words]
+        expected = [
+            (kind, tagged.words[first].start, tagged.words[last].end)
+            for kind, first, last in get_entities(tags)
+        ]
+        assert [(e.type, e.start, e.end) for e in tagged.entities] == expected
+        found += len(expected)
+    assert found > 5
 
 
 def test_what_cannot_be_tagged(both, tag):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
+from seqeval.scheme import BILOU, IOBES
 
 from bert_jax.tasks.entity_scores import (
     PREFIXES,
@@ -17,10 +18,12 @@ from bert_jax.tasks.entity_scores import (
     entities_of,
     entity_counts,
     entity_scores,
+    scheme_of,
     tag_accuracy,
 )
 
 SCHEMES: tuple[Scheme, ...] = ("IOB1", "IOB2", "BIOES")
+OF_BIOES = {"BILOU": str.maketrans("LU", "ES"), "BMES": str.maketrans("M", "I")}
 
 
 def tags_of(scheme: Scheme, types: tuple[str, ...]) -> list[str]:
@@ -60,6 +63,69 @@ def test_random_sets_score_as_by_seqeval(scheme: Scheme) -> None:
         for kind, counts in ours.items():
             expected = {name.replace("-score", ""): value for name, value in rows[kind].items()}
             assert counts.scores() | {"support": counts.gold} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("scheme", ["BILOU", "BMES"])
+def test_bilou_and_bmes_are_bioes_in_other_letters(scheme: Scheme) -> None:
+    letters = {value: key for key, value in OF_BIOES[scheme].items()}
+
+    def in_scheme(tag: str) -> str:
+        return tag[:1].translate(letters) + tag[1:]
+
+    alphabet = [*tags_of("BIOES", ("A", "B-C")), "I", "S"]
+    for length in (1, 2, 3):
+        for tags in itertools.product(alphabet, repeat=length):
+            assert entities_of(list(map(in_scheme, tags)), scheme) == get_entities(list(tags)), tags
+
+
+@pytest.mark.parametrize("scheme", ["BILOU", "BMES"])
+def test_well_formed_sets_score_as_by_seqeval_in_strict_mode(scheme: Scheme) -> None:
+    """seqeval knows BILOU; BMES is IOBES with I for M."""
+    rng = random.Random(0)
+    inside, last, single = {"BILOU": "ILU", "BMES": "MES"}[scheme]
+
+    def written(parts: list[tuple[int, str]]) -> list[str]:
+        tags = []
+        for size, kind in parts:
+            prefixes = single if size == 1 else ["B", *inside * (size - 2), last]
+            tags += [f"{prefix}-{kind}" if kind != "O" else "O" for prefix in prefixes]
+        return tags
+
+    for _ in range(50):
+        gold, predicted = [], []
+        for _ in range(8):
+            parts = [(rng.randint(1, 4), rng.choice(["PER", "LOC", "O"])) for _ in range(5)]
+            gold.append(written(parts))
+            wrong = [(n, rng.choice(["PER", "O", kind, kind])) for n, kind in parts]
+            predicted.append(written(wrong))
+        theirs = [
+            [tag if scheme == "BILOU" else tag.replace("M-", "I-") for tag in tags]
+            for tags in (*gold, *predicted)
+        ]
+        strict = {"mode": "strict", "scheme": BILOU if scheme == "BILOU" else IOBES}
+        expected = {
+            name: getattr(seqeval, f"{name}_score")(theirs[:8], theirs[8:], **strict)
+            for name in ("precision", "recall", "f1")
+        }
+        assert 0 < expected["f1"] < 1
+        assert entity_scores(predicted, gold, scheme) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme"),
+    [
+        ("O B-A L-A U-A I-A", "BILOU"),
+        ("O U-A", "BILOU"),
+        ("O B-A M-A E-A S-A", "BMES"),
+        ("B M E S", "BMES"),  # words of Chinese, which have no type
+        ("O B-A E-A S-A", "BIOES"),  # the letters of BMES too, and read alike
+        ("O B-A I-A M-A", None),
+        ("O B-A U-A S-A", None),
+        ("M-1 N-2", None),
+    ],
+)
+def test_labels_have_a_scheme_or_none(labels: str, scheme: Scheme | None) -> None:
+    assert scheme_of(labels.split()) == scheme
 
 
 def test_the_example_of_conlleval() -> None:

@@ -1,20 +1,40 @@
-"""How tags mark entities: IOB1, IOB2 and BIOES told apart, and all made IOB2, or IOB1.
+"""Schemes of entity tags: IOB1, IOB2, BIOES, BILOU and BMES recognized and converted.
 
 IOB1 (Ramshaw and Marcus 1995): entities of I-, B- only where one directly follows another of its
 type. IOB2 (Tjong Kim Sang and Veenstra 1999): every entity begins with B-. BIOES: entities of
-several words end with E-, those of one word are S-.
+several words end with E-, one-word entities are S-. BILOU (Ratinov and Roth 2009) calls E- and S-
+of BIOES L- and U-; BMES, common for Chinese, calls its I- M-.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
-Scheme = Literal["IOB1", "IOB2", "BIOES", "plain"]
+ClosedScheme = Literal["BIOES", "BILOU", "BMES"]
+Scheme = Literal["IOB1", "IOB2", ClosedScheme, "plain"]
 
-_MARKED = re.compile(r"([BIES])-(.+)")
+
+class _Letters(NamedTuple):
+    """The prefixes of a scheme that marks where entities end, besides B-."""
+
+    inside: str
+    last: str
+    single: str
+    own: str  # those that no other scheme has, or for BIOES that IOB1 and IOB2 do not have
+
+
+_CLOSED: Mapping[ClosedScheme, _Letters] = {
+    "BILOU": _Letters("I", "L", "U", own="LU"),
+    "BMES": _Letters("M", "E", "S", own="M"),
+    "BIOES": _Letters("I", "E", "S", own="ES"),  # last: its letters are in BMES too
+}
+_MARKED = re.compile(r"([BIESLUM])-(.+)")
+# Prefixes that also begin plain tags: they mark entities only where all other tags do.
+_RARE = frozenset("LUM")
+_ADVICE = "Fix the file, or train on the tags as they are with learn_as='as_written'"
 
 
 class _Mark(NamedTuple):
@@ -44,30 +64,39 @@ class _Marks:
 def recognise_scheme(
     tags: Sequence[Sequence[str]], places: Sequence[Sequence[str]] | None = None
 ) -> Scheme:
-    """The scheme of the tags of sentences; "plain" if no tag has a prefix B-, I-, E- or S-.
+    """Return the scheme of the tags of sentences, "plain" if they do not mark entities.
 
-    places: "file:line" of every tag, for messages. Tags that IOB1 and IOB2 alike would write so
-    (there is no entity) are "plain".
+    Tags that IOB1 and IOB2 write alike because there is no entity are "plain". Without an I- or M-,
+    B-, E- and S- are BIOES.
+
+    Args:
+        tags: [sentences][words].
+        places: "file:line" of every tag, for messages.
 
     Raises:
         ValueError: some tags have a prefix and others are neither that nor "O", or entities are
-            marked after different schemes; names file, line and value of each.
+            marked in different schemes; names file, line and value of each.
     """
-    if not any(_MARKED.fullmatch(tag) for sentence in tags for tag in sentence):
-        return "plain"
     sentences = _Marks(tags, places)
+    first = _first_of_prefix(sentences)
+    if not first:
+        return "plain"
     for sentence in sentences:
-        _check_marked(sentence, sentences)
-    if any(mark.prefix in ("E", "S") for sentence in sentences for mark in sentence):
-        _check_bioes(sentences)
-        return "BIOES"
+        for mark in sentence:
+            if not mark.prefix and mark.tag != "O":
+                if _RARE.issuperset(first):
+                    return "plain"
+                raise ValueError(_unmarked(sentences, mark))
+    for scheme, letters in _CLOSED.items():
+        if not first.keys().isdisjoint(letters.own):
+            _check_closed(sentences, scheme, first)
+            return scheme
     not_iob1, not_iob2 = _first_beginning(sentences, "B"), _first_beginning(sentences, "I")
     if not_iob1 and not_iob2:
         raise ValueError(
             f"mixed tag schemes: {sentences.place(not_iob1)}: {not_iob1.tag!r} begins an entity as "
             f"in IOB2, and {sentences.place(not_iob2)}: {not_iob2.tag!r} begins one as in IOB1; "
-            "expected one scheme in a file. Mend the file, or take tags as they are with "
-            "learn_as='as_written'"
+            f"expected one scheme in a file. {_ADVICE}"
         )
     return "IOB2" if not_iob1 else "IOB1"
 
@@ -81,9 +110,9 @@ def to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
     for tag in tags:
         prefix, _, kind = tag.partition("-")
         match prefix:
-            case "S":
+            case "S" | "U":
                 converted.append(f"B-{kind}")
-            case "E":
+            case "E" | "L" | "M":
                 converted.append(f"I-{kind}")
             case "I" if before not in (f"B-{kind}", f"I-{kind}"):
                 converted.append(f"B-{kind}")
@@ -104,20 +133,50 @@ def to_iob1(tags: Sequence[str], scheme: Scheme) -> list[str]:
     ]
 
 
+def to_closed(tags: Sequence[str], scheme: ClosedScheme) -> list[str]:
+    """Return the tags of a sentence in a scheme that marks where entities end.
+
+    Args:
+        tags: in IOB2; an I- that follows no entity of its type begins one, as in IOB1.
+        scheme: the scheme to write.
+    """
+    letters, begun = _CLOSED[scheme], to_iob2(tags, "IOB1")
+    converted = []
+    for tag, after in zip(begun, [*begun[1:], "O"], strict=True):
+        prefix, _, kind = tag.partition("-")
+        ends = after != f"I-{kind}"
+        match prefix:
+            case "B":
+                converted.append(f"{letters.single if ends else 'B'}-{kind}")
+            case "I":
+                converted.append(f"{letters.last if ends else letters.inside}-{kind}")
+            case _:
+                converted.append(tag)
+    return converted
+
+
 @cache
 def _parsed(tag: str) -> tuple[str, str]:
     match = _MARKED.fullmatch(tag)
     return (match[1], match[2]) if match else ("", "")
 
 
-def _check_marked(sentence: Sequence[_Mark], sentences: _Marks) -> None:
-    for mark in sentence:
-        if not mark.prefix and mark.tag != "O":
-            raise ValueError(
-                f"{sentences.place(mark)}: tag {mark.tag!r}; other tags have the prefixes of IOB1, "
-                "IOB2 or BIOES: expected 'O' or B-, I-, E- or S- before the type of entity. Mend "
-                "the file, or take tags as they are with learn_as='as_written'"
-            )
+def _first_of_prefix(sentences: Iterable[Sequence[_Mark]]) -> dict[str, _Mark]:
+    """Return the first mark of every prefix that occurs."""
+    first: dict[str, _Mark] = {}
+    for sentence in sentences:
+        for mark in sentence:
+            if mark.prefix:
+                first.setdefault(mark.prefix, mark)
+    return first
+
+
+def _unmarked(sentences: _Marks, mark: _Mark) -> str:
+    return (
+        f"{sentences.place(mark)}: tag {mark.tag!r}; other tags have the prefixes of IOB1, IOB2, "
+        "BIOES, BILOU or BMES: expected 'O' or one of B-, I-, E-, S-, L-, U-, M- before the type "
+        f"of the entity. {_ADVICE}"
+    )
 
 
 def _first_beginning(sentences: Iterable[Sequence[_Mark]], prefix: str) -> _Mark | None:
@@ -131,26 +190,38 @@ def _first_beginning(sentences: Iterable[Sequence[_Mark]], prefix: str) -> _Mark
     return None
 
 
-def _check_bioes(sentences: _Marks) -> None:
+def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _Mark]) -> None:
+    """Refuse prefixes that the scheme does not have, and entities that do not end as in it.
+
+    Args:
+        sentences: the marks.
+        scheme: the scheme to check.
+        first: the first mark of every prefix.
+    """
+    letters = _CLOSED[scheme]
+    for prefix, mark in first.items():
+        if prefix not in {"B", letters.inside, letters.last, letters.single}:
+            raise _mixed(sentences, scheme, mark, f"{prefix}- is not a prefix of {scheme}")
     for sentence in sentences:
-        unfinished: _Mark | None = None  # the B- or I- that the next word must go on from
+        unfinished: _Mark | None = None  # the B- or inside mark that the next word must continue
         for mark in sentence:
-            goes_on = mark.prefix in ("I", "E")
-            if unfinished and not (goes_on and unfinished.kind == mark.kind):
-                raise _not_bioes(sentences, unfinished, _NOTHING_AFTER)
-            if goes_on and not unfinished:
-                raise _not_bioes(sentences, mark, "it goes on from nothing of its type")
-            unfinished = mark if mark.prefix in ("B", "I") else None
+            continues = mark.prefix in (letters.inside, letters.last)
+            if unfinished and not (continues and unfinished.kind == mark.kind):
+                raise _mixed(sentences, scheme, unfinished, _NOTHING_AFTER)
+            if continues and not unfinished:
+                raise _mixed(sentences, scheme, mark, "it goes on from nothing of its type")
+            unfinished = mark if mark.prefix in ("B", letters.inside) else None
         if unfinished:
-            raise _not_bioes(sentences, unfinished, _NOTHING_AFTER)
+            raise _mixed(sentences, scheme, unfinished, _NOTHING_AFTER)
 
 
 _NOTHING_AFTER = "nothing of its type goes on from it"
 
 
-def _not_bioes(sentences: _Marks, mark: _Mark, problem: str) -> ValueError:
+def _mixed(sentences: _Marks, scheme: ClosedScheme, mark: _Mark, problem: str) -> ValueError:
+    own = [f"{letter}-" for letter in _CLOSED[scheme].own]
+    said = f"the prefixes {' and '.join(own)} say" if len(own) > 1 else f"the prefix {own[0]} says"
     return ValueError(
-        f"mixed tag schemes: the prefixes E- and S- say BIOES, but {sentences.place(mark)}: "
-        f"{mark.tag!r}: {problem}. Mend the file, or take tags as they are with "
-        "learn_as='as_written'"
+        f"mixed tag schemes: {said} {scheme}, but {sentences.place(mark)}: {mark.tag!r}: {problem}"
+        f". {_ADVICE}"
     )

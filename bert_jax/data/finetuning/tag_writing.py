@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from bert_jax.data.finetuning.tag_lines import CONLLU_COLUMNS, cells_of
-from bert_jax.data.finetuning.tag_schemes import Scheme, recognise_scheme, to_iob1, to_iob2
+from bert_jax.data.finetuning.tag_schemes import (
+    Scheme,
+    recognise_scheme,
+    to_closed,
+    to_iob1,
+    to_iob2,
+)
 from bert_jax.data.finetuning.tags import TagFiles, TagSentences
 from bert_jax.files import write_file
 
@@ -14,20 +21,28 @@ from bert_jax.files import write_file
 def write_tags(
     files: TagFiles, sentences: TagSentences, predicted: Sequence[Sequence[str]], file: Path
 ) -> None:
-    """Writes the lines that `sentences` were read from, with the predicted tags.
+    """Write the lines that `sentences` were read from, with the predicted tags.
 
-    Of column files the lines of words, the tag behind each, with what stands between its columns,
-    tabs or spaces, and a blank line a sentence: CoNLL's scorer, conlleval, takes the last two
-    columns for the right tag and the predicted one. Where `tag` is not the last column, or marks
-    entities in another scheme than the predictions, the right one is said again before it, in
-    theirs. Of CoNLL-U all lines, the tag in its column, as the scorer of Universal
-    Dependencies takes them.
+    In a column file the predicted tag follows the columns of its line, separated as they are by
+    tabs or spaces, and a blank line ends every sentence: CoNLL's scorer, conlleval, takes the last
+    two columns for the right tag and the predicted one. Where `tag` is not the last column, the
+    right tag is repeated before the predicted one. In CoNLL-U the predicted tag replaces the one in
+    its column, as the scorer of Universal Dependencies takes it, and all other lines stay.
+
+    Predictions for a file in BILOU or BMES, which conlleval does not know, are written in the
+    file's scheme. Where a file has another scheme than the predictions, the right tag is repeated
+    in theirs, so that conlleval can compare them. A file without entity tags gets the predictions
+    as they are.
     """
     lines, written = sentences.lines.copy(), []
     numbers = [
         [int(place.rpartition(":")[2]) - 1 for place in places] for places in sentences.places
     ]
-    right = None if files.kind == "conllu" else _right_tags(files, lines, numbers)
+    tags_in_file = _tags_in_file(files, lines, numbers)
+    scheme = _scheme_of(tags_in_file) if files.learn_as != "as_written" else "plain"
+    if scheme == "BILOU" or scheme == "BMES":
+        predicted = [to_closed(tags, scheme) for tags in predicted]
+    right = None if files.kind == "conllu" else _right_tags(files, tags_in_file, scheme)
     for sentence, (places, tags) in enumerate(zip(numbers, predicted, strict=True)):
         for word, (number, tag) in enumerate(zip(places, tags, strict=True)):
             if files.kind == "conllu":
@@ -41,27 +56,46 @@ def write_tags(
     write_file(file, "".join(f"{line}\n" for line in content))
 
 
-def _right_tags(
+class _TagsInFile(NamedTuple):
+    tags: list[list[str]]  # [sentences][words]
+    at_the_end: bool  # whether they are the last column of every line
+
+
+def _tags_in_file(
     files: TagFiles, lines: Sequence[str], numbers: Sequence[Sequence[int]]
-) -> list[list[str]] | None:
-    """[sentences][words], what is to be said again; None if the lines end in it, or have none."""
-    rows = [[cells_of(lines[number].rstrip(" \t")) for number in each] for each in numbers]
+) -> _TagsInFile | None:
+    """Return the tags that the file has in the tag's column, None if some line has none."""
+    if files.kind == "conllu":
+        column = CONLLU_COLUMNS.index(files.tag or "UPOS")
+        rows = [[lines[number].split("\t") for number in sentence] for sentence in numbers]
+    else:
+        rows = [[cells_of(lines[n].rstrip(" \t")) for n in sentence] for sentence in numbers]
+        widest = max(len(cells) for sentence in rows for cells in sentence)
+        column = int(files.tag) if files.tag else max(1, widest - 1)
     widths = {len(cells) for sentence in rows for cells in sentence}
-    column = int(files.tag) if files.tag else max(1, max(widths) - 1)
     if column >= min(widths) or (not files.tag and column == int(files.word or 0)):
         return None
     tags = [[cells[column] for cells in sentence] for sentence in rows]
-    scheme = _scheme_of(tags) if files.learn_as != "as_written" else "plain"
-    if column == max(widths) - 1 and scheme in (files.learn_as, "plain"):
+    return _TagsInFile(tags, column == max(widths) - 1)
+
+
+def _right_tags(
+    files: TagFiles, in_file: _TagsInFile | None, scheme: Scheme
+) -> list[list[str]] | None:
+    """Return the right tags to repeat, None if the lines end in them or have none."""
+    if in_file is None:
         return None
-    converted = to_iob1 if files.learn_as == "IOB1" else to_iob2
-    return [converted(each, scheme) for each in tags]
+    kept = scheme in (files.learn_as, "plain", "BILOU", "BMES")
+    if kept:
+        return None if in_file.at_the_end else in_file.tags
+    convert = to_iob1 if files.learn_as == "IOB1" else to_iob2
+    return [convert(tags, scheme) for tags in in_file.tags]
 
 
-def _scheme_of(tags: Sequence[Sequence[str]]) -> Scheme:
+def _scheme_of(in_file: _TagsInFile | None) -> Scheme:
     try:
-        return recognise_scheme(tags)
-    except ValueError:  # of a test file, where they may be anything
+        return recognise_scheme(in_file.tags) if in_file else "plain"
+    except ValueError:  # the tags of a test file may be anything
         return "plain"
 
 

@@ -33,9 +33,9 @@ class TagFiles:
     line after every sentence; or "conllu". tag: the tag's column; "" for the last one, "UPOS" in
     CoNLL-U; columns go by number, "0" the first, in CoNLL-U by name. word: the word's column; ""
     for the first, FORM of CoNLL-U. comment: what lines begin with that are passed over, "" for
-    none: in most column files "#" is a word. learn_as: "IOB2" recognises the scheme of entity tags,
-    refuses mixed ones and makes them IOB2, "IOB1" makes them that; "as_written" takes them as they
-    are. labels: () to collect them from train.
+    none: in most column files "#" is a word. learn_as: "IOB2" recognizes the scheme of entity tags
+    (IOB1, IOB2, BIOES, BILOU or BMES), refuses a mixture and converts them to IOB2, "IOB1" to IOB1;
+    "as_written" takes them as they are. labels: () to collect them from train.
     """
 
     train: str = ""

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob1, to_iob2
+from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_closed, to_iob1, to_iob2
 
+CLOSED = {"BIOES": "IES", "BILOU": "ILU", "BMES": "MES"}  # inside, last, single
 Entities = list[tuple[int, int, str]]  # [first, last] words and type
 
 
@@ -23,30 +24,55 @@ def random_sentence(rng: random.Random) -> tuple[int, Entities]:
 
 def written(size: int, entities: Entities, scheme: str) -> list[str]:
     """The tags of entities, by each scheme's definition."""
+    inside, end, single = CLOSED.get(scheme, "III")
     tags = ["O"] * size
     last_of = {last: kind for _, last, kind in entities}
     for first, last, kind in entities:
         for word in range(first, last + 1):
-            tags[word] = f"I-{kind}"
-        if scheme == "BIOES":
-            tags[last] = f"E-{kind}"
+            tags[word] = f"{inside}-{kind}"
+        if scheme in CLOSED:
+            tags[last] = f"{end}-{kind}"
         if scheme != "IOB1" or last_of.get(first - 1) == kind:
             tags[first] = f"B-{kind}"
-        if scheme == "BIOES" and first == last:
-            tags[first] = f"S-{kind}"
+        if scheme in CLOSED and first == last:
+            tags[first] = f"{single}-{kind}"
     return tags
 
 
-@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", *CLOSED])
 def test_every_scheme_is_recognised_and_becomes_iob2_or_iob1(scheme: str) -> None:
     rng = random.Random(0)
     for _ in range(300):
-        sentences = [random_sentence(rng) for _ in range(4)] + [(4, [(0, 1, "PER"), (2, 2, "LOC")])]
+        sentences = [random_sentence(rng) for _ in range(4)] + [(5, [(0, 2, "PER"), (3, 3, "LOC")])]
         tags = [written(*sentence, scheme) for sentence in sentences]
         assert recognise_scheme(tags) == scheme
         for sentence, line in zip(sentences, tags, strict=True):
             assert to_iob2(line, scheme) == written(*sentence, "IOB2")  # type: ignore[arg-type]
             assert to_iob1(line, scheme) == written(*sentence, "IOB1")  # type: ignore[arg-type]
+            if scheme in CLOSED:
+                assert to_closed(written(*sentence, "IOB2"), scheme) == line  # type: ignore[arg-type]
+
+
+def test_predictions_that_break_their_scheme_are_closed_as_conlleval_reads_them() -> None:
+    tags = ["I-PER", "I-PER", "I-LOC", "O", "B-LOC", "B-LOC", "I-LOC", "I-LOC"]
+    expected = ["B-PER", "L-PER", "U-LOC", "O", "U-LOC", "B-LOC", "I-LOC", "L-LOC"]
+    assert to_closed(tags, "BILOU") == expected
+    assert to_closed(["NOUN", "O"], "BMES") == ["NOUN", "O"]
+
+
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        (["U-LOC", "O"], "BILOU"),
+        (["B-LOC", "L-LOC"], "BILOU"),
+        (["B-LOC", "M-LOC", "E-LOC"], "BMES"),
+        (["B-LOC", "E-LOC", "S-PER"], "BIOES"),
+        (["M-1", "N-2", "V-3"], "plain"),
+        (["U-1", "PROPN"], "plain"),
+    ],
+)
+def test_a_few_tags_are_enough(tags: list[str], scheme: str) -> None:
+    assert recognise_scheme([tags]) == scheme
 
 
 def test_tags_without_prefixes_are_plain() -> None:
@@ -64,7 +90,14 @@ def test_tags_without_prefixes_are_plain() -> None:
         (["S-LOC", "I-PER"], r"f:2: 'I-PER': it goes on from nothing"),
         (["S-LOC", "B-PER", "E-LOC"], r"f:2: 'B-PER': nothing of its type goes on"),
         (["S-LOC", "B-PER"], r"f:2: 'B-PER': nothing of its type goes on"),
-        (["B-LOC", "L-LOC"], r"f:2: tag 'L-LOC'; .*learn_as='as_written'"),
+        (["B-LOC", "X-LOC"], r"f:2: tag 'X-LOC'; .*learn_as='as_written'"),
+        (["U-LOC", "S-PER"], r"L- and U- say BILOU, but f:2: 'S-PER': S- is not a prefix of BILOU"),
+        (["U-LOC", "B-LOC", "M-LOC", "L-LOC"], r"f:3: 'M-LOC': M- is not a prefix of BILOU"),
+        (["B-LOC", "M-LOC", "E-LOC", "I-LOC"], r"M- says BMES, but f:4: 'I-LOC': I- is not"),
+        (["U-LOC", "B-PER", "O"], r"L- and U- say BILOU, but f:2: 'B-PER': nothing of its"),
+        (["B-PER", "L-PER", "I-PER"], r"f:3: 'I-PER': it goes on from nothing"),
+        (["B-LOC", "M-LOC"], r"M- says BMES, but f:2: 'M-LOC': nothing of its type goes on"),
+        (["U-LOC", "B-LOC", "NOUN"], r"f:3: tag 'NOUN'"),
         (["B-LOC", "NOUN"], r"f:2: tag 'NOUN'"),
     ],
 )  # fmt: skip

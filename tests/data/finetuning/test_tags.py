@@ -162,6 +162,42 @@ def test_right_tags_of_another_scheme_are_said_again_in_that_of_the_predictions(
     assert {len(line.split()) for line in out.read_text().splitlines() if line} == {3}
 
 
+BILOU = "a B-PER\nb L-PER\nc U-PER\n\nd O\ne U-LOC\n"
+BMES = "a B-PER\nb E-PER\nc S-PER\n\nd B-LOC\ne M-LOC\nf E-LOC\n"
+
+
+@pytest.mark.parametrize("learn_as", ["IOB2", "IOB1"])
+@pytest.mark.parametrize("text", [BILOU, BMES])
+def test_predictions_for_bilou_and_bmes_are_in_the_files_scheme(
+    tmp_path: Path, text: str, learn_as: str
+) -> None:
+    sentences = tags_of_text(tmp_path, text, learn_as=learn_as)
+    assert sentences.tags is not None
+    assert sentences.tags[0] == ["B-PER" if learn_as == "IOB2" else "I-PER", "I-PER", "B-PER"]
+    out = tmp_path / "out.txt"
+    write_tags(TagFiles(test="x", learn_as=learn_as), sentences, sentences.tags, out)
+    rows = [line.split() for line in text.splitlines() if line]
+    written = [line.split() for line in out.read_text().splitlines() if line]
+    assert written == [[*row, row[-1]] for row in rows]
+    more = "".join(f"{line} X\n" if line else "\n" for line in text.splitlines())
+    sentences = tags_of_text(tmp_path, more, tag="1", learn_as=learn_as)
+    assert sentences.tags is not None
+    write_tags(TagFiles(test="x", tag="1", learn_as=learn_as), sentences, sentences.tags, out)
+    written = [line.split() for line in out.read_text().splitlines() if line]
+    assert written == [[*row, "X", row[-1], row[-1]] for row in rows]
+
+
+def test_predictions_for_conllu_in_bilou_are_in_bilou(tmp_path: Path) -> None:
+    rows = ("{}\t{}\t_\t_\t{}" + "\t_" * 5).format
+    text = "\n".join([rows(1, "New", "B-LOC"), rows(2, "York", "L-LOC"), rows(3, "Rome", "U-LOC")])
+    sentences = tags_of_text(tmp_path, text, kind="conllu", tag="XPOS")
+    assert sentences.tags == [["B-LOC", "I-LOC", "B-LOC"]]
+    out, files = tmp_path / "out.conllu", TagFiles(test="x", kind="conllu", tag="XPOS")
+    write_tags(files, sentences, [["O", "B-LOC", "I-LOC"]], out)
+    written = [line.split("\t")[4] for line in out.read_text().splitlines()]
+    assert written == ["O", "B-LOC", "L-LOC"]
+
+
 @pytest.mark.parametrize(("tag", "column"), [("", 3), ("XPOS", 4)])
 def test_predictions_for_conllu_are_conllu(tmp_path: Path, tag: str, column: int) -> None:
     """All is as it was, comments, ranges and empty nodes too, but the column of the tag."""
