@@ -208,7 +208,9 @@ def _raised_here(error: BaseException) -> bool:
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
-    return frame is not None and frame.tb_frame.f_globals["__name__"].startswith("bert_jax.")
+    return frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(
+        "bert_jax."
+    )
 
 
 def _log_to_stderr() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,8 +147,12 @@ def make_phase(
     mesh: Mesh,
     evaluation_step: EvaluationStep,
     flops: int,
+    while_waiting: Callable[[], None],
 ) -> Phase:
-    """The trainer's view of a phase, of so many FLOPs a step; nothing is read before it begins."""
+    """The trainer's view of a phase, of so many FLOPs a step; nothing is read before it begins.
+
+    while_waiting: called while a batch is overdue, as of `Loader`.
+    """
     vocabulary = Vocabulary.of(corpus.tokenizer)
     examples = config.examples
     phase, evaluation_size = corpus.config, config.evaluation_batch_size(corpus.config)
@@ -173,7 +177,7 @@ def make_phase(
             mesh,
             evaluation_step,
             evaluation_size,
-            lambda: _one_pass(held_out, config.loader.prefetch),
+            lambda: _one_pass(held_out, config.loader.prefetch, while_waiting),
         )
     return Phase(
         name=corpus.name,
@@ -185,12 +189,15 @@ def make_phase(
             start_step=start_step,
             num_workers=config.loader.num_workers,
             prefetch=config.loader.prefetch,
+            while_waiting=while_waiting,
         ),
         evaluate=held_out_metrics,
         flops=lambda batch: flops,
     )
 
 
-def _one_pass(source: EvaluationSource, prefetch: int) -> Iterator[Batch]:
-    with Loader(source, prefetch=prefetch) as loader:
+def _one_pass(
+    source: EvaluationSource, prefetch: int, while_waiting: Callable[[], None]
+) -> Iterator[Batch]:
+    with Loader(source, prefetch=prefetch, while_waiting=while_waiting) as loader:
         yield from loader

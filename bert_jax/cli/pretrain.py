@@ -160,7 +160,7 @@ def _train(
         reporter = _reporter(config, planned, saved, mesh, compute, closing)
     train_step, evaluation_step = steps_of(config, learned, optimizer, mesh, teacher)
     phases = [
-        make_phase(config, corpus, mesh, evaluation_step, flops)
+        make_phase(config, corpus, mesh, evaluation_step, flops, stop.while_waiting)
         for corpus, flops in zip(corpora, costs, strict=True)
     ]
     trainer = Trainer(

@@ -74,6 +74,15 @@ class StopRequest:
         if self.stop_now():
             raise ToldToStop
 
+    def while_waiting(self) -> None:
+        """Raise ToldToStop once this process has been signaled and runs by itself.
+
+        For waits that may never end. Of several processes none can leave where it waits: the
+        others have begun the step that it has no batch for, so their states are no longer the same.
+        """
+        if self._signalled:
+            raise ToldToStop
+
     def _terminate(self, signum: int, frame: FrameType | None) -> None:
         self._signalled = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,21 +17,18 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from bert_jax.models.parameters import Parameters
-from bert_jax.tasks.protocol import Metrics
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.early_stopping import EarlyStopping
-from bert_jax.training.evaluation import MetricTotals, to_the_end
+from bert_jax.training.evaluation import to_the_end
 from bert_jax.training.interruption import StopRequest, ToldToStop
 from bert_jax.training.profiling import StepProfiler
+from bert_jax.training.report_window import ReportWindow, TrainingDiverged, require_finite
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import Dials, TrainStep
 
 HostBatch = Mapping[str, np.ndarray]
-
-
-class TrainingDiverged(ValueError):
-    """A metric is no longer a finite number."""
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,10 @@ class Trainer:
     stop: StopRequest
     early: EarlyStopping | None = None
     profiler: StepProfiler | None = None
-    _window: _Window = field(init=False)
+    _window: ReportWindow = field(init=False)
+    # The step of the newest state that was saved, and the held-out metrics of the newest state.
+    _saved: int = field(init=False)
+    _metrics: Mapping[str, float] | None = field(init=False, default=None)
 
     def run(self, state: TrainState, phases: Sequence[Phase]) -> tuple[TrainState, bool]:
         """Trains from `state.step` to the end of the last phase.
@@ -131,7 +132,7 @@ class Trainer:
           TrainingDiverged: a metric became NaN or infinite; names step and metric. Checkpoints
             written before are untouched.
         """
-        step = int(state.step)
+        step = self._saved = int(state.step)
         total = phases[-1].end
         if self._evaluation_missed(step, total):
             phase = next(phase for phase in phases if step <= phase.end)
@@ -141,7 +142,7 @@ class Trainer:
                 return state, False
         if self.early and self.early.enough:
             return state, True
-        self._window = _Window(step, began=time.perf_counter())
+        self._window = ReportWindow(step, began=time.perf_counter())
         for phase in phases:
             if step >= phase.end:
                 continue
@@ -151,7 +152,9 @@ class Trainer:
                     # Take the next batch, dispatch the step, and only then look at the step
                     # before: the device never waits for the host.
                     waiting = time.perf_counter()
-                    local = next(batches)
+                    local = self._next_batch(batches, state, step)
+                    if local is None:
+                        return state, False
                     batch = to_global(local, self.mesh, rows, phase.batch_size)
                     self._window.stall_seconds += time.perf_counter() - waiting
                     dials = Dials(np.uint32(self.seed), self.learning_rates[step])
@@ -170,6 +173,28 @@ class Trainer:
                         return state, True
         return state, True
 
+    def _next_batch(
+        self, batches: Iterator[HostBatch], state: TrainState, step: int
+    ) -> HostBatch | None:
+        """Return the next batch, or None when told to stop while it was overdue.
+
+        Saves the state before that, and before an error: it is good whatever befell the data.
+        """
+        try:
+            return next(batches)
+        except Exception as error:
+            self._save_in_need(state, step)
+            if isinstance(error, ToldToStop):
+                return None
+            raise
+
+    def _save_in_need(self, state: TrainState, step: int) -> None:
+        # Of several processes the others have begun the next step, and cannot take part.
+        if step > self._saved and jax.process_count() == 1:
+            self._report_pending(tell=True)
+            self.checkpointer.save(state, self._metrics)
+            _LOGGER.info("saved after step %s; the same command resumes from it", f"{step:,}")
+
     def _evaluation_missed(self, step: int, total: int) -> bool:
         """Whether the run stopped right where it was to evaluate: it saved and left instead.
 
@@ -187,21 +212,28 @@ class Trainer:
         evaluating = self._judges(step, total) and not stopping
         saving = step % self.intervals.save == 0 or last or stopping
         saving = saving or (evaluating and self.intervals.save_evaluated)
+        self._metrics = None
         if not (evaluating or saving):
             return False
         # A state whose metrics are not finite must never be saved; and what was gathered is told
         # before a save, so that a run resumed from it tells the same from there on.
         self._report_pending(tell=saving)
-        began, metrics = time.perf_counter(), None
+        began = time.perf_counter()
         if evaluating:
             try:
                 stoppable = not last or self.early is not None
-                metrics = self._evaluate(state, step, phase, stoppable=stoppable)
+                self._metrics = self._evaluate(state, step, phase, stoppable=stoppable)
             except ToldToStop:
                 saving = stopping = True
                 self._report_pending(tell=True)
+            except TrainingDiverged:
+                raise
+            except Exception:
+                self._save_in_need(state, step)
+                raise
         if saving:
-            self.checkpointer.save(state, metrics)
+            self.checkpointer.save(state, self._metrics)
+            self._saved = step
         self._window.excluded_seconds += time.perf_counter() - began
         return stopping
 
@@ -214,7 +246,7 @@ class Trainer:
         """
         assert phase.evaluate is not None
         metrics = dict(phase.evaluate(state.params, self.stop.heed if stoppable else to_the_end))
-        _require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
+        require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)
         if self.early:
@@ -245,46 +277,4 @@ class Trainer:
                 steps=step - window.first_step,
             )
         # From when the step was seen to be done: the next one ran while this was reported.
-        self._window = _Window(step, began=window.collected)
-
-
-class _Window:
-    """What has gathered since the last report; the newest step may still be running."""
-
-    def __init__(self, first_step: int, *, began: float) -> None:
-        self.first_step = first_step
-        self.last_step = first_step
-        self.began = began
-        self.collected = began
-        self.totals = MetricTotals()
-        self.flops = 0.0
-        self.stall_seconds = 0.0
-        self.excluded_seconds = 0.0
-        self.pending: tuple[int, Metrics, float] | None = None
-
-    def dispatched(self, step: int, metrics: Metrics, flops: float) -> None:
-        assert self.pending is None
-        self.pending = (step, metrics, flops)
-
-    def collect(self) -> None:
-        """Waits for the pending step, checks its metrics and adds them."""
-        assert self.pending is not None
-        step, metrics, flops = self.pending
-        self.pending = None
-        host = jax.device_get(metrics)
-        self.collected = time.perf_counter()
-        _require_finite(step, {name: float(metric.sum) for name, metric in host.items()})
-        self.totals.add(host)
-        self.flops += flops
-        self.last_step = step
-
-
-def _require_finite(step: int, values: Mapping[str, float]) -> None:
-    """Raises TrainingDiverged naming every value that is NaN or infinite."""
-    offending = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
-    if offending:
-        raise TrainingDiverged(
-            f"step {step}: {', '.join(offending)}, not a finite number. Checkpoints up to the step "
-            "before are intact; a lower learning rate, a longer warm-up or gradient clipping "
-            "usually helps"
-        )
+        self._window = ReportWindow(step, began=window.collected)

@@ -177,8 +177,9 @@ class Bench:
         intervals: Intervals = INTERVALS,
         stop: Any = None,
         poison: int | None = None,
+        change: Callable[[Phase], Phase] = lambda phase: phase,
     ) -> tuple[TrainState, bool]:
-        """Runs or goes on, as the command does."""
+        """Starts or resumes a run, as the command does, with its phases changed."""
         with Checkpointer(directory, KEEP_ALL, {}) as checkpointer:
             if checkpointer.latest_step() is None:
                 state = self.fresh()
@@ -186,7 +187,7 @@ class Bench:
                 abstract = abstract_state(self.task.definition, OPTIMIZER, self.mesh)
                 state = checkpointer.restore(abstract)
             trainer = self.trainer(checkpointer, recorder, intervals, stop)
-            return trainer.run(state, self.phases(poison=poison))
+            return trainer.run(state, [change(phase) for phase in self.phases(poison=poison)])
 
 
 @pytest.fixture(scope="session")

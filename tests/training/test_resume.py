@@ -2,8 +2,10 @@
 
 import os
 import signal
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import jax
 import pytest
 from numpy.testing import assert_array_equal
 
-from bert_jax.training.interruption import StopRequest
-from bert_jax.training.loop import Intervals
+from bert_jax.training.interruption import StopRequest, ToldToStop
+from bert_jax.training.loop import Intervals, Phase, TrainingDiverged
 from bert_jax.training.state import TrainState
 
 
@@ -153,6 +155,81 @@ def test_a_second_interrupt_is_an_order(
         bench.run(tmp_path, signalling(bench, signal.SIGINT, 2, 3), stop=stop)
     assert capfd.readouterr().err.count("press Ctrl-C again") == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def raising(error: BaseException) -> Any:
+    raise error
+
+
+def without_batch(step: int, error: BaseException) -> Callable[[Phase], Phase]:
+    """A phase in which the batch after so many steps of the run is an error."""
+
+    def change(phase: Phase) -> Phase:
+        @contextmanager
+        def batches(start: int) -> Iterator[Any]:
+            with phase.batches(start) as whole:
+                count = step - phase.first_step - start
+                yield chain(islice(whole, count), map(raising, [error])) if count >= 0 else whole
+
+        return replace(phase, batches=batches)
+
+    return change
+
+
+# Step 5 has been evaluated, but not saved, when the batch after it fails.
+@pytest.mark.parametrize(
+    ("step", "error"), [(5, OSError("a worker was killed")), (7, KeyError(7)), (7, ToldToStop())]
+)
+def test_what_befalls_the_data_costs_no_step(
+    bench: Any, whole: Any, tmp_path: Path, step: int, error: Exception
+) -> None:
+    recorder = bench.recorder()
+    change = without_batch(step, error)
+    if isinstance(error, ToldToStop):
+        state, finished = bench.run(tmp_path, recorder, change=change)
+        assert not finished and int(state.step) == step
+    else:
+        with pytest.raises(type(error)) as caught:
+            bench.run(tmp_path, recorder, change=change)
+        assert caught.value is error
+    assert list(recorder.losses) == list(range(1, step + 1))
+    state, finished = bench.run(tmp_path, recorder)
+    assert finished
+    assert_same_state(state, whole[0])
+    assert recorder.losses == whole[1].losses
+    kept = [event for event in recorder.events if event[0] != "batch"]
+    assert kept == [event for event in whole[1].events if event[0] != "batch"]
+
+
+def test_a_failed_evaluation_costs_no_step(bench: Any, whole: Any, tmp_path: Path) -> None:
+    error = OSError("the held-out set is gone")
+    recorder = bench.recorder()
+    with pytest.raises(OSError, match="is gone"):
+        bench.run(
+            tmp_path,
+            recorder,
+            change=lambda phase: replace(phase, evaluate=lambda *_: raising(error)),
+        )
+    assert list(recorder.losses) == [1, 2, 3, 4, 5] and not recorder.held_out
+    state, finished = bench.run(tmp_path, recorder)
+    assert finished and recorder.held_out == whole[1].held_out
+    assert_same_state(state, whole[0])
+
+
+def test_a_diverged_state_is_not_saved_when_the_data_fails(bench: Any, tmp_path: Path) -> None:
+    with pytest.raises(TrainingDiverged, match="step 7"):
+        bench.run(
+            tmp_path, bench.recorder(), poison=6, change=without_batch(7, OSError("gone too"))
+        )
+    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [4]
+
+
+def test_a_wait_ends_when_the_process_is_signaled() -> None:
+    with StopRequest() as stop:
+        stop.while_waiting()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(ToldToStop):
+            stop.while_waiting()
 
 
 def test_an_ignored_interrupt_stays_ignored(heeding_interrupts: None) -> None:
