@@ -83,7 +83,10 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         raise ValueError(f"{path}: {value!r} is not one of {', '.join(map(repr, arguments))}")
     assert hint in _SCALARS, f"{path}: fields of type {hint} cannot be configured"
     if hint is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{path}: {str(value)[:20]}... is too large a number") from None
     if type(value) is not hint:
         kind = type(value).__name__
         raise ValueError(f"{path}: expected {hint.__name__}, got {value!r} ({kind})")

@@ -10,7 +10,9 @@ from bert_jax.cli.config import RESOLVED_NAME, write_resolved
 from bert_jax.conversion import to_plain
 from bert_jax.differences import differences
 from bert_jax.files import write_file
+from bert_jax.json_files import read_json_object
 
+_FIX = "Remove it: it only says what has changed since the run began"
 _NOWHERE = {"work_dir": ""}  # a directory may be moved
 
 
@@ -23,7 +25,7 @@ def keep_config(config: Any, work_dir: Path, step: int, *, finished: bool) -> li
     path, kept = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"
     # A start that was killed before its first checkpoint left its own: nothing was learned by it.
     source = kept if kept.is_file() else path
-    former = json.loads(source.read_text(encoding="utf-8")) if step and source.is_file() else None
+    former = read_json_object(source, _FIX) if step and source.is_file() else None
     current = json.loads(json.dumps(to_plain(config)))
     lines = [] if former is None else differences(former | _NOWHERE, current | _NOWHERE)
     told = [f"  {line}" for line in lines]

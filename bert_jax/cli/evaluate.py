@@ -25,6 +25,7 @@ from bert_jax.cli.distributed_argument import add_distributed_argument
 from bert_jax.cli.evaluate_run import Evaluation, SetScores, open_evaluation
 from bert_jax.cli.evaluate_task import given_task
 from bert_jax.files import write_file
+from bert_jax.json_files import read_json
 from bert_jax.training import distributed
 from bert_jax.training.progress import format_metric
 
@@ -135,8 +136,8 @@ def _check_replaceable(output: Path, predictions: str | None) -> None:
     if not output.stat().st_size:  # as mktemp makes them
         return
     try:
-        before = json.loads(output.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        before = read_json(output)
+    except (OSError, ValueError):
         before = None
     if not isinstance(before, dict) or before.keys() != _CONTENT:
         raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +34,7 @@ from bert_jax.inference.work_dir import (
     read_tokenizer,
     what_it_is,
 )
+from bert_jax.json_files import read_json_object
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
@@ -200,11 +200,7 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
         raise ValueError(f"{work_dir}: no {RESOLVED_NAME} in it, which says what the task is")
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: damaged: {error}") from error
-    return to_dataclass(FinetuneConfig, values, str(file))
+    return to_dataclass(FinetuneConfig, read_json_object(file), str(file))
 
 
 def _told_from_elsewhere(config: FinetuneConfig, work_dir: Path) -> str:

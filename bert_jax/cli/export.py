@@ -35,6 +35,7 @@ from bert_jax.inference.work_dir import (
 )
 from bert_jax.interop.huggingface_config import PAIRS_KEY
 from bert_jax.interop.huggingface_names import family_of
+from bert_jax.json_files import read_json_object
 from bert_jax.models.model import HEADS, ModelConfig
 
 
@@ -117,5 +118,5 @@ def _tell_pairs(target: Path, pairs: str) -> None:
     """Adds to config.json what a head of pairs tells apart, which their classes do not ask."""
     file = target / "config.json"
     if file.is_file():
-        content = json.loads(file.read_text(encoding="utf-8")) | {PAIRS_KEY: pairs}
+        content = read_json_object(file) | {PAIRS_KEY: pairs}
         file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -10,7 +10,6 @@ and manifests. No run goes on in it; a new one starts from it (`init_from`).
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import jax
 
 from bert_jax.cli.config import RESOLVED_NAME
 from bert_jax.cli.new_directory import new_directory
+from bert_jax.conversion import to_dataclass
 from bert_jax.inference.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
@@ -31,6 +31,7 @@ from bert_jax.inference.work_dir import (
     read_usage,
     write_model,
 )
+from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
 from bert_jax.training.checkpoint import identity_of, newest_step, save_parameters
 from bert_jax.training.metrics_log import LOG_NAME, copy_metrics
@@ -117,5 +118,7 @@ def _comparison_of(work_dir: Path) -> Comparison:
             f"{work_dir}: no {RESOLVED_NAME} in it, which says what is best: give --step {NEWEST} "
             "or a number"
         )
-    kept = json.loads(file.read_text(encoding="utf-8"))["checkpoint"]
-    return Comparison(kept["best_metric"], kept["lower_is_better"])
+    with expecting_fields(file):
+        kept = read_json_object(file)["checkpoint"]
+        values = {"metric": kept["best_metric"], "lower_is_better": kept["lower_is_better"]}
+        return to_dataclass(Comparison, values, f"{file}: checkpoint")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bert_jax.files import write_file
 from bert_jax.inference.work_dir import named_step
+from bert_jax.json_files import expecting_fields, read_json_object
 
 SCORES_NAME = "scores.json"
 PREDICTIONS_NAME = "predictions"
@@ -47,17 +48,15 @@ def read_outcome(work_dir: Path) -> Outcome | None:
     file = work_dir / SCORES_NAME
     if not file.is_file():
         return None
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+    fix = "Remove it, and the same command writes it again"
+    with expecting_fields(file, fix):
+        content = read_json_object(file, fix)
         # By name: the directory may have been moved or copied.
-        named = (Path(file).name for file in content["predictions"])
+        named = (Path(prediction).name for prediction in content["predictions"])
         files = [work_dir / PREDICTIONS_NAME / name for name in named]
-        # Early versions told no tests: their predictions are written again.
-        return Outcome(content["step"], content["scores"], files, content.get("tests", {}))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{file}: damaged ({error}): remove it, and the same command writes it again"
-        ) from error
+        scores = {name: float(score) for name, score in content["scores"].items()}
+        # Early versions wrote no tests: their predictions are written again.
+        return Outcome(int(content["step"]), scores, files, dict(content.get("tests", {})))
 
 
 def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, str]) -> bool:

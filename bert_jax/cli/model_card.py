@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from bert_jax import __version__
 from bert_jax.cli.config import RESOLVED_NAME
 from bert_jax.finetuning.config import SECTIONS
 from bert_jax.interop.huggingface_names import family_of
+from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
@@ -79,7 +79,11 @@ def _training(work_dir: Path, step: int) -> list[str]:
     resolved = work_dir / RESOLVED_NAME
     if not resolved.is_file():
         return []
-    run = json.loads(resolved.read_text(encoding="utf-8"))
+    with expecting_fields(resolved):
+        return _run_lines(work_dir, step, read_json_object(resolved))
+
+
+def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
     lines = ["", "## Training", "", f"- steps: {step:,}", f"- seed: {run['seed']}"]
     if run["init_from"]:
         scratch = run.get("from_scratch", False)
@@ -99,7 +103,8 @@ def _training(work_dir: Path, step: int) -> list[str]:
         )
         manifest = work_dir / f"manifest-{name}.json"
         if manifest.is_file():
-            lines.append(_corpus(json.loads(manifest.read_text(encoding="utf-8"))))
+            with expecting_fields(manifest):
+                lines.append(_corpus(read_json_object(manifest)))
     return lines + _measured(work_dir / LOG_NAME, step, "losses in nats a token")
 
 

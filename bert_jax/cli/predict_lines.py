@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from bert_jax.cli.predict_input import OF_THE_TASK, Format, Input
 from bert_jax.data.finetuning.file_lines import decoded
 from bert_jax.data.input_paths import content_suffix
+from bert_jax.json_files import parse_json
 
 # Names of the fields of which an object must have one set.
 Fields = Sequence[tuple[str, ...]]
@@ -157,8 +158,8 @@ def _asks(text: str, fields: Fields) -> bool:
     if not text.lstrip().startswith("{"):
         return False
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
+        record = parse_json(text)
+    except ValueError:
         return False
     return any(set(each) <= record.keys() for each in fields)
 
@@ -174,11 +175,11 @@ def _plain(text: str, place: str, fields: Fields) -> InputLine:
 
 def _object(text: str, place: str, fields: Fields) -> InputLine:
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(text)
+    except ValueError as error:
         raise UnusableLine(
             place,
-            f"{text[:80]!r} is not valid JSON ({error or type(error).__name__}); expected JSON "
+            f"{text[:80]!r} is not valid JSON ({error}); expected JSON "
             "Lines, an object on every line (--format text takes lines as they are)",
         ) from error
     if not isinstance(record, dict):

@@ -22,6 +22,7 @@ from bert_jax.inference.work_dir import (
     TOKENIZER_NAME,
     chosen_step,
 )
+from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 IDENTITY_NAME = "sweep.json"
@@ -29,6 +30,7 @@ RUNS_NAME = "runs"
 DIVERGED_NAME = "diverged.json"
 Keep = Literal["all", "best", "none"]
 _KEEP = "keep"
+_ELSEWHERE = "Use another --output"
 
 # What the runs of a sweep differ in, and what changes no score.
 _FREE = (
@@ -126,11 +128,10 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
         return
     stored = _stored(file)
     before = stored.pop(_KEEP, None)
-    try:
+    with expecting_fields(file, _ELSEWHERE):
         stored["config"] = _with_new_keys(stored["config"], file)
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(file, error) from error
-    if differences(_without_paths(stored), _without_paths(current)):
+        differ = differences(_without_paths(stored), _without_paths(current))
+    if differ:
         lines = "\n  ".join(differences(stored, current))
         raise ValueError(
             f"{output} holds another sweep (there -> here):\n  {lines}\n"
@@ -142,23 +143,17 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
 
 
 def _stored(file: Path) -> dict[str, Any]:
-    try:
-        stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return dict(stored)
-    except (ValueError, TypeError) as error:
-        raise _damaged(file, error) from error
-
-
-def _damaged(file: Path, error: Exception) -> ValueError:
-    return ValueError(f"{file}: damaged: {error}; use another --output")
+    return read_json_object(file, _ELSEWHERE)
 
 
 def ended(directory: Path) -> Ended | None:
     """How the run in `directory` ended; None if it has not."""
     diverged, found = directory / DIVERGED_NAME, read_outcome(directory)
     if diverged.is_file():
-        message = json.loads(diverged.read_text(encoding="utf-8"))["message"]
-        return Ended({}, {}, 0, _train_seconds(directory), message)
+        fix = "Remove it, and the run is made again"
+        with expecting_fields(diverged, fix):
+            message = read_json_object(diverged, fix)["message"]
+        return Ended({}, {}, 0, _train_seconds(directory), str(message))
     if found is None:
         return None
     # Its scores may be those of an earlier end, before it was given more epochs.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.files import file_sha256, write_file
+from bert_jax.json_files import expecting_fields, json_kind, read_json_object
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"  # the directory beside it that Tokenizer.save wrote
@@ -115,13 +116,10 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     """
     path = Path(directory, MANIFEST)
     try:
-        text = path.read_text(encoding="utf-8")
+        content = read_json_object(path)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(_why_absent(path)) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-    try:
-        content = json.loads(text)
+    with expecting_fields(path):
         version = content["format_version"]
         if version != FORMAT_VERSION:
             raise ValueError(
@@ -134,14 +132,27 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
             content[split] = SplitInfo(shards=shards, **content[split])
         content["sources"] = tuple(content["sources"])
         manifest = Manifest(**content)
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+        _check_history(manifest)
     if manifest.fingerprint != fingerprint:
         raise ValueError(
             f"{path} is damaged or was edited: its content has fingerprint "
             f"{manifest.fingerprint[:16]}, it says {str(fingerprint)[:16]}"
         )
     return manifest
+
+
+def _check_history(manifest: Manifest) -> None:
+    """Raise TypeError for a wrong type in the fields that the fingerprint leaves out."""
+    for name, value, kind in (
+        ("options", manifest.options, dict),
+        ("tokenizer_files", manifest.tokenizer_files, dict),
+        *(("sources", source, dict) for source in manifest.sources),
+        *(("tokenizer_files", sha256, str) for sha256 in manifest.tokenizer_files.values()),
+        ("empty_files_skipped", manifest.empty_files_skipped, int),
+        ("heldout_repeats", manifest.heldout_repeats, int),
+    ):
+        if type(value) is not kind:
+            raise TypeError(f"{name} holds {json_kind(value)}")
 
 
 def _why_absent(path: Path) -> str:

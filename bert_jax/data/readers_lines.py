@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -17,6 +16,7 @@ from bert_jax.data.documents import (
     counted_document,
     cut_point,
 )
+from bert_jax.json_files import parse_json
 
 _PIECE_BYTES = 1 << 20
 # A JSON string spends up to 6 bytes (\u0041) on a character, and the other fields want room too.
@@ -100,9 +100,9 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
     for number, text in _whole_lines(path, options, counts):
         place = f"{path}:{number}"
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:  # ValueError: also numbers of 4300 digits
-            counts.reject(options, place, f"not valid JSON: {error or type(error).__name__}")
+            record = parse_json(text)
+        except ValueError as error:
+            counts.reject(options, place, f"not valid JSON: {error}")
             continue
         if not isinstance(record, dict):
             kind = type(record).__name__

@@ -17,6 +17,7 @@ from bert_jax.data.packing import TokenizedDocument, pack_documents
 from bert_jax.data.records import encode_record, token_dtype
 from bert_jax.data.units import Unit
 from bert_jax.files import file_sha256, write_file
+from bert_jax.json_files import read_json_object
 
 # One record a chunk, not compressed: what random reads by index are fastest on.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
@@ -104,7 +105,7 @@ def read_result(directory: Path, name: str) -> UnitResult | None:
     """The result of a unit whose shard is here and undamaged; None if it must be made again."""
     path = shard_path(directory, name)
     try:
-        content = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        content = read_json_object(path.with_suffix(".json"))
         result = UnitResult(**{**content, "shard": ShardInfo(**content["shard"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -18,6 +18,7 @@ from typing import IO, Any
 from bert_jax.data.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, write_manifest
 from bert_jax.data.prepare_inputs import SPLIT_KEY
 from bert_jax.files import sync_directory, write_file
+from bert_jax.json_files import read_json_object
 
 WORK = ".work"
 _PLAN = "plan.json"
@@ -146,12 +147,7 @@ class Workspace:
 
 
 def _read_plan(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is damaged: {error}. Delete {path.parent} to begin anew"
-        ) from None
+    return read_json_object(path, f"Delete {path.parent} to start over")
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any], passed_over: tuple[str, ...]) -> str:

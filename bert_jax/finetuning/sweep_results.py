@@ -9,6 +9,7 @@ from pathlib import Path
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
 from bert_jax.finetuning.sweep import RunResult, Summary, best_run, summarise
+from bert_jax.json_files import read_json_object
 
 RESULTS_NAME = "results.json"
 
@@ -75,8 +76,5 @@ def read_results(directory: Path) -> SweepResults:
             f"{directory}: no {RESULTS_NAME} in it; expected the output of a `bert-jax sweep` with "
             "at least one run finished"
         )
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: damaged: {error}; remove it and repeat the sweep") from error
+    values = read_json_object(file, "Remove it and repeat the sweep")
     return to_dataclass(SweepResults, values, str(file))

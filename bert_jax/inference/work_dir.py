@@ -14,6 +14,7 @@ from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.files import write_file
 from bert_jax.inference.usage import Usage
+from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
 from bert_jax.models.model import Head, Model, ModelConfig, define_model, part_of
 from bert_jax.models.parameters import Parameters
@@ -235,11 +236,11 @@ def _content(work_dir: Path) -> dict[str, Any]:
             "of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import` (of a Hugging Face "
             "model)"
         )
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+    with expecting_fields(file):
+        content = read_json_object(file)
+        check_kinds(content, tokenizer=str, best_step=int)
+        check_kinds(content["origin"], **dict.fromkeys(content["origin"], str))
         return {**content, "model": content["model"], "origin": dict(content["origin"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: damaged: {type(error).__name__}: {error}") from error
 
 
 def what_it_is(work_dir: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.json_files import read_json_object
 from bert_jax.models.config import EncoderConfig
 
 
@@ -17,7 +18,7 @@ def save_tokenizer(
     tokenizer feeds it."""
     tokenizer.save(target, segments=encoder.num_segments > 1)
     file = target / "tokenizer_config.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = read_json_object(file)
     content["model_max_length"] = encoder.max_positions
     if inputs:
         content["model_input_names"] = list(inputs)

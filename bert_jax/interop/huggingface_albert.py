@@ -15,6 +15,7 @@ from bert_jax.interop.huggingface_family import (
     layer,
     norm,
     odd_encoder,
+    whole_number,
 )
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
@@ -51,7 +52,7 @@ def _albert(config: ModelConfig) -> dict[str, str]:
 
 
 def _read(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {"sharing": "all", "num_groups": content["num_hidden_groups"]}
+    return {"sharing": "all", "num_groups": whole_number(content, "num_hidden_groups")}
 
 
 def _write(encoder: EncoderConfig) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from bert_jax.interop.huggingface_family import (
     layer,
     norm,
     odd_encoder,
+    whole_number,
 )
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
@@ -173,10 +174,7 @@ def _roberta(config: ModelConfig) -> dict[str, str]:
 
 def _roberta_positions(content: Mapping[str, Any]) -> dict[str, Any]:
     """Its first token's position is one more than the id of padding (RoBERTa's release)."""
-    pad_id = content["pad_token_id"]
-    if isinstance(pad_id, bool) or not isinstance(pad_id, int):
-        raise ValueError(f"pad_token_id is {pad_id!r}; expected a whole number, before positions")
-    offset = pad_id + 1
+    offset = whole_number(content, "pad_token_id") + 1
     return {"position_offset": offset, "max_positions": content["max_position_embeddings"] - offset}
 
 

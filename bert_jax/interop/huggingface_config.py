@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -32,17 +30,6 @@ PROBLEMS: dict[str, Problem] = {
 PAIRS_KEY = "sentence_pairs"
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    """A file that holds a JSON object; ValueError if it does not."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: expected a JSON object")
-    return content
-
-
 def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
     """The encoder that a config.json describes.
 
@@ -53,6 +40,7 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
     Raises:
       ValueError: it describes none of the families, or one that `EncoderConfig` cannot be.
     """
+    _check_names(content, where)
     family = family_named(content, where)
     content = {**family.defaults, **content}
     for key, understood in family.only.items():
@@ -77,6 +65,27 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
         raise ValueError(f"{where}: {error}") from error
 
 
+def _check_names(content: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError for a wrong type in the keys that name classes and labels."""
+    classes, labels = content.get("architectures"), content.get("id2label")
+    for key in ("model_type", "problem_type"):
+        if not isinstance(content.get(key, ""), str | None):
+            raise ValueError(f"{where}: {key} is {content[key]!r}; expected a string")
+    several = classes if isinstance(classes, list) else [classes]
+    if not all(isinstance(name, str | None) for name in several):
+        raise ValueError(f"{where}: architectures is {classes!r}; expected an array of strings")
+    if labels is None:
+        return
+    if not isinstance(labels, dict) or not all(
+        number.isdecimal() and len(number) < 10 and isinstance(name, str | int | float)
+        for number, name in labels.items()
+    ):
+        raise ValueError(
+            f"{where}: id2label is {str(labels)[:200]}; expected an object of numbers and their "
+            "labels"
+        )
+
+
 def _number(content: Mapping[str, Any], theirs: str, ours: str, where: str) -> Any:
     """A value of the type that our field has; JSON's 32.0 is no whole number here."""
     # embedding_dim's default is None, and a number where it is given.
@@ -94,10 +103,7 @@ def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[st
     """
     if head in FIXED_LABELS:
         return ()
-    told = content.get("id2label") or {}
-    if not isinstance(told, dict) or not all(str(number).isdigit() for number in told):
-        raise ValueError(f"id2label is {told!r}; expected numbers and their names")
-    names = {int(number): str(name) for number, name in told.items()}
+    names = {int(number): str(name) for number, name in (content.get("id2label") or {}).items()}
     labels: list[str] = []
     for number in range(scores):
         name = names.get(number, f"LABEL_{number}")

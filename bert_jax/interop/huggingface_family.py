@@ -87,6 +87,14 @@ class Family:
         return next((part for part in self.parts if name.startswith(part)), "")
 
 
+def whole_number(content: Mapping[str, Any], key: str) -> int:
+    """Return the whole number that a config.json has under `key`; ValueError for anything else."""
+    value = content[key]
+    if type(value) is not int:
+        raise ValueError(f"{key} is {value!r}; expected a whole number")
+    return value
+
+
 def has_pooler(config: ModelConfig) -> bool:
     """Whether the model has a dense layer on its `[CLS]` vector."""
     if config.head == "encoder":

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.foreign import Account, ForeignTensors, Origin, read, settle
-from bert_jax.interop.huggingface_config import read_encoder, read_object, read_pairs
+from bert_jax.interop.huggingface_config import read_encoder, read_pairs
 from bert_jax.interop.huggingface_family import Family
 from bert_jax.interop.huggingface_model import (
     Wanted,
@@ -26,6 +26,7 @@ from bert_jax.interop.huggingface_names import family_of, origins
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.interop.sentence_transformers import further_modules
+from bert_jax.json_files import read_json_object
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
@@ -98,7 +99,7 @@ def open_directory(
     file = directory / "config.json"
     if not file.is_file():
         raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
-    content = read_object(file)
+    content = read_json_object(file)
     encoder = read_encoder(content, str(file))
     notes = further_modules(directory, wanted)
     found = settle_directory(

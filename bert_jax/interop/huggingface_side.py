@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
 
 from bert_jax.interop.comparison import Outputs, Sizes
-from bert_jax.interop.huggingface_config import read_encoder, read_object
+from bert_jax.interop.huggingface_config import read_encoder
 from bert_jax.interop.huggingface_family import Family
 from bert_jax.interop.huggingface_names import classes_of, family_of, heads_of
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.interop.probes import Probe
+from bert_jax.json_files import read_json_object
 from bert_jax.models.model import Head
 
 # Ours for what an architecture's output calls its scores.
@@ -63,10 +63,11 @@ class HuggingFaceSide:
             ) from error
         transformers.logging.disable_progress_bar()
         file = directory / "config.json"
-        content = read_object(file)
+        content = read_json_object(file)
         encoder = read_encoder(content, str(file))
         self._family = family = family_of(encoder)
-        named = (content.get("architectures") or [family.architectures["encoder"]])[0]
+        classes = content.get("architectures") or [family.architectures["encoder"]]
+        named = classes if isinstance(classes, str) else classes[0]
         heads, ours = heads_of(family), (classes_of(content) or [named])[0]
         if ours not in heads:
             raise ValueError(
@@ -84,10 +85,12 @@ class HuggingFaceSide:
                 local_files_only=True,
                 dtype=torch.float32,
                 attn_implementation="eager",
+                # Saves memory for the same values, and refuses lengths that it does not divide.
+                chunk_size_feed_forward=0,
                 **options,
             )
-        except (RuntimeError, OSError, SafetensorError, ValueError) as error:
-            reason = str(error).strip().partition("\n")[0]
+        except Exception as error:  # a config or a pickle can make their code raise anything
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise ValueError(f"{directory}: {named} cannot be loaded from it: {reason}") from error
         absent = sorted(loading["missing_keys"])
         if absent:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import shutil
 import tempfile
 import weakref
@@ -15,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+
+from bert_jax.json_files import read_json_object
 
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -133,9 +133,9 @@ def _files(directory: Path, name: str) -> list[Path]:
     if not index.is_file():
         return []
     try:
-        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        parts = sorted(set(read_json_object(index)["weight_map"].values()))
         plain = all(isinstance(part, str) and Path(part).name == part for part in parts)
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (KeyError, AttributeError, TypeError):
         plain = False
     if not plain or not parts:
         raise ValueError(f"{index}: damaged: expected a weight_map of names of files beside it")
@@ -158,7 +158,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
         loaded = torch.load(
             file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
         )
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a pickle can make PyTorch raise anything
         raise ValueError(
             f"{file}: PyTorch cannot read it as data alone: it is damaged, cut short or no "
             "state_dict; fetch it again"

@@ -19,6 +19,7 @@ from bert_jax.interop.huggingface_config import positions_fit, write_config
 from bert_jax.interop.huggingface_family import has_pooler
 from bert_jax.interop.huggingface_names import refusal_of
 from bert_jax.interop.probes import Probe
+from bert_jax.json_files import expecting_fields, parse_json
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 
@@ -155,10 +156,11 @@ class OnnxSide:
         told = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
         if told is None:
             raise ValueError(f"{file}: not exported by bert_jax: what its outputs are is not told")
-        content = json.loads(told)
-        self._head = content["head"]
-        self.sizes = Sizes(*content["sizes"])
-        self.labels = tuple(content["labels"])
+        with expecting_fields(file):
+            content = parse_json(told)
+            self._head = content["head"]
+            self.sizes = Sizes(*content["sizes"])
+            self.labels = tuple(content["labels"])
         self.title = f"{file} (ONNX, {self._head})"
 
     def outputs(self, probe: Probe) -> Outputs:

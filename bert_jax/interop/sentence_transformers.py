@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from bert_jax.interop.huggingface_model import Wanted
+from bert_jax.json_files import expecting_fields, read_json
 
 MODULES_NAME = "modules.json"
 _WITHOUT_WEIGHTS = ("Transformer", "Pooling", "Normalize")
@@ -20,10 +20,8 @@ def further_modules(directory: Path, wanted: Wanted) -> list[str]:
     file = directory / MODULES_NAME
     if not file.is_file():
         return []
-    try:
-        told = [str(module["type"]) for module in json.loads(file.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{file}: damaged: {type(error).__name__}: {error}") from error
+    with expecting_fields(file):
+        told = [str(module["type"]) for module in read_json(file)]
     names = [each.rpartition(".")[2] for each in told]
     further = [name for name in names if name not in _WITHOUT_WEIGHTS]
     if further and wanted.head is None:

@@ -17,6 +17,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.comparison import Outputs, Sizes
 from bert_jax.interop.exported_tokenizer import save_tokenizer
 from bert_jax.interop.probes import Probe
+from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.inference import infer
 from bert_jax.models.model import ModelConfig, define_model
@@ -98,7 +99,7 @@ class StableHLOSide:
     def __init__(self, directory: Path):
         """Loads it; ValueError if a part of it is damaged."""
         try:
-            signature = json.loads((directory / SIGNATURE).read_text(encoding="utf-8"))
+            signature = read_json_object(directory / SIGNATURE)
             serialized = (directory / PROGRAM).read_bytes()
             # What reads it trusts it: it may do anything with a byte that was changed.
             if hashlib.sha256(serialized).hexdigest() != signature["program_sha256"]:
@@ -110,12 +111,13 @@ class StableHLOSide:
                 }
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{directory}: damaged StableHLO artefact: {error}") from error
-        self._choices = "choices" in signature["shape"]
         self.title = f"{directory} (StableHLO)"
-        self.labels = tuple(signature["labels"])
-        self.sizes = Sizes(
-            signature["vocab_size"], signature["num_segments"], signature["max_positions"]
-        )
+        with expecting_fields(directory / SIGNATURE):
+            self._choices = "choices" in signature["shape"]
+            self.labels = tuple(signature["labels"])
+            self.sizes = Sizes(
+                signature["vocab_size"], signature["num_segments"], signature["max_positions"]
+            )
 
     def outputs(self, probe: Probe) -> Outputs:
         """See `Side.outputs`."""

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.huggingface_config import read_encoder, read_object
+from bert_jax.interop.huggingface_config import read_encoder
 from bert_jax.interop.huggingface_import import ForeignModel, settle_directory
 from bert_jax.interop.huggingface_model import Wanted
 from bert_jax.interop.huggingface_names import family_of
 from bert_jax.interop.huggingface_newest import NewestNames
+from bert_jax.json_files import read_json_object
 
 CONFIG = "bert_config.json"
 INDEX = ".index"
@@ -126,7 +127,7 @@ def open_checkpoint(
     file = prefix.parent / CONFIG
     if not file.is_file():
         raise ValueError(f"{prefix}: no {CONFIG} beside it; expected Google's release of a BERT")
-    content = read_object(file)
+    content = read_json_object(file)
     encoder = read_encoder(content, str(file))
     variables = CheckpointVariables(prefix)
     found = settle_directory(

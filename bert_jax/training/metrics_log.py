@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_jax.json_files import parse_json
+
 logger = logging.getLogger(__name__)
 
 LOG_NAME = "metrics.jsonl"
@@ -62,15 +64,22 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
       ValueError: a line that is not an entry, named by number. A last line without its line end is
         left out with a warning: the process that wrote it was killed.
     """
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: not UTF-8 text ({error}), so not a metrics log; move the file away to start "
+            "a new one"
+        ) from error
     if lines.pop():
         logger.warning("%s: the last line was cut off when its writer was killed; left out", path)
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
-            entry = json.loads(line)
-            entry["kind"], entry["step"]  # noqa: B018 (both must be there)
-        except (json.JSONDecodeError, TypeError, KeyError) as error:
+            entry = parse_json(line)
+            if not isinstance(entry["kind"], str) or type(entry["step"]) is not int:
+                raise ValueError("its kind is not a string or its step not a whole number")
+        except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
                 f"{path}, line {number}: not an entry of a metrics log ({error}); mend that line "
                 "or move the file away to start a new one"

@@ -138,7 +138,7 @@ def test_shards_of_unknown_options_are_not_used(
 def test_a_damaged_plan_is_named(corpus, tokenizer, tmp_path, prepare_options):
     stopped(corpus, tokenizer, tmp_path, prepare_options, 1)
     (tmp_path / ".work" / "plan.json").write_text("{")
-    with pytest.raises(ValueError, match=r"plan\.json is damaged: .*Delete .*\.work to begin anew"):
+    with pytest.raises(ValueError, match=r"plan\.json: not valid JSON: .*Delete .*\.work to start"):
         prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
 
 

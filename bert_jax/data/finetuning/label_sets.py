@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.data.finetuning.labels import check_labels
+from bert_jax.json_files import parse_json
 
 _TRUTHS = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
 
@@ -84,8 +85,8 @@ def _split(cell: str, place: str, separator: str, expected: Sequence[str]) -> li
 
 def _array(text: str, place: str) -> list[str]:
     try:
-        values: list[Any] = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        values: list[Any] = parse_json(text)
+    except ValueError as error:
         raise ValueError(
             f"{place}: labels {text[:80]!r} begin like a JSON array and are none: {error}"
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Never
 from bert_jax.data.compression import BROKEN_ARCHIVE, open_stream
 from bert_jax.data.documents import SourceCounts
 from bert_jax.data.finetuning.splits import check_paths
+from bert_jax.json_files import parse_json
 
 _KINDS = {list: "an array", dict: "an object", str: "a string", int: "an integer"}
 
@@ -148,7 +148,7 @@ def _parsed(path: Path) -> Any:
         raise ValueError(f"{path} does not exist or is no file; give a file of SQuAD's JSON")
     try:
         with open_stream(path, SourceCounts()) as stream:
-            return json.loads(stream.read().decode("utf-8-sig"))
+            return parse_json(stream.read().decode("utf-8-sig"))
     except BROKEN_ARCHIVE as error:
         raise ValueError(
             f"{path}: the {path.suffix} archive is truncated or damaged: {error}. "
@@ -156,5 +156,5 @@ def _parsed(path: Path) -> Any:
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error}); expected SQuAD's JSON") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: not valid JSON: {error}; expected SQuAD's JSON") from error

@@ -14,6 +14,7 @@ from bert_jax.data.finetuning.file_lines import file_lines, find_file
 from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.input_paths import is_tfds
 from bert_jax.data.readers_tfds import tfds_values
+from bert_jax.json_files import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +121,10 @@ def _json_rows(path: Path, names: Sequence[str]) -> Iterator[_Row]:
             continue
         place = f"{path}:{number}"
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # ValueError: also numbers of 4300 digits
+            record = parse_json(line)
+        except ValueError as error:
             raise ValueError(
-                f"{place}: not valid JSON: {error or type(error).__name__}; expected one object on "
-                "each line"
+                f"{place}: not valid JSON: {error}; expected one object on each line"
             ) from error
         if not isinstance(record, dict):
             raise ValueError(
