@@ -116,10 +116,8 @@ def read_usage(work_dir: Path) -> Usage | None:
     Raises:
       ValueError: as `read_model`, or the usage is damaged.
     """
-    values = _content(work_dir).get("usage")
-    return (
-        None if values is None else to_dataclass(Usage, values, f"{work_dir / MODEL_NAME}: usage")
-    )
+    values, place = _content(work_dir).get("usage"), f"{work_dir / MODEL_NAME}: usage"
+    return None if values is None else to_dataclass(Usage, values, place)
 
 
 def chosen_step(work_dir: Path) -> int:

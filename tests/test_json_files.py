@@ -1,0 +1,91 @@
+"""JSON that people, other programs and broken disks leave behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.json_files import MAX_BYTES, expecting_fields, parse_json, read_json, read_json_object
+
+HOSTILE = {
+    "empty": (b"", "not valid JSON"),
+    "cut short": (b'{"a": [1, 2', "not valid JSON"),
+    "trailing text": (b"{} {}", "not valid JSON: Extra data"),
+    "not UTF-8": (b'{"a": "\xff\xfe"}', "not UTF-8 text"),
+    "deep arrays": (b"[" * 100_000, "nested too deeply"),
+    "deep objects": (b'{"a":' * 5_000 + b"1" + b"}" * 5_000, "nested too deeply"),
+    "deeper than the tokenizers library reads": (
+        b'{"a":' * 150 + b"1" + b"}" * 150,
+        "nested more than 100 levels deep",
+    ),
+    "a repeated key": (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' is in one object twice"),
+    "an integer of 5,000 digits": (b'{"a": ' + b"9" * 5_000 + b"}", "more than 4,300 digits"),
+    "not a number": (b'{"a": NaN}', "NaN is not a number of JSON"),
+    "infinity": (b'{"a": -Infinity}', "-Infinity is not a number of JSON"),
+    "an overflowing number": (b'{"a": 1e999}', "1e999 is too large a number"),
+    "a lone surrogate": (b'{"a": "\\uD800"}', "lone surrogate"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_files_are_named_with_their_fault(case: str, tmp_path: Path) -> None:
+    content, message = HOSTILE[case]
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        read_json(file, "Copy it again")
+    assert str(error.value).startswith(f"{file}: ") and str(error.value).endswith(". Copy it again")
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [("[]", "an array"), ("null", "null"), ('"a"', "a string"), ("1.5", "a number")],
+)
+def test_another_top_level_type_is_said(content: str, kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=f"model.json: expected a JSON object, got {kind}$"):
+        read_json_object(file)
+
+
+def test_a_file_that_is_far_too_large_is_not_parsed(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    with file.open("wb") as sparse:
+        sparse.truncate(MAX_BYTES + 1)
+    with pytest.raises(ValueError, match="268 MB is too large for a file of this kind"):
+        read_json(file)
+
+
+def test_a_missing_file_is_an_os_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="none.json"):
+        read_json(tmp_path / "none.json")
+
+
+def test_what_python_writes_comes_back(tmp_path: Path) -> None:
+    value = {"a": [1, 2.5, None, True, "ü🎉"], "b": {"a": {}}, "n": 10**30}
+    for number, text in enumerate(
+        [json.dumps(value), json.dumps(value, ensure_ascii=False), "\ufeff" + json.dumps(value)]
+    ):
+        file = tmp_path / f"{number}.json"
+        file.write_text(text, encoding="utf-8")
+        assert read_json(file) == value
+    assert str(parse_json('{"score": NaN}')) == "{'score': nan}"  # a missing value of pandas
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda content: content["missing"], "damaged: it lacks 'missing'"),
+        (lambda content: content["a"]["b"], "damaged: a value has the wrong type"),
+        (lambda content: content["a"].keys(), "damaged: a value has the wrong type"),
+        (lambda content: float(content["huge"]), "damaged: a value has the wrong type"),
+        (lambda content: int("x"), "damaged: invalid literal"),
+    ],
+)
+def test_fields_that_are_not_as_expected(use, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "scores.json"
+    file.write_text(json.dumps({"a": 1, "huge": 10**400}))
+    with pytest.raises(ValueError, match=f"scores.json: {message}.*. Remove it$"):
+        with expecting_fields(file, "Remove it"):
+            use(read_json_object(file))
