@@ -31,7 +31,7 @@ def read_json(file: Path, fix: str = "") -> Any:
 
     Args:
       file: may begin with a byte-order mark.
-      fix: what to do about a damaged file, for the error message.
+      fix: advice for the error message.
 
     Raises:
       OSError: the file cannot be read.

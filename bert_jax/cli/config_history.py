@@ -12,7 +12,7 @@ from bert_jax.differences import differences
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
 
-_FIX = "Remove it: it only says what has changed since the run began"
+_FIX = "Remove it; the run can continue without it"
 _NOWHERE = {"work_dir": ""}  # a directory may be moved
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from bert_jax.json_files import read_json_object
+from bert_jax.json_files import read_json
 
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -133,7 +133,7 @@ def _files(directory: Path, name: str) -> list[Path]:
     if not index.is_file():
         return []
     try:
-        parts = sorted(set(read_json_object(index)["weight_map"].values()))
+        parts = sorted(set(read_json(index)["weight_map"].values()))
         plain = all(isinstance(part, str) and Path(part).name == part for part in parts)
     except (KeyError, AttributeError, TypeError):
         plain = False

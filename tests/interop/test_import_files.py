@@ -151,7 +151,7 @@ def test_damaged_files(make_bert, refused):
     index.write_text(json.dumps({"weight_map": {LAYER: "model-00001-of-00002.safetensors"}}))
     assert "names model-00001-of-00002.safetensors, which" in refused(theirs)
     index.write_text("{")
-    assert "damaged: expected a weight_map of names" in refused(theirs)
+    assert "model.safetensors.index.json: not valid JSON" in refused(theirs)
     (theirs / "config.json").write_text("{")
     assert "config.json: not valid JSON" in refused(theirs)
     (theirs / "config.json").unlink()
