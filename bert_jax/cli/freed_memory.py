@@ -8,7 +8,8 @@ import importlib.util
 import logging
 import os
 import platform
-from pathlib import Path, PurePosixPath
+
+from bert_jax.machine_memory import memory_bytes
 
 # malloc.h of glibc
 _M_TRIM_THRESHOLD = -1
@@ -17,7 +18,6 @@ _M_ARENA_MAX = -8
 
 _LARGEST_INT = 2**31 - 1
 _SMALLEST_RETURNED = 1 << 16  # bytes
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def keep_freed_memory() -> None:
@@ -80,30 +80,3 @@ def accelerators_possible() -> bool:
         return wanted != "cpu"
     installed = importlib.metadata.entry_points(group="jax_plugins")
     return bool(installed) or any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
-
-
-def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _CGROUPS) -> int:
-    """What this process may use: the machine's memory, or less if a control group says so.
-
-    Args:
-      membership: lines "number:controllers:path", no controllers in version 2 (Linux, cgroups(7)).
-      cgroups: where their directories are; a group's limit is also that of all below it.
-    """
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for line in _text(membership).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root = cgroups / "memory" if controllers else cgroups
-        name = "memory.limit_in_bytes" if controllers else "memory.max"
-        group = PurePosixPath(path.lstrip("/"))
-        limits = [_text(root / part / name).strip() for part in (group, *group.parents)]
-        found += [int(limit) for limit in limits if limit.isdigit()]
-    return min(found)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # not Linux, no limit on this level, or none of our business
-        return ""

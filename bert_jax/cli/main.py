@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from bert_jax import __version__
 from bert_jax.cli.freed_memory import keep_freed_memory, return_freed_memory
+from bert_jax.cli.out_of_memory import memory_refusal, panic_refusal
 from bert_jax.suggestions import nearest
 
 USER_MISTAKE = 2
@@ -96,18 +97,22 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    A `ValueError` or `OSError` is the user's to mend: its message goes to stderr without a
-    traceback and the exit code is 2. With BERT_JAX_TRACEBACK=1 in the environment it is raised.
+    A `ValueError` or `OSError` is a user's mistake: its message goes to stderr without a traceback
+    and the exit code is 2. So does a sentence about running out of memory, whichever library did.
+    With BERT_JAX_TRACEBACK=1 in the environment the error is raised.
     """
     _log_to_stderr()
     own_process = argv is None
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _dispatch(list(sys.argv[1:] if argv is None else argv), own_process)
+        code = _dispatch(words.copy(), own_process)
     except KeyboardInterrupt:
         print("\nbert-jax: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except Exception as error:
-        failed = _explain(error)
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic in a library's Rust is not an Exception
+        failed = _explain(error, words)
         if failed is None and not own_process:
             raise
         if failed is None:
@@ -125,14 +130,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _explain(error: Exception) -> int | None:
-    """The exit code for what a user can mend, which is put into words; None for all else."""
+def _explain(error: BaseException, words: Sequence[str]) -> int | None:
+    """Print a sentence about a user's mistake or a lack of memory; return its exit code.
+
+    Other errors are not printed, and give None.
+    """
     if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has gone
         _silence()
         return 1
-    if not isinstance(error, ValueError | OSError) or os.environ.get("BERT_JAX_TRACEBACK") == "1":
+    if os.environ.get("BERT_JAX_TRACEBACK") == "1":
         return None
-    print(f"bert-jax: error: {error}", file=sys.stderr)
+    verb = " ".join(words[: 2 if words[:1] == ["bench"] else 1])
+    refusal = memory_refusal(error, verb) or panic_refusal(error)
+    if refusal is None and not isinstance(error, ValueError | OSError):
+        return None
+    print(f"bert-jax: error: {refusal or error}", file=sys.stderr)
     if not _raised_here(error):
         print("(set BERT_JAX_TRACEBACK=1 to see where it was raised)", file=sys.stderr)
     return USER_MISTAKE

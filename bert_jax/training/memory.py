@@ -1,0 +1,135 @@
+"""Whether a run can fit in its devices' memory, by arithmetic before anything is traced.
+
+The figures are lower bounds: what exceeds the memory by them cannot run, and a run within them may
+still need more. `bert-jax plan` asks the compiler for the whole need.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from jax.sharding import Mesh
+
+from bert_jax.machine_memory import format_bytes, memory_bytes
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.training.chips import chip
+from bert_jax.training.sharding import TABLE, batch_extent
+
+_FLOAT = _INT = 4  # bytes; parameters, moments and gradients are float32, ids are int32
+_MOMENTS = 2  # of Adam and of LAMB
+# XLA counts the bytes of an array in 63 bits; a thousandth of that is beyond any machine.
+MAX_TRACEABLE_BYTES = 1 << 53
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes on one device for one purpose, and the keys of the config that decide them."""
+
+    name: str
+    bytes: int
+    keys: str
+
+
+def state_parts(
+    mesh: Mesh, parameters: int, trained: int, *, all_gradients: bool, keys: str
+) -> list[Part]:
+    """Return the least memory of the state on one device.
+
+    Args:
+      parameters, trained: numbers of them.
+      all_gradients: whether all gradients exist at one time, as for clipping by their norm.
+      keys: of the model's sizes, for messages.
+    """
+    shards = mesh.shape["fsdp"] * mesh.shape["tensor"]
+    sizes = {"parameters": parameters, "optimizer state": _MOMENTS * trained}
+    if all_gradients:
+        sizes["gradients"] = trained
+    return [Part(name, _FLOAT * size // shards, keys) for name, size in sizes.items()]
+
+
+def batch_part(
+    mesh: Mesh,
+    encoder: EncoderConfig,
+    compute: ComputeConfig,
+    *,
+    name: str,
+    rows: int,
+    rows_at_once: int,
+    length: int,
+    arrays: int,
+    keys: str,
+) -> Part:
+    """Return the least memory of one batch on one device: its ids and one layer's activations.
+
+    Args:
+      compute: with "auto" resolved.
+      rows: of the batch, over all devices. rows_at_once: of them that are computed together.
+      length: tokens of a row. arrays: integers that a batch holds for each token.
+      keys: of the batch's sizes, for messages.
+    """
+    parts, tensor = batch_extent(mesh), mesh.shape["tensor"]
+    itemsize = 2 if compute.dtype == "bfloat16" else 4
+    ids = rows * length * arrays * _INT
+    tokens = rows_at_once * length
+    widest = max(encoder.hidden_dim, encoder.ffn_dim // tensor)
+    if compute.attention == "xla":  # whole rows of scores, which cuDNN's kernel never stores
+        widest = max(widest, encoder.num_heads * length // tensor)
+    return Part(name, (ids + tokens * widest * itemsize) // parts, keys)
+
+
+def check_traceable(parts: list[Part]) -> None:
+    """Raise ValueError for sizes that no compiler can count, on whatever hardware."""
+    total = sum(part.bytes for part in parts)
+    if total > MAX_TRACEABLE_BYTES:
+        raise ValueError(
+            f"this run needs at least {format_bytes(total)} on each device ({_listed(parts)}), "
+            f"more than the {format_bytes(MAX_TRACEABLE_BYTES)} up to which a step can be "
+            f"compiled. Lower {_largest(parts).keys}"
+        )
+
+
+def check_fits(parts: list[Part], mesh: Mesh) -> None:
+    """Raise ValueError if this process's devices cannot hold the parts, whatever else they do.
+
+    The devices of a CPU share the machine's memory. A device that does not report its memory is
+    not checked.
+    """
+    on_one = sum(part.bytes for part in parts)
+    device = mesh.local_mesh.devices.flat[0]
+    if device.platform == "cpu":
+        number, memory, whose = mesh.local_mesh.size, memory_bytes(), "this machine has"
+    else:
+        number, memory, whose = 1, _device_memory(device), f"a {device.device_kind} has"
+    if memory is None or on_one * number <= memory:
+        return
+    copies = f" on each of {number} devices" if number > 1 else ""
+    raise ValueError(
+        f"this run does not fit in memory: it needs at least {format_bytes(on_one)}{copies} "
+        f"({_listed(parts)}), and {whose} {format_bytes(memory)}. Lower {_largest(parts).keys}"
+        f"{_splitting(mesh)}"
+    )
+
+
+def _device_memory(device: object) -> int | None:
+    stats = getattr(device, "memory_stats", lambda: None)()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    known = chip(str(getattr(device, "device_kind", "")))
+    return known.memory_bytes if known else None
+
+
+def _listed(parts: list[Part]) -> str:
+    return ", ".join(f"{part.name} {format_bytes(part.bytes)}" for part in parts)
+
+
+def _largest(parts: list[Part]) -> Part:
+    return max(parts, key=lambda part: part.bytes)
+
+
+def _splitting(mesh: Mesh) -> str:
+    if mesh.devices.flat[0].platform == "cpu":
+        return ""
+    axes = sorted({axis for names in TABLE.values() for axis in names} - {"data"})
+    split = math.prod(mesh.shape[axis] for axis in axes)
+    return "" if split == mesh.size else "; mesh.fsdp splits the state over several devices"
