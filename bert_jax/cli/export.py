@@ -3,16 +3,19 @@
     bert-jax export runs/mine --format huggingface --output exported/mine
     bert-jax export runs/mine --format onnx --head encoder --output exported/encoder
 
-huggingface: for `from_pretrained`: config.json, model.safetensors; with --dtype float16 or bfloat16
-  half the size. transformers 5 computes in the precision it finds unless `from_pretrained` is told
-  dtype=torch.float32, and `verify` wants a --tolerance of what rounding the parameters costs.
+huggingface: for `from_pretrained`: config.json, model.safetensors, and of an imported
+  sentence-transformers model the files from which that library loads it; with --dtype float16 or
+  bfloat16 half the size. transformers 5 computes in the precision it finds unless
+  `from_pretrained` is told dtype=torch.float32, and `verify` wants a --tolerance of what rounding
+  the parameters costs.
 onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX Runtime and others.
 stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
 savedmodel: TensorFlow's, through jax2tf, any batch and length.
 
 Each with the tokenizer's files and a model card, whose first lines of code load the model. None of
 them holds how a fine-tuning run read its texts, nor, where two labels have one score, what the
-negative one is called.
+negative one is called. The programs give the vectors of tokens: how a sentence-transformers model
+pools them is in their model card.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.export_formats import DTYPES, FORMATS, LIBRARIES, usage, write
+from bert_jax.cli.export_formats import DTYPES, FORMATS, library, usage, write
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.inference.work_dir import (
     PAIRS,
     load_for_export,
     read_model,
+    read_sentence_embedding,
     read_tokenizer,
     read_usage,
 )
@@ -72,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
             f"--dtype is of --format huggingface alone; the programs of {form} compute in float32"
         )
     origin, dtype = read_model(work_dir)[1], args.dtype or "float32"
+    settings = read_sentence_embedding(work_dir)
     with new_directory(output) as target:
         config, step, parameters = load_for_export(work_dir, args.head)
         if form == "huggingface" and config.head == "encoder" and config.pooler:
@@ -85,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
             target,
             hidden_states=args.hidden_states,
             dtype=dtype,
+            sentence_embedding=settings,
         )
         if PAIRS in origin and config.head in ("pretraining", "next_sentence"):
             _tell_pairs(target, origin[PAIRS])
@@ -94,10 +100,17 @@ def run(args: argparse.Namespace) -> int:
             config,
             mask=tokenizer.specials.mask,
             pairs=said is not None and bool(said.pairs),
+            sentences=settings is not None,
         )
-        card = model_card(work_dir, config, origin, step, LIBRARIES[form], code, dtype)
+        loader = library(form, config, settings is not None)
+        card = model_card(work_dir, config, origin, step, loader, code, dtype, settings)
         (target / "README.md").write_text(card, encoding="utf-8")
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
+    if settings is not None and form != "huggingface":
+        print(
+            "NOTE  the program gives the vectors of tokens; how they become the vector of a text "
+            f"(pooling {' + '.join(settings.pooling)}) is in {output / 'README.md'}"
+        )
     title = family_of(config.encoder).title
     print(f"{output}: {title} with the head {config.head!r}, {size / 2**20:,.1f} MiB")
     return 0

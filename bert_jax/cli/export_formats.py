@@ -8,16 +8,24 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.huggingface_names import architecture_of
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
+from bert_jax.sentence_embedding import SentenceEmbedding
 
 FORMATS = ("huggingface", "onnx", "stablehlo", "savedmodel")
 DTYPES = ("float32", "float16", "bfloat16")
-# What loads a format, as Hugging Face's hub calls it.
+# What loads a format, as Hugging Face's hub calls it; see `library`.
 LIBRARIES = {
     "huggingface": "transformers",
     "onnx": "onnx",
     "stablehlo": "jax",
     "savedmodel": "tensorflow",
 }
+_SENTENCES_USAGE = """
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer(".")
+vectors = model.encode(["A delightful film.", "Two hours of my life."])
+print(model.similarity(vectors, vectors))
+"""
 
 
 def write(
@@ -29,11 +37,13 @@ def write(
     *,
     hidden_states: bool,
     dtype: str,
+    sentence_embedding: SentenceEmbedding | None,
 ) -> None:
     """Writes a model in a format into `target`; `parameters` is emptied meanwhile.
 
     hidden_states: also give every layer's output, where the format fixes what the outputs are.
     dtype: of the parameters as they are stored, one of `DTYPES`; float32 but for huggingface.
+    sentence_embedding: how the model makes the vector of a text; only huggingface holds it.
 
     Raises:
       ValueError: the format cannot hold the model or wants a library that is not installed.
@@ -45,7 +55,7 @@ def write(
                 from bert_jax.interop.huggingface_export import write_directory
 
                 assert not hidden_states
-                write_directory(config, parameters, tokenizer, target, dtype)
+                write_directory(config, parameters, tokenizer, target, dtype, sentence_embedding)
                 return
             case "onnx":
                 from bert_jax.interop.onnx import write_onnx as write_format
@@ -62,12 +72,21 @@ def write(
     write_format(config, parameters, tokenizer, target, hidden_states=hidden_states)
 
 
-def usage(form: str, config: ModelConfig, *, mask: str, pairs: bool) -> str:
+def library(form: str, config: ModelConfig, sentences: bool) -> str:
+    """Return what loads an export, as Hugging Face's hub calls it."""
+    whole = form == "huggingface" and sentences and config.head == "encoder"
+    return "sentence-transformers" if whole else LIBRARIES[form]
+
+
+def usage(form: str, config: ModelConfig, *, mask: str, pairs: bool, sentences: bool) -> str:
     """Python code that loads and runs what `write` wrote.
 
-    mask: the tokenizer's. pairs: whether a classifier learned from such.
+    mask: the tokenizer's. pairs: whether a classifier learned from such. sentences: whether the
+    model has a vector of its own for a text.
     """
     text = _text(config, mask, pairs)
+    if library(form, config, sentences) == "sentence-transformers":
+        return _SENTENCES_USAGE
     match form:
         case "huggingface":
             return _huggingface_usage(config, text)

@@ -27,6 +27,7 @@ from bert_jax.inference.work_dir import (
     named_step,
     read_comparison,
     read_model,
+    read_sentence_embedding,
     read_tokenizer,
     read_usage,
     write_model,
@@ -75,8 +76,14 @@ def run(args: argparse.Namespace) -> int:
         if (log := work_dir / LOG_NAME).is_file():
             copy_metrics(log, target / LOG_NAME, up_to=step)
         tokenizer.save(target / TOKENIZER_NAME)
-        usage = read_usage(work_dir)
-        write_model(config, origin, target, tokenizer=tokenizer, usage=usage)
+        write_model(
+            config,
+            origin,
+            target,
+            tokenizer=tokenizer,
+            usage=read_usage(work_dir),
+            sentence_embedding=read_sentence_embedding(work_dir),
+        )
     print(f"{args.output}: the parameters of step {step:,} of {args.work_dir}")
     return 0
 

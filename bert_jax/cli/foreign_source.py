@@ -8,7 +8,7 @@ from pathlib import Path
 from bert_jax.data.byte_bpe_files import MERGES_NAME
 from bert_jax.data.tokenizer_files import FILE_NAMES
 from bert_jax.inference.work_dir import MODEL_NAME
-from bert_jax.interop.sentence_transformers import MODULES_NAME
+from bert_jax.interop.sentence_transformers import SENTENCE_FILES
 
 # What `import` reads; a repository on the hub often holds the same weights in other formats too.
 FILES = [
@@ -17,11 +17,13 @@ FILES = [
     MERGES_NAME,
     "tokenizer_config.json",
     "added_tokens.json",
-    MODULES_NAME,
+    *SENTENCE_FILES,
     "model*.safetensors",
     "model.safetensors.index.json",
 ]
 PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+# Where early versions of sentence-transformers put the encoder: 0_Transformer, 0_BERT, ...
+_FIRST_MODULE = "0_*/"
 
 
 def local_directory(source: str, revision: str | None) -> tuple[Path, str | None]:
@@ -54,17 +56,22 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
     return directory, directory.name  # the hub's cache names a snapshot after its commit
 
 
+def _anywhere(patterns: list[str]) -> list[str]:
+    return [*patterns, *(_FIRST_MODULE + pattern for pattern in patterns)]
+
+
 def _download(name: str, revision: str | None) -> Path:
     # Only now: it imports an HTTP client.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        directory = Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
-        if not list(directory.glob("model*.safetensors")):
-            directory = Path(
-                snapshot_download(name, revision=revision, allow_patterns=FILES + PICKLES)
-            )
+        wanted = _anywhere(FILES)
+        directory = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+        weights = _anywhere(["model*.safetensors"])
+        if not any(file for pattern in weights for file in directory.glob(pattern)):
+            wanted += _anywhere(PICKLES)
+            directory = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
     except LocalEntryNotFoundError as error:
         raise ValueError(
             f"{name}: no such directory here, and the hub could not be asked for a model of that "

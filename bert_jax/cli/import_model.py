@@ -91,9 +91,19 @@ def run(args: argparse.Namespace) -> int:
             origin["drawn anew, random until trained"] = ", ".join(found.account.fresh)
         save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)
         found.tokenizer.save(target / TOKENIZER_NAME)
-        write_model(found.config, origin, target, tokenizer=found.tokenizer)
+        settings = found.sentence_embedding
+        write_model(
+            found.config,
+            origin,
+            target,
+            tokenizer=found.tokenizer,
+            sentence_embedding=settings,
+        )
     for line in (*found.notes, *found.account.lines()):
         print(line)
+    if settings is not None:
+        rows = (f"{name} {value}" for name, value in settings.described().items())
+        print(f"vector of a text: {', '.join(rows)}")
     title = family_of(found.config.encoder).title
     print(f"{args.output}: {title} with the head {found.config.head!r}")
     return 0

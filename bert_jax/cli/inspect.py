@@ -18,7 +18,12 @@ from bert_jax.analysis.flops import TRAINING_FACTOR, layer_flops, pretraining_fl
 from bert_jax.analysis.parameters import counts_by_part
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.inference.work_dir import chosen_step, read_model, read_usage
+from bert_jax.inference.work_dir import (
+    chosen_step,
+    read_model,
+    read_sentence_embedding,
+    read_usage,
+)
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import define_model
 from bert_jax.models.parameters import count
@@ -60,8 +65,15 @@ def _work_dir_lines(work_dir: Path, compute: ComputeConfig) -> list[str]:
     rows = {"step": f"{step:,}", "head": model.head}
     rows |= {"labels": ", ".join(model.labels)} if model.labels else {}
     rows |= vars(model.encoder) | (vars(usage) if usage is not None else {})
-    lines = [f"{'model':38s}", *(f"  {name:36s}{value}" for name, value in rows.items())]
+    lines = _table("model", rows)
+    settings = read_sentence_embedding(work_dir)
+    if settings is not None:
+        lines += ["", *_table("vector of a text", settings.described())]
     return [*lines, "", *_parameter_table(define_model(model, compute).shapes)]
+
+
+def _table(title: str, rows: Mapping[str, object]) -> list[str]:
+    return [f"{title:38s}", *(f"  {name:36s}{value}" for name, value in rows.items())]
 
 
 def _parameter_table(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:

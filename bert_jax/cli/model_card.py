@@ -14,6 +14,7 @@ from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
+from bert_jax.sentence_embedding import SentenceEmbedding
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 
 # Hugging Face's words for what a head is for.
@@ -36,6 +37,7 @@ def model_card(
     library: str,
     usage: str,
     dtype: str,
+    sentence_embedding: SentenceEmbedding | None = None,
 ) -> str:
     """The text, with the front matter that Hugging Face's hub reads.
 
@@ -48,11 +50,14 @@ def model_card(
       library: what loads it, as the hub calls it.
       usage: Python code that does.
       dtype: that the parameters are stored in.
+      sentence_embedding: how the model makes the vector of a text; None where nobody said.
     """
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
     family = family_of(config.encoder)
     lines = ["---", f"library_name: {library}"]
-    if config.head in PIPELINES:
+    if library == "sentence-transformers":
+        lines.append("pipeline_tag: sentence-similarity")
+    elif config.head in PIPELINES:
         lines.append(f"pipeline_tag: {PIPELINES[config.head]}")
     lines += ["tags:", f"- {family.model_type}", "---", "", f"# {work_dir.resolve().name}", ""]
     lines.append(
@@ -65,6 +70,9 @@ def model_card(
     if config.labels:
         labels = ", ".join(config.labels).replace("|", "\\|").replace("\n", " ")
         lines.append(f"| labels | {labels} |")
+    if sentence_embedding is not None:
+        held = library in ("transformers", "sentence-transformers")
+        lines += _vector_of_a_text(sentence_embedding, held)
     lines += ["", "## Origin", ""]
     for name in {"source", "sizes and tokenizer of"} & origin.keys():
         if "revision" not in origin:
@@ -72,6 +80,21 @@ def model_card(
     lines += [f"- {name}: {value}" for name, value in origin.items()]
     lines += _training(work_dir, step)
     return "\n".join(lines) + "\n"
+
+
+def _vector_of_a_text(settings: SentenceEmbedding, held: bool) -> list[str]:
+    """How token vectors become one; `held` by the files for sentence-transformers."""
+    if held:
+        said = "`modules.json` and the files it names hold this for sentence-transformers."
+    else:
+        said = (
+            "The program does not pool: it gives the vectors of tokens, as `hidden`. Cut a text "
+            "at `max_length` tokens, put its prompt first, leave out padding, pool, normalize if "
+            "the table says so, and keep the first `truncate_dim` values."
+        )
+    rows = {name: value.replace("|", "\\|") for name, value in settings.described().items()}
+    table = [f"| {name} | {value} |" for name, value in rows.items()]
+    return ["", "## Vector of a text", "", said, "", "| | |", "|---|---|", *table]
 
 
 def _training(work_dir: Path, step: int) -> list[str]:

@@ -20,7 +20,8 @@ Results have, beside the "id":
   choose         index, text, probability, probabilities, truncated
   fill-mask      masks (of each its guesses: token, probability), truncated
   next-sentence  probability, truncated
-  embed          cls and mean (vectors of the whole text's last layer), truncated
+  embed          vector (the model's own, of a sentence-transformers model pooled as it says, else
+                 the mean), cls and mean (vectors of the whole text's last layer), truncated
 Words of a "text" end at every space and punctuation mark; files of tagged words often split less:
 give "words" as they do. A choice is all that follows the context, of SWAG sent2 and the ending.
 """
@@ -41,7 +42,7 @@ from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.predict_answers import answers
 from bert_jax.cli.predict_input import FORMATS, chunks, open_input
 from bert_jax.cli.predict_lines import Fields, InputLine, UnusableLine, output_to, read_input
-from bert_jax.cli.predict_tasks import TASKS, PredictTask, default_task
+from bert_jax.cli.predict_tasks import TASKS, PredictTask, default_task, with_prompt
 from bert_jax.cli.progress_line import ProgressLine
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.work_dir import read_model
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="most tokens of a sequence (default: those of the fine-tuning run, or the model's "
-        "positions, of questions 384 at most)",
+        "positions, of questions 384 at most; of embed, those of the sentence-transformers model)",
     )
     parser.add_argument(
         "--dtype",
@@ -95,6 +96,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="guesses of fill-mask (default: 5), candidates of answer (default: 1)",
+    )
+    parser.add_argument(
+        "--prompt-name",
+        metavar="NAME",
+        help="the prompt of an imported sentence-transformers model to put before each text "
+        "(default: the model's default prompt, if it has one)",
     )
     parser.add_argument(
         "--unusable",
@@ -119,6 +126,8 @@ def _run(args: argparse.Namespace) -> int:
     config, _ = read_model(Path(args.work_dir))
     name = args.task or default_task(config.head)
     task = TASKS[name]
+    if args.prompt_name is not None:
+        task = with_prompt(name, Path(args.work_dir), args.prompt_name)
     top_k = _top_k(args.top_k, name, task)
     # From here on lines are read, those that are there while the model is loaded.
     most = _BATCHES_AT_ONCE * args.batch_size

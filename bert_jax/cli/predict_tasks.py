@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.predict_lines import Document, Fields
@@ -16,7 +17,9 @@ from bert_jax.inference.next_sentence import NextSentence
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.tag import Tag, TaggedText, check_words
 from bert_jax.inference.texts import UnusableText, refuse
+from bert_jax.inference.work_dir import read_sentence_embedding
 from bert_jax.models.model import Head
+from bert_jax.sentence_embedding import SentenceEmbedding
 
 # Of a predictor, the values of some lines, and how many alternatives to give: a result a line.
 Predict = Callable[[Any, list[Any], int], list[Any]]
@@ -64,6 +67,26 @@ TASKS: Mapping[str, PredictTask] = {
     ),
     "embed": PredictTask(Embed, [("text",)], lambda model, texts, _: model.sentences(texts)),
 }
+
+
+def with_prompt(name: str, work_dir: Path, prompt_name: str) -> PredictTask:
+    """Return the task with one of the prompts of the model in `work_dir` before each text.
+
+    Raises:
+      ValueError: the model has no such prompt, or the task makes no vectors of texts.
+    """
+    if name != "embed":
+        raise ValueError(
+            f"--prompt-name={prompt_name}: {name} takes no prompt; add --task embed, or leave out "
+            "the prompt"
+        )
+    settings = read_sentence_embedding(work_dir) or SentenceEmbedding()
+    prompt = settings.prompt_for(prompt_name, None)
+
+    def predict(model: Embed, texts: list[Any], _: int) -> list[Any]:
+        return model.sentences(texts, prompt=prompt)
+
+    return replace(TASKS[name], predict=predict)
 
 
 def default_task(head: Head) -> str:

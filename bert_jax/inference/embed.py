@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import overload
 
 import jax
@@ -14,11 +16,15 @@ from numpy.typing import NDArray
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.tokenizer import LocatedTokens, Tokenizer
 from bert_jax.data.words import find_words
-from bert_jax.inference.batch_runner import Outputs
+from bert_jax.inference.batch_runner import Outputs, Program, Row
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings, cut_texts, listed
+from bert_jax.inference.texts import check_strings, cut_texts, listed, refuse
+from bert_jax.inference.work_dir import read_sentence_embedding
+from bert_jax.models.config import DTypeName
 from bert_jax.models.inference import infer
 from bert_jax.models.model import HEADS, Model
+from bert_jax.models.pooling import sentence_vectors
+from bert_jax.sentence_embedding import SentenceEmbedding
 from bert_jax.tasks.protocol import Batch
 
 FloatArray = NDArray[np.float32]
@@ -28,12 +34,15 @@ FloatArray = NDArray[np.float32]
 class Embedding:
     """A text as an encoder sees it.
 
-    tokens: `[CLS]`, word-pieces, `[SEP]`. offsets: int32 [tokens, 2], their characters in `text`,
-    (0, 0) of `[CLS]` and `[SEP]`. hidden_states: float32 [layers + 1, tokens, hidden_dim], the
-    embeddings and what every layer gives. truncated: whether the text was cut as too long.
+    vector: float32 [dimension], the model's own vector of the text: pooled as its work directory
+    says, the mean where it says nothing. tokens: `[CLS]`, word-pieces, `[SEP]`. offsets: int32
+    [tokens, 2], their characters in `text`, (0, 0) of `[CLS]`, a prompt's tokens and `[SEP]`.
+    hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and what every layer
+    gives. truncated: whether the text was cut as too long.
     """
 
     text: str
+    vector: FloatArray = field(repr=False)
     tokens: tuple[str, ...]
     offsets: NDArray[np.int32] = field(repr=False)
     hidden_states: FloatArray = field(repr=False)
@@ -96,8 +105,9 @@ class Embedding:
 
 @dataclass(frozen=True, eq=False)
 class SentenceVectors:
-    """`Embedding.cls` and `.mean` alone: float32 [hidden_dim]."""
+    """`Embedding.vector`, float32 [dimension], and `.cls` and `.mean`, float32 [hidden_dim]."""
 
+    vector: FloatArray
     cls: FloatArray
     mean: FloatArray
     truncated: bool
@@ -117,63 +127,116 @@ class Embed(Predictor):
     heads = HEADS
     made_by = "`bert-jax pretrain`"
 
+    def __init__(
+        self,
+        work_dir: str | Path,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        dtype: DTypeName = "auto",
+    ):
+        """Load the model as `Predictor` does.
+
+        An imported sentence-transformers model cuts texts at its own maximum length unless
+        `max_length` gives another one.
+        """
+        settings = read_sentence_embedding(Path(work_dir))
+        if max_length is None and settings is not None:
+            max_length = settings.max_length
+        super().__init__(work_dir, batch_size=batch_size, max_length=max_length, dtype=dtype)
+        self.sentence_embedding = settings or SentenceEmbedding()
+
     @overload
-    def __call__(self, text: str) -> Embedding: ...
+    def __call__(
+        self, text: str, *, prompt_name: str | None = ..., prompt: str | None = ...
+    ) -> Embedding: ...
     @overload
-    def __call__(self, text: list[str]) -> list[Embedding]: ...
-    def __call__(self, text: str | list[str]) -> Embedding | list[Embedding]:
+    def __call__(
+        self, text: list[str], *, prompt_name: str | None = ..., prompt: str | None = ...
+    ) -> list[Embedding]: ...
+    def __call__(
+        self, text: str | list[str], *, prompt_name: str | None = None, prompt: str | None = None
+    ) -> Embedding | list[Embedding]:
         """All vectors of a text, or of each of several: 4 MB a 100 tokens of BERT-base.
 
+        Args:
+          text: one or a list.
+          prompt_name: which of the model's prompts to put before each text; None for its default.
+          prompt: another text to put before each text; "" for none.
+
         Raises:
-          ValueError: neither a string nor a list.
+          ValueError: neither a string nor a list, or no such prompt.
           UnusableText: no Unicode text.
         """
-        embedded = self._embed([text] if isinstance(text, str) else listed(text))
+        before = self.sentence_embedding.prompt_for(prompt_name, prompt)
+        embedded = self._embed([text] if isinstance(text, str) else listed(text), before)
         return embedded[0] if isinstance(text, str) else embedded
 
-    def sentences(self, texts: Sequence[str]) -> list[SentenceVectors]:
+    def sentences(
+        self, texts: Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None
+    ) -> list[SentenceVectors]:
         """The vectors of whole texts alone: for many texts.
 
+        prompt_name, prompt: what to put before each text, as in a call of the model.
+
         Raises:
-          ValueError: not a list.
+          ValueError: not a list, or no such prompt.
           UnusableText: no Unicode text.
         """
+        before = self.sentence_embedding.prompt_for(prompt_name, prompt)
         texts = listed(texts, "a list of strings")
-        check_strings([[text] for text in texts])
-        cut = cut_texts(self.tokenizer, texts, self.max_length)
-        rows = self._run(_sentence_vectors, cut.features)
+        check_strings([[text, before] for text in texts])
+        cut = cut_texts(self.tokenizer, [before + text for text in texts], self.max_length)
+        rows = self._run(self._program(_sentence_vectors, before, cut.features), cut.features)
         return [
             # Copies: a view would keep all of its batch.
-            SentenceVectors(row["cls"].copy(), row["mean"].copy(), truncated)
+            SentenceVectors(row["vector"].copy(), row["cls"].copy(), row["mean"].copy(), truncated)
             for row, truncated in zip(rows, cut.truncated, strict=True)
         ]
 
-    def _embed(self, texts: Sequence[str]) -> list[Embedding]:
-        check_strings([[text] for text in texts])
-        located = self.tokenizer.encode_with_offsets(texts)
+    def _embed(self, texts: Sequence[str], prompt: str) -> list[Embedding]:
+        check_strings([[text, prompt] for text in texts])
+        located = self.tokenizer.encode_with_offsets([prompt + text for text in texts])
         capacity = self.max_length - 2
         ids = [each.ids[:capacity].tolist() for each in located]
-        sequences = sequences_of(self.tokenizer, ids, [None] * len(ids))
-        rows = self._run(_hidden_states, Features(sequences))
+        features = Features(sequences_of(self.tokenizer, ids, [None] * len(ids)))
+        rows = self._run(self._program(_hidden_states, prompt, features), features)
         return [
-            self._embedding(text, ids, each, row["hidden_states"])
+            self._embedding(text, len(prompt), ids, each, row)
             for text, each, ids, row in zip(texts, located, ids, rows, strict=True)
         ]
 
     def _embedding(
-        self, text: str, ids: Sequence[int], located: LocatedTokens, hidden_states: FloatArray
+        self, text: str, start: int, ids: Sequence[int], located: LocatedTokens, row: Row
     ) -> Embedding:
+        """The embedding of a text that begins at character `start` of what the model read."""
         around = [self.tokenizer.cls_id, *ids, self.tokenizer.sep_id]
         offsets = np.zeros((len(around), 2), np.int32)
-        offsets[1:-1] = located.offsets[: len(ids)]
+        offsets[1:-1] = np.maximum(located.offsets[: len(ids)] - start, 0)
         return Embedding(
             text,
+            row["vector"].copy(),
             tuple(str(self.tokenizer.id_to_token(token_id)) for token_id in around),
             offsets,
-            hidden_states[:, : len(around)].copy(),
+            row["hidden_states"][:, : len(around)].copy(),
             len(ids) < len(located.ids),
             self.tokenizer,
         )
+
+    def _program(self, program: Callable[..., Outputs], prompt: str, features: Features) -> Program:
+        """`program` with the model's own way to a vector, for texts that begin with a prompt.
+
+        Raises:
+          UnusableText: the prompt is not pooled, and nothing but the prompt is left.
+        """
+        settings, skipped = self.sentence_embedding, 0
+        if prompt and not settings.include_prompt:
+            (tokens,) = self.tokenizer.encode_batch([prompt])
+            skipped = 1 + min(len(tokens), self.max_length - 2)  # with [CLS]
+            short = np.flatnonzero(features.sequences.lengths <= skipped)
+            reason = f"its first tokens are joined with the prompt's ({prompt!r}), and none is left"
+            refuse({int(index): reason for index in short}, len(features))
+        return partial(program, skipped=np.int32(skipped), settings=settings)
 
 
 def cosine_similarity(first: FloatArray, second: FloatArray) -> FloatArray:
@@ -182,24 +245,34 @@ def cosine_similarity(first: FloatArray, second: FloatArray) -> FloatArray:
     return product / (np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1))
 
 
-@jax.jit
-def _hidden_states(model: Model, batch: Batch) -> Outputs:
+@partial(jax.jit, static_argnames="settings")
+def _hidden_states(
+    model: Model, batch: Batch, *, skipped: jax.Array, settings: SentenceEmbedding
+) -> Outputs:
+    mask = batch["attention_mask"]
     states = model.encoder(
         batch["token_ids"],
         batch["segment_ids"],
         None,
-        batch["attention_mask"],
+        mask,
         packed=False,
         return_hidden_states=True,
     ).hidden_states
     assert states is not None
-    return {"hidden_states": jnp.stack(states, axis=1).astype(jnp.float32)}
+    return {
+        "hidden_states": jnp.stack(states, axis=1).astype(jnp.float32),
+        "vector": sentence_vectors(states[-1], mask, skipped, settings),
+    }
 
 
-@jax.jit
-def _sentence_vectors(model: Model, batch: Batch) -> Outputs:
-    outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])
-    hidden = outputs["hidden"].astype(jnp.float32)
-    weights = batch["attention_mask"].astype(jnp.float32)[..., None]
-    mean = (hidden * weights).sum(axis=1) / jnp.maximum(weights.sum(axis=1), 1)
-    return {"cls": hidden[:, 0], "mean": mean}
+@partial(jax.jit, static_argnames="settings")
+def _sentence_vectors(
+    model: Model, batch: Batch, *, skipped: jax.Array, settings: SentenceEmbedding
+) -> Outputs:
+    mask = batch["attention_mask"]
+    hidden = infer(model, batch["token_ids"], batch["segment_ids"], mask)["hidden"]
+    return {
+        "vector": sentence_vectors(hidden, mask, skipped, settings),
+        "cls": hidden[:, 0].astype(jnp.float32),
+        "mean": sentence_vectors(hidden, mask, 0, SentenceEmbedding()),
+    }

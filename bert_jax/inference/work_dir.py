@@ -18,6 +18,7 @@ from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
 from bert_jax.models.model import Head, Model, ModelConfig, define_model, part_of
 from bert_jax.models.parameters import Parameters
+from bert_jax.sentence_embedding import SentenceEmbedding
 from bert_jax.training.checkpoint import load_parameters, newest_step, whole_steps
 from bert_jax.training.distributed import agreed
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
@@ -55,6 +56,7 @@ def write_model(
     best_step: int | None = None,
     compared_by: Comparison | None = None,
     usage: Usage | None = None,
+    sentence_embedding: SentenceEmbedding | None = None,
 ) -> None:
     """Writes `model.json`: what the checkpoints beside it are parameters of.
 
@@ -62,7 +64,8 @@ def write_model(
     reads, saved beside it and told by its fingerprint here. best_step: of the checkpoint that is to
     be used; None for the best by `compared_by` of those that the log beside it tells of and that
     are there, or, without that, for the newest. usage: what predictors are to do as the run did;
-    None for a model that was not fine-tuned here.
+    None for a model that was not fine-tuned here. sentence_embedding: how the model makes the
+    vector of a text; None where nobody said.
     """
     content = {
         "model": to_plain(config),
@@ -71,6 +74,7 @@ def write_model(
         "best_step": best_step,
         "compared_by": to_plain(compared_by),
         "usage": to_plain(usage),
+        "sentence_embedding": to_plain(sentence_embedding),
     }
     work_dir.mkdir(parents=True, exist_ok=True)
     write_file(work_dir / MODEL_NAME, json.dumps(content, indent=2) + "\n")
@@ -118,6 +122,17 @@ def read_usage(work_dir: Path) -> Usage | None:
     """
     values, place = _content(work_dir).get("usage"), f"{work_dir / MODEL_NAME}: usage"
     return None if values is None else to_dataclass(Usage, values, place)
+
+
+def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
+    """Return the settings that `write_model` wrote; None if it was given none.
+
+    Raises:
+      ValueError: as `read_model`, or the settings are damaged.
+    """
+    values = _content(work_dir).get("sentence_embedding")
+    place = f"{work_dir / MODEL_NAME}: sentence_embedding"
+    return None if values is None else to_dataclass(SentenceEmbedding, values, place)
 
 
 def chosen_step(work_dir: Path) -> int:

@@ -16,8 +16,10 @@ from bert_jax.interop.exported_tokenizer import save_tokenizer
 from bert_jax.interop.huggingface_config import write_config
 from bert_jax.interop.huggingface_names import family_of, origins, refusal_of
 from bert_jax.interop.huggingface_weights import SAFETENSORS
+from bert_jax.interop.sentence_transformers import write_sentence_model
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
+from bert_jax.sentence_embedding import SentenceEmbedding
 
 
 def write_directory(
@@ -26,11 +28,13 @@ def write_directory(
     tokenizer: Tokenizer,
     target: Path,
     dtype: str,
+    sentence_embedding: SentenceEmbedding | None = None,
 ) -> None:
     """Writes config.json, model.safetensors and the tokenizer's files into `target`.
 
     parameters: emptied as they are converted, so that they are never in memory twice.
     dtype: of the parameters in the file: float32, or float16 or bfloat16, to the nearest.
+    sentence_embedding: written as the files of sentence-transformers, if it is given.
 
     Raises:
       ValueError: the model is none that Hugging Face's library can be, or has a parameter too
@@ -61,6 +65,8 @@ def write_directory(
         tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]
     )
     (target / "config.json").write_text(content, encoding="utf-8")
+    if sentence_embedding is not None:
+        write_sentence_model(sentence_embedding, config.encoder.hidden_dim, target)
     # safetensors lets nobody but the owner read what it wrote.
     shutil.copymode(target / "config.json", target / SAFETENSORS)
 

@@ -25,12 +25,13 @@ from bert_jax.interop.huggingface_model import (
 from bert_jax.interop.huggingface_names import family_of, origins
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
-from bert_jax.interop.sentence_transformers import further_modules
+from bert_jax.interop.sentence_transformers import read_sentence_model, within
 from bert_jax.json_files import read_json_object
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.objectives import SentencePairs
+from bert_jax.sentence_embedding import SentenceEmbedding
 
 MASKED_LM_HEADS = ("pretraining", "masked_lm")
 BUFFERS = (".position_ids", ".token_type_ids")
@@ -41,7 +42,7 @@ class ForeignModel:
     """A foreign model, settled and not yet read.
 
     pairs: what its head of pairs tells apart, if it has one. notes: what a person should know of
-    it, a line each.
+    it, a line each. sentence_embedding: how it makes the vector of a text, if it says so.
     """
 
     source: Path
@@ -51,6 +52,7 @@ class ForeignModel:
     tensors: ForeignTensors
     pairs: SentencePairs
     notes: list[str] = field(default_factory=list)
+    sentence_embedding: SentenceEmbedding | None = None
 
     def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Reads the parameters; `seed` is of those drawn anew.
@@ -88,7 +90,8 @@ def open_directory(
     """Opens a Hugging Face directory; reads its config and its tensors' names.
 
     Args:
-      directory: holds config.json, weights, and the files of a tokenizer.
+      directory: holds config.json, weights, and the files of a tokenizer; or is one of
+        sentence-transformers, with a modules.json.
       wanted: what of it to take.
       tokenizer: of the model, where `directory` does not hold it.
 
@@ -96,21 +99,28 @@ def open_directory(
       ValueError: a file is missing or damaged, the architecture is another one, or the vocabulary
         or the position table does not fit.
     """
+    sentences = read_sentence_model(directory, wanted)
+    directory = sentences.encoder
     file = directory / "config.json"
     if not file.is_file():
         raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
     content = read_json_object(file)
     encoder = read_encoder(content, str(file))
-    notes = further_modules(directory, wanted)
+    words = _load_tokenizer(tokenizer or directory)
     found = settle_directory(
         content,
         encoder,
         NewestNames(open_weights(directory), family_of(encoder)),
-        _load_tokenizer(tokenizer or directory),
+        words.lowercased() if sentences.lowercase else words,
         directory,
         wanted,
     )
-    return replace(found, notes=[*found.notes, *notes])
+    settings = sentences.settings
+    if settings is not None:
+        positions, shortest = found.config.encoder.max_positions, words.specials_of_pair + 2
+        settings = within(settings, positions, shortest)
+    notes = [*found.notes, *sentences.notes]
+    return replace(found, notes=notes, sentence_embedding=settings)
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:

@@ -1,33 +1,262 @@
-"""What a directory of the sentence-transformers library has behind its encoder."""
+"""A directory of the sentence-transformers library: how its encoder makes the vector of a text."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, get_args
 
+from bert_jax.conversion import to_dataclass
 from bert_jax.interop.huggingface_model import Wanted
-from bert_jax.json_files import expecting_fields, read_json
+from bert_jax.json_files import expecting_fields, read_json, read_json_object
+from bert_jax.sentence_embedding import PoolingMode, SentenceEmbedding
 
 MODULES_NAME = "modules.json"
-_WITHOUT_WEIGHTS = ("Transformer", "Pooling", "Normalize")
+MODEL_NAME = "config_sentence_transformers.json"
+CONFIG_NAME = "config.json"
+# Of the encoder; the first one that a directory holds. The others are older than version 1.
+ENCODER_NAMES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+)
+# What a hub's repository holds of these, behind the encoder's own files.
+SENTENCE_FILES = (MODULES_NAME, MODEL_NAME, *ENCODER_NAMES, f"[0-9]*_*/{CONFIG_NAME}")
+# The library's package until version 5, which later versions load too.
+_PACKAGE = "sentence_transformers.models"
+_SENTENCE = "sentence_embedding"
+# What versions before 0.3 called a Transformer follows it.
+_ENCODERS = ("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "CamemBERT", "XLMRoBERTa")
+# Before version 6 a Pooling had a flag for each mode, in the order in which modes are concatenated.
+_FLAGS: Mapping[str, PoolingMode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+# What an encoder's own file may say, with the one value that is understood; None for any.
+_ENCODER_KEYS: Mapping[str, Any] = {
+    "max_seq_length": None,
+    "do_lower_case": None,
+    "unpad_inputs": None,  # saves time, changes no number
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+}
 
 
-def further_modules(directory: Path, wanted: Wanted) -> list[str]:
-    """Lines: what is left out besides tensors of the encoder's own file.
+@dataclass(frozen=True)
+class SentenceModel:
+    """What a directory says besides its encoder.
+
+    encoder: the directory of the encoder and its tokenizer.
+    settings: None where no vector of a text is described, or the description is left out.
+    lowercase: lower-case texts first, whatever the tokenizer does.
+    notes: what is left out, a line each.
+    """
+
+    encoder: Path
+    settings: SentenceEmbedding | None = None
+    lowercase: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Module:
+    kind: str
+    directory: Path
+
+
+def read_sentence_model(directory: Path, wanted: Wanted) -> SentenceModel:
+    """Read modules.json and the files that it names; a directory without one is an encoder.
 
     Raises:
-      ValueError: a module with weights, which the vectors went through, and no head was asked for.
+      ValueError: a file is damaged; or the vectors go through something that cannot be computed
+        here, and no head was asked for.
     """
     file = directory / MODULES_NAME
     if not file.is_file():
-        return []
+        return SentenceModel(directory)
+    modules = list(_modules(file))
+    encoder, behind = modules[0].directory, [module.kind for module in modules[1:]]
+    if modules[0].kind in _ENCODERS and not behind:
+        return SentenceModel(encoder)
+    try:
+        settings, lowercase = _settings(directory, modules)
+    except _NotUnderstood as error:
+        if wanted.head is None:
+            raise ValueError(
+                f"{error}, so the vector of a text cannot be computed here. --head encoder takes "
+                "the encoder without it; texts then have the mean of their tokens' vectors"
+            ) from error
+        left = f"{MODULES_NAME}: {', '.join(behind)} left out: {error}"
+        return SentenceModel(encoder, notes=(left,))
+    return SentenceModel(encoder, settings, lowercase)
+
+
+class _NotUnderstood(ValueError):
+    """The file is sound and asks for something that is not supported."""
+
+
+def _modules(file: Path) -> Iterator[_Module]:
     with expecting_fields(file):
-        told = [str(module["type"]) for module in read_json(file)]
-    names = [each.rpartition(".")[2] for each in told]
-    further = [name for name in names if name not in _WITHOUT_WEIGHTS]
-    if further and wanted.head is None:
-        raise ValueError(
-            f"{file}: the vectors go through {', '.join(further)} behind the encoder, which is "
-            "not understood; --head encoder takes the encoder without"
+        named = [(str(module["type"]), str(module["path"])) for module in read_json(file)]
+    if not named:
+        raise ValueError(f"{file}: damaged: it names no module")
+    for kind, path in named:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise ValueError(f"{file}: path {path!r}: expected a directory beside it")
+        own = kind.startswith("sentence_transformers.")  # and not code that comes with the model
+        yield _Module(kind.rpartition(".")[2] if own else kind, file.parent / path)
+
+
+def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbedding, bool]:
+    """The settings, and whether texts are lower-cased first."""
+    file = directory / MODULES_NAME
+    for number, module in enumerate(modules):
+        if module.kind not in (_ENCODERS, ("Pooling",), ("Normalize",))[min(number, 2)]:
+            raise _NotUnderstood(
+                f"{file}: a {module.kind} module is not supported; supported are Transformer, "
+                "Pooling and then Normalize"
+            )
+    encoder, pooling, *rest = modules
+    for module in rest:
+        _check_normalize(module.directory / CONFIG_NAME)
+    content = _of_encoder(encoder.directory)
+    values = {
+        "max_length": _length(encoder.directory, content),
+        "normalize": bool(rest),
+        **_of_pooling(pooling.directory / CONFIG_NAME),
+        **_of_model(directory / MODEL_NAME),
+    }
+    settings = to_dataclass(SentenceEmbedding, values, f"{directory}: {_SENTENCE}")
+    return settings, bool(content.get("do_lower_case"))
+
+
+def _of_encoder(directory: Path) -> dict[str, Any]:
+    """What the encoder's own file says; {} without one."""
+    files = [directory / name for name in ENCODER_NAMES if (directory / name).is_file()]
+    if not files:
+        return {}
+    content = read_json_object(files[0])
+    for key, value in content.items():
+        understood = _ENCODER_KEYS.get(key)
+        if value in (None, {}, understood) or (key in _ENCODER_KEYS and understood is None):
+            continue
+        raise _NotUnderstood(f"{files[0]}: {key} is {value!r}, which is not understood")
+    return content
+
+
+def _length(directory: Path, content: Mapping[str, Any]) -> int | None:
+    """The most tokens of a text: as the encoder's file says, since version 6 its tokenizer's."""
+    file, key, value = directory / ENCODER_NAMES[0], "max_seq_length", content.get("max_seq_length")
+    if value is None:
+        file, key = directory / "tokenizer_config.json", "model_max_length"
+        value = read_json_object(file).get(key) if file.is_file() else None
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{file}: {key}={value!r}: expected a whole number")
+    return value
+
+
+def _of_pooling(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise ValueError(f"{file}: missing, and {MODULES_NAME} names it; fetch it again")
+    content = read_json_object(file)
+    if not content.keys() & {"embedding_dimension", "word_embedding_dimension"}:
+        raise ValueError(f"{file}: damaged: it lacks word_embedding_dimension; fetch it again")
+    modes = content.get("pooling_mode")
+    if modes is None:
+        modes = [mode for flag, mode in _FLAGS.items() if content.get(flag)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else modes
+    known = get_args(PoolingMode)
+    if not isinstance(modes, list) or not all(mode in known for mode in modes):
+        raise _NotUnderstood(
+            f"{file}: pooling_mode is {modes!r}; understood are {', '.join(known)}"
         )
-    left = [name for name in names if name != "Transformer"]
-    return [f"{file.name}: {', '.join(left)} behind the encoder left out"] if left else []
+    further = [
+        name
+        for name, value in content.items()
+        if value and name.startswith("pooling_mode_") and name not in _FLAGS
+    ]
+    if further:
+        raise _NotUnderstood(f"{file}: {', '.join(further)} is not understood")
+    return {"pooling": modes, "include_prompt": content.get("include_prompt", True)}
+
+
+def _check_normalize(file: Path) -> None:
+    """Early versions wrote no file, and normalized the text's vector as the default still does."""
+    content = read_json_object(file) if file.is_file() else {}
+    for key in ("module_input_name", "module_output_name"):
+        if content.get(key) not in (None, _SENTENCE):
+            raise _NotUnderstood(f"{file}: {key} is {content[key]!r}; understood is {_SENTENCE!r}")
+
+
+def _of_model(file: Path) -> dict[str, Any]:
+    content = read_json_object(file) if file.is_file() else {}
+    kind = content.get("model_type", "SentenceTransformer")
+    if kind != "SentenceTransformer":
+        raise _NotUnderstood(f"{file}: model_type is {kind!r}, not 'SentenceTransformer'")
+    names = {"default_prompt_name": "default_prompt_name", "truncate_dim": "truncate_dim"}
+    names |= {"prompts": "prompts", "similarity_fn_name": "similarity"}
+    return {ours: content[name] for name, ours in names.items() if content.get(name) is not None}
+
+
+def within(settings: SentenceEmbedding, positions: int, shortest: int) -> SentenceEmbedding:
+    """Return the settings with texts no longer than an encoder with so many positions reads.
+
+    Raises:
+      ValueError: the texts are shorter than `shortest` tokens.
+    """
+    # transformers writes 1e30 for a tokenizer without a limit.
+    most = positions if settings.max_length is None else min(settings.max_length, positions)
+    if most < shortest:
+        raise ValueError(f"max_seq_length={most}: expected {shortest} tokens or more")
+    return replace(settings, max_length=most)
+
+
+def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: Path) -> None:
+    """Write modules.json and its parts beside an encoder, in the form that every version loads."""
+    flags = {flag: mode in settings.pooling for flag, mode in _FLAGS.items()}
+    pooling: dict[str, Any] = {"word_embedding_dimension": hidden_dim, **flags}
+    pooling["include_prompt"] = settings.include_prompt
+    if settings.pooling != tuple(mode for flag, mode in _FLAGS.items() if flags[flag]):
+        # Flags have no order; versions before 6 refuse this list instead of mixing the parts up.
+        pooling["pooling_mode"] = list(settings.pooling)
+    parts = [("Pooling", pooling)]
+    if settings.normalize:
+        parts.append(
+            ("Normalize", {"module_input_name": _SENTENCE, "module_output_name": _SENTENCE})
+        )
+    modules = [{"idx": 0, "name": "0", "path": "", "type": f"{_PACKAGE}.Transformer"}]
+    for number, (kind, content) in enumerate(parts, start=1):
+        path = f"{number}_{kind}"
+        (target / path).mkdir()
+        _write(target / path / CONFIG_NAME, content)
+        module = {"idx": number, "name": str(number), "path": path, "type": f"{_PACKAGE}.{kind}"}
+        modules.append(module)
+    # The tokenizer of the export does all the lower-casing.
+    encoder = {"max_seq_length": settings.max_length, "do_lower_case": False}
+    _write(target / ENCODER_NAMES[0], encoder)
+    model: dict[str, Any] = {
+        "model_type": "SentenceTransformer",
+        "prompts": dict(settings.prompts),
+        "default_prompt_name": settings.default_prompt_name,
+        "similarity_fn_name": settings.similarity,
+    }
+    if settings.truncate_dim is not None:
+        model["truncate_dim"] = settings.truncate_dim
+    _write(target / MODEL_NAME, model)
+    _write(target / MODULES_NAME, modules)
+
+
+def _write(file: Path, content: object) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -79,6 +79,8 @@ def test_sentences_alone_are_the_same(model, embed):
         for vectors, whole in zip(found, embed(texts), strict=True):
             np.testing.assert_allclose(vectors.cls, whole.cls, atol=1e-6)
             np.testing.assert_allclose(vectors.mean, whole.mean, atol=1e-6)
+            np.testing.assert_allclose(vectors.vector, whole.mean, atol=1e-6)
+            np.testing.assert_allclose(whole.vector, whole.mean, atol=1e-6)
             assert vectors.truncated == whole.truncated
 
 
@@ -126,7 +128,7 @@ def embedding(tokenizer: Tokenizer, text: str) -> Embedding:
     (located,) = tokenizer.encode_with_offsets([text])
     tokens = tuple(str(tokenizer.id_to_token(token_id)) for token_id in located.ids)
     states = np.tile(np.arange(len(tokens), dtype=np.float32), (2, 1))[..., None]
-    return Embedding(text, tokens, located.offsets, states, False, tokenizer)
+    return Embedding(text, states[-1, 0], tokens, located.offsets, states, False, tokenizer)
 
 
 def test_a_word_of_sentencepiece_is_every_piece_it_has_a_part_in(shared_data):

@@ -213,27 +213,3 @@ def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "the hub could not be asked for a model of that name" in refused("someone/nothing")
     assert "no such directory, nor a model's name" in refused("models/of/mine")
-
-
-def test_what_sentence_transformers_has_behind_the_encoder(make_bert, bert_jax_here, tmp_path):
-    theirs = make_bert("encoder")
-    modules = [f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling")]
-
-    def tell(*names: str) -> None:
-        content = [{"idx": i, "path": "", "type": name} for i, name in enumerate(names)]
-        (theirs / "modules.json").write_text(json.dumps(content))
-
-    tell(*modules)
-    imported = bert_jax_here("import", theirs, "--output", tmp_path / "one")
-    assert imported.code == 0, imported.errors
-    assert "modules.json: Pooling behind the encoder left out\n" in imported.output
-    tell(*modules, "sentence_transformers.models.Dense")
-    refused = bert_jax_here("import", theirs, "--output", tmp_path / "two")
-    assert refused.code == 2 and "the vectors go through Dense behind" in refused.errors
-    words = ("--head", "encoder", "--output", tmp_path / "two")
-    imported = bert_jax_here("import", theirs, *words)
-    assert imported.code == 0
-    assert "modules.json: Pooling, Dense behind the encoder left out\n" in imported.output
-    (theirs / "modules.json").write_text("[1]")
-    refused = bert_jax_here("import", theirs, "--output", tmp_path / "three")
-    assert refused.code == 2 and "modules.json: damaged" in refused.errors
