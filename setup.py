@@ -58,6 +58,7 @@ DEV = [
     "ruff>=0.17.5,<0.18",
     # the yardsticks the tests compare against
     "accelerate>=1.15,<2",  # which transformers' Trainer needs
+    "sentence-transformers>=6.2,<7",
     "seqeval>=1.2.2,<2",
     "torch==2.13.*",
     "transformers>=5.23,<6",
