@@ -1,4 +1,4 @@
-"""How a model turns a text into one vector: what sentence-transformers keeps beside an encoder."""
+"""How a model turns a text into one vector: settings that sentence-transformers models have."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from bert_jax.suggestions import nearest
 # The library's own names, in the order in which it concatenates modes that are given as flags.
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+# For a run that starts from such a model: after training the settings are of another encoder.
+SETTINGS_DROPPED = "its settings for the vector of a text (pooling, prompts) are dropped"
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,10 @@ class SentenceEmbedding:
             )
 
     def prompt_for(self, prompt_name: str | None, prompt: str | None) -> str:
-        """Return what to put before a text: the prompt given or named, else the default one.
+        """Return the prompt to put before a text: given, named or the default.
 
         Raises:
-          ValueError: there is no prompt of that name, or both a prompt and a name are given.
+          ValueError: the model has no such prompt, or both a prompt and a name are given.
         """
         if prompt is not None:
             if prompt_name is not None:

@@ -14,8 +14,14 @@ import pytest
 import transformers
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.inference.work_dir import load_model_parameters, load_trained, read_model
+from bert_jax.inference.work_dir import (
+    load_model_parameters,
+    load_trained,
+    read_model,
+    read_sentence_embedding,
+)
 from bert_jax.models.config import ComputeConfig
+from bert_jax.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.training.checkpoint import whole_steps
 from bert_jax.training.metrics_log import read_metrics
 
@@ -160,7 +166,12 @@ def test_heads_that_only_one_of_two_models_has_are_told(bert_jax_here, trained, 
         finished = bert_jax_here(*words)
         assert finished.code == 0, finished.errors
         names = "next_sentence.bias, next_sentence.kernel, pooler.dense.bias, pooler.dense.kernel"
-        assert f"start      the parameters of {source}{told}{names}\n" in finished.output
+        assert f"start      the parameters of {source}{told}{names}" in finished.output
+        assert (SETTINGS_DROPPED in finished.output) == (work_dir == again)
+        assert read_sentence_embedding(work_dir) is None
+        content = json.loads((work_dir / "model.json").read_text())
+        content["sentence_embedding"] = {"pooling": ["cls"]}
+        (work_dir / "model.json").write_text(json.dumps(content))
     theirs, ours = (load_trained(str(directory)).model for directory in (trained.work_dir, again))
     for part in ("encoder", "masked_lm"):
         before, after = (jax.tree.leaves(getattr(model, part)) for model in (theirs, ours))

@@ -6,8 +6,8 @@
 huggingface: for `from_pretrained`: config.json, model.safetensors, and of an imported
   sentence-transformers model the files from which that library loads it; with --dtype float16 or
   bfloat16 half the size. transformers 5 computes in the precision it finds unless
-  `from_pretrained` is told dtype=torch.float32, and `verify` wants a --tolerance of what rounding
-  the parameters costs.
+  `from_pretrained` has dtype=torch.float32, and `verify` wants a --tolerance as large as the
+  rounding error.
 onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX Runtime and others.
 stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
 savedmodel: TensorFlow's, through jax2tf, any batch and length.

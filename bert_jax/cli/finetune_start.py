@@ -11,8 +11,10 @@ from bert_jax.cli.finetune_source import Source, source_identity
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
+from bert_jax.inference.work_dir import read_sentence_embedding
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
+from bert_jax.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.sharding import batch_extent
 from bert_jax.training.state import TrainState, abstract_state, parameter_key
@@ -95,6 +97,8 @@ def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainStat
         told += f"; drawn anew: {', '.join(fresh)}"
     if any(name.startswith("classifier.") for name in kept):
         told += "; its classifier too, of the same labels"
+    if read_sentence_embedding(run.source.directory) is not None:
+        told += f"; {SETTINGS_DROPPED}"
     return TrainState(state.step, state.params | kept, state.opt_state), told
 
 

@@ -18,12 +18,14 @@ from bert_jax.inference.work_dir import (
     PAIRS,
     TOKENIZER_NAME,
     read_model,
+    read_sentence_embedding,
     read_tokenizer,
 )
 from bert_jax.models.config import ComputeConfig, EncoderConfig, computed_otherwise
 from bert_jax.models.heads import PAIRS_HEAD
 from bert_jax.models.model import define_model
 from bert_jax.models.parameters import Parameters
+from bert_jax.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.checkpoint import Checkpointer, load_parameters
 from bert_jax.training.sharding import parameter_shardings
@@ -113,6 +115,8 @@ def _parameters_of(config: PretrainConfig, task: Pretraining, mesh: Mesh) -> tup
     left = sorted(params.keys() - definition.shapes.keys())
     if left:
         told += f"; left out, of heads that are not trained here: {', '.join(left)}"
+    if read_sentence_embedding(Path(config.init_from)) is not None:
+        told += f"; {SETTINGS_DROPPED}"
     return {name: params[name] for name in params.keys() & definition.shapes.keys()}, told
 
 

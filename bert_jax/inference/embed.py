@@ -177,7 +177,7 @@ class Embed(Predictor):
     ) -> list[SentenceVectors]:
         """The vectors of whole texts alone: for many texts.
 
-        prompt_name, prompt: what to put before each text, as in a call of the model.
+        prompt_name, prompt: the prompt to put before each text, as in a call of the model.
 
         Raises:
           ValueError: not a list, or no such prompt.
@@ -209,7 +209,7 @@ class Embed(Predictor):
     def _embedding(
         self, text: str, start: int, ids: Sequence[int], located: LocatedTokens, row: Row
     ) -> Embedding:
-        """The embedding of a text that begins at character `start` of what the model read."""
+        """Return the embedding of a text whose prompt has `start` characters."""
         around = [self.tokenizer.cls_id, *ids, self.tokenizer.sep_id]
         offsets = np.zeros((len(around), 2), np.int32)
         offsets[1:-1] = np.maximum(located.offsets[: len(ids)] - start, 0)

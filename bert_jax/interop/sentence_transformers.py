@@ -25,7 +25,7 @@ ENCODER_NAMES = (
     "sentence_albert_config.json",
     "sentence_xlm-roberta_config.json",
 )
-# What a hub's repository holds of these, behind the encoder's own files.
+# The files of a repository on the hub, the encoder's own left out.
 SENTENCE_FILES = (MODULES_NAME, MODEL_NAME, *ENCODER_NAMES, f"[0-9]*_*/{CONFIG_NAME}")
 # The library's package until version 5, which later versions load too.
 _PACKAGE = "sentence_transformers.models"
@@ -54,12 +54,12 @@ _ENCODER_KEYS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class SentenceModel:
-    """What a directory says besides its encoder.
+    """A directory of sentence-transformers, its encoder not yet read.
 
     encoder: the directory of the encoder and its tokenizer.
     settings: None where no vector of a text is described, or the description is left out.
     lowercase: lower-case texts first, whatever the tokenizer does.
-    notes: what is left out, a line each.
+    notes: the modules that are left out, in a line.
     """
 
     encoder: Path
@@ -112,7 +112,7 @@ def _modules(file: Path) -> Iterator[_Module]:
         raise ValueError(f"{file}: damaged: it names no module")
     for kind, path in named:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-            raise ValueError(f"{file}: path {path!r}: expected a directory beside it")
+            raise ValueError(f"{file}: path {path!r}: expected a directory in the same place")
         own = kind.startswith("sentence_transformers.")  # and not code that comes with the model
         yield _Module(kind.rpartition(".")[2] if own else kind, file.parent / path)
 
@@ -141,7 +141,7 @@ def _settings(directory: Path, modules: Sequence[_Module]) -> tuple[SentenceEmbe
 
 
 def _of_encoder(directory: Path) -> dict[str, Any]:
-    """What the encoder's own file says; {} without one."""
+    """Return the content of the encoder's own file; {} without one."""
     files = [directory / name for name in ENCODER_NAMES if (directory / name).is_file()]
     if not files:
         return {}
@@ -224,7 +224,7 @@ def within(settings: SentenceEmbedding, positions: int, shortest: int) -> Senten
 
 
 def write_sentence_model(settings: SentenceEmbedding, hidden_dim: int, target: Path) -> None:
-    """Write modules.json and its parts beside an encoder, in the form that every version loads."""
+    """Add modules.json and its parts to an exported encoder, as every version loads them."""
     flags = {flag: mode in settings.pooling for flag, mode in _FLAGS.items()}
     pooling: dict[str, Any] = {"word_embedding_dimension": hidden_dim, **flags}
     pooling["include_prompt"] = settings.include_prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import numpy as np
@@ -16,7 +17,8 @@ from bert_jax.cli.finetune_usage import describe_model
 from bert_jax.cli.model_card import model_card
 from bert_jax.data.finetuning.batches import FeatureBatches
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.inference.work_dir import Comparison, read_model
+from bert_jax.inference.work_dir import Comparison, read_model, read_sentence_embedding
+from bert_jax.sentence_embedding import SETTINGS_DROPPED, SentenceEmbedding
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.sharding import make_mesh
@@ -75,6 +77,20 @@ def test_a_pooler_that_is_not_there_is_drawn_anew_and_said(begun, make_source):
     new = {f"{part}.{x}" for part in ("classifier", "pooler.dense") for x in ("bias", "kernel")}
     assert told.endswith(f"drawn anew: {', '.join(sorted(new))}")
     assert not kept(found, parameters(init)) & {"classifier.kernel", "pooler.dense.kernel"}
+
+
+def test_settings_for_the_vector_of_a_text_are_dropped(begun, opened, make_source, tmp_path):
+    init = make_source("tagging", ("O", "B-PER", "B-LOC"))
+    file = init / "model.json"
+    before = file.read_text()
+    assert SETTINGS_DROPPED not in begun("glue", init=init)[1]
+    file.write_text(json.dumps(json.loads(before) | {"sentence_embedding": {"pooling": ["cls"]}}))
+    assert read_sentence_embedding(init) == SentenceEmbedding(("cls",))
+    _, told = begun("glue", init=init)
+    assert told.endswith(f"; {SETTINGS_DROPPED}")
+    run = opened("glue", init=init)
+    describe_model(run.config, run.data, run.model, run.tokenizer, Comparison("accuracy"), None)
+    assert read_sentence_embedding(tmp_path / "run") is None
 
 
 @pytest.mark.parametrize(
