@@ -77,8 +77,8 @@ class StopRequest:
     def while_waiting(self) -> None:
         """Raise ToldToStop once this process has been signaled and runs by itself.
 
-        For waits that may never end. Of several processes none can leave where it waits: the
-        others have begun the step that it has no batch for, so their states are no longer the same.
+        For waits that may never end. A process of several cannot leave where it waits: the others
+        have begun the step that it has no batch for, so their states are no longer the same.
         """
         if self._signalled:
             raise ToldToStop

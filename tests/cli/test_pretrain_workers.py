@@ -1,0 +1,71 @@
+"""Pretraining whose data workers are killed or hang: what is kept, said and returned."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..commands import HANGS, Finished
+
+BEYOND = 100_000  # steps no run here gets to
+
+
+def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:
+    """Kills the run's worker after some steps; or stops it, and then asks the run to end."""
+    log = work_dir / "metrics.jsonl"
+    deadline = time.monotonic() + HANGS
+    while not (log.exists() and '"step": 4,' in log.read_text()):
+        if done.wait(0.05) or time.monotonic() > deadline:
+            return
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL if kill else signal.SIGSTOP)
+    # Until the run waits for a batch it would obey in any case.
+    if not kill and not done.wait(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kill", "code"), [(True, 2), (False, 143)], ids=["killed", "hangs"])
+def test_a_worker_that_fails_costs_no_step(
+    bert_jax_here: Callable[..., Finished],
+    tiny_config: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kill: bool,
+    code: int,
+) -> None:
+    work_dir, done = tmp_path / "run", threading.Event()
+    words = [
+        *("pretrain", "--config", tiny_config, f"--config.work_dir={work_dir}"),
+        *("--config.loader.num_workers=1", "--config.loader.prefetch=1"),
+        *(
+            f"--config.phases.phase1.num_steps={BEYOND}",
+            f"--config.checkpoint.every_steps={BEYOND}",
+        ),
+        f"--config.evaluation.every_steps={BEYOND}",
+    ]
+    disturbing = threading.Thread(target=disturb, args=(work_dir, done), kwargs={"kill": kill})
+    disturbing.start()
+    try:
+        finished = bert_jax_here(*words)
+    finally:
+        done.set()
+        disturbing.join()
+    assert finished.code == code, finished.errors
+    if kill:
+        assert "bert-jax: error: data worker 1 of 1 was killed by SIGKILL; " in finished.errors
+    saved = re.search(r"saved after step ([\d,]+)", finished.output + caplog.text)
+    assert saved is not None
+    step = saved[1].replace(",", "")
+    assert [path.name for path in (work_dir / "checkpoints").glob("[0-9]*")] == [step]
+    assert f'"step": {step},' in (work_dir / "metrics.jsonl").read_text()
+    assert not multiprocessing.active_children()
