@@ -6,6 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from bert_jax.temporary import temporary_beside
+
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file's bytes, in hex."""
@@ -19,15 +21,14 @@ def write_file(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: it cannot be written; names it.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with temporary_beside(path) as temporary:
+            with open(temporary, "wb") as file:
+                file.write(content.encode("utf-8") if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(f"{path} cannot be written: {error}") from error
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bert_jax.files import sync_directory
+from bert_jax.temporary import temporary_beside
 
 
 @contextmanager
@@ -28,16 +27,14 @@ def new_directory(path: Path) -> Iterator[Path]:
             raise ValueError(f"{parent} is a file, so {path} cannot be made in it")
     made = [parent for parent in path.parents if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.mkdir()
     try:
-        yield temporary
-        for entry in (*temporary.rglob("*"), temporary):
-            sync_directory(entry)  # what a file holds, too, outlasts a power cut
-        temporary.rename(path)
+        with temporary_beside(path, directory=True) as temporary:
+            yield temporary
+            for entry in (*temporary.rglob("*"), temporary):
+                sync_directory(entry)  # what a file holds, too, outlasts a power cut
+            temporary.rename(path)
         sync_directory(path.parent)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
         with suppress(OSError):  # something else may stand in one of them by now
             for parent in made:
                 parent.rmdir()

@@ -18,6 +18,7 @@ from bert_jax.data.records import encode_record, token_dtype
 from bert_jax.data.units import Unit
 from bert_jax.files import file_sha256, write_file
 from bert_jax.json_files import read_json_object
+from bert_jax.temporary import temporary_beside
 
 # One record a chunk, not compressed: what random reads by index are fastest on.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
@@ -58,19 +59,18 @@ def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
     Raises:
         OSError: it cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        writer = ArrayRecordWriter(str(temporary), _WRITER_OPTIONS)
-        for blob in blobs:
-            writer.write(blob)
-        writer.close()
-    except RuntimeError as error:  # all that ArrayRecord raises, a full disk included
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"{path} cannot be written: {error}") from error
-    with open(temporary, "rb+") as file:
-        os.fsync(file.fileno())
-    info = ShardInfo(path.name, len(blobs), temporary.stat().st_size, file_sha256(temporary))
-    os.replace(temporary, path)
+    with temporary_beside(path) as temporary:
+        try:
+            writer = ArrayRecordWriter(str(temporary), _WRITER_OPTIONS)
+            for blob in blobs:
+                writer.write(blob)
+            writer.close()
+        except RuntimeError as error:  # all that ArrayRecord raises, a full disk included
+            raise OSError(f"{path} cannot be written: {error}") from error
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        info = ShardInfo(path.name, len(blobs), temporary.stat().st_size, file_sha256(temporary))
+        os.replace(temporary, path)
     return info
 
 

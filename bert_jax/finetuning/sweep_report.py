@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 from collections.abc import Sequence
 from html import escape
@@ -49,7 +48,7 @@ def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
         files.append(
             directory / (PICTURE_NAME if len(sweeps) == 1 else f"report-{number}-{name}.png")
         )
-        _write_bytes(files[-1], picture)
+        write_file(files[-1], picture)
     return files
 
 
@@ -110,9 +109,3 @@ def _provenance(results: SweepResults) -> str:
     }
     pairs = (f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
     return "<dl>\n" + "\n".join(pairs) + "\n</dl>"
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)

@@ -1,10 +1,11 @@
-import os
-from pathlib import Path
+import resource
+from collections.abc import Iterator
 
 import pytest
 
 from bert_jax.data.shards import ShardSettings, read_result, write_shard
 from bert_jax.data.units import Unit
+from bert_jax.files import write_file
 
 SETTINGS = ShardSettings(max_length=32, max_pieces=2, token_bytes=2, language="en")
 UNIT = Unit("train", 3, [0, 1], [b"one two. three four.", b"five"], "digest")
@@ -47,13 +48,19 @@ def test_a_failure_says_in_which_document(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
-@pytest.mark.parametrize("suffix", [".arrayrecord", ".json"])
-def test_a_full_disk_leaves_nothing_that_looks_finished(tmp_path, suffix):
-    temporary = tmp_path / f"train-00003{suffix}.{os.getpid()}.tmp"
-    temporary.symlink_to("/dev/full")
-    with pytest.raises(OSError, match="train-00003.* cannot be written: .*No space left on dev"):
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may grow beyond 10 bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_nothing_that_looks_finished(tmp_path, small_files):
+    with pytest.raises(OSError, match="train-00003.arrayrecord cannot be written: .*too large"):
         write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
-    assert not temporary.is_symlink()
-    assert Path("/dev/full").is_char_device()
+    with pytest.raises(OSError, match="train-00003.json cannot be written: .*too large"):
+        write_file(tmp_path / "train-00003.json", "{" + 10 * " " + "}")
+    assert not list(tmp_path.iterdir())
     assert read_result(tmp_path, "train-00003") is None

@@ -1,0 +1,104 @@
+"""What killed processes leave under temporary names is removed; what live ones write is not."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli.new_directory import new_directory
+from bert_jax.files import write_file
+from bert_jax.temporary import temporary_beside
+
+from .commands import REPOSITORY
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from bert_jax.temporary import temporary_beside
+with temporary_beside(Path(sys.argv[1]), directory=sys.argv[2] == "directory") as temporary:
+    if temporary.is_dir():
+        (temporary / "sub").mkdir()
+        (temporary / "sub/half").write_text("half")
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(params=["file", "directory"])
+def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is writing `output`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "output"), request.param],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def write(output: Path, temporary: Path) -> None:
+    """Writes output of the same kind as is under the temporary name."""
+    if temporary.is_dir():
+        with new_directory(output) as directory:
+            (directory / "whole").write_text("whole")
+    else:
+        write_file(output, "whole")
+
+
+def test_leftovers_go_when_their_writer_is_gone(
+    writer: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    (temporary,) = tmp_path.iterdir()
+    assert temporary.name == f"output.{socket.gethostname()}.{writer.pid}.tmp"
+    write(output, temporary)
+    assert set(tmp_path.iterdir()) == {output, temporary}
+    writer.kill()
+    writer.wait()
+    if output.is_dir():
+        (output / "whole").unlink()
+    write(output, temporary)
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_names_of_other_machines_and_other_outputs_stay(tmp_path: Path) -> None:
+    host = socket.gethostname()
+    others = [f"output.else-{host}.1.tmp", f"output.txt.{host}.1.tmp", f"output.{host}.x.tmp"]
+    for name in others:
+        (tmp_path / name).write_text("theirs")
+    write_file(tmp_path / "output", "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {*others, "output"}
+
+
+def test_a_reused_process_id_is_no_obstacle(tmp_path: Path) -> None:
+    with temporary_beside(tmp_path / "output") as temporary:
+        pass
+    temporary.write_text("left by a process that had the id of this one")
+    write_file(tmp_path / "output", "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+    assert (tmp_path / "output").read_text() == "whole"
+
+
+@pytest.mark.parametrize("directory", [False, True])
+def test_a_failure_leaves_nothing(tmp_path: Path, directory: bool) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        with temporary_beside(tmp_path / "output", directory=directory) as temporary:
+            if directory:
+                (temporary / "half").write_text("half")
+            raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_written_gets_the_usual_permissions(tmp_path: Path) -> None:
+    write_file(tmp_path / "output", "whole")
+    (tmp_path / "other").write_text("whole")
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1
