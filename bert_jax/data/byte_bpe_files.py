@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bert_jax.data.special_tokens import ROBERTA
+from bert_jax.data.vocabulary_checks import check_ids, check_merges, read_json, read_text
 
 VOCABULARY_NAME = "vocab.json"
 MERGES_NAME = "merges.txt"
@@ -50,18 +51,21 @@ def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
     merges_file = file.with_name(MERGES_NAME)
     if not merges_file.is_file():
         raise ValueError(f"{file}: expected a {MERGES_NAME} beside it")
-    try:
-        vocabulary = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: not valid JSON: {error}") from error
-    if not isinstance(vocabulary, dict) or not all(
-        isinstance(token_id, int) for token_id in vocabulary.values()
-    ):
+    vocabulary = read_json(file)
+    if not isinstance(vocabulary, dict):
         raise ValueError(f"{file}: expected a JSON object of pieces and their ids")
+    try:
+        check_ids(vocabulary.items())
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
     missing = [token for token in ROBERTA.tokens if token not in vocabulary]
     if missing:
         raise ValueError(f"{file}: not RoBERTa's vocabulary: it lacks {', '.join(missing)}")
     merges = _read_merges(merges_file)
+    try:
+        check_merges(vocabulary, merges)
+    except ValueError as error:
+        raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
     try:
         return byte_bpe_backend(vocabulary, merges, add_prefix_space=add_prefix_space)
     except Exception as error:  # what the library raises is a bare Exception
@@ -103,11 +107,7 @@ def write_byte_bpe(model: Mapping[str, Any]) -> dict[str, str]:
 
 def _read_merges(file: Path) -> list[tuple[str, str]]:
     merges = []
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 text ({error})") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(file).split("\n"), start=1):
         if not line or (number == 1 and line.startswith("#version")):
             continue
         pair = line.rstrip("\r").split(" ")

@@ -59,6 +59,12 @@ def with_layout(backend: Any, specials: SpecialTokens, kind: str, *, segments: b
 def _parts(backend: Any, texts: tuple[str, ...], specials: SpecialTokens) -> list[list[str]]:
     """The special tokens before, between and behind texts."""
     encoding = backend.encode(*texts)
+    for token, token_id in zip(encoding.tokens, encoding.ids, strict=True):
+        if token in specials.bounds and token_id != backend.token_to_id(token):
+            raise ValueError(
+                f"post_processor: {token} has id {token_id}, and in the vocabulary "
+                f"{backend.token_to_id(token)}. Expected the vocabulary's id."
+            )
     parts: list[list[str]] = [[]]
     for token, text in zip(encoding.tokens, encoding.sequence_ids, strict=True):
         if text is None:

@@ -8,7 +8,7 @@ import unicodedata
 from tokenizers import decoders
 
 from bert_jax.data import byte_bpe_files, sentencepiece_files
-from bert_jax.data.tokenizer_files import Kind
+from bert_jax.data.tokenizer_json import Kind
 from bert_jax.data.wordpiece_files import CONTINUATION, UNUSED
 
 # Of RoBERTa's vocabulary, up to a multiple of 8; of CamemBERT's, in the places fairseq gave others.

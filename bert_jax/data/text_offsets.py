@@ -1,11 +1,81 @@
-"""Where tokens stand in a text, without the white space around them."""
+"""Where tokens and words stand in a text, in its own characters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
+
+_SPACES = np.array([code for code in range(0x110000) if chr(code).isspace()], np.uint32)
+# How ByteLevel finds words, before it writes their bytes as letters. The space that it may write in
+# front of a text keeps a suffix there from being one.
+_SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
+_BYTE_LEVEL_WORDS = r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# What splits words alike whether it sees them before or after ByteLevel, punctuation and digits
+# beyond ASCII aside.
+_AFTER_BYTE_LEVEL = ("BertPreTokenizer", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
+
+
+def with_raw_offsets(backend: Any) -> Any:
+    """Return a backend whose offsets are those of its pre-tokenizer; itself if they are.
+
+    The post-processors of byte-level BPE move the beginning of a token behind the space that it
+    begins with, also where no such space stands in the text.
+    """
+    state = json.loads(backend.to_str())
+    if not _trims(state["post_processor"]):
+        return backend
+    return tokenizers.Tokenizer.from_str(json.dumps(state | {"post_processor": None}))
+
+
+def word_finder(backend: Any) -> Any:
+    """Return a backend whose tokens are the words that `backend` splits a text into."""
+    state = json.loads(backend.to_str())
+    finder = tokenizers.Tokenizer(tokenizers.models.WordLevel({"": 0}, unk_token=""))
+    described = json.loads(finder.to_str())
+    described["normalizer"] = state["normalizer"]
+    described["pre_tokenizer"] = in_characters(state["pre_tokenizer"])
+    finder = tokenizers.Tokenizer.from_str(json.dumps(described))
+    added = backend.get_added_tokens_decoder().values()
+    finder.add_tokens([token for token in added if not token.special])
+    return finder
+
+
+def in_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a pre-tokenizer, as tokenizer.json describes it, that splits characters, not bytes.
+
+    A pre-tokenizer behind ByteLevel sees letters that stand for bytes: the second byte of "á" is
+    punctuation to it.
+
+    Raises:
+        ValueError: a pre-tokenizer behind ByteLevel may see anything in bytes.
+    """
+    if splitter is None:
+        return None
+    parts, seen = list(_flat(splitter)), False
+    split: list[Mapping[str, Any]] = []
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        if seen and part["type"] not in _AFTER_BYTE_LEVEL:
+            raise ValueError(
+                f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so no word "
+                "is known by its characters. Put it before ByteLevel."
+            )
+        seen = seen or part["type"] == "ByteLevel"
+        if part["type"] != "ByteLevel" or following is None:
+            split.append(part)
+        elif part.get("use_regex", True):
+            split.append(_byte_level_words(part["add_prefix_space"]))
+    return {"type": "Sequence", "pretokenizers": split}
+
+
+def offsets_of(encoding: Any) -> NDArray[np.int32]:
+    """Return int32 [tokens, 2] of an encoding of the library."""
+    return np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2)
 
 
 def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
@@ -13,7 +83,8 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 
     A token of white space alone stands, empty, behind it.
     """
-    space = np.array([character.isspace() for character in text] + [False])
+    codes = np.frombuffer(f"{text}.".encode("utf-32-le"), np.uint32)
+    space = np.isin(codes, _SPACES)
     if not space.any():
         return offsets
     places = np.arange(len(space), dtype=np.int32)
@@ -25,11 +96,20 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
     return np.stack([starts, ends], axis=1).astype(np.int32)
 
 
-def word_spans(word_ids: Sequence[int], characters: NDArray[np.int32]) -> NDArray[np.int32]:
-    """From the first to the last character of the tokens of each word that has any."""
-    if not word_ids:
-        return np.empty((0, 2), np.int32)
-    firsts = np.flatnonzero(np.diff(np.array(word_ids, np.int32), prepend=-1))
-    ends = np.maximum.reduceat(characters[:, 1], firsts)
-    found = np.stack([characters[firsts, 0], ends], axis=1)
-    return found[found[:, 0] < found[:, 1]]
+def _trims(processor: Any) -> bool:
+    if not isinstance(processor, dict):
+        return False
+    return bool(processor.get("trim_offsets")) or any(map(_trims, processor.get("processors", ())))
+
+
+def _flat(splitter: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if splitter["type"] != "Sequence":
+        yield splitter
+    for part in splitter.get("pretokenizers", ()):
+        yield from _flat(part)
+
+
+def _byte_level_words(add_prefix_space: bool) -> dict[str, Any]:
+    suffixes = f"(?!\\A)(?:{_SUFFIXES})" if add_prefix_space else _SUFFIXES
+    pattern = {"Regex": suffixes + _BYTE_LEVEL_WORDS}
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}

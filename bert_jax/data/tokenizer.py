@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +16,9 @@ from bert_jax.data.pair_layout import USUAL_SEPARATORS, separators_between
 from bert_jax.data.pieces import continues_word, stands_in_text
 from bert_jax.data.special_tokens import SpecialTokens, special_tokens_of
 from bert_jax.data.spelled_specials import broken, unbroken
-from bert_jax.data.text_offsets import without_spaces, word_spans
-from bert_jax.data.tokenizer_files import Kind, kind_of, read_backend, write_backend
+from bert_jax.data.text_offsets import offsets_of, with_raw_offsets, without_spaces, word_finder
+from bert_jax.data.tokenizer_files import read_backend, write_backend
+from bert_jax.data.tokenizer_json import Kind, fingerprint_of, kind_of
 
 
 class LocatedTokens(NamedTuple):
@@ -72,7 +71,7 @@ class Tokenizer:
         `specials_as_text` it is read as brackets around a word, as in BERT's own preparation,
         which is what text of unknown origin needs. ValueError for a text with a lone surrogate.
         """
-        encodings = self._encode(self._backend.encode_batch_fast, texts, specials_as_text)
+        encodings = self._encode(self._backend, texts, specials_as_text, offsets=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(
@@ -83,7 +82,7 @@ class Tokenizer:
         Characters the tokenizer drops (white space, stripped accents) belong to no token; tokens
         that one character was taken apart into (Hangul, where accents are stripped) share it.
         """
-        encodings = self._encode(self._backend.encode_batch, texts, specials_as_text)
+        encodings = self._encode(self._located, texts, specials_as_text)
         located = self._offsets(encodings, texts, specials_as_text)
         return [
             LocatedTokens(np.array(encoding.ids, np.int32), offsets)
@@ -101,36 +100,35 @@ class Tokenizer:
         return self.encode_batch(words)
 
     def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """The words that a text is split into before they become pieces, and punctuation marks.
+        """Return where the words of each text stand that it is split into before they are cut.
 
-        For each text int32 [words, 2]: the characters of the text as it was given. What spells out
-        a special token is text; characters that `encode_with_offsets` drops belong to no word.
-        SentencePiece splits at white space alone: marks are not apart.
+        For each text int32 [words, 2]: the characters of the text as it was given. Punctuation
+        marks are words; text that spells a special token is text; characters that
+        `encode_with_offsets` drops belong to no word. SentencePiece splits at white space only.
         """
-        encodings = self._encode(self._backend.encode_batch, texts, True)
-        located = self._offsets(encodings, texts, True)
-        return [
-            word_spans(encoding.word_ids, offsets)
-            for encoding, offsets in zip(encodings, located, strict=True)
-        ]
+        encodings = self._encode(self._word_finder, texts, True)
+        return [words[words[:, 0] < words[:, 1]] for words in self._offsets(encodings, texts, True)]
 
     def _offsets(
         self, encodings: Sequence[Any], texts: Sequence[str], specials_as_text: bool
     ) -> Iterator[NDArray[np.int32]]:
         """[tokens, 2] of each; without the space before a word, which some tokens begin with."""
         for encoding, text in zip(encodings, texts, strict=True):
-            found = np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2)
+            found = offsets_of(encoding)
             if self.kind == "sentencepiece" and specials_as_text:
                 found = unbroken(found, text, self.specials.tokens)
-            yield found if self.kind == "wordpiece" else without_spaces(found, text)
+            yield without_spaces(found, text)
 
     def normalize(self, text: str) -> str:
         """The text as it is looked up: cleaned and, if uncased, lower-cased without accents."""
         normalizer = self._backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
-    def _encode(self, encode: Any, texts: Sequence[str], specials_as_text: bool) -> list[Any]:
-        self._backend.encode_special_tokens = specials_as_text
+    def _encode(
+        self, backend: Any, texts: Sequence[str], specials_as_text: bool, *, offsets: bool = True
+    ) -> list[Any]:
+        backend.encode_special_tokens = specials_as_text
+        encode = backend.encode_batch if offsets else backend.encode_batch_fast
         try:
             if specials_as_text and self.kind == "sentencepiece":
                 texts = [broken(text, self.specials.tokens) for text in texts]
@@ -266,27 +264,19 @@ class Tokenizer:
         return lowercases(self._state()["normalizer"])
 
     @cached_property
+    def _located(self) -> Any:
+        return with_raw_offsets(self._backend)
+
+    @cached_property
+    def _word_finder(self) -> Any:
+        return word_finder(self._backend)
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over all that decides the ids of a text, whatever file it was read from."""
-        state = self._state()
-        model = {key: value for key, value in state["model"].items() if key != "vocab"}
-        normalizer = dict(state["normalizer"] or {})
-        if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
-            normalizer["strip_accents"] = normalizer["lowercase"]  # what None means there
-        content = {
-            "vocabulary": list(self.vocabulary.items()),
-            "model": model,
-            "normalizer": normalizer,
-            "pre_tokenizer": state["pre_tokenizer"],
-            "added_tokens": state["added_tokens"],
-        }
-        if self.separators_between != USUAL_SEPARATORS[self.kind]:
-            content["separators_between"] = self.separators_between
-        if state["model"]["type"] == "Unigram":
-            # The library reads what it wrote with another last digit.
-            content["scores"] = [f"{score:.7g}" for _, score in state["model"]["vocab"]]
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode("utf-8")).hexdigest()
+        separators = self.separators_between
+        usual = separators == USUAL_SEPARATORS[self.kind]
+        return fingerprint_of(self._state(), self.vocabulary, None if usual else separators)
 
     def _state(self) -> dict[str, Any]:
         return json.loads(self._backend.to_str())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tokenizers
-from tokenizers import normalizers
 
 from bert_jax.data import byte_bpe_files, sentencepiece_files
 from bert_jax.data.letter_case import lowercases, strips_accents
 from bert_jax.data.pair_layout import separators_between, with_layout
 from bert_jax.data.special_tokens import BERT, SpecialTokens, special_tokens_of
+from bert_jax.data.tokenizer_json import kind_of, override_normalizer, read_tokenizer_json
+from bert_jax.data.vocabulary_checks import read_json
 from bert_jax.data.wordpiece_files import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
@@ -23,8 +24,6 @@ from bert_jax.data.wordpiece_files import (
 )
 from bert_jax.files import write_file
 
-# BERT's, RoBERTa's and ALBERT's; the last also holds SentencePiece's form of BPE.
-Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
 # The first one found is read.
 FILE_NAMES = (
     "tokenizer.json",
@@ -45,19 +44,6 @@ _ANY_CLASS = ("PreTrained", "TokenizersBackend")
 _ANY = f"{', '.join(FILE_NAMES[:-1])} or {FILE_NAMES[-1]} with {byte_bpe_files.MERGES_NAME}"
 
 
-def kind_of(state: Mapping[str, Any]) -> Kind | None:
-    """The kind of a tokenizer as tokenizer.json describes it; None for one of another family."""
-    splitters = _types(state["pre_tokenizer"])
-    match state["model"]["type"]:
-        case "WordPiece":
-            return "wordpiece"
-        case "BPE" if "ByteLevel" in splitters:
-            return "byte_bpe"
-        case "BPE" | "Unigram" if "Metaspace" in splitters:
-            return "sentencepiece"
-    return None
-
-
 def read_backend(path: Path, lowercase: bool | None) -> Any:
     """Reads a tokenizer's file, or that of a directory (tokenizer.json first).
 
@@ -76,8 +62,8 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
         spaced = bool(config.get("add_prefix_space", False))
         backend = byte_bpe_files.read_byte_bpe(file, add_prefix_space=spaced)
     elif file.suffix == ".json":
-        backend = _read_json(file, config)
-        _override_normalizer(backend, file, config, asked)
+        backend = read_tokenizer_json(file, config)
+        override_normalizer(backend, file, config, asked)
     elif file.suffix == ".model":
         keep_accents = config.get("keep_accents", False)
         backend = sentencepiece_files.read_sentencepiece(
@@ -198,10 +184,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / "tokenizer_config.json"
     if not file.is_file():
         return {}
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: not valid JSON: {error}") from error
+    config = read_json(file)
     if not isinstance(config, dict):
         raise ValueError(f"{file}: expected a JSON object")
     return config
@@ -219,72 +202,3 @@ def _check_class(file: Path, config: Mapping[str, Any]) -> None:
             f"text in a way of its own; expected one of {known}, or a tokenizer.json, which says "
             "how (save_pretrained of transformers.AutoTokenizer writes one where there can be one)"
         )
-
-
-def _read_json(file: Path, config: Mapping[str, Any]) -> Any:
-    try:
-        state = json.loads(file.read_text(encoding="utf-8"))
-        model, kind = state["model"]["type"], kind_of(state)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: not a tokenizer.json of the tokenizers library") from error
-    if kind is None:
-        raise ValueError(
-            f"{file}: its model is {model}, expected WordPiece, byte-level BPE, or a SentencePiece "
-            "model (Unigram or BPE with spaces written as part of a word)"
-        )
-    spaced = config.get("add_prefix_space")
-    if kind == "byte_bpe" and isinstance(spaced, bool):  # it has the last word in transformers
-        state = byte_bpe_files.with_prefix_space(state, spaced)
-    try:
-        backend = tokenizers.Tokenizer.from_str(json.dumps(state))
-    except Exception as error:  # what the library raises is a bare Exception
-        raise ValueError(f"{file}: the tokenizers library cannot load it: {error}") from error
-    # Without these a corpus would be cut to 512 tokens, or padded, because a file once said so.
-    backend.no_truncation()
-    backend.no_padding()
-    vocabulary = backend.get_vocab(with_added_tokens=True)
-    specials = special_tokens_of(vocabulary)
-    if specials is None:
-        missing = [token for token in BERT.tokens if token not in vocabulary]
-        raise ValueError(
-            f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}; nor has it the special "
-            "tokens of RoBERTa or ALBERT"
-        )
-    try:
-        separators_between(backend, specials)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
-    return backend
-
-
-def _override_normalizer(
-    backend: Any, file: Path, config: Mapping[str, Any], lowercase: bool | None
-) -> None:
-    """Lets the caller, or tokenizer_config.json, have the last word, as transformers does.
-
-    What the latter says counts for BERT's normalizer alone; the others have it in themselves.
-    """
-    state = json.loads(backend.to_str())["normalizer"] or {}
-    if state.get("type") != "BertNormalizer":
-        if lowercase is not None and lowercase != lowercases(state):
-            raise ValueError(
-                f"{file}: its normalizer ({state.get('type', 'none')}) "
-                f"{'keeps' if lowercase else 'lowers'} the case, and the opposite was asked for"
-            )
-        return
-    if lowercase is None:
-        lowercase = config.get("do_lower_case", state["lowercase"])
-    strip_accents = config.get("strip_accents", state["strip_accents"])
-    backend.normalizer = normalizers.BertNormalizer(
-        clean_text=state["clean_text"],
-        handle_chinese_chars=config.get("tokenize_chinese_chars", state["handle_chinese_chars"]),
-        strip_accents=strip_accents,
-        lowercase=lowercase,
-    )
-
-
-def _types(part: Any) -> set[str]:
-    """The types of a pre-tokenizer and of all that it is made of."""
-    if not isinstance(part, dict):
-        return set()
-    return {str(part.get("type"))}.union(*map(_types, part.get("pretokenizers", ())))

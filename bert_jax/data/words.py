@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,14 +35,36 @@ def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
         ]
     else:
         located = tokenizer.word_offsets(texts)
+    joined = tokenizer.kind == "byte_bpe"
     return [
         [
             Word(text[start:end], start, end)
-            for start, last in offsets.tolist()
-            for end in (behind_marks(text, last),)
+            for start, end in _with_marks(text, offsets.tolist(), joined=joined)
         ]
         for text, offsets in zip(texts, located, strict=True)
     ]
+
+
+def _with_marks(
+    text: str, spans: Iterable[tuple[int, int]], *, joined: bool
+) -> list[tuple[int, int]]:
+    """Return the spans of words with the marks behind them; no two have a character in common.
+
+    Args:
+        joined: whether a letter behind a mark continues its word. Byte-level BPE, to which marks
+            are no letters, splits there.
+    """
+    found: list[tuple[int, int]] = []
+    for start, last in spans:
+        begin = max(start, found[-1][1] if found else 0)
+        if begin >= last:  # a mark, which is in the word before
+            continue
+        end = behind_marks(text, last)
+        continues = found and found[-1][1] == begin and text[begin].isalpha()
+        if joined and continues and behind_marks(text, begin - 1) == begin:
+            begin = found.pop()[0]
+        found.append((begin, end))
+    return found
 
 
 def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -73,7 +95,15 @@ def find_words(tokenizer: Tokenizer, text: str, wanted: str) -> list[tuple[int, 
 
 
 def behind_marks(text: str, end: int) -> int:
-    """`end`, or behind the accents of the letter before it, which uncased tokenizers strip."""
-    while end < len(text) and unicodedata.category(text[end]) == "Mn":
+    """Return `end`, or the end of the marks of the letter before it.
+
+    Tokenizers strip marks, or compose them with their letter: accents, vowel signs, and the vowels
+    and final consonants of a syllable of Hangul.
+    """
+    while end < len(text) and _is_mark(text[end]):
         end += 1
     return end
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] == "M" or "\u1160" <= character <= "\u11ff"

@@ -1,0 +1,214 @@
+"""tokenizer.json, the file of the `tokenizers` library: its checks, and how it loads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import normalizers
+
+from bert_jax.data import byte_bpe_files
+from bert_jax.data.letter_case import lowercases
+from bert_jax.data.pair_layout import separators_between
+from bert_jax.data.special_tokens import BERT, special_tokens_of
+from bert_jax.data.text_offsets import in_characters
+from bert_jax.data.vocabulary_checks import check_ids, check_merges, read_json
+
+# BERT's, RoBERTa's and ALBERT's; the last also holds SentencePiece's form of BPE.
+Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
+
+_FORM = "a tokenizer.json of the tokenizers library"
+
+
+def kind_of(state: Mapping[str, Any]) -> Kind | None:
+    """The kind of a tokenizer as tokenizer.json describes it; None for one of another family."""
+    splitters = _types(state["pre_tokenizer"])
+    match state["model"]["type"]:
+        case "WordPiece":
+            return "wordpiece"
+        case "BPE" if "ByteLevel" in splitters:
+            return "byte_bpe"
+        case "BPE" | "Unigram" if "Metaspace" in splitters:
+            return "sentencepiece"
+    return None
+
+
+def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
+    """Return the backend of a tokenizer.json with a tokenizer_config.json beside it.
+
+    Raises:
+        ValueError: the file is damaged, its ids are not those of a table, or its tokenizer is not
+            of the family.
+    """
+    state = read_json(file, _FORM)
+    try:
+        model, kind = state["model"]["type"], kind_of(state)
+        if kind is not None:
+            _check_state(state)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: not {_FORM}") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    if kind is None:
+        raise ValueError(
+            f"{file}: its model is {model}, expected WordPiece, byte-level BPE, or a SentencePiece "
+            "model (Unigram or BPE with spaces written as part of a word)"
+        )
+    spaced = config.get("add_prefix_space")
+    if kind == "byte_bpe" and isinstance(spaced, bool):  # it has the last word in transformers
+        state = byte_bpe_files.with_prefix_space(state, spaced)
+    backend = _load(file, state)
+    # Without these a corpus would be cut to 512 tokens, or padded, because a file once said so.
+    backend.no_truncation()
+    backend.no_padding()
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    specials = special_tokens_of(vocabulary)
+    if specials is None:
+        missing = [token for token in BERT.tokens if token not in vocabulary]
+        raise ValueError(
+            f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}; nor has it the special "
+            "tokens of RoBERTa or ALBERT"
+        )
+    try:
+        _check_added_tokens(state, vocabulary)
+        separators_between(backend, specials)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return backend
+
+
+def _load(file: Path, state: Mapping[str, Any]) -> Any:
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(state))
+    except BaseException as error:
+        # The library raises bare Exceptions, and panics as another kind of BaseException.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{file}: the tokenizers library cannot load it: {error}") from error
+
+
+def _check_state(state: Mapping[str, Any]) -> None:
+    """Raise ValueError for ids, pieces and merges that the library would load and should not."""
+    added = ((token["content"], token["id"]) for token in state["added_tokens"] or ())
+    check_ids([*_model_ids(state["model"]), *added])
+    model = state["model"]
+    match model["type"]:
+        case "Unigram":
+            if not isinstance(model["unk_id"], int):
+                raise ValueError("model.unk_id is missing. Expected the id of the unknown token.")
+        case "BPE":
+            if model.get("dropout"):
+                raise ValueError(
+                    f"model.dropout={model['dropout']}: the same text would have other tokens each "
+                    "time. Set it to null."
+                )
+            _check_unknown_token(model)
+            merges = [_pair(merge) for merge in model["merges"]]
+            check_merges(model["vocab"], merges, model.get("continuing_subword_prefix") or "")
+        case _:
+            _check_unknown_token(model)
+    in_characters(state["pre_tokenizer"])
+    if "ByteLevel" in _types(state.get("normalizer")):
+        raise ValueError("normalizer: ByteLevel belongs in pre_tokenizer, where words are split.")
+
+
+def _model_ids(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    if model["type"] != "Unigram":
+        yield from model["vocab"].items()
+        return
+    pieces: set[str] = set()
+    for index, (piece, _) in enumerate(model["vocab"]):
+        if piece in pieces:
+            raise ValueError(f"model.vocab has {piece!r} twice. Expected every piece once.")
+        pieces.add(piece)
+        yield piece, index
+
+
+def _check_unknown_token(model: Mapping[str, Any]) -> None:
+    unknown = model.get("unk_token")
+    if unknown is not None and unknown not in model["vocab"]:
+        raise ValueError(f"model.unk_token={unknown!r}: model.vocab lacks it. Add it there.")
+
+
+def _pair(merge: Any) -> tuple[str, str]:
+    left, right = merge.split(" ") if isinstance(merge, str) and merge.count(" ") == 1 else merge
+    return left, right
+
+
+def _check_added_tokens(state: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
+    """Raise ValueError where the library has numbered an added token otherwise than the file."""
+    for token in state["added_tokens"] or ():
+        content, token_id = token["content"], token["id"]
+        if vocabulary.get(content) != token_id:
+            raise ValueError(
+                f"added_tokens: {content!r} has id {token_id}, and the tokenizers library gives it "
+                f"{vocabulary.get(content)}. Expected ids that follow those of the model without "
+                "gaps, in ascending order."
+            )
+
+
+def fingerprint_of(
+    state: Mapping[str, Any], vocabulary: Mapping[str, int], separators_between: int | None
+) -> str:
+    """Return the SHA-256 (hex) over all that decides the ids of a text.
+
+    Args:
+        vocabulary: every entry and its id, in the order of the ids.
+        separators_between: those of a pair; None for as many as its kind usually has.
+    """
+    model = {key: value for key, value in state["model"].items() if key != "vocab"}
+    normalizer = dict(state["normalizer"] or {})
+    if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
+        normalizer["strip_accents"] = normalizer["lowercase"]  # what None means there
+    content = {
+        "vocabulary": list(vocabulary.items()),
+        "model": model,
+        "normalizer": normalizer,
+        "pre_tokenizer": state["pre_tokenizer"],
+        "added_tokens": state["added_tokens"],
+    }
+    if separators_between is not None:
+        content["separators_between"] = separators_between
+    if state["model"]["type"] == "Unigram":
+        # The library reads what it wrote with another last digit.
+        content["scores"] = [f"{score:.7g}" for _, score in state["model"]["vocab"]]
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("utf-8")).hexdigest()
+
+
+def override_normalizer(
+    backend: Any, file: Path, config: Mapping[str, Any], lowercase: bool | None
+) -> None:
+    """Lets the caller, or tokenizer_config.json, have the last word, as transformers does.
+
+    What the latter says counts for BERT's normalizer alone; the others have it in themselves.
+    """
+    state = json.loads(backend.to_str())["normalizer"] or {}
+    if state.get("type") != "BertNormalizer":
+        if lowercase is not None and lowercase != lowercases(state):
+            raise ValueError(
+                f"{file}: its normalizer ({state.get('type', 'none')}) "
+                f"{'keeps' if lowercase else 'lowers'} the case, and the opposite was asked for"
+            )
+        return
+    if lowercase is None:
+        lowercase = config.get("do_lower_case", state["lowercase"])
+    strip_accents = config.get("strip_accents", state["strip_accents"])
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=state["clean_text"],
+        handle_chinese_chars=config.get("tokenize_chinese_chars", state["handle_chinese_chars"]),
+        strip_accents=strip_accents,
+        lowercase=lowercase,
+    )
+
+
+def _types(part: Any) -> set[str]:
+    """Return the types of a pre-tokenizer or normalizer and of all that it is made of."""
+    if not isinstance(part, dict):
+        return set()
+    inner = (*part.get("pretokenizers", ()), *part.get("normalizers", ()))
+    return {str(part.get("type"))}.union(*map(_types, inner))

@@ -1,0 +1,115 @@
+"""Checks of what a tokenizer's files say, before anything is allocated from it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# A hundred times RoBERTa's vocab.json and merges.txt together.
+MAX_FILE_BYTES = 128 << 20
+# Ids without an entry. Each is a row of the embedding table that no text ever trains.
+MAX_UNUSED_IDS = 1_000
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a vocabulary's file, without a byte-order mark.
+
+    Raises:
+        ValueError: the file is far too large for a vocabulary, or is not UTF-8.
+    """
+    size = file.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise ValueError(
+            f"{file}: the file has {size:,} bytes, and a vocabulary at most {MAX_FILE_BYTES:,}. "
+            "Give the tokenizer's own file."
+        )
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 text ({error})") from error
+    return text.removeprefix("\ufeff")
+
+
+def read_json(file: Path, expected: str = "valid JSON") -> Any:
+    """Return the content of a JSON file in which no name repeats within an object.
+
+    Args:
+        expected: what the message calls a file that this one is not.
+
+    Raises:
+        ValueError: the file is too large, not UTF-8, not JSON, or repeats a name.
+    """
+    try:
+        return json.loads(read_text(file), object_pairs_hook=_unique_names)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}: not {expected}: {error}") from error
+    except _RepeatedName as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+class _RepeatedName(ValueError):
+    pass
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise _RepeatedName(f"an object has {name!r} twice. Remove one of the two.")
+    return content
+
+
+def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
+    """Check pairs of a token and its id; a pair may repeat.
+
+    Raises:
+        ValueError: an id is not a whole number from 0 up, two tokens share an id, a token has two
+            ids, or more than `MAX_UNUSED_IDS` ids below the largest belong to no token.
+    """
+    ids: dict[str, int] = {}
+    tokens: dict[int, str] = {}
+    for token, token_id in vocabulary:
+        if type(token_id) is not int or token_id < 0:
+            raise ValueError(
+                f"the id of {token!r} is {token_id!r}. Expected a whole number from 0 up."
+            )
+        if ids.setdefault(token, token_id) != token_id:
+            raise ValueError(
+                f"{token!r} has two ids, {ids[token]} and {token_id}. Expected one id for a token."
+            )
+        if tokens.setdefault(token_id, token) != token:
+            raise ValueError(
+                f"{tokens[token_id]!r} and {token!r} have the same id, {token_id}. "
+                "Expected an id of its own for every token."
+            )
+    largest = max(tokens, default=-1)
+    unused = largest + 1 - len(tokens)
+    if unused > MAX_UNUSED_IDS:
+        raise ValueError(
+            f"the largest id is {largest:,} ({tokens[largest]!r}), with {len(tokens):,} tokens in "
+            f"all: {unused:,} ids belong to no token, and at most {MAX_UNUSED_IDS:,} may. "
+            "Number the tokens without gaps."
+        )
+
+
+def check_merges(
+    vocabulary: Mapping[str, Any], merges: Iterable[Sequence[str]], prefix: str = ""
+) -> None:
+    """Check that the two pieces of every BPE merge, and what they become, are in a vocabulary.
+
+    Args:
+        prefix: what a piece begins with that continues a word, as "##".
+
+    Raises:
+        ValueError: one is not; names the merge.
+    """
+    for left, right in merges:
+        for piece in (left, right, left + right.removeprefix(prefix)):
+            if piece not in vocabulary:
+                raise ValueError(
+                    f"the merge of {left!r} and {right!r} needs {piece!r}, which the vocabulary "
+                    "lacks. Take both from the same release."
+                )
