@@ -13,6 +13,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.data.special_tokens import ALBERT
+from bert_jax.data.vocabulary_checks import check_size
 
 SPACE = "▁"  # how the space in front of a word is written in a vocabulary
 MODEL_NAME = "spiece.model"
@@ -45,6 +46,7 @@ def albert_normalizer(*, lowercase: bool, keep_accents: bool, charsmap: bytes = 
 
 def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> Any:
     """The backend of a spiece.model; ValueError if it is damaged or not of ALBERT's kind."""
+    check_size(file)
     # The module makes its classes when it is imported.
     proto = vars(sentencepiece_model_pb2)["ModelProto"]()
     try:

@@ -1,4 +1,4 @@
-"""Where tokens and words stand in a text, in its own characters."""
+"""Offsets of tokens and words in a text, counted in its own characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-_SPACES = np.array([code for code in range(0x110000) if chr(code).isspace()], np.uint32)
+_LAST_SPACE = 0x3000
+_IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 2)])
 # How ByteLevel finds words, before it writes their bytes as letters. The space that it may write in
 # front of a text keeps a suffix there from being one.
 _SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
@@ -24,8 +25,8 @@ _AFTER_BYTE_LEVEL = ("BertPreTokenizer", "Digits", "Punctuation", "Whitespace", 
 def with_raw_offsets(backend: Any) -> Any:
     """Return a backend whose offsets are those of its pre-tokenizer; itself if they are.
 
-    The post-processors of byte-level BPE move the beginning of a token behind the space that it
-    begins with, also where no such space stands in the text.
+    The post-processors of byte-level BPE drop the first character of a token that begins with a
+    space, even if the text has no such space.
     """
     state = json.loads(backend.to_str())
     if not _trims(state["post_processor"]):
@@ -84,7 +85,7 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
     A token of white space alone stands, empty, behind it.
     """
     codes = np.frombuffer(f"{text}.".encode("utf-32-le"), np.uint32)
-    space = np.isin(codes, _SPACES)
+    space = _IS_SPACE[np.minimum(codes, _LAST_SPACE + 1)]
     if not space.any():
         return offsets
     places = np.arange(len(space), dtype=np.int32)
@@ -94,6 +95,18 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
     starts = np.minimum(after[offsets[:, 0]], offsets[:, 1])
     ends = np.maximum(before[offsets[:, 1]], starts)
     return np.stack([starts, ends], axis=1).astype(np.int32)
+
+
+def words_of(offsets: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the offsets [words, 2] that are not empty, none of which share a character.
+
+    A normalizer may make several words of a character, such as three dots of an ellipsis. The
+    first of them keeps it.
+    """
+    ends = np.maximum.accumulate(offsets[:, 1])
+    starts = np.maximum(offsets[:, 0], np.concatenate([[0], ends])[: len(ends)])
+    words = np.stack([starts, offsets[:, 1]], axis=1).astype(np.int32)
+    return words[words[:, 0] < words[:, 1]]
 
 
 def _trims(processor: Any) -> bool:

@@ -16,9 +16,15 @@ from bert_jax.data.pair_layout import USUAL_SEPARATORS, separators_between
 from bert_jax.data.pieces import continues_word, stands_in_text
 from bert_jax.data.special_tokens import SpecialTokens, special_tokens_of
 from bert_jax.data.spelled_specials import broken, unbroken
-from bert_jax.data.text_offsets import offsets_of, with_raw_offsets, without_spaces, word_finder
+from bert_jax.data.text_offsets import (
+    offsets_of,
+    with_raw_offsets,
+    without_spaces,
+    word_finder,
+    words_of,
+)
 from bert_jax.data.tokenizer_files import read_backend, write_backend
-from bert_jax.data.tokenizer_json import Kind, fingerprint_of, kind_of
+from bert_jax.data.tokenizer_json import Kind, fingerprint_of, kind_of, types_of
 
 
 class LocatedTokens(NamedTuple):
@@ -100,14 +106,14 @@ class Tokenizer:
         return self.encode_batch(words)
 
     def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Return where the words of each text stand that it is split into before they are cut.
+        """Return the offsets of the words that each text is split into before they become pieces.
 
         For each text int32 [words, 2]: the characters of the text as it was given. Punctuation
         marks are words; text that spells a special token is text; characters that
         `encode_with_offsets` drops belong to no word. SentencePiece splits at white space only.
         """
         encodings = self._encode(self._word_finder, texts, True)
-        return [words[words[:, 0] < words[:, 1]] for words in self._offsets(encodings, texts, True)]
+        return [words_of(offsets) for offsets in self._offsets(encodings, texts, True)]
 
     def _offsets(
         self, encodings: Sequence[Any], texts: Sequence[str], specials_as_text: bool
@@ -201,6 +207,11 @@ class Tokenizer:
     def spaces_are_text(self) -> bool:
         """Whether the space before a word is part of its tokens, as in byte-level BPE."""
         return self.kind == "byte_bpe"
+
+    @cached_property
+    def splits_at_marks(self) -> bool:
+        """Whether an accent that is a character of its own ends a word, as in ByteLevel."""
+        return "ByteLevel" in types_of(self._state()["pre_tokenizer"])
 
     @cached_property
     def specials(self) -> SpecialTokens:

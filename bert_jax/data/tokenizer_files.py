@@ -11,7 +11,7 @@ import tokenizers
 
 from bert_jax.data import byte_bpe_files, sentencepiece_files
 from bert_jax.data.letter_case import lowercases, strips_accents
-from bert_jax.data.pair_layout import separators_between, with_layout
+from bert_jax.data.pair_layout import with_layout
 from bert_jax.data.special_tokens import BERT, SpecialTokens, special_tokens_of
 from bert_jax.data.tokenizer_json import kind_of, override_normalizer, read_tokenizer_json
 from bert_jax.data.vocabulary_checks import read_json
@@ -106,9 +106,8 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     specials = special_tokens_of(vocabulary)
     assert specials is not None
     # transformers rebuilds a BertTokenizer from its vocabulary and these settings alone.
-    is_bert = _is_bert(state, specials) and [vocabulary[t] for t in tokens] == list(
-        range(len(tokens))
-    )
+    one_a_line = [vocabulary[t] for t in tokens] == list(range(len(tokens)))
+    is_bert = _is_bert(state, specials) and one_a_line and "\n" not in "".join(tokens)
     config: dict[str, object] = dict(specials.named)
     config["tokenizer_class"] = "BertTokenizer" if is_bert else "PreTrainedTokenizerFast"
     if is_bert:

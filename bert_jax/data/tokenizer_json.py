@@ -26,7 +26,7 @@ _FORM = "a tokenizer.json of the tokenizers library"
 
 def kind_of(state: Mapping[str, Any]) -> Kind | None:
     """The kind of a tokenizer as tokenizer.json describes it; None for one of another family."""
-    splitters = _types(state["pre_tokenizer"])
+    splitters = types_of(state["pre_tokenizer"])
     match state["model"]["type"]:
         case "WordPiece":
             return "wordpiece"
@@ -38,7 +38,10 @@ def kind_of(state: Mapping[str, Any]) -> Kind | None:
 
 
 def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
-    """Return the backend of a tokenizer.json with a tokenizer_config.json beside it.
+    """Return the backend of a tokenizer.json.
+
+    Args:
+        config: the content of tokenizer_config.json in the same directory.
 
     Raises:
         ValueError: the file is damaged, its ids are not those of a table, or its tokenizer is not
@@ -112,7 +115,7 @@ def _check_state(state: Mapping[str, Any]) -> None:
         case _:
             _check_unknown_token(model)
     in_characters(state["pre_tokenizer"])
-    if "ByteLevel" in _types(state.get("normalizer")):
+    if "ByteLevel" in types_of(state.get("normalizer")):
         raise ValueError("normalizer: ByteLevel belongs in pre_tokenizer, where words are split.")
 
 
@@ -140,7 +143,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _check_added_tokens(state: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
-    """Raise ValueError where the library has numbered an added token otherwise than the file."""
+    """Raise ValueError if the library gave an added token another id than the file has."""
     for token in state["added_tokens"] or ():
         content, token_id = token["content"], token["id"]
         if vocabulary.get(content) != token_id:
@@ -183,9 +186,9 @@ def fingerprint_of(
 def override_normalizer(
     backend: Any, file: Path, config: Mapping[str, Any], lowercase: bool | None
 ) -> None:
-    """Lets the caller, or tokenizer_config.json, have the last word, as transformers does.
+    """Let the caller, or else tokenizer_config.json, override the normalizer, as transformers does.
 
-    What the latter says counts for BERT's normalizer alone; the others have it in themselves.
+    tokenizer_config.json overrides BERT's normalizer only; the others describe themselves.
     """
     state = json.loads(backend.to_str())["normalizer"] or {}
     if state.get("type") != "BertNormalizer":
@@ -206,9 +209,9 @@ def override_normalizer(
     )
 
 
-def _types(part: Any) -> set[str]:
+def types_of(part: Any) -> set[str]:
     """Return the types of a pre-tokenizer or normalizer and of all that it is made of."""
     if not isinstance(part, dict):
         return set()
     inner = (*part.get("pretokenizers", ()), *part.get("normalizers", ()))
-    return {str(part.get("type"))}.union(*map(_types, inner))
+    return {str(part.get("type"))}.union(*map(types_of, inner))

@@ -14,18 +14,23 @@ MAX_FILE_BYTES = 128 << 20
 MAX_UNUSED_IDS = 1_000
 
 
-def read_text(file: Path) -> str:
-    """Return the text of a vocabulary's file, without a byte-order mark.
-
-    Raises:
-        ValueError: the file is far too large for a vocabulary, or is not UTF-8.
-    """
+def check_size(file: Path) -> None:
+    """Raise ValueError if a file is far too large for a vocabulary."""
     size = file.stat().st_size
     if size > MAX_FILE_BYTES:
         raise ValueError(
             f"{file}: the file has {size:,} bytes, and a vocabulary at most {MAX_FILE_BYTES:,}. "
             "Give the tokenizer's own file."
         )
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a vocabulary's file, without a byte-order mark.
+
+    Raises:
+        ValueError: the file is far too large for a vocabulary, or is not UTF-8.
+    """
+    check_size(file)
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

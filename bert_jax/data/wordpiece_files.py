@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.data.special_tokens import BERT
+from bert_jax.data.vocabulary_checks import read_text
 
 UNUSED = re.compile(r"\[unused\d+\]")
 CONTINUATION = "##"
@@ -55,27 +57,39 @@ def wordpiece_backend(
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """The pieces of a vocab.txt and their ids; ValueError if it is damaged or not BERT's."""
+    """Return the pieces of a vocab.txt and their ids.
+
+    White space around a piece is dropped, as BERT's released code does, unless nothing else is on
+    the line or the piece is on another line already: then the entry keeps its id as it is.
+
+    Raises:
+        ValueError: the file is damaged or not BERT's.
+    """
     # Universal line ends would split at a lone "\r", str.splitlines at U+2028 as well.
-    with open(file, encoding="utf-8", newline="\n") as lines:
-        try:
-            tokens = [line.rstrip("\r\n") for line in lines]
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{file}: not UTF-8 text ({error}); expected a vocab.txt") from error
-    while tokens and not tokens[-1]:
-        tokens.pop()
+    lines = [line.rstrip("\r") for line in read_text(file).split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    whole = set(lines)
     vocabulary: dict[str, int] = {}
-    for index, token in enumerate(tokens):
-        if not token or token in vocabulary:
-            what = f"repeats line {vocabulary[token] + 1}" if token else "is empty"
-            raise ValueError(
-                f"{file}:{index + 1}: the line {what}; expected a different entry on every line"
-            )
-        vocabulary[token] = index
+    for index, line in enumerate(lines):
+        piece = line.strip()
+        if not piece or piece in whole or piece in vocabulary:
+            piece = line
+        if not piece or piece in vocabulary:
+            raise ValueError(f"{file}:{index + 1}: {_fault(piece, vocabulary, whole)}")
+        vocabulary[piece] = index
     missing = [token for token in BERT.tokens if token not in vocabulary]
     if missing:
         raise ValueError(f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}")
     return vocabulary
+
+
+def _fault(line: str, vocabulary: Mapping[str, int], lines: Container[str]) -> str:
+    expected = "expected a different entry on every line"
+    if line:
+        return f"the line repeats line {vocabulary[line] + 1}; {expected}"
+    slot = next(name for name in map("[unused{}]".format, count()) if name not in lines)
+    return f"the line is empty; {expected}. Write {slot} there to keep the ids of the others."
 
 
 def has_upper_case(vocabulary: Mapping[str, int]) -> bool:

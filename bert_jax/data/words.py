@@ -35,35 +35,35 @@ def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
         ]
     else:
         located = tokenizer.word_offsets(texts)
-    joined = tokenizer.kind == "byte_bpe"
     return [
         [
             Word(text[start:end], start, end)
-            for start, end in _with_marks(text, offsets.tolist(), joined=joined)
+            for start, end in _with_marks(text, offsets.tolist(), split=tokenizer.splits_at_marks)
         ]
         for text, offsets in zip(texts, located, strict=True)
     ]
 
 
 def _with_marks(
-    text: str, spans: Iterable[tuple[int, int]], *, joined: bool
+    text: str, spans: Iterable[tuple[int, int]], *, split: bool
 ) -> list[tuple[int, int]]:
-    """Return the spans of words with the marks behind them; no two have a character in common.
+    """Return the spans of words with the marks behind them.
 
     Args:
-        joined: whether a letter behind a mark continues its word. Byte-level BPE, to which marks
-            are no letters, splits there.
+        split: whether the spans end at marks, and those of marks and of the letters behind them
+            are to be joined to the word they are in.
     """
     found: list[tuple[int, int]] = []
     for start, last in spans:
-        begin = max(start, found[-1][1] if found else 0)
-        if begin >= last:  # a mark, which is in the word before
-            continue
-        end = behind_marks(text, last)
-        continues = found and found[-1][1] == begin and text[begin].isalpha()
-        if joined and continues and behind_marks(text, begin - 1) == begin:
-            begin = found.pop()[0]
-        found.append((begin, end))
+        begin = start
+        if split and found:
+            begin = max(start, found[-1][1])
+            if begin >= last:
+                continue
+            marked = _is_mark(unicodedata.normalize("NFD", text[begin - 1])[-1])
+            if found[-1][1] == begin and marked and text[begin].isalpha():
+                begin = found.pop()[0]
+        found.append((begin, behind_marks(text, last)))
     return found
 
 
@@ -106,4 +106,4 @@ def behind_marks(text: str, end: int) -> int:
 
 
 def _is_mark(character: str) -> bool:
-    return unicodedata.category(character)[0] == "M" or "\u1160" <= character <= "\u11ff"
+    return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from transformers import AutoTokenizer, BertTokenizerFast
 
+from bert_jax.data.special_tokens import BERT
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.wordpiece_files import wordpiece_backend
 from bert_jax.data.wordpiece_training import train_wordpiece
@@ -212,7 +213,7 @@ def test_what_is_no_tokenizer_is_refused_in_words(tmp_path, trained):
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     for name, content, message in [
         ("repeated/vocab.txt", specials + "a\nb\na\n", r"vocab\.txt:8: the line repeats line 6"),
-        ("blank/vocab.txt", specials + "a\n\nb\n", r"vocab\.txt:7: the line is empty"),
+        ("blank/vocab.txt", specials + "a\n\nb\n", r"vocab\.txt:7: the line is empty.*\[unused0\]"),
         ("lacking/vocab.txt", "[PAD]\n[UNK]\na\n", r"it lacks \[CLS\], \[SEP\], \[MASK\]"),
         ("empty/vocab.txt", "", r"it lacks \[PAD\]"),
         ("broken/tokenizer.json", "{", "not a tokenizer.json"),
@@ -244,6 +245,45 @@ def test_what_is_no_tokenizer_is_refused_in_words(tmp_path, trained):
 def test_a_vocabulary_with_windows_line_ends_and_a_last_blank_line(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]\r\na\r\n\r\n")
     assert Tokenizer.load(tmp_path).encode_batch(["A"]) == [[5]]
+
+
+def test_white_space_around_an_entry_is_dropped_as_in_berts_own_code(tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    specials = "[PAD]\n[UNK] \n[CLS]\t\n[SEP]\n [MASK]\n"
+    vocabulary.write_text(specials + "port \n\ta\n##s\u00a0 \r\n", encoding="utf-8")
+    tokenizer = Tokenizer.load(vocabulary)
+    assert tokenizer.encode_batch(["a ports"]) == [[6, 5, 7]]
+    assert list(tokenizer.vocabulary) == [*BERT.tokens, "port", "a", "##s"]
+
+
+def test_entries_of_white_space_keep_their_ids(tmp_path):
+    """As do entries that differ from another one by white space: such vocabularies exist."""
+    specials = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+    entries = ["\u3000", "\u00a0", " ", "a ", "a", "b\t", "b ", "\u2028", "c"]
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text(specials + "\n".join(entries) + "\n", encoding="utf-8")
+    tokenizer = Tokenizer.load(vocabulary)
+    assert list(tokenizer.vocabulary)[5:] == [*entries[:5], "b", *entries[6:]]
+    assert tokenizer.encode_batch(["a b c"]) == [[9, 10, 13]]
+    tokenizer.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").fingerprint == tokenizer.fingerprint
+
+
+def test_a_byte_order_mark_before_a_vocabulary(tmp_path):
+    words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n"
+    (tmp_path / "vocab.txt").write_text(words, encoding="utf-8-sig")
+    assert list(Tokenizer.load(tmp_path).vocabulary)[0] == "[PAD]"
+    assert Tokenizer.load(tmp_path).encode_batch(["a"]) == [[5]]
+
+
+def test_an_entry_with_a_line_end_is_not_written_as_lines(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x\ny", "a"]
+    backend = wordpiece_backend({word: i for i, word in enumerate(words)}, lowercase=True)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    tokenizer.save(tmp_path / "saved")
+    assert not (tmp_path / "saved/vocab.txt").exists()
+    assert Tokenizer.load(tmp_path / "saved").encode_batch(["a"]) == [[6]]
 
 
 def test_an_interrupted_save_leaves_nothing_that_loads(trained, tmp_path, monkeypatch):
