@@ -16,6 +16,7 @@ REQUIRES = [
     "flatbuffers>=25.12",  # what jax.export writes with
     "orbax-checkpoint>=0.12.8,<0.13",
     "numpy>=2.4,<3",
+    "xxhash>=4.1,<5",  # checksums of checkpoints
     # reading
     "array_record>=0.8.6,<0.9",
     "tensorflow-datasets>=4.9.10,<5",

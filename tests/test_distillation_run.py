@@ -19,7 +19,7 @@ from bert_jax.inference.work_dir import read_model
 from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.checkpoint import newest_step, saved_run
+from bert_jax.training.checkpoint_files import newest_step, saved_run
 from bert_jax.training.metrics_log import read_metrics
 
 COMPUTE = ComputeConfig(dtype="float32", attention="xla")

@@ -22,7 +22,7 @@ from bert_jax.inference.work_dir import (
 )
 from bert_jax.models.config import ComputeConfig
 from bert_jax.sentence_embedding import SETTINGS_DROPPED
-from bert_jax.training.checkpoint import whole_steps
+from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import read_metrics
 
 # MLM and pairs are both learned in 600 steps: weights begin ten times larger than in BERT, whose
@@ -219,7 +219,7 @@ def test_what_is_not_a_runs_own_stays(bert_jax_here, trained, tmp_path):
 
 def test_one_checkpoint_becomes_a_work_directory(bert_jax_here, trained, tmp_path):
     checkpoints = trained.work_dir / "checkpoints"
-    there = whole_steps(checkpoints)
+    there = steps_in(checkpoints)
     losses = {
         entry["step"]: entry["mlm_loss"]
         for entry in read_metrics(trained.work_dir / "metrics.jsonl")
@@ -232,7 +232,7 @@ def test_one_checkpoint_becomes_a_work_directory(bert_jax_here, trained, tmp_pat
         finished = bert_jax_here("extract", trained.work_dir, "--step", told, "--output", output)
         assert finished.code == 0, finished.errors
         assert f"the parameters of step {step}" in finished.output
-        assert whole_steps(output / "checkpoints") == [step]
+        assert steps_in(output / "checkpoints") == [step]
         compute = ComputeConfig(dtype="float32", attention="xla")
         model = read_model(trained.work_dir)[0]
         theirs = load_model_parameters(trained.work_dir, model, compute, step)

@@ -35,6 +35,8 @@ MAY_IMPORT = {
 # `interop` and `analysis` need the words behind the ids, and nothing else of `data`.
 TOKENIZER_ONLY = {"interop", "analysis"}
 COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
+# Orbax changes its interface before 1.0, so few files may depend on it.
+USE_ORBAX = {"bert_jax/training/checkpoint.py", "bert_jax/training/checkpoint_parameters.py"}
 MAX_LINES = 300
 
 
@@ -113,7 +115,7 @@ def test_libraries_stay_behind_their_doors(path: Path) -> None:
         assert not libraries & COMPUTING
     if room != "cli":
         assert "ml_collections" not in libraries
-    if name_of(path) != "bert_jax/training/checkpoint.py":
+    if name_of(path) not in USE_ORBAX:
         assert "orbax" not in libraries
 
 

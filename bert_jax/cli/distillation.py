@@ -29,7 +29,8 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.objectives import SentencePairs
 from bert_jax.tasks.distillation import DistillationConfig, chosen_layers
 from bert_jax.tasks.protocol import Task
-from bert_jax.training.checkpoint import identity_of, load_parameters
+from bert_jax.training.checkpoint_files import identity_of
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed
 from bert_jax.training.fingerprint import fingerprint
 from bert_jax.training.sharding import parameter_shardings

@@ -38,7 +38,8 @@ from bert_jax.json_files import read_json_object
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
-from bert_jax.training.checkpoint import identity_of, load_parameters
+from bert_jax.training.checkpoint_files import identity_of
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed, check_same
 from bert_jax.training.sharding import MeshConfig, batch_extent, make_mesh, parameter_shardings
 from bert_jax.training.step import make_metrics_step, make_prediction_step

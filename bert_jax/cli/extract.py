@@ -34,7 +34,8 @@ from bert_jax.inference.work_dir import (
 )
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
-from bert_jax.training.checkpoint import identity_of, newest_step, save_parameters
+from bert_jax.training.checkpoint_files import identity_of, newest_step
+from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.training.metrics_log import LOG_NAME, copy_metrics
 
 BEST, NEWEST = "best", "newest"

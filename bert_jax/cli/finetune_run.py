@@ -38,8 +38,9 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.classifier_task import ClassifierTask
-from bert_jax.training.checkpoint import Checkpointer, load_parameters
+from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest, ToldToStop

@@ -24,7 +24,8 @@ from bert_jax.inference.work_dir import (
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
-from bert_jax.training.checkpoint import load_parameters, saved_run, whole_steps
+from bert_jax.training.checkpoint_files import saved_run, steps_in
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed
 from bert_jax.training.fingerprint import fingerprint
 from bert_jax.training.sharding import parameter_shardings
@@ -116,4 +117,4 @@ def _is_there(directory: Path, *, parameters: bool) -> bool:
     if not (directory / MODEL_NAME).is_file():
         return False
     checkpoints = directory / CHECKPOINTS_NAME
-    return not parameters or (checkpoints.is_dir() and bool(whole_steps(checkpoints)))
+    return not parameters or (checkpoints.is_dir() and bool(steps_in(checkpoints)))

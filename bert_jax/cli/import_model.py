@@ -24,7 +24,7 @@ from bert_jax.interop.huggingface_model import Wanted
 from bert_jax.interop.huggingface_names import family_of
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.models.model import HEADS, Problem
-from bert_jax.training.checkpoint import save_parameters
+from bert_jax.training.checkpoint_parameters import save_parameters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -39,7 +39,8 @@ from bert_jax.conversion import to_plain
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME
 from bert_jax.models.config import ComputeConfig
 from bert_jax.training import distributed
-from bert_jax.training.checkpoint import Checkpointer, saved_run
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_files import saved_run
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import Intervals, Trainer
 from bert_jax.training.optimizer import learning_rates, make_optimizer

@@ -27,7 +27,8 @@ from bert_jax.models.model import define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.checkpoint import Checkpointer, load_parameters
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.sharding import parameter_shardings
 from bert_jax.training.state import TrainState, abstract_state, init_state
 

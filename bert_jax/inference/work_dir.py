@@ -19,7 +19,8 @@ from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
 from bert_jax.models.model import Head, Model, ModelConfig, define_model, part_of
 from bert_jax.models.parameters import Parameters
 from bert_jax.sentence_embedding import SentenceEmbedding
-from bert_jax.training.checkpoint import load_parameters, newest_step, whole_steps
+from bert_jax.training.checkpoint_files import newest_step, steps_in
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
@@ -178,7 +179,7 @@ def best_so_far(work_dir: Path, by: Comparison) -> int | None:
 
     Of equal ones the last, as the run would have it; None if it tells of none.
     """
-    log, there = work_dir / LOG_NAME, whole_steps(work_dir / CHECKPOINTS_NAME)
+    log, there = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
     entries = read_metrics(log) if log.is_file() else []
     sign = -1.0 if by.lower_is_better else 1.0
     values = {

@@ -1,36 +1,48 @@
-"""Checkpoints: whole or absent, and refused where they do not belong. The only Orbax import."""
+"""The checkpoints of a run: whole or absent, and refused where they do not belong."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.differences import differences
-from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
-from bert_jax.models.student import TRAINING_ONLY
+from bert_jax.training.checkpoint_checksums import CHECKSUMS_MARK, PARAMETERS, flush
 from bert_jax.training.checkpoint_config import CheckpointConfig, JudgedLater
+from bert_jax.training.checkpoint_files import damaged, identity_of, intact_steps
+from bert_jax.training.checkpoint_parameters import (
+    cause_of,
+    require_intact_everywhere,
+    saving_context,
+    stored_arrays,
+)
 from bert_jax.training.distributed import agreed
 from bert_jax.training.state import TrainState
 
-_WRITE_BYTES = 1 << 28
+_OPTIMIZER = "optimizer"
 # Of an array that several devices hold each writes a part, but not of less than this: to cut every
 # bias and scale takes longer than to write it. A square kernel of BERT-base is cut 256 times.
 _PART_BYTES = 1 << 12
 
 
-class Checkpointer:
-    """The checkpoints of one run, in `directory`; saving goes on behind the training.
+class CheckpointNotSaved(OSError):
+    """A checkpoint could not be written; those before it are intact."""
 
-    identity: what makes a checkpoint belong to this run (model, corpus, tokenizer, ...), stored
-      with each and compared when restoring; plain JSON values, nested dicts allowed.
-    judged_later: tells of a step whether its checkpoint stays if it was saved without metrics: that
-      of a run that was stopped where an evaluation was due may prove one of the best.
+
+class Checkpointer:
+    """The checkpoints of one run, in `directory`; saving continues in the background.
+
+    Args:
+      identity: everything that makes a checkpoint belong to this run (model, corpus, tokenizer,
+        ...), stored with each and compared when restoring; plain JSON values, nested dicts allowed.
+      judged_later: whether the checkpoint of a step is kept although it was saved without metrics:
+        a run that was stopped where an evaluation was due may have stopped at one of its best.
+      verified: the step whose files `recover` has just verified; `restore` does not repeat that.
     """
 
     def __init__(
@@ -39,11 +51,15 @@ class Checkpointer:
         config: CheckpointConfig,
         identity: Mapping[str, Any],
         judged_later: Callable[[int], bool] = lambda step: False,
+        verified: int | None = None,
     ):
         self._identity = json.loads(json.dumps(identity))
         self._best_metric = config.best_metric if config.keep_best else None
+        self._directory = directory.absolute()
+        self._verified = verified
+        self._save: _Save | None = None
         self._checkpointer = ocp.training.Checkpointer(
-            directory.absolute(),
+            self._directory,
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
             preservation_policy=_preservation(config, judged_later),
             # A save that was killed left a directory under a temporary name; nothing reads it.
@@ -56,12 +72,26 @@ class Checkpointer:
     def __enter__(self) -> Checkpointer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except CheckpointNotSaved:
+            # The failed save has ended the run already, or the run ends for another reason.
+            if kind is None:
+                raise
 
     def close(self) -> None:
-        """Waits for the save under way and frees its threads."""
-        self._checkpointer.close()
+        """Wait for the save in progress and free its threads.
+
+        Raises:
+          CheckpointNotSaved: the save failed.
+        """
+        try:
+            self._checkpointer.close()
+        except Exception as error:
+            raise self._not_saved(error) from error
+        if self._save is not None:
+            self._saved()
 
     def latest_step(self) -> int | None:
         """The step of the newest whole checkpoint, None before the first."""
@@ -73,66 +103,129 @@ class Checkpointer:
         return bool(agreed(latest is not None and bool(latest.metrics)))
 
     def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
-        """Saves `state` under its own step; returns while the bytes are still being written.
+        """Save `state` under its own step; return while the bytes are still being written.
 
-        metrics: the held-out metrics at this step, for `keep_best`; None where not evaluated.
+        The checkpoint gets its final name after its checksums and everything else are on disk.
+
+        Args:
+          metrics: the held-out metrics at this step, for `keep_best`; None where not evaluated.
 
         Raises:
           ValueError: `best_metric` is not among `metrics`.
+          CheckpointNotSaved: the directory was removed, cannot be written to, or the save before
+            this one failed.
         """
         if metrics and self._best_metric and self._best_metric not in metrics:
             raise ValueError(
                 f"checkpoint.best_metric={self._best_metric!r} is not a held-out metric of this "
                 f"run: expected one of {', '.join(sorted(metrics))}; or set checkpoint.keep_best=0"
             )
-        context = ocp.Context()
-        context.array.saving.min_slice_bytes_for_replica_parallel = _PART_BYTES
-        with context:
-            self._checkpointer.save_checkpointables_async(
-                int(state.step),
-                {"params": state.params, "optimizer": _as_tree(state.opt_state)},
-                force=True,
-                metrics=dict(metrics) if metrics else None,
-                custom_metadata={"identity": self._identity},
+        step = int(state.step)
+        if not self._directory.is_dir():
+            raise CheckpointNotSaved(
+                f"{self._directory}: was removed while the run was using it, so step {step} "
+                "cannot be saved. Put the work directory back, or start the run again"
             )
+        self.raise_if_failed(wait=True)
+        self._save = _Save(step)
+        context = saving_context(self._directory, step)
+        context.array.saving.min_slice_bytes_for_replica_parallel = _PART_BYTES
+        try:
+            with context:
+                self._save.response = self._checkpointer.save_checkpointables_async(
+                    step,
+                    {PARAMETERS: state.params, _OPTIMIZER: _as_tree(state.opt_state)},
+                    force=True,
+                    metrics=dict(metrics) if metrics else None,
+                    custom_metadata={"identity": self._identity, CHECKSUMS_MARK: True},
+                )
+        except Exception as error:
+            raise self._not_saved(error) from error
 
-    def restore(self, abstract: TrainState) -> TrainState:
-        """The newest checkpoint, laid out like `abstract`.
+    def raise_if_failed(self, *, wait: bool = False) -> None:
+        """Raise the error of the save in progress, if it has failed; cheap enough for every step.
+
+        Args:
+          wait: return only when the save has finished.
 
         Raises:
+          CheckpointNotSaved: names the checkpoint, the cause and the newest intact step.
+        """
+        if self._save is None or self._save.response is None:
+            return
+        try:
+            self._save.response.result(timeout=None if wait else 0)
+        except TimeoutError as error:
+            if not error.args:  # from the future, which is not done; Orbax gives its own a text
+                return
+            raise self._not_saved(error) from error
+        except Exception as error:
+            raise self._not_saved(error) from error
+        self._saved()
+
+    def _saved(self) -> None:
+        assert self._save is not None
+        step, self._save = self._save.step, None
+        if jax.process_index() == 0:
+            flush(self._directory / str(step))
+
+    def _not_saved(self, error: Exception) -> CheckpointNotSaved:
+        if isinstance(error, CheckpointNotSaved):
+            return error
+        assert self._save is not None, "only a save can fail"
+        step, self._save = self._save.step, None
+        if jax.process_index() == 0:  # half a checkpoint would keep a full disk full
+            for left in self._directory.glob(f"{step}.orbax-checkpoint-tmp*"):
+                shutil.rmtree(left, ignore_errors=True)
+        intact = intact_steps(self._directory)
+        last = f"step {intact[-1]} is the newest intact one" if intact else "there is none yet"
+        return CheckpointNotSaved(
+            f"{self._directory / str(step)}: the checkpoint cannot be saved: {cause_of(error)}. "
+            f"The run has stopped; of its checkpoints, {last}. Fix the cause, such as a full disk, "
+            "and the same command resumes from there"
+        )
+
+    def restore(self, abstract: TrainState) -> TrainState:
+        """Return the newest checkpoint, laid out like `abstract`.
+
+        Raises:
+          DamagedCheckpoint: it differs from the one that was saved; names the file.
           ValueError: it belongs to a different model, corpus, tokenizer or optimizer; says where
             they differ.
         """
-        self.check_identity()
         newest = self.latest_step()
         assert newest is not None
-        metadata = self._checkpointer.checkpointables_metadata(newest)
+        if newest != self._verified:
+            require_intact_everywhere(self._directory, newest)
+        self.check_identity()
+        checkpoint = self._directory / str(newest)
         optimizer = _as_tree(abstract.opt_state)
-        self._check_optimizer(metadata.metadata["optimizer"], optimizer)
-        loaded = self._checkpointer.load_checkpointables(
-            newest, {"params": abstract.params, "optimizer": optimizer}
-        )
+        self._check_optimizer(stored_arrays(self._directory, newest, _OPTIMIZER), optimizer)
+        try:
+            loaded = ocp.load_checkpointables(
+                checkpoint, {PARAMETERS: abstract.params, _OPTIMIZER: optimizer}
+            )
+        except Exception as error:
+            raise damaged(self._directory, newest, cause_of(error)) from error
         structure = jax.tree.structure(abstract.opt_state)
-        opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded["optimizer"]))
+        opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded[_OPTIMIZER]))
         step = jax.device_put(
             jax.numpy.asarray(newest, abstract.step.dtype), abstract.step.sharding
         )
-        return TrainState(step, loaded["params"], opt_state)
+        return TrainState(step, loaded[PARAMETERS], opt_state)
 
     def check_identity(self) -> None:
-        """Refuses a newest checkpoint of another run.
+        """Refuse a newest checkpoint of another run.
 
         Raises:
           ValueError: as `restore`.
         """
         newest = self.latest_step()
         assert newest is not None, "there is no checkpoint yet"
-        metadata = self._checkpointer.checkpointables_metadata(newest)
-        stored = (metadata.custom_metadata or {}).get("identity", {})
-        lines = differences(stored, self._identity)
+        lines = differences(identity_of(self._directory, newest), self._identity)
         if lines:
             raise ValueError(
-                f"the checkpoint in {self._checkpointer.directory} belongs to another run "
+                f"the checkpoint in {self._directory} belongs to another run "
                 "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
                 "Use the config it was written with, or another work_dir"
             )
@@ -142,128 +235,19 @@ class Checkpointer:
         lines += [f"  + {name}" for name in sorted(set(expected) - set(stored))]
         if lines:
             raise ValueError(
-                f"the checkpoint in {self._checkpointer.directory} was written by another optimizer"
+                f"the checkpoint in {self._directory} was written by another optimizer"
                 " (- stored, + expected):\n" + "\n".join(lines) + "\n"
                 "Its parts follow from optimizer.name and from whether clip_norm and weight_decay "
                 "are 0: use the config it was written with, or another work_dir"
             )
 
 
-def load_parameters(
-    directory: Path,
-    definition: ModelDefinition[Any],
-    shardings: Mapping[str, Any],
-    step: int | None = None,
-) -> Parameters:
-    """The parameters alone of a checkpoint in `directory`: to start from or to use.
+class _Save:
+    """The save in progress."""
 
-    step: None takes the newest. What only the training of a student had (`TRAINING_ONLY`) stays.
-
-    Raises:
-      ValueError: no checkpoint of that step, or its parameters do not fit (± names, shapes).
-    """
-    if not directory.is_dir():
-        raise ValueError(f"{directory}: no such directory; expected a run's `checkpoints` folder")
-    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        # Not each process's own: another job may save a checkpoint while they look.
-        step = _agreed_step(checkpointer) if step is None else agreed(step)
-        if step is None:
-            raise ValueError(f"{directory}: holds no finished checkpoint")
-        _check_there(checkpointer, directory, step)
-        found = checkpointer.checkpointables_metadata(step).metadata["params"]
-        if found is None:
-            raise ValueError(f"{directory / str(step)}: damaged: it holds no readable parameters")
-        check_names([n for n in found if not n.startswith(TRAINING_ONLY)], definition.shapes)
-        for name, expected in definition.shapes.items():
-            if tuple(found[name].shape) != tuple(expected.shape):
-                raise ValueError(
-                    f"{directory}: {name} has shape {tuple(found[name].shape)}, "
-                    f"the model expects {tuple(expected.shape)}"
-                )
-        abstract = {
-            name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
-            for name, shape in definition.shapes.items()
-        }
-        context = ocp.Context()
-        context.pytree.loading.partial_load = True
-        with context:
-            return checkpointer.load_checkpointables(step, {"params": abstract})["params"]
-
-
-def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
-    """What the checkpoint of a step belongs to: the `identity` its `Checkpointer` was given.
-
-    Raises:
-      ValueError: there is no whole checkpoint of that step; names those that there are.
-    """
-    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        _check_there(checkpointer, directory, step)
-        metadata = checkpointer.checkpointables_metadata(step).custom_metadata or {}
-        identity: Mapping[str, Any] = metadata.get("identity", {})
-        return identity
-
-
-def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
-    """The newest whole checkpoint's step and identity; None before the first.
-
-    Of several processes all must ask, and all get the first one's answer: one that goes on may make
-    the directory, and a later one that found it would open it, which the first did not, so that
-    they would wait for each other at different barriers.
-    """
-    if not agreed(directory.is_dir()):
-        return None
-    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        step = _agreed_step(checkpointer)
-    return None if step is None else (step, identity_of(directory, step))
-
-
-def newest_step(directory: Path) -> int:
-    """The step of the newest whole checkpoint in `directory`. ValueError if there is none."""
-    step = None
-    if directory.is_dir():  # to open it would make it
-        with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-            step = _agreed_step(checkpointer)
-    if step is None:
-        raise ValueError(f"{directory}: holds no finished checkpoint")
-    return step
-
-
-def whole_steps(directory: Path) -> list[int]:
-    """The steps of the whole checkpoints in `directory`, ascending."""
-    with ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        return _whole_steps(checkpointer)
-
-
-def save_parameters(
-    directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any], step: int = 0
-) -> None:
-    """Saves parameters alone, as the checkpoint of `step` in `directory`; waits for its end.
-
-    No run goes on from it, since none has this `identity`: it is to start from or to use.
-    """
-    # Nobody changes the arrays meanwhile, so they need not be copied. What is under way to disk is
-    # bounded, by no less than the largest array, which is written whole. Compressed, BERT-large
-    # would take 7 % less room on disk and 0.8 GB more memory meanwhile.
-    largest = max(array.nbytes for array in params.values())
-    context = ocp.Context()
-    context.memory.write_concurrent_bytes = max(_WRITE_BYTES, largest)
-    context.memory.deepcopy_host_arrays = False
-    context.array.saving.use_compression = False
-    with context, ocp.training.Checkpointer(directory.absolute()) as checkpointer:
-        checkpointer.save_checkpointables(
-            step, {"params": dict(params)}, custom_metadata={"identity": dict(identity)}
-        )
-
-
-def _check_there(checkpointer: ocp.training.Checkpointer, directory: Path, step: int) -> None:
-    steps = _whole_steps(checkpointer)
-    if step not in steps:
-        there = ", ".join(map(str, steps)) or "none"
-        raise ValueError(f"{directory}: no checkpoint of step {step}; there are: {there}")
-
-
-def _whole_steps(checkpointer: ocp.training.Checkpointer) -> list[int]:
-    return sorted(checkpoint.step for checkpoint in checkpointer.checkpoints)
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.response: Any = None
 
 
 def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:

@@ -81,7 +81,8 @@ from pathlib import Path
 import jax
 
 from bert_jax.training import distributed
-from bert_jax.training.checkpoint import Checkpointer, saved_run
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_files import saved_run
 from bert_jax.training.checkpoint_config import CheckpointConfig
 
 distributed.join()

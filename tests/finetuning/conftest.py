@@ -28,7 +28,7 @@ from bert_jax.inference.work_dir import (
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import Head, ModelConfig, define_model
 from bert_jax.training import reporting
-from bert_jax.training.checkpoint import save_parameters
+from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.training.metrics_log import read_metrics
 
 GOOD, BAD = "lovely great warm".split(), "awful poor cold".split()

@@ -18,7 +18,7 @@ from bert_jax.inference.work_dir import read_model, write_model
 from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.entity_scores import entity_counts
 from bert_jax.tasks.finetuning import task_of
-from bert_jax.training.checkpoint import save_parameters
+from bert_jax.training.checkpoint_parameters import save_parameters
 
 from .conftest import parameters, scores
 

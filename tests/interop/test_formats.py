@@ -87,7 +87,7 @@ def test_models_that_hugging_face_has_not(form, encoder, tmp_path, make_bert, be
     from bert_jax.inference.work_dir import TOKENIZER_NAME, write_model
     from bert_jax.models.config import ComputeConfig, EncoderConfig
     from bert_jax.models.model import ModelConfig, define_model
-    from bert_jax.training.checkpoint import save_parameters
+    from bert_jax.training.checkpoint_parameters import save_parameters
 
     sizes = dict(vocab_size=VOCABULARY, hidden_dim=32, num_layers=2, num_heads=4, ffn_dim=48)
     config = ModelConfig(EncoderConfig(**{**sizes, "max_positions": 40, **encoder}))

@@ -14,8 +14,9 @@ from bert_jax.inference.work_dir import read_model
 from bert_jax.interop.huggingface_names import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
-from bert_jax.training.checkpoint import Checkpointer, load_parameters
+from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 from bert_jax.training.state import TrainState
 

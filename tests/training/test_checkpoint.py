@@ -15,13 +15,11 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from numpy.testing import assert_array_equal
 
+from bert_jax.differences import differences
 from bert_jax.tasks.protocol import Task
-from bert_jax.training.checkpoint import (
-    CheckpointConfig,
-    Checkpointer,
-    differences,
-    load_parameters,
-)
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 from bert_jax.training.state import TrainState, abstract_state, init_state

@@ -1,0 +1,100 @@
+"""The checkpoints in a directory: their steps, what they belong to, and which are intact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax.training.checkpoint_checksums import custom_metadata, verify
+from bert_jax.training.distributed import agreed
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint is incomplete, or differs from the one that was saved."""
+
+
+def steps_in(directory: Path) -> list[int]:
+    """Return the steps that `directory` has a checkpoint of, damaged or not, ascending."""
+    if not directory.is_dir():
+        return []
+    names = (path.name for path in directory.iterdir() if path.is_dir())
+    return sorted(int(name) for name in names if _is_step(name))
+
+
+def intact_steps(directory: Path) -> list[int]:
+    """Return the steps whose checkpoints pass a full check, ascending."""
+    return [step for step in steps_in(directory) if verify(directory, step).problem is None]
+
+
+def newest_step(directory: Path) -> int:
+    """Return the step of the newest finished checkpoint in `directory`.
+
+    Raises:
+      ValueError: `directory` holds no finished checkpoint.
+    """
+    steps = steps_in(directory)
+    if not steps:
+        raise ValueError(f"{directory}: holds no finished checkpoint")
+    return steps[-1]
+
+
+def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
+    """Return the step and the identity of the newest checkpoint that passes a quick check.
+
+    Return None if there is none. All processes of a run must call this together, and all get the
+    first one's answer: another run may save a checkpoint while they look.
+    """
+    sound = (
+        step
+        for step in reversed(steps_in(directory))
+        if verify(directory, step, quick=True).problem is None
+    )
+    step = agreed(next(sound, -1))
+    return None if step < 0 else (step, identity_of(directory, step))
+
+
+def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
+    """Return the `identity` that the `Checkpointer` of a checkpoint was given.
+
+    Raises:
+      ValueError: there is no finished checkpoint of that step, or it is damaged; lists the others.
+    """
+    require_step(directory, step)
+    outcome = verify(directory, step, quick=True)
+    if outcome.problem is not None:
+        raise damaged(directory, step, outcome.problem)
+    identity: Mapping[str, Any] = custom_metadata(directory / str(step)).get("identity", {})
+    return identity
+
+
+def require_step(directory: Path, step: int) -> None:
+    """Raise ValueError if `directory` has no finished checkpoint of `step`; list its steps."""
+    steps = steps_in(directory)
+    if step not in steps:
+        listed = ", ".join(map(str, steps)) or "none"
+        raise ValueError(f"{directory}: no checkpoint of step {step}; there are: {listed}")
+
+
+def require_intact(directory: Path, step: int, *, parts: tuple[str, ...] = ()) -> None:
+    """Raise DamagedCheckpoint unless a checkpoint passes a full check.
+
+    Args:
+      parts: check only these parts, such as `PARAMETERS`, and the metadata; all by default.
+    """
+    problem = verify(directory, step, parts=parts).problem
+    if problem is not None:
+        raise damaged(directory, step, problem)
+
+
+def damaged(directory: Path, step: int, problem: str) -> DamagedCheckpoint:
+    """Return the error that names a damaged checkpoint and lists the intact ones."""
+    intact = ", ".join(map(str, intact_steps(directory))) or "none"
+    return DamagedCheckpoint(
+        f"{directory / str(step)}: the checkpoint of step {step} is damaged: {problem}. Restore it "
+        f"from a copy, or use another step (intact: {intact})"
+    )
+
+
+def _is_step(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and str(int(name)) == name

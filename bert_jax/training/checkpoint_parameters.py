@@ -1,0 +1,148 @@
+"""Loading and saving the parameters of a checkpoint without the rest of a run's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
+from bert_jax.models.student import TRAINING_ONLY
+from bert_jax.training.checkpoint_checksums import (
+    CHECKSUMS_MARK,
+    PARAMETERS,
+    flush,
+    write_checksums,
+)
+from bert_jax.training.checkpoint_files import (
+    DamagedCheckpoint,
+    damaged,
+    newest_step,
+    require_intact,
+    require_step,
+)
+from bert_jax.training.distributed import agreed
+
+_WRITE_BYTES = 1 << 28
+
+
+def load_parameters(
+    directory: Path,
+    definition: ModelDefinition[Any],
+    shardings: Mapping[str, Any],
+    step: int | None = None,
+) -> Parameters:
+    """Return the parameters of a checkpoint in `directory`, to start from or to use.
+
+    All processes of a run must call this together.
+
+    Args:
+      step: None takes the newest. Parameters that only the training of a student had
+        (`TRAINING_ONLY`) are not loaded.
+
+    Raises:
+      DamagedCheckpoint: the checkpoint differs from the one that was saved; lists the intact ones.
+      ValueError: no checkpoint of that step, or its parameters do not fit (± names, shapes).
+    """
+    if not directory.is_dir():
+        raise ValueError(f"{directory}: no such directory; expected a run's `checkpoints` folder")
+    # Not each process's own: another job may save a checkpoint while they look.
+    step = agreed(newest_step(directory) if step is None else step)
+    require_step(directory, step)
+    require_intact_everywhere(directory, step, PARAMETERS)
+    stored = stored_arrays(directory, step, PARAMETERS)
+    check_names([n for n in stored if not n.startswith(TRAINING_ONLY)], definition.shapes)
+    for name, expected in definition.shapes.items():
+        if tuple(stored[name].shape) != tuple(expected.shape):
+            raise ValueError(
+                f"{directory}: {name} has shape {tuple(stored[name].shape)}, "
+                f"the model expects {tuple(expected.shape)}"
+            )
+    abstract = {
+        name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=shardings[name])
+        for name, shape in definition.shapes.items()
+    }
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    try:
+        with context:
+            loaded = ocp.load_checkpointables(directory / str(step), {PARAMETERS: abstract})
+    except Exception as error:
+        raise damaged(directory, step, cause_of(error)) from error
+    parameters: Parameters = loaded[PARAMETERS]
+    return parameters
+
+
+def save_parameters(
+    directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any], step: int = 0
+) -> None:
+    """Save parameters without an optimizer, as the checkpoint of `step`; wait until it is on disk.
+
+    No run resumes from it, since none has this `identity`: it is to start from or to use.
+    """
+    # Nobody changes the arrays meanwhile, so they need not be copied. What is under way to disk is
+    # bounded, by no less than the largest array, which is written whole. Compressed, BERT-large
+    # would take 7 % less room on disk and 0.8 GB more memory meanwhile.
+    largest = max(array.nbytes for array in params.values())
+    context = saving_context(directory, step)
+    context.memory.write_concurrent_bytes = max(_WRITE_BYTES, largest)
+    context.memory.deepcopy_host_arrays = False
+    context.array.saving.use_compression = False
+    metadata = {"identity": dict(identity), CHECKSUMS_MARK: True}
+    with context, ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+        checkpointer.save_checkpointables(
+            step, {PARAMETERS: dict(params)}, custom_metadata=metadata
+        )
+    flush(directory / str(step))
+
+
+def saving_context(directory: Path, step: int) -> Any:
+    """Return Orbax settings under which a save of `step` writes its checksums before its commit.
+
+    Orbax calls this on the first process after every process has written its part, before it gives
+    the checkpoint its final name and before it removes any older one.
+    """
+
+    def complete() -> None:
+        (temporary,) = directory.absolute().glob(f"{step}.orbax-checkpoint-tmp*")
+        write_checksums(temporary, step)
+
+    context = ocp.Context()
+    context.async_options.post_finalization_callback = complete
+    return context
+
+
+def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
+    """Raise DamagedCheckpoint on every process if the first one cannot verify a checkpoint."""
+    error = None
+    if jax.process_index() == 0:
+        try:
+            require_intact(directory, step, parts=parts)
+        except DamagedCheckpoint as damage:
+            error = damage
+    if not agreed(error is None):
+        raise error or DamagedCheckpoint(
+            f"{directory / str(step)}: process 0 found the checkpoint damaged; see its message"
+        )
+
+
+def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
+    """Return the shapes and dtypes of one part of a checkpoint by name."""
+    try:
+        stored = ocp.checkpointables_metadata(directory / str(step)).metadata.get(part)
+    except Exception as error:
+        raise damaged(directory, step, cause_of(error)) from error
+    if stored is None:
+        raise damaged(directory, step, f"it holds no readable {part}")
+    metadata: Mapping[str, Any] = stored
+    return metadata
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the first line of an error's message, which libraries follow with pages of detail."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(". ")[:300]
