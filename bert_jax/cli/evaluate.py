@@ -21,9 +21,9 @@ import jax
 
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.config import add_config_argument
-from bert_jax.cli.distributed_argument import add_distributed_argument
 from bert_jax.cli.evaluate_run import Evaluation, SetScores, open_evaluation
 from bert_jax.cli.evaluate_task import given_task
+from bert_jax.cli.run_arguments import add_distributed_argument
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json
 from bert_jax.training import distributed

@@ -19,11 +19,11 @@ import jax
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.compilations import Compilations
 from bert_jax.cli.config import add_config_argument, load_config
-from bert_jax.cli.distributed_argument import add_distributed_argument
 from bert_jax.cli.finetune_messages import conclude
 from bert_jax.cli.finetune_run import open_run
 from bert_jax.cli.finetune_start import identity
 from bert_jax.cli.provenance import versions
+from bert_jax.cli.run_arguments import add_distributed_argument, add_from_step_argument
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.conversion import to_plain
 from bert_jax.finetuning.config import FinetuneConfig
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(--config.init_from)",
     )
     add_distributed_argument(parser)
+    add_from_step_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         stop = closing.enter_context(StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(Path(config.work_dir)))
-        finished = run.train(stop, closing)
+        finished = run.train(stop, closing, args.from_step)
     if finished and jax.process_index() == 0:
         print("\n".join([*conclude(run), *compiled.lines()]))
     return 0 if finished else stop.exit_code

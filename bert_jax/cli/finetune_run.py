@@ -23,7 +23,7 @@ from bert_jax.cli.finetune_start import (
     check_mesh,
     encoder_of,
     first_state,
-    identity,
+    open_checkpointer,
 )
 from bert_jax.cli.finetune_usage import describe_model
 from bert_jax.cli.work_dir_claim import check_claimable
@@ -38,9 +38,8 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.classifier_task import ClassifierTask
-from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.checkpoint_parameters import load_parameters
+from bert_jax.training.checkpoint_recovery import recover
 from bert_jax.training.distributed import agreed
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest, ToldToStop
@@ -133,26 +132,21 @@ class FinetuneRun:
         """The validation metric that checkpoints are compared by."""
         return self.config.best_metric or self.data.best_metric
 
-    def train(self, stop: StopRequest, closing: ExitStack) -> bool:
-        """Trains, scores and writes the predictions; False when told to stop before the end."""
+    def train(self, stop: StopRequest, closing: ExitStack, from_step: int | None = None) -> bool:
+        """Trains, scores and writes the predictions; False when told to stop before the end.
+
+        Args:
+          from_step: the step of a kept checkpoint to go back to; see `recover`.
+        """
         config = self.config
         rates = learning_rates(config.optimizer, self.total_steps)
         lower = self.best_metric.endswith(LOSS)
-        kept = CheckpointConfig(
-            keep_last=1, keep_best=1, best_metric=self.best_metric, lower_is_better=lower
-        )
-        directory, intervals = self.work_dir / CHECKPOINTS_NAME, self.intervals
+        intervals = self.intervals
         early = EarlyStopping(self.best_metric, config.patience, lower)
-        checkpointer = closing.enter_context(
-            Checkpointer(
-                directory,
-                kept,
-                identity(self),
-                # A state that was judged only after it was saved has no metrics either.
-                lambda step: intervals.evaluates(step) or step == early.best_step,
-            )
-        )
-        begun = checkpointer.latest_step() is not None
+        recovery = recover(self.work_dir / CHECKPOINTS_NAME, from_step)
+        print(*(f"{line}\n" for line in recovery.lines), sep="", end="", flush=True)
+        checkpointer = closing.enter_context(open_checkpointer(self, early, recovery.step))
+        begun = recovery.step is not None
         check_claimable(self.work_dir, self.tokenizer, begun=begun)
         state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0

@@ -11,11 +11,13 @@ from bert_jax.cli.finetune_source import Source, source_identity
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import read_sentence_embedding
+from bert_jax.inference.work_dir import CHECKPOINTS_NAME, read_sentence_embedding
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.sharding import batch_extent
 from bert_jax.training.state import TrainState, abstract_state, parameter_key
 
@@ -65,6 +67,30 @@ def check_best_metric(config: FinetuneConfig, data: TaskData) -> None:
             f"best_metric={config.best_metric!r} is no metric of this task; expected one of "
             f"{', '.join(known)}, or '' for {data.best_metric}"
         )
+
+
+def open_checkpointer(run: FinetuneRun, early: EarlyStopping, verified: int | None) -> Checkpointer:
+    """Return the checkpointer of a run, which keeps the newest checkpoint and the best one.
+
+    Args:
+      early: what the run knows of its evaluations when it saves.
+      verified: the step that `recover` has verified.
+    """
+    intervals = run.intervals
+    kept = CheckpointConfig(
+        keep_last=1,
+        keep_best=1,
+        best_metric=run.best_metric,
+        lower_is_better=run.best_metric.endswith(LOSS),
+    )
+    return Checkpointer(
+        run.work_dir / CHECKPOINTS_NAME,
+        kept,
+        identity(run),
+        # A state that was evaluated only after it was saved has no metrics either.
+        lambda step: intervals.evaluates(step) or step == early.best_step,
+        verified=verified,
+    )
 
 
 def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainState, str]:

@@ -74,6 +74,11 @@ VERBS = {
         on_cpu=True,
     ),
     "verify": Verb("compare two models, output by output", "bert_jax.cli.verify", on_cpu=True),
+    "verify-checkpoint": Verb(
+        "compare saved checkpoints with their checksums",
+        "bert_jax.cli.verify_checkpoint",
+        on_cpu=True,
+    ),
     "keys": Verb("print every key of a config and what it means", "bert_jax.cli.keys"),
     "inspect": Verb("print a model's parameters and FLOPs, part by part", "bert_jax.cli.inspect"),
     "plan": Verb(

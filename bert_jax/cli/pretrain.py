@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.distillation import IDENTITY as TEACHERS
 from bert_jax.cli.distillation import open_teacher, steps_of, teachers_identity
-from bert_jax.cli.distributed_argument import add_distributed_argument
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
 from bert_jax.cli.pretrain_provenance import (
     check_work_dir,
@@ -31,6 +30,7 @@ from bert_jax.cli.pretrain_provenance import (
 )
 from bert_jax.cli.pretrain_start import first_state
 from bert_jax.cli.provenance import versions
+from bert_jax.cli.run_arguments import add_distributed_argument, add_from_step_argument
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.run_messages import conclude, describe, few_pairs, leaks, surplus_rows
 from bert_jax.cli.teacher import step_flops, tasks_of
@@ -40,7 +40,8 @@ from bert_jax.inference.work_dir import CHECKPOINTS_NAME
 from bert_jax.models.config import ComputeConfig
 from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_files import saved_run
+from bert_jax.training.checkpoint_files import identity_of
+from bert_jax.training.checkpoint_recovery import recover
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import Intervals, Trainer
 from bert_jax.training.optimizer import learning_rates, make_optimizer
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `pretrain`."""
     add_config_argument(parser)
     add_distributed_argument(parser)
+    add_from_step_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
         stop = closing.enter_context(StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(Path(config.work_dir)))
-        finished = _train(config, rates, corpora, mesh, stop, closing)
+        recovery = recover(Path(config.work_dir) / CHECKPOINTS_NAME, args.from_step)
+        print(*(f"{line}\n" for line in recovery.lines), sep="", end="", flush=True)
+        finished = _train(config, rates, corpora, mesh, recovery.step, stop, closing)
     if finished and jax.process_index() == 0:
         print("\n".join(conclude(config, corpora[-1])))
     # JAX gives the first process five minutes after the others have left; counting words over a
@@ -102,13 +106,19 @@ def _train(
     rates: NDArray[np.float32],
     corpora: list[PhaseCorpus],
     mesh: Mesh,
+    verified: int | None,
     stop: StopRequest,
     closing: ExitStack,
 ) -> bool:
-    """Runs the phases; False when told to stop before their end."""
+    """Run the phases; return False when a signal stops them before their end.
+
+    Args:
+      verified: the step of the checkpoint to resume from, as `recover` returned it.
+    """
     work_dir = Path(config.work_dir)
     compute = config.compute.resolve(jax.devices()[0], config.model)
-    saved, kept_identity = saved_run(work_dir / CHECKPOINTS_NAME) or (0, {})
+    saved = verified or 0
+    kept_identity = identity_of(work_dir / CHECKPOINTS_NAME, saved) if saved else {}
     check_work_dir(work_dir, corpora, begun=saved > 0)
     finished = saved >= config.total_steps
     kept = kept_identity.get(TEACHERS, {})
@@ -124,7 +134,13 @@ def _train(
         save_evaluated=config.checkpoint.keep_best > 0,
     )
     checkpointer = closing.enter_context(
-        Checkpointer(work_dir / CHECKPOINTS_NAME, config.checkpoint, shared, intervals.evaluates)
+        Checkpointer(
+            work_dir / CHECKPOINTS_NAME,
+            config.checkpoint,
+            shared,
+            intervals.evaluates,
+            verified=verified,
+        )
     )
     if saved:
         checkpointer.check_identity()
@@ -178,6 +194,7 @@ def _train(
         ),
     )
     state, finished = trainer.run(state, phases)
+    checkpointer.close()  # a save that fails is reported instead of the line below
     if first and not finished:
         with suppress(BrokenPipeError):  # a `tee` that heard the same Ctrl-C; the exit code tells
             print(f"told to stop: saved after step {int(state.step):,}; the same command goes on")

@@ -35,8 +35,8 @@ from bert_jax.finetuning.sweep_results import (
 from bert_jax.finetuning.sweep_table import dials_words
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME, chosen_step
 from bert_jax.training.checkpoint_parameters import load_parameters
+from bert_jax.training.divergence import TrainingDiverged
 from bert_jax.training.interruption import StopRequest
-from bert_jax.training.loop import TrainingDiverged
 from bert_jax.training.optimizer import make_schedule
 from bert_jax.training.progress import format_duration, format_metric
 from bert_jax.training.sharding import make_mesh, parameter_shardings

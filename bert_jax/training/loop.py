@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.divergence import FiniteCheck, TrainingDiverged, require_finite_metrics
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.evaluation import to_the_end
 from bert_jax.training.interruption import StopRequest, ToldToStop
 from bert_jax.training.profiling import StepProfiler
-from bert_jax.training.report_window import ReportWindow, TrainingDiverged, require_finite
+from bert_jax.training.report_window import ReportWindow
 from bert_jax.training.sharding import local_rows, to_global
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import Dials, TrainStep
@@ -120,6 +121,10 @@ class Trainer:
     # The step of the newest state that was saved, and the held-out metrics of the newest state.
     _saved: int = field(init=False)
     _metrics: Mapping[str, float] | None = field(init=False, default=None)
+    _finite: FiniteCheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._finite = FiniteCheck(self.mesh)
 
     def run(self, state: TrainState, phases: Sequence[Phase]) -> tuple[TrainState, bool]:
         """Trains from `state.step` to the end of the last phase.
@@ -129,8 +134,9 @@ class Trainer:
           the state has been saved and the same command goes on from it.
 
         Raises:
-          TrainingDiverged: a metric became NaN or infinite; names step and metric. Checkpoints
-            written before are untouched.
+          TrainingDiverged: a metric or the state to save became NaN or infinite; names step and
+            metric. Checkpoints written before are untouched.
+          CheckpointNotSaved: a checkpoint could not be written; raised at the next step.
         """
         step = self._saved = int(state.step)
         total = phases[-1].end
@@ -163,6 +169,7 @@ class Trainer:
                     with jax.profiler.StepTraceAnnotation("step", step_num=step + 1):
                         state, metrics = self.train_step(state, batch, dials)
                     self._report_pending()
+                    self.checkpointer.raise_if_failed()
                     step += 1
                     self._window.dispatched(step, metrics, phase.flops(local))
                     # Between two steps, in this order: evaluate, save, leave if told to. The state
@@ -188,11 +195,16 @@ class Trainer:
                 return None
             raise
 
+    def _save(self, state: TrainState, step: int) -> None:
+        self._finite.require(state)
+        self.checkpointer.save(state, self._metrics)
+        self._saved = step
+
     def _save_in_need(self, state: TrainState, step: int) -> None:
         # Of several processes the others have begun the next step, and cannot take part.
         if step > self._saved and jax.process_count() == 1:
             self._report_pending(tell=True)
-            self.checkpointer.save(state, self._metrics)
+            self._save(state, step)
             _LOGGER.info("saved after step %s; the same command resumes from it", f"{step:,}")
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
@@ -232,8 +244,7 @@ class Trainer:
                 self._save_in_need(state, step)
                 raise
         if saving:
-            self.checkpointer.save(state, self._metrics)
-            self._saved = step
+            self._save(state, step)
         self._window.excluded_seconds += time.perf_counter() - began
         return stopping
 
@@ -246,7 +257,7 @@ class Trainer:
         """
         assert phase.evaluate is not None
         metrics = dict(phase.evaluate(state.params, self.stop.heed if stoppable else to_the_end))
-        require_finite(step, {f"held-out {name}": value for name, value in metrics.items()})
+        require_finite_metrics(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)
         if self.early:

@@ -1,19 +1,14 @@
-"""The metrics that gather between two reports, and what they must not be."""
+"""The metrics that gather between two reports."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping
 
 import jax
 
 from bert_jax.tasks.protocol import Metrics
+from bert_jax.training.divergence import require_finite_metrics
 from bert_jax.training.evaluation import MetricTotals
-
-
-class TrainingDiverged(ValueError):
-    """A metric is no longer a finite number."""
 
 
 class ReportWindow:
@@ -42,18 +37,7 @@ class ReportWindow:
         self.pending = None
         host = jax.device_get(metrics)
         self.collected = time.perf_counter()
-        require_finite(step, {name: float(metric.sum) for name, metric in host.items()})
+        require_finite_metrics(step, {name: float(metric.sum) for name, metric in host.items()})
         self.totals.add(host)
         self.flops += flops
         self.last_step = step
-
-
-def require_finite(step: int, values: Mapping[str, float]) -> None:
-    """Raise TrainingDiverged naming every value that is NaN or infinite."""
-    offending = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
-    if offending:
-        raise TrainingDiverged(
-            f"step {step}: {', '.join(offending)}, not a finite number. Checkpoints up to the step "
-            "before are intact; a lower learning rate, a longer warm-up or gradient clipping "
-            "usually helps"
-        )

@@ -13,8 +13,9 @@ import jax
 import pytest
 from numpy.testing import assert_array_equal
 
+from bert_jax.training.divergence import TrainingDiverged
 from bert_jax.training.interruption import StopRequest, ToldToStop
-from bert_jax.training.loop import Intervals, Phase, TrainingDiverged
+from bert_jax.training.loop import Intervals, Phase
 from bert_jax.training.state import TrainState
 
 
@@ -245,6 +246,9 @@ class Forgetful:
     """Saves nothing."""
 
     def save(self, state: TrainState, metrics: Any) -> None:
+        pass
+
+    def raise_if_failed(self) -> None:
         pass
 
 

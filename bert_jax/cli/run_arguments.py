@@ -1,0 +1,33 @@
+"""Options that several commands that train or evaluate have in common."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_distributed_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare `--distributed`."""
+    parser.add_argument(
+        "--distributed",
+        action="store_true",
+        help="join the other hosts of a Cloud TPU pod (Slurm, Open MPI and launch/local.sh are "
+        "recognised without it)",
+    )
+
+
+def add_from_step_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare `--from-step`."""
+    parser.add_argument(
+        "--from-step",
+        type=_step,
+        metavar="N",
+        help="step of a kept checkpoint to resume from instead of the newest; later checkpoints "
+        "are moved to checkpoints-set-aside/ in the work directory. This happens once: the same "
+        "command, given again after an interruption, resumes from the newest checkpoint",
+    )
+
+
+def _step(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step; give a whole number")
+    return int(text)

@@ -1,0 +1,66 @@
+"""Detecting that training has diverged, before a useless state is saved over a good one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.training.state import TrainState
+
+_ADVICE = (
+    "This state is not saved, and the checkpoints before it are intact; a lower learning rate, a "
+    "longer warm-up or gradient clipping usually helps. To resume from an earlier checkpoint than "
+    "the newest, add --from-step N"
+)
+_SHOWN = 3
+
+
+class TrainingDiverged(ValueError):
+    """A metric, or the state after an update, is no longer finite."""
+
+
+def require_finite_metrics(step: int, values: Mapping[str, float]) -> None:
+    """Raise TrainingDiverged if any value is NaN or infinite; name all of them."""
+    offending = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+    if offending:
+        raise TrainingDiverged(
+            f"step {step}: {', '.join(offending)}, not a finite number. {_ADVICE}"
+        )
+
+
+class FiniteCheck:
+    """Checks whole states on a mesh; compiles on first use."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        @partial(jax.jit, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        def finite(leaves: list[jax.Array]) -> jax.Array:
+            return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves])
+
+        self._finite = finite
+
+    def require(self, state: TrainState) -> None:
+        """Raise TrainingDiverged if a parameter or the optimizer's state is not finite.
+
+        The loss of a step is computed before its update, so it can be finite when the update is
+        not. All processes must call this together, and all get the same answer.
+        """
+        paths, leaves = zip(
+            *jax.tree.leaves_with_path((state.params, state.opt_state)), strict=True
+        )
+        finite = jax.device_get(self._finite(list(leaves)))
+        names = [
+            jax.tree_util.keystr(path[1:])
+            for path, good in zip(paths, finite, strict=True)
+            if not good
+        ]
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+            raise TrainingDiverged(
+                f"step {int(state.step)}: the loss is finite, but the update is not, in "
+                f"{', '.join(names[:_SHOWN])}{more}. {_ADVICE}"
+            )
