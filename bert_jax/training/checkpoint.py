@@ -58,6 +58,7 @@ class Checkpointer:
         self._directory = directory.absolute()
         self._verified = verified
         self._save: _Save | None = None
+        self._failed = False
         self._checkpointer = ocp.training.Checkpointer(
             self._directory,
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
@@ -89,7 +90,8 @@ class Checkpointer:
         try:
             self._checkpointer.close()
         except Exception as error:
-            raise self._not_saved(error) from error
+            if not self._failed:  # else Orbax repeats the error that has been raised
+                raise self._not_saved(error) from error
         if self._save is not None:
             self._saved()
 
@@ -170,9 +172,8 @@ class Checkpointer:
             flush(self._directory / str(step))
 
     def _not_saved(self, error: Exception) -> CheckpointNotSaved:
-        if isinstance(error, CheckpointNotSaved):
-            return error
         assert self._save is not None, "only a save can fail"
+        self._failed = True
         step, self._save = self._save.step, None
         if jax.process_index() == 0:  # half a checkpoint would keep a full disk full
             for left in self._directory.glob(f"{step}.orbax-checkpoint-tmp*"):

@@ -1,0 +1,325 @@
+"""Damaged checkpoints: they are named, never used, and a run resumes from the one before."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from bert_jax.tasks.protocol import Task
+from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
+from bert_jax.training.checkpoint_checksums import CHECKSUMS_NAME, verify
+from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_files import DamagedCheckpoint, newest_step, saved_run, steps_in
+from bert_jax.training.checkpoint_parameters import load_parameters
+from bert_jax.training.checkpoint_recovery import ASIDE_NAME, recover
+from bert_jax.training.divergence import FiniteCheck, TrainingDiverged
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
+from bert_jax.training.state import TrainState, abstract_state, init_state
+
+IDENTITY = {"model": "tiny"}
+KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
+OPTIMIZER = make_optimizer(OptimizerConfig())
+METRICS = {"mlm_loss": 1.5}
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Mesh:
+    return make_mesh(MeshConfig(), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Callable[[int], Task]) -> Task:
+    return make_task(8)
+
+
+def at(state: TrainState, step: int) -> TrainState:
+    return TrainState(jnp.asarray(step, jnp.int32), state.params, state.opt_state)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, task: Task, mesh: Mesh) -> Path:
+    """A work directory with checkpoints of steps 10, 20 and 30; to be copied, not changed."""
+    directory = tmp_path_factory.mktemp("saved") / "run" / "checkpoints"
+    state = init_state(task.definition, OPTIMIZER, mesh, seed=0)
+    with Checkpointer(directory, KEEP_ALL, IDENTITY) as checkpointer:
+        for step in (10, 20, 30):
+            checkpointer.save(at(state, step), METRICS)
+    return directory
+
+
+@pytest.fixture
+def checkpoints(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "run" / "checkpoints"))
+
+
+def files_of(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file())
+
+
+def flip_bit(path: Path, rng: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(bytes(content))
+
+
+def test_every_flipped_bit_of_the_data_is_noticed(checkpoints: Path) -> None:
+    """40 of 40 random flips were loaded without an error before there were checksums."""
+    rng = random.Random(0)
+    for part in ("params", "optimizer", "metrics"):
+        files = [path for path in files_of(checkpoints / "30" / part) if path.stat().st_size]
+        for path in [*files, *rng.choices(files, k=40 - len(files))]:
+            before = path.read_bytes()
+            flip_bit(path, rng)
+            name = path.relative_to(checkpoints / "30").as_posix()
+            assert verify(checkpoints, 30).problem == (
+                f"{name} differs from the checksum recorded when it was saved"
+            )
+            path.write_bytes(before)
+    assert verify(checkpoints, 30).problem is None
+
+
+def test_no_flipped_bit_of_the_metadata_changes_what_is_loaded(
+    checkpoints: Path, task: Task, mesh: Mesh, saved: Path
+) -> None:
+    """Either the flip is noticed, or it is in a time stamp or in white space."""
+    rng, harmless = random.Random(1), 0
+    for name in ("_CHECKPOINT_METADATA", CHECKSUMS_NAME):
+        path = checkpoints / "30" / name
+        before = path.read_bytes()
+        for _ in range(60):
+            flip_bit(path, rng)
+            if verify(checkpoints, 30).problem is None:
+                harmless += 1
+                assert saved_run(checkpoints) == saved_run(saved)
+            path.write_bytes(before)
+    assert harmless < 30
+
+
+@pytest.fixture(params=["truncated", "emptied", "removed", "part removed", "no metadata",
+                        "no checksums", "empty directory", "renamed"])  # fmt: skip
+def damaged(checkpoints: Path, request: pytest.FixtureRequest) -> tuple[Path, int, str]:
+    """Checkpoints of which the newest is damaged; its step and a part of the message."""
+    newest = checkpoints / "30"
+    (data,) = (newest / "params" / "d").iterdir()
+    name = data.relative_to(newest).as_posix()
+    match request.param:
+        case "truncated":
+            os.truncate(data, data.stat().st_size - 1)
+            return checkpoints, 30, f"{name} has"
+        case "emptied":
+            data.write_bytes(b"")
+            return checkpoints, 30, f"{name} has 0 bytes"
+        case "removed":
+            data.unlink()
+            return checkpoints, 30, f"{name} is missing"
+        case "part removed":
+            shutil.rmtree(newest / "params")
+            return checkpoints, 30, "params/_METADATA is missing"
+        case "no metadata":
+            (newest / "_CHECKPOINT_METADATA").unlink()
+            return checkpoints, 30, "_CHECKPOINT_METADATA is missing"
+        case "no checksums":
+            (newest / CHECKSUMS_NAME).unlink()
+            return checkpoints, 30, f"{CHECKSUMS_NAME} is missing"
+        case "empty directory":
+            (checkpoints / "500").mkdir()
+            return checkpoints, 500, "_CHECKPOINT_METADATA is missing"
+        case "renamed":
+            newest.rename(checkpoints / "300")
+            return checkpoints, 300, "was saved as step 30, so the directory was renamed"
+        case _:
+            raise AssertionError(request.param)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_intact_ones_listed(
+    damaged: tuple[Path, int, str], task: Task, mesh: Mesh
+) -> None:
+    directory, step, problem = damaged
+    shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
+    assert newest_step(directory) == step
+    with pytest.raises(DamagedCheckpoint) as error:
+        load_parameters(directory, task.definition, shardings)
+    intact = "10, 20, 30" if step == 500 else "10, 20"
+    assert f"{directory / str(step)}: the checkpoint of step {step}" in str(error.value)
+    assert problem in str(error.value) and f"(intact: {intact})" in str(error.value)
+
+
+def test_a_run_resumes_from_the_newest_intact_checkpoint(
+    damaged: tuple[Path, int, str], task: Task, mesh: Mesh
+) -> None:
+    directory, step, problem = damaged
+    recovery = recover(directory)
+    expected = 30 if step == 500 else 20
+    assert recovery.step == expected
+    (line,) = recovery.lines
+    assert problem in line and line.endswith(f"; resuming from step {expected}")
+    # Nothing is deleted, and nothing is in the way of a new checkpoint of that step.
+    assert (directory.parent / ASIDE_NAME / str(step)).is_dir()
+    with Checkpointer(directory, KEEP_ALL, IDENTITY, verified=expected) as checkpointer:
+        state = checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
+        assert int(state.step) == expected
+        checkpointer.save(at(state, step), None)
+    assert verify(directory, step).problem is None
+    assert recover(directory).lines == ()
+
+
+def test_an_older_damaged_checkpoint_is_moved_aside_too(checkpoints: Path) -> None:
+    shutil.rmtree(checkpoints / "10" / "metrics")
+    recovery = recover(checkpoints)
+    assert recovery.step == 30 and steps_in(checkpoints) == [20, 30]
+    assert "step 10: metrics/commit_success.txt is missing" in recovery.lines[0]
+
+
+def test_a_run_never_restarts_over_damaged_checkpoints(checkpoints: Path) -> None:
+    for step in (10, 20, 30):
+        (checkpoints / str(step) / CHECKSUMS_NAME).write_text("[]")
+    with pytest.raises(DamagedCheckpoint, match="all checkpoints are damaged .*step 10: .*step 30"):
+        recover(checkpoints)
+    assert steps_in(checkpoints) == [10, 20, 30]
+
+
+def test_restoring_verifies_by_itself(checkpoints: Path, task: Task, mesh: Mesh) -> None:
+    flip_bit(next((checkpoints / "30" / "optimizer" / "d").iterdir()), random.Random(2))
+    with (
+        Checkpointer(checkpoints, KEEP_ALL, IDENTITY) as checkpointer,
+        pytest.raises(DamagedCheckpoint, match=r"step 30 is damaged: optimizer/d/\w+ differs"),
+    ):
+        checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
+
+
+def test_parameters_load_although_the_optimizer_is_damaged(
+    checkpoints: Path, task: Task, mesh: Mesh
+) -> None:
+    shutil.rmtree(checkpoints / "30" / "optimizer" / "d")
+    shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
+    assert load_parameters(checkpoints, task.definition, shardings).keys() == shardings.keys()
+
+
+@pytest.fixture
+def earlier_version(checkpoints: Path) -> Path:
+    """Checkpoints as versions without checksums saved them."""
+    for checkpoint in checkpoints.iterdir():
+        (checkpoint / CHECKSUMS_NAME).unlink()
+        path = checkpoint / "_CHECKPOINT_METADATA"
+        content = json.loads(path.read_text())
+        del content["custom_metadata"]["checksums"]
+        path.write_text(json.dumps(content))
+    return checkpoints
+
+
+def test_checkpoints_of_earlier_versions_still_load(
+    earlier_version: Path, task: Task, mesh: Mesh
+) -> None:
+    assert recover(earlier_version) == recover(earlier_version)
+    assert recover(earlier_version).step == 30
+    with Checkpointer(earlier_version, KEEP_ALL, IDENTITY) as checkpointer:
+        state = checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
+    assert int(state.step) == 30
+    shutil.rmtree(earlier_version / "30" / "params")
+    assert recover(earlier_version).step == 20
+
+
+def test_what_orbax_cannot_read_is_one_sentence(
+    earlier_version: Path, task: Task, mesh: Mesh
+) -> None:
+    for path in files_of(earlier_version / "30" / "params" / "d"):
+        path.write_bytes(b"no array")
+    shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
+    with pytest.raises(DamagedCheckpoint, match="step 30 is damaged: ") as error:
+        load_parameters(earlier_version, task.definition, shardings)
+    assert "\n" not in str(error.value)
+
+
+def test_going_back_moves_later_checkpoints_aside_once(checkpoints: Path) -> None:
+    (checkpoints.parent / "metrics.jsonl").write_text('{"kind": "train", "step": 25}\n')
+    recovery = recover(checkpoints, from_step=10)
+    aside = checkpoints.parent / ASIDE_NAME
+    assert recovery.step == 10 and steps_in(checkpoints) == [10]
+    assert recovery.lines == (f"from step  10: later checkpoints (20, 30) moved to {aside}",)
+    assert verify(aside, 30).problem is None and verify(aside, 20).problem is None
+    assert (aside / "metrics-up-to-30.jsonl").read_text().count("\n") == 1
+    # The run has trained on when a scheduler repeats the command.
+    shutil.copytree(aside / "20", checkpoints / "20")
+    again = recover(checkpoints, from_step=10)
+    assert again.step == 20 and "was carried out by an earlier command" in again.lines[0]
+    # A second way back does not overwrite the first one's checkpoints.
+    (aside / "from-step.json").unlink()
+    assert recover(checkpoints, from_step=10).step == 10
+    assert {path.name for path in aside.iterdir() if path.is_dir()} == {"20", "30", "20.1"}
+
+
+@pytest.mark.parametrize("step", [15, 20])
+def test_going_back_needs_an_intact_checkpoint(checkpoints: Path, step: int) -> None:
+    shutil.rmtree(checkpoints / "20" / "params")
+    with pytest.raises(ValueError, match="no checkpoint of step 15; there are: 10, 20, 30|step 20"):
+        recover(checkpoints, from_step=step)
+    assert steps_in(checkpoints) == [10, 20, 30]
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    target = tmp_path / "full"
+    target.mkdir()
+    if os.system(f"mount -t tmpfs -o size=256k none {target} 2>/dev/null"):
+        pytest.skip("only root may mount a small file system")
+    yield target
+    os.system(f"umount -l {target}")
+
+
+def test_a_failed_save_is_reported_at_the_next_step(
+    full_disk: Path, make_task: Callable[[int], Task], mesh: Mesh
+) -> None:
+    state = init_state(make_task(2048).definition, OPTIMIZER, mesh, seed=0)
+    noise = np.random.default_rng(0).standard_normal((2048, 4)).astype(np.float32)
+    state = TrainState(state.step, state.params | {"dense.kernel": noise}, state.opt_state)
+    directory = full_disk / "checkpoints"
+    with Checkpointer(directory, KEEP_ALL, IDENTITY) as checkpointer:
+        checkpointer.save(at(state, 1), None)
+        checkpointer.raise_if_failed(wait=True)
+        (full_disk / "other").write_bytes(bytes(90_000))
+        with pytest.raises(CheckpointNotSaved) as error:
+            checkpointer.save(at(state, 2), None)
+            checkpointer.raise_if_failed(wait=True)
+    message = str(error.value)
+    assert f"{directory / '2'}: the checkpoint cannot be saved: " in message
+    assert "No space left" in message and "step 1 is the newest intact one" in message
+    assert "\n" not in message and "the same command resumes" in message
+    assert [path.name for path in directory.iterdir()] == ["1"]
+    assert recover(directory).step == 1
+
+
+def test_a_removed_directory_stops_the_run(checkpoints: Path, task: Task, mesh: Mesh) -> None:
+    state = init_state(task.definition, OPTIMIZER, mesh, seed=0)
+    with Checkpointer(checkpoints, KEEP_ALL, IDENTITY) as checkpointer:
+        shutil.rmtree(checkpoints.parent)
+        with pytest.raises(CheckpointNotSaved, match="was removed while the run was using it"):
+            checkpointer.save(at(state, 40), None)
+    assert not checkpoints.exists()
+
+
+@pytest.mark.parametrize("part", ["params", "opt_state"])
+def test_a_state_that_is_not_finite_is_named(task: Task, mesh: Mesh, part: str) -> None:
+    state: Any = init_state(task.definition, OPTIMIZER, mesh, seed=0)
+    check = FiniteCheck(mesh)
+    check.require(state)
+    broken = {
+        "params": lambda: TrainState(
+            state.step, state.params | {"dense.bias": jnp.full(4, jnp.inf)}, state.opt_state
+        ),
+        "opt_state": lambda: TrainState(
+            state.step, state.params, jax.tree.map(lambda x: x * jnp.nan, state.opt_state)
+        ),
+    }[part]()
+    with pytest.raises(TrainingDiverged, match=r"update is not, in .*dense.bias.*--from-step N"):
+        check.require(broken)
