@@ -71,8 +71,7 @@ def model_card(
         labels = ", ".join(config.labels).replace("|", "\\|").replace("\n", " ")
         lines.append(f"| labels | {labels} |")
     if sentence_embedding is not None:
-        held = library in ("transformers", "sentence-transformers")
-        lines += _vector_of_a_text(sentence_embedding, held)
+        lines += _vector_of_a_text(sentence_embedding, library, config)
     lines += ["", "## Origin", ""]
     for name in {"source", "sizes and tokenizer of"} & origin.keys():
         if "revision" not in origin:
@@ -82,15 +81,18 @@ def model_card(
     return "\n".join(lines) + "\n"
 
 
-def _vector_of_a_text(settings: SentenceEmbedding, held: bool) -> list[str]:
-    """How token vectors become one; `held` by the files for sentence-transformers."""
-    if held:
+def _vector_of_a_text(settings: SentenceEmbedding, library: str, config: ModelConfig) -> list[str]:
+    """How token vectors become one vector, and who does it."""
+    if library in ("transformers", "sentence-transformers"):
         said = "`modules.json` and the files it names hold this for sentence-transformers."
     else:
+        output = "last_hidden_state" if library == "onnx" else "hidden"
+        with_head = " of an export with `--head encoder`" if config.head != "encoder" else ""
         said = (
-            "The program does not pool: it gives the vectors of tokens, as `hidden`. Cut a text "
-            "at `max_length` tokens, put its prompt first, leave out padding, pool, normalize if "
-            "the table says so, and keep the first `truncate_dim` values."
+            f"The program does not pool. The vectors of tokens are the output `{output}`"
+            f"{with_head}. Put the prompt before a text, cut it at `max_length` tokens, pool "
+            "without the padding, normalize if the table says so, and keep the first "
+            "`truncate_dim` values."
         )
     rows = {name: value.replace("|", "\\|") for name, value in settings.described().items()}
     table = [f"| {name} | {value} |" for name, value in rows.items()]

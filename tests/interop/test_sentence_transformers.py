@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,6 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 
 from bert_jax import Embed
-from bert_jax.cli.foreign_source import FILES
 from bert_jax.inference.texts import UnusableText
 from bert_jax.inference.work_dir import read_sentence_embedding
 from bert_jax.models.pooling import sentence_vectors
@@ -220,10 +220,10 @@ def test_what_is_told_and_kept(build, imported, bert_jax_here, tmp_path):
     assert "library_name: sentence-transformers" in card and "sentence-similarity" in card
     assert "| pooling | cls |" in card and "| max_length | 12 |" in card
     assert "SentenceTransformer" in card_code(again)
-    program = exported(ours, bert_jax_here, form="stablehlo")
+    program = exported(ours, bert_jax_here, form="onnx")
     card = (program / "README.md").read_text()
-    assert "| pooling | cls |" in card and "does not pool" in card
-    assert "library_name: jax" in card
+    assert "| pooling | cls |" in card and "The program does not pool" in card
+    assert "library_name: onnx" in card and "the output `last_hidden_state`. Put" in card
 
 
 def test_predict_with_a_prompt(build, imported, bert_jax_here, tmp_path):
@@ -297,11 +297,25 @@ def test_a_cross_encoder_is_a_classifier(bert_jax_here, imported, tmp_path):
     assert "with the head 'classification'" in output and read_sentence_embedding(ours) is None
 
 
-def test_the_hub_is_asked_for_every_part(build):
-    from fnmatch import fnmatch
+@pytest.mark.parametrize("early", [False, True])
+def test_the_hub_is_asked_for_every_part(early, build, imported, tmp_path, monkeypatch):
+    theirs = build("Bert", "cls", Normalize(), encoder={"max_seq_length": 12})
+    if early:
+        old_layout(theirs, tmp_path / "early", max_seq_length=12)
+        theirs = tmp_path / "early"
 
-    theirs = build("Bert", "mean", Normalize())
-    files = {str(file.relative_to(theirs)) for file in theirs.rglob("*") if file.is_file()}
-    asked = {name for name in files if any(fnmatch(name, pattern) for pattern in FILES)}
-    assert {"1_Pooling/config.json", "2_Normalize/config.json", "modules.json"} <= asked
-    assert {"sentence_bert_config.json", "config_sentence_transformers.json"} <= asked
+    def download(name, revision, allow_patterns):
+        snapshot = tmp_path / "snapshot"
+        for file in theirs.rglob("*"):
+            path = str(file.relative_to(theirs))
+            if file.is_file() and any(fnmatch(path, pattern) for pattern in allow_patterns):
+                (snapshot / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, snapshot / path)
+        return str(snapshot)
+
+    _, local = imported(theirs, name="local")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    _, ours = imported("someone/sentences")
+    settings = read_sentence_embedding(ours)
+    assert settings is not None and settings == read_sentence_embedding(local)
+    assert settings.normalize and settings.max_length == 12
