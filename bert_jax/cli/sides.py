@@ -10,16 +10,28 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.conversion import to_plain
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import holds_tokenizer
-from bert_jax.inference.work_dir import MODEL_NAME, TOKENIZER_NAME, load_for_export
+from bert_jax.differences import differences
+from bert_jax.inference.work_dir import (
+    MODEL_NAME,
+    TOKENIZER_NAME,
+    load_for_export,
+    read_sentence_embedding,
+)
 from bert_jax.interop.comparison import Outputs, Side, Sizes
+from bert_jax.interop.huggingface_config import read_encoder
+from bert_jax.interop.huggingface_model import Wanted
 from bert_jax.interop.huggingface_side import HuggingFaceSide
 from bert_jax.interop.probes import Probe
+from bert_jax.interop.sentence_transformers import read_sentence_model, within
 from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOSide
+from bert_jax.json_files import read_json_object
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.inference import infer
 from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.sentence_embedding import SentenceEmbedding
 
 ONNX_NAME = "model.onnx"
 
@@ -101,3 +113,26 @@ def open_tokenizer(path: Path) -> Tokenizer | None:
         if holds_tokenizer(directory):
             return Tokenizer.load(directory)
     return None
+
+
+def unlike_vectors(first: Path, second: Path) -> list[str]:
+    """Return one line for every setting by which two models make the vector of a text differently.
+
+    Models that say nothing of it, as most do, differ in none.
+
+    Raises:
+      ValueError: a file that describes it is damaged.
+    """
+    settings = [_sentence_embedding(path) for path in (first, second)]
+    return [] if None in settings else differences(*map(to_plain, settings))
+
+
+def _sentence_embedding(path: Path) -> SentenceEmbedding | None:
+    if (path / MODEL_NAME).is_file():
+        return read_sentence_embedding(path)
+    if not (path / "config.json").is_file():
+        return None
+    # For a head, modules that are not supported are left out instead of refused.
+    settings = read_sentence_model(path, Wanted(head="encoder")).settings
+    encoder = read_encoder(read_json_object(path / "config.json"), str(path / "config.json"))
+    return None if settings is None else within(settings, encoder.max_positions, shortest=1)

@@ -9,7 +9,8 @@ different lengths in pairs with padding; all is computed in float32, on the CPU 
 says otherwise. A difference is the largest absolute one; relative is that over the root mean square
 of the second model's values. The exit code is 0 if no relative difference exceeds the tolerance
 and, where both have one, the tokenizers read the sentences alike, that of a Hugging Face directory
-as transformers does; else 1.
+as transformers does, and, where both say how they make the vector of a text (as models of
+sentence-transformers do), they say the same; else 1.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.cli.sides import open_side, open_tokenizer
+from bert_jax.cli.sides import open_side, open_tokenizer, unlike_vectors
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.comparison import (
     Difference,
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.tolerance > 0:
         raise ValueError(f"--tolerance is {args.tolerance}; expected a positive number")
     sides = [open_side(Path(path)) for path in (args.first, args.second)]
+    vectors = unlike_vectors(Path(args.first), Path(args.second))
     sizes = smallest(sides)
     for letter, side in zip("AB", sides, strict=True):
         print(f"{letter}  {side.title}")
@@ -110,6 +112,9 @@ def run(args: argparse.Namespace) -> int:
         return 1
     if not read_alike:
         print("FAIL: transformers reads the same text as other ids than are compared here")
+        return 1
+    if vectors:
+        print("FAIL: A and B pool differently (A -> B):\n  " + "\n  ".join(vectors))
         return 1
     passed = largest <= args.tolerance
     comparison = "within" if passed else "NOT within"

@@ -226,6 +226,19 @@ def test_what_is_told_and_kept(build, imported, bert_jax_here, tmp_path):
     assert "library_name: onnx" in card and "the output `last_hidden_state`. Put" in card
 
 
+def test_verify_compares_the_vectors_of_texts(build, imported, bert_jax_here):
+    theirs = build("Bert", "cls", Normalize(), encoder={"max_seq_length": 12})
+    _, ours = imported(theirs)
+    write(theirs / "1_Pooling/config.json", {"embedding_dimension": 32, "pooling_mode": "mean"})
+    compared = bert_jax_here("verify", theirs, ours)
+    assert compared.code == 1
+    assert "FAIL: A and B pool differently (A -> B):\n  pooling: ['mean'] -> ['cls']\n" in (
+        compared.output
+    )
+    (theirs / "modules.json").unlink()
+    same(theirs, ours, bert_jax_here)
+
+
 def test_predict_with_a_prompt(build, imported, bert_jax_here, tmp_path):
     _, ours = imported(build("Bert", "cls", prompts=PROMPTS))
     (tmp_path / "texts.txt").write_text("a b\n")
