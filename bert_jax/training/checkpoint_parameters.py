@@ -133,13 +133,14 @@ def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
 def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
     """Return the shapes and dtypes of one part of a checkpoint by name."""
     try:
-        stored = ocp.checkpointables_metadata(directory / str(step)).metadata.get(part)
+        # Not of all parts at once: a damaged optimizer does not matter to the parameters.
+        stored: Any = ocp.metadata(directory / str(step), part).metadata
     except Exception as error:
         raise damaged(directory, step, cause_of(error)) from error
     if stored is None:
         raise damaged(directory, step, f"it holds no readable {part}")
-    metadata: Mapping[str, Any] = stored
-    return metadata
+    arrays: Mapping[str, Any] = stored
+    return arrays
 
 
 def cause_of(error: BaseException) -> str:
