@@ -91,5 +91,7 @@ def _time_prepare(
     reported: list[Progress] = []
     options = PrepareOptions(heldout_fraction=0, sources=source_options(args))
     start = time.perf_counter()
-    prepare(args.input, tokenizer, output, options, args.workers, reported.append)
+    prepare(
+        args.input, tokenizer, output, options, args.workers, reported.append, allow_unknown=True
+    )
     return time.perf_counter() - start, reported[-1]

@@ -70,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whose rules find the sentences, as ISO 639-1 (default: %(default)s)",
     )
     parser.add_argument(
+        "--allow-unknown",
+        action="store_true",
+        help="a corpus of which more than a fifth is unknown to the tokenizer, which is refused "
+        "otherwise",
+    )
+    parser.add_argument(
         "--unit-bytes",
         type=int,
         default=options.unit_bytes,
@@ -102,7 +108,14 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         manifest = prepare(
-            args.input, tokenizer, args.output, options, args.workers, show, args.held_out_input
+            args.input,
+            tokenizer,
+            args.output,
+            options,
+            args.workers,
+            show,
+            args.held_out_input,
+            allow_unknown=args.allow_unknown,
         )
         if last is None:
             verify_shards(args.output, manifest, lambda *of: line.show(lambda: _checked(*of)))
@@ -153,6 +166,9 @@ def _table(manifest: Manifest) -> str:
     ):
         lines.append(row(name, ",", train, heldout))
     lines.append(row("fill rate", ".4f", manifest.train.fill_rate, manifest.heldout.fill_rate))
+    shares = (manifest.train.unknown_share, manifest.heldout.unknown_share)
+    shown = ["not counted" if share is None else f"{share:.2%}" for share in shares]
+    lines.append(f"{'unknown':12}" + "".join(f"{share:>18}" for share in shown))
     held_out = any(SPLIT_KEY in source for source in manifest.sources)
     left_out = {
         "exact duplicates removed": manifest.duplicates_removed,

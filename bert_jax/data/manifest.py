@@ -41,6 +41,8 @@ class SplitInfo:
         num_tokens: tokens, special ones not counted.
         fill_rate: share of the records' positions taken when every piece is written as
             `[CLS] A [SEP] B [SEP]`; 0 for a split without records.
+        num_unknown: tokens that are unknown to the tokenizer; None in a corpus of before they were
+            counted.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -50,6 +52,12 @@ class SplitInfo:
     num_sentences: int
     num_tokens: int
     fill_rate: float
+    num_unknown: int | None = None
+
+    @property
+    def unknown_share(self) -> float | None:
+        """The share of the tokens that is unknown; None if they were not counted."""
+        return None if self.num_unknown is None else self.num_unknown / max(1, self.num_tokens)
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,8 @@ class Manifest:
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):
             del content[name]
+        for split in ("train", "heldout"):  # corpora of before it was counted keep theirs
+            del content[split]["num_unknown"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

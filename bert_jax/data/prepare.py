@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from bert_jax.data.deduplication import SeenDocuments
-from bert_jax.data.manifest import TOKENIZER, Manifest, SplitInfo
-from bert_jax.data.packing import fill_rate
+from bert_jax.data.manifest import TOKENIZER, Manifest
 from bert_jax.data.prepare_inputs import PrepareInputs, settle_inputs
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress, ProgressMeter
-from bert_jax.data.shards import ShardSettings, UnitResult, read_result
+from bert_jax.data.shards import ShardSettings, UnitResult, read_result, split_info
 from bert_jax.data.sources import SourceCounts
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.units import SPLITS, Split, StreamCounts, Unit, build_units, shard_name
+from bert_jax.data.unknown_tokens import (
+    WARNED_SHARE,
+    TooManyUnknownError,
+    UnknownCounts,
+    complaint,
+)
 from bert_jax.data.workers import Done, WorkerPool
 from bert_jax.data.workspace import WORK, Workspace, finished_corpus
 from bert_jax.files import file_sha256
+
+logger = logging.getLogger(__name__)
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -34,6 +44,8 @@ def prepare(
     num_workers: int,
     progress: ProgressCallback | None = None,
     heldout_inputs: Iterable[str] = (),
+    *,
+    allow_unknown: bool = False,
 ) -> Manifest:
     """Make the corpus directory `output` from raw text.
 
@@ -48,9 +60,12 @@ def prepare(
         heldout_inputs: inputs all of which are held out, in place of a share of the others
             (`options.heldout_fraction` is 0 then). Documents of `inputs` that are one of theirs,
             case and white space apart, are left out; parts of documents are not looked for.
+        allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
+            They are counted unit by unit, so that a wrong vocabulary is refused at the start.
 
     Raises:
-        ValueError: the inputs, the options or what `output` holds are not usable.
+        ValueError: the inputs, the options or what `output` holds are not usable, or too many
+            tokens are unknown.
         OSError: a file cannot be read or written, or a worker died; finished shards are kept.
     """
     if num_workers < 1:
@@ -61,7 +76,8 @@ def prepare(
     if finished is not None:
         return finished
     try:
-        return _prepare(settled, plan, tokenizer, output, options, num_workers, progress)
+        known = UnknownCounts(allowed=allow_unknown)
+        return _prepare(settled, plan, tokenizer, output, options, num_workers, progress, known)
     except OSError as error:
         raise OSError(
             f"{error}. The finished shards are kept in {Path(output, WORK)}: mend the cause and "
@@ -77,17 +93,29 @@ def _prepare(
     options: PrepareOptions,
     num_workers: int,
     progress: ProgressCallback | None,
+    known: UnknownCounts,
 ) -> Manifest:
     with Workspace(output, plan) as workspace:
         tokenizer.save(workspace.work / TOKENIZER)
-        run = _Run(inputs, options, workspace.work, _token_bytes(tokenizer))
+        run = _Run(inputs, options, workspace.work, _token_bytes(tokenizer), known)
         meter = ProgressMeter(sum(source["num_bytes"] for source in plan["sources"]))
-        run.make_shards(num_workers, meter, progress)
+        try:
+            run.make_shards(tokenizer.unk_id, num_workers, meter, progress)
+            known.check()
+        except TooManyUnknownError as error:
+            if error.first:
+                workspace.discard()
+            raise ValueError(
+                complaint(tokenizer, error.unknown, error.tokens, run.texts())
+                + " Prepare it nevertheless with --allow-unknown."
+            ) from error
         try:
             run.check_splits()
         except ValueError:
             workspace.discard()  # no preparation with usable options could continue this one
             raise
+        if known.share > WARNED_SHARE:
+            logger.warning("%s", complaint(tokenizer, known.unknown, known.tokens, run.texts()))
         manifest = run.manifest(plan, tokenizer)
         workspace.publish(manifest)
     return manifest
@@ -114,39 +142,59 @@ class _Run:
     options: PrepareOptions
     work: Path
     token_bytes: int
+    known: UnknownCounts
     source: SourceCounts = field(default_factory=SourceCounts)
     stream: StreamCounts = field(default_factory=StreamCounts)
     results: dict[str, UnitResult] = field(default_factory=dict)
 
     def make_shards(
-        self, num_workers: int, meter: ProgressMeter, progress: ProgressCallback | None
+        self,
+        unknown_id: int,
+        num_workers: int,
+        meter: ProgressMeter,
+        progress: ProgressCallback | None,
     ) -> None:
-        """Fill `results`, with the shards that are there already and with new ones."""
+        """Fill `results`, with the shards that are there already and with new ones.
+
+        Raises:
+            TooManyUnknownError: too many of the tokens of the first units are unknown, however
+                many; which units that are does not depend on the number of workers.
+        """
+        unchecked: deque[str] = deque()
 
         def report() -> None:
             if progress is not None:
                 progress(meter.read(self.source, self.stream))
+
+        def check() -> None:
+            while unchecked and (result := self.results.get(unchecked[0])) is not None:
+                unchecked.popleft()
+                self.known.add(result.num_tokens, result.num_unknown)
 
         def collect(done: Iterable[Done]) -> None:
             for each in done:
                 self.results[each.name] = each.result
                 meter.add_new(each.result, each.peak_memory)
                 report()
+                check()
 
         settings = ShardSettings(
             self.options.max_length,
             self.options.piece_limit,
             self.token_bytes,
             self.options.language,
+            unknown_id,
         )
         pool = WorkerPool(num_workers, self.work / TOKENIZER, settings, self.work)
         with SeenDocuments(self.work / "seen.sqlite") as seen, pool:
             for unit in self._units(seen):
+                unchecked.append(unit.name)
                 kept = read_result(self.work, unit.name)
                 if kept is not None and kept.unit_digest == unit.digest:
                     self.results[unit.name] = kept
                     meter.add_kept(kept)
                     report()
+                    check()
                 else:
                     collect(pool.submit(unit))
             collect(pool.drain())
@@ -161,6 +209,11 @@ class _Run:
             self.stream,
             heldout,
         )
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts of the documents, read again from the first on."""
+        heldout, documents = self.inputs.documents(self.options.sources, SourceCounts())
+        return (document.text for document in chain(heldout, documents))
 
     def check_splits(self) -> None:
         """Raise ValueError if there is nothing to train on, or nothing to evaluate on as asked."""
@@ -229,26 +282,11 @@ class _Run:
             bad_lines_skipped=self.source.bad_lines,
             empty_files_skipped=self.source.empty_files,
             documents_split=self.source.split_documents,
-            train=self._split_info("train"),
-            heldout=self._split_info("heldout"),
+            train=split_info(self._of("train"), self.options.max_length),
+            heldout=split_info(self._of("heldout"), self.options.max_length),
         )
 
     def _of(self, split: Split) -> list[UnitResult]:
         """The results of a split, in the order of its units."""
         names = (shard_name(split, index) for index in range(len(self.results)))
         return [self.results[name] for name in names if name in self.results]
-
-    def _split_info(self, split: Split) -> SplitInfo:
-        results = self._of(split)
-        records = sum(result.shard.num_records for result in results)
-        pieces = sum(result.num_pieces for result in results)
-        tokens = sum(result.num_tokens for result in results)
-        return SplitInfo(
-            shards=tuple(result.shard for result in results if result.shard.num_records),
-            num_records=records,
-            num_pieces=pieces,
-            num_documents=sum(result.num_documents for result in results),
-            num_sentences=sum(result.num_sentences for result in results),
-            num_tokens=tokens,
-            fill_rate=fill_rate(tokens, pieces, records, self.options.max_length),
-        )

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from bert_jax.data.document_tokens import Encoder, tokenize_document
-from bert_jax.data.manifest import ShardInfo
-from bert_jax.data.packing import TokenizedDocument, pack_documents
+from bert_jax.data.manifest import ShardInfo, SplitInfo
+from bert_jax.data.packing import TokenizedDocument, fill_rate, pack_documents
 from bert_jax.data.records import encode_record, token_dtype
 from bert_jax.data.units import Unit
 from bert_jax.files import file_sha256, write_file
@@ -26,17 +27,24 @@ _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """What turns a unit's text into a shard's bytes, besides the tokenizer."""
+    """What turns a unit's text into a shard's bytes, besides the tokenizer.
+
+    unknown_id: the token id that is counted as unknown.
+    """
 
     max_length: int
     max_pieces: int
     token_bytes: int
     language: str
+    unknown_id: int
 
 
 @dataclass(frozen=True)
 class UnitResult:
-    """Counts of one unit, and its shard. `unit_digest` is the digest of what it was made from."""
+    """Counts of one unit, and its shard. `unit_digest` is the digest of what it was made from.
+
+    num_unknown: tokens that are unknown; None in results of before they were counted.
+    """
 
     unit_digest: str
     num_text_bytes: int
@@ -46,6 +54,7 @@ class UnitResult:
     num_sentences: int
     num_tokens: int
     shard: ShardInfo
+    num_unknown: int | None = None
 
 
 def shard_path(directory: Path, name: str) -> Path:
@@ -96,6 +105,9 @@ def write_shard(
         num_sentences=sum(len(document.sentence_starts) for document in filled),
         num_tokens=sum(len(document.token_ids) for document in filled),
         shard=shard,
+        num_unknown=sum(
+            int(np.count_nonzero(document.token_ids == settings.unknown_id)) for document in filled
+        ),
     )
     write_file(path.with_suffix(".json"), json.dumps(dataclasses.asdict(result)))
     return result
@@ -112,6 +124,25 @@ def read_result(directory: Path, name: str) -> UnitResult | None:
     if not path.is_file() or file_sha256(path) != result.shard.sha256:
         return None
     return result
+
+
+def split_info(results: Sequence[UnitResult], max_length: int) -> SplitInfo:
+    """Return what the manifest says of a split that consists of these units, in their order."""
+    records = sum(result.shard.num_records for result in results)
+    pieces = sum(result.num_pieces for result in results)
+    tokens = sum(result.num_tokens for result in results)
+    unknown = [result.num_unknown for result in results]
+    counted = [number for number in unknown if number is not None]
+    return SplitInfo(
+        shards=tuple(result.shard for result in results if result.shard.num_records),
+        num_records=records,
+        num_pieces=pieces,
+        num_documents=sum(result.num_documents for result in results),
+        num_sentences=sum(result.num_sentences for result in results),
+        num_tokens=tokens,
+        fill_rate=fill_rate(tokens, pieces, records, max_length),
+        num_unknown=sum(counted) if len(counted) == len(unknown) else None,
+    )
 
 
 def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[TokenizedDocument]:

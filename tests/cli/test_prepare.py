@@ -79,6 +79,21 @@ def test_text_of_ones_own_takes_the_place_of_a_share(files, tmp_path, capsys):
     assert "(--held-out-input): leave one of the two out" in capsys.readouterr().err
 
 
+def test_the_share_of_unknown_tokens_is_shown_and_refused(files, tmp_path, capsys):
+    vocab, corpus = files
+    corpus.write_text(corpus.read_text().replace("w0", "W0 x").replace("\nnot json", ""))
+    words = ["prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--text-field", "body"]
+    words += ["--workers", "1", "--held-out", "0", "--cased", "--output", str(tmp_path / "out")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "34.7% of 242 tokens are unknown to the tokenizer ([UNK]), such as 'W0', 'x'" in error
+    assert "without --cased" in error and "--allow-unknown" in error
+    assert main([*words, "--allow-unknown"]) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"^unknown +34.71% +0.00%$", shown.out, re.M)
+    assert "such as 'W0', 'x'" in shown.err
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

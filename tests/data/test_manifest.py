@@ -59,6 +59,21 @@ def test_reads_back_equal(corpus):
     assert shown["fingerprint"] == manifest.fingerprint
 
 
+def test_a_manifest_of_before_unknown_tokens_were_counted_is_read(corpus):
+    directory, manifest = corpus
+    path = directory / "manifest.json"
+    content = json.loads(path.read_text())
+    for split in ("train", "heldout"):
+        del content[split]["num_unknown"]
+    path.write_text(json.dumps(content))
+    assert read_manifest(directory).train.unknown_share is None
+    counted = dataclasses.replace(
+        manifest, train=dataclasses.replace(manifest.train, num_unknown=4)
+    )
+    assert counted.train.unknown_share == 0.1
+    assert counted.fingerprint == manifest.fingerprint == content["fingerprint"]
+
+
 def test_fingerprint_is_of_what_training_sees(corpus):
     _, manifest = corpus
     moved = dataclasses.replace(manifest, sources=({"path": "/b.txt", "num_bytes": 12},))

@@ -1,13 +1,14 @@
+import json
 import resource
 from collections.abc import Iterator
 
 import pytest
 
-from bert_jax.data.shards import ShardSettings, read_result, write_shard
+from bert_jax.data.shards import ShardSettings, read_result, split_info, write_shard
 from bert_jax.data.units import Unit
 from bert_jax.files import write_file
 
-SETTINGS = ShardSettings(max_length=32, max_pieces=2, token_bytes=2, language="en")
+SETTINGS = ShardSettings(max_length=32, max_pieces=2, token_bytes=2, language="en", unknown_id=4)
 UNIT = Unit("train", 3, [0, 1], [b"one two. three four.", b"five"], "digest")
 
 
@@ -25,12 +26,24 @@ def test_result_describes_the_shard(tmp_path):
     result = write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
     assert (result.num_documents, result.num_sentences, result.num_tokens) == (2, 3, 5)
     assert (result.num_pieces, result.shard.num_records) == (2, 1)
+    assert result.num_unknown == 2  # "two." and "five"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "train-00003.arrayrecord",
         "train-00003.json",
     ]
     assert read_result(tmp_path, "train-00003") == result
     assert read_result(tmp_path, "train-00004") is None
+
+
+def test_a_result_of_before_unknown_tokens_were_counted_is_read(tmp_path):
+    write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
+    path = tmp_path / "train-00003.json"
+    content = json.loads(path.read_text())
+    del content["num_unknown"]
+    path.write_text(json.dumps(content))
+    result = read_result(tmp_path, "train-00003")
+    assert result is not None and result.num_unknown is None
+    assert split_info([result], 32).unknown_share is None
 
 
 def test_a_failure_says_in_which_document(tmp_path):

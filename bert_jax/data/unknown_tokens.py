@@ -1,0 +1,114 @@
+"""How much of a text is unknown to its tokenizer, what the cause may be, and when to stop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.wordpiece_files import has_upper_case
+
+# BERT's uncased vocabulary knows all of the 213,300 tokens of WikiText-2's validation set.
+WARNED_SHARE = 0.01
+REFUSED_SHARE = 0.20
+# Fewer tokens say little about a corpus; they are checked at its end.
+_ENOUGH_TOKENS = 10_000
+_SAMPLE_CHARACTERS = 1 << 18
+_MOST_WORDS = 5
+
+
+class TooManyUnknownError(ValueError):
+    """More than `REFUSED_SHARE` of the tokens are unknown.
+
+    first: whether this was the first time that they were looked at, so that little is lost.
+    """
+
+    def __init__(self, unknown: int, tokens: int, *, first: bool) -> None:
+        super().__init__(f"{unknown:,} of {tokens:,} tokens are unknown")
+        self.unknown, self.tokens, self.first = unknown, tokens, first
+
+
+@dataclass
+class UnknownCounts:
+    """The tokens of a corpus so far, and those of them that are unknown.
+
+    allowed: whether any share of them may be.
+    """
+
+    allowed: bool
+    tokens: int = 0
+    unknown: int = 0
+    checks: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share of the tokens that is unknown; 0 without tokens."""
+        return self.unknown / max(1, self.tokens)
+
+    def add(self, tokens: int, unknown: int | None) -> None:
+        """Count the next tokens; `unknown` is None if nobody counted, and they are left out then.
+
+        Raises:
+            TooManyUnknownError: too many are unknown of tokens that are enough to say so.
+        """
+        if unknown is None:
+            return
+        self.tokens += tokens
+        self.unknown += unknown
+        if self.tokens >= _ENOUGH_TOKENS:
+            self.check()
+
+    def check(self) -> None:
+        """Raise TooManyUnknownError if more than `REFUSED_SHARE` of the tokens are unknown."""
+        if self.share > REFUSED_SHARE and not self.allowed:
+            raise TooManyUnknownError(self.unknown, self.tokens, first=self.checks == 0)
+        self.checks += 1
+
+
+def complaint(
+    tokenizer: Tokenizer, unknown: int, tokens: int, texts: Iterable[str] = (), where: str = ""
+) -> str:
+    """Return sentences that name the share of unknown tokens, some of them, and a likely cause.
+
+    Args:
+        texts: those that the tokens are of. The first of them, up to 256 K characters, are read.
+        where: what the tokens are of, such as " of train".
+    """
+    words = unknown_words(tokenizer, texts)
+    such_as = f", such as {', '.join(map(repr, words))}" if words else ""
+    return (
+        f"{unknown / max(1, tokens):.1%} of {tokens:,} tokens{where} are unknown to the tokenizer "
+        f"({tokenizer.specials.unk}){such_as}. {_likely_cause(tokenizer)}"
+    )
+
+
+def unknown_words(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
+    """Return the five most frequent unknown words of the first 256 K characters of `texts`."""
+    left = _SAMPLE_CHARACTERS
+    words: Counter[str] = Counter()
+    for text in texts:
+        text = text[:left]
+        left -= len(text)
+        (located,) = tokenizer.encode_with_offsets([text], specials_as_text=True)
+        for start, end in located.offsets[located.ids == tokenizer.unk_id].tolist():
+            words[text[start:end]] += 1
+        if left <= 0:
+            break
+    return [word for word, _ in words.most_common(_MOST_WORDS)]
+
+
+def _likely_cause(tokenizer: Tokenizer) -> str:
+    entries = tokenizer.vocabulary
+    if not tokenizer.lowercase and not has_upper_case(entries):
+        return (
+            "The vocabulary has no capital letters and the tokenizer keeps those of the text: "
+            "lower-case it (without --cased; do_lower_case in tokenizer_config.json)."
+        )
+    spaced = sum(entry != entry.strip() for entry in entries)
+    if spaced > len(entries) // 10:
+        return (
+            f"{spaced:,} of {len(entries):,} entries of the vocabulary have white space around "
+            "them, so no word is one of them: remove it."
+        )
+    return "Is the vocabulary for the language and the script of the text?"
