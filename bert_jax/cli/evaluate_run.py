@@ -23,7 +23,7 @@ from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.finetuning.file_lines import has_file
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.other_files import named_after, paths_of, with_file
+from bert_jax.finetuning.other_files import named_after, paths_of, with_columns, with_file
 from bert_jax.finetuning.scoring import Scorer, row_lengths
 from bert_jax.finetuning.task_data import ExampleSet, TaskData
 from bert_jax.inference.work_dir import (
@@ -125,7 +125,7 @@ def open_evaluation(
         _check_separate(config, into)
     tokenizer = read_tokenizer(work_dir, model.encoder)
     if task is not None:
-        config = tagged_alike(config, model)
+        config = with_columns(tagged_alike(config, model), split, model)
     where = _told_from_elsewhere(config, work_dir) if task is None and data is None else ""
     try:
         found = config.open(tokenizer, [split], model.labels)

@@ -1,7 +1,7 @@
 r"""Fine-tune a pretrained model on a task, or go on exactly where a run stopped.
 
-    bert-jax finetune --config configs/finetune/sst2.py --init runs/mine \
-      --config.glue.directory=data/SST-2
+    bert-jax finetune --config configs/finetune/sst2.py --init runs/mine --data data/SST-2
+    bert-jax finetune --config configs/finetune/table.py --init runs/mine --data reviews.csv
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished. The
 validation set is scored as the task's official scorer does; the checkpoint that did best is the one
@@ -23,10 +23,15 @@ from bert_jax.cli.finetune_messages import conclude
 from bert_jax.cli.finetune_run import open_run
 from bert_jax.cli.finetune_start import identity
 from bert_jax.cli.provenance import versions
-from bert_jax.cli.run_arguments import add_distributed_argument, add_from_step_argument
+from bert_jax.cli.run_arguments import (
+    add_data_argument,
+    add_distributed_argument,
+    add_from_step_argument,
+)
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.conversion import to_plain
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.other_files import with_columns, with_file
 from bert_jax.training import distributed
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.sharding import make_mesh
@@ -41,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the work directory of `pretrain`, `import` or `finetune` to start from "
         "(--config.init_from)",
     )
+    add_data_argument(parser)
     add_distributed_argument(parser)
     add_from_step_argument(parser)
 
@@ -49,12 +55,13 @@ def run(args: argparse.Namespace) -> int:
     """Train to the last epoch, or until told to stop."""
     init = [f"--config.init_from={args.init}"] if args.init else []
     config = load_config(FinetuneConfig, args.config, [*init, *args.config_overrides])
+    config = with_file(config, args.data, "train") if args.data else config
     distributed.join(force=args.distributed)
     keep_programs()
     mesh = make_mesh(config.mesh)
     # Before anything is read together, which processes of other configs would do otherwise.
     distributed.check_same({"the config": to_plain(config), "the versions": versions()})
-    run = open_run(config, mesh)
+    run = open_run(with_columns(config), mesh)
     distributed.check_same({"the model and the examples": identity(run)})
     with ExitStack() as closing:
         compiled = closing.enter_context(Compilations())

@@ -5,6 +5,16 @@ from __future__ import annotations
 import argparse
 
 
+def add_data_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare `--data` of the commands that train on a task."""
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="the training file, instead of the config's, in the same form; for GLUE the "
+        "directory of the task, with its validation and test files",
+    )
+
+
 def add_distributed_argument(parser: argparse.ArgumentParser) -> None:
     """Declare `--distributed`."""
     parser.add_argument(

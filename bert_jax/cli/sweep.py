@@ -25,10 +25,12 @@ from typing import get_args
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.compilations import Compilations
 from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.run_arguments import add_data_argument
 from bert_jax.cli.sweep_directory import Keep, kept_before
 from bert_jax.cli.sweep_run import open_sweep
 from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.other_files import with_columns, with_file
 from bert_jax.finetuning.sweep import Grid
 from bert_jax.finetuning.sweep_report import write_report
 from bert_jax.finetuning.sweep_results import read_results
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the work directory of `pretrain`, `import` or `finetune` to start from "
         "(--config.init_from)",
     )
+    add_data_argument(parser)
     parser.add_argument("--output", metavar="DIR", help="where runs, results and report go")
     for name, kind, default in (
         ("--batch-sizes", int, _GRID.batch_sizes),
@@ -134,7 +137,8 @@ def _load(args: argparse.Namespace) -> FinetuneConfig:
             raise ValueError(f"{word}: a sweep sets that by itself; use {_SWEPT[key]}")
     words = [f"--config.work_dir={args.output}", *args.config_overrides]
     words += [f"--config.init_from={args.init}"] if args.init else []
-    return load_config(FinetuneConfig, args.config, words)
+    config = load_config(FinetuneConfig, args.config, words)
+    return with_columns(with_file(config, args.data, "train") if args.data else config)
 
 
 def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
@@ -152,6 +156,7 @@ def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
     """What makes the results again, defaults spelt out."""
     words = ["bert-jax", "sweep", "--config", args.config]
     words += ["--init", args.init] if args.init else []
+    words += ["--data", args.data] if args.data else []
     words += ["--output", args.output, *args.config_overrides]
     words += ["--batch-sizes", *map(str, grid.batch_sizes)]
     words += ["--learning-rates", *map(str, grid.learning_rates)]
@@ -161,7 +166,7 @@ def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
 
 
 def _report(args: argparse.Namespace) -> int:
-    others = ("config", "init", "batch_sizes", "learning_rates", "epochs", "seeds", "keep")
+    others = ("config", "init", "data", "batch_sizes", "learning_rates", "epochs", "seeds", "keep")
     given = [name for name in others if getattr(args, name) is not None]
     if given or args.config_overrides:
         option = args.config_overrides[0] if not given else f"--{given[0].replace('_', '-')}"

@@ -9,7 +9,8 @@ from fractions import Fraction
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.choices import ChoicesConfig, open_choices
-from bert_jax.finetuning.sentences import GlueConfig, SentencesConfig, open_glue, open_sentences
+from bert_jax.finetuning.glue import GlueConfig, open_glue
+from bert_jax.finetuning.sentences import SentencesConfig, open_sentences
 from bert_jax.finetuning.spans import SpansConfig, open_spans
 from bert_jax.finetuning.tags import TagsConfig, open_tags
 from bert_jax.finetuning.task_data import TaskData

@@ -1,4 +1,4 @@
-"""The same task on another file."""
+"""The same task on another file, and with the columns of that file."""
 
 from __future__ import annotations
 
@@ -7,18 +7,38 @@ from dataclasses import replace
 from pathlib import Path
 
 from bert_jax.data.compression import COMPRESSIONS
+from bert_jax.data.finetuning.column_detection import detect_columns
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.input_paths import is_tfds
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.task_data import ExampleSet
+from bert_jax.models.model import ModelConfig
 
 
 def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig:
-    """The config with `path` in place of its validation or test file.
+    """Return the config with `path` as its training, validation or test file.
 
-    path: a file of the same form; of a task of GLUE also a directory or "tfds:glue/...", which its
-    test sets must be: submissions are called after the files in it.
+    Args:
+      config: of any task.
+      path: a file of the same form, or for a task of GLUE a directory or "tfds:glue/..."; a
+        validation file of GLUE may be a file, but not its training set, nor its test sets:
+        submissions are called after the files in the directory.
+      split: of the file.
+
+    Raises:
+      ValueError: a directory where a file is needed, or the reverse.
     """
+    if config.glue is None and Path(path).is_dir():
+        raise ValueError(f"{path} is a directory; expected a file with {split} examples")
+    if config.glue is not None and split == "train":
+        if not (is_tfds(path) or Path(path).is_dir()):
+            raise ValueError(
+                f"{path} is not a directory: {config.glue.task} is trained on the official files "
+                "in a directory (train.tsv and the others), or on tfds:glue/.... For a file of "
+                "your own use configs/finetune/table.py"
+            )
+        kept = config.glue.tfds_data_dir if is_tfds(path) else ""
+        return replace(config, glue=replace(config.glue, directory=path, tfds_data_dir=kept))
     if config.glue is not None:
         if is_tfds(path) or Path(path).is_dir():
             kept = config.glue.tfds_data_dir if is_tfds(path) else ""
@@ -36,6 +56,31 @@ def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig
             files = replace(section.files, **{split: path})
             return replace(config, **{name: replace(section, files=files)})
     raise AssertionError("a config has a section")
+
+
+def with_columns(
+    config: FinetuneConfig, split: Split = "train", model: ModelConfig | None = None
+) -> FinetuneConfig:
+    """Return the config with the columns and labels of a table that are "auto" detected.
+
+    Args:
+      config: of any task.
+      split: whose file is read.
+      model: an existing classifier, whose labels are used if they fit; None to train one.
+
+    Raises:
+      ValueError: as `detect_columns`.
+    """
+    if config.sentences is None or not config.sentences.files.detected:
+        return config
+    known = None
+    if model is not None:
+        known = () if model.problem == "regression" else model.labels
+    files = detect_columns(config.sentences.files, split, known)
+    try:
+        return replace(config, sentences=replace(config.sentences, files=files))
+    except ValueError as error:
+        raise ValueError(f"config.sentences: {error}") from error
 
 
 def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:

@@ -1,11 +1,11 @@
-"""Sentences and pairs of them, with classes or numbers: GLUE, and any table of a user's own."""
+"""Sentences and pairs of sentences with classes or numbers, in any table."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,13 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.data.finetuning.features import Features
-from bert_jax.data.finetuning.glue import (
-    GlueTask,
-    check_submission_ids,
-    glue_files,
-    glue_task,
-    write_glue_submission,
-)
+from bert_jax.data.finetuning.glue import GlueTask, check_submission_ids, write_glue_submission
 from bert_jax.data.finetuning.sentences import (
     SentenceExamples,
     SentenceFiles,
@@ -58,6 +52,8 @@ class SentencesConfig:
         if self.files.several:
             self._check_several()
             return
+        if self.files.labels_detected:  # checked when it is known whether they are numbers
+            return
         need = "class" if self.files.labels else "number"
         for name in self.metrics:
             if name not in METRICS:
@@ -88,25 +84,6 @@ class SentencesConfig:
                 "sigmoid=True is for one of two labels; where several may hold each has a logit of "
                 "its own without it"
             )
-
-
-@dataclass(frozen=True)
-class GlueConfig:
-    """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2".
-
-    validation: a file in the form of the directory's dev.tsv, to be judged on instead; "" for that.
-    tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default.
-    """
-
-    task: str
-    directory: str
-    sigmoid: bool = False
-    validation: str = ""
-    tfds_data_dir: str = ""
-
-    def __post_init__(self) -> None:
-        if self.sigmoid and len(glue_task(self.task).labels) != 2:
-            raise ValueError(f"sigmoid=True is for two labels, which {self.task} has not")
 
 
 @dataclass(frozen=True)
@@ -188,39 +165,6 @@ class SentenceSet(ExampleSet):
         return gold[:, 0].astype(np.int32) if self.sigmoid else gold
 
 
-def open_glue(
-    config: GlueConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
-) -> TaskData:
-    """Reads a task of GLUE.
-
-    Raises:
-      ValueError: no such task, or a file is missing or not what it should be.
-    """
-    task = glue_task(config.task)
-    found = glue_files(config.task, config.directory, config.tfds_data_dir)
-
-    judged_on = found.validation
-    if config.validation:
-        form = next(iter(judged_on.values()))
-        judged_on = {"validation": dataclasses.replace(form, validation=config.validation)}
-
-    def read(files: SentenceFiles, split: Split) -> SentenceSet:
-        submitted = task if split == "test" else None
-        metrics, sigmoid = task.metrics, config.sigmoid
-        return _read(files, split, tokenizer, max_length, metrics, sigmoid, submitted)
-
-    def all_of(sets: Mapping[str, SentenceFiles], split: Split) -> dict[str, SentenceSet]:
-        return {name: read(each, split) for name, each in sets.items()} if split in splits else {}
-
-    return TaskData(
-        head=_head(found.train, config.sigmoid),
-        train=read(found.train, "train").features if "train" in splits else None,
-        validation=all_of(judged_on, "validation"),
-        test=all_of(found.test, "test"),
-        primary=task.primary,
-    )
-
-
 def open_sentences(
     config: SentencesConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
@@ -235,10 +179,10 @@ def open_sentences(
             features = sentence_features(examples, tokenizer, max_length, files.labels)
             _report_absent(examples, files, split)
             return MultiLabelSet(features, examples, files, metrics)
-        return _read(files, split, tokenizer, max_length, metrics, config.sigmoid, None)
+        return read_set(files, split, tokenizer, max_length, metrics, config.sigmoid, None)
 
     return TaskData(
-        head=_head(files, config.sigmoid),
+        head=head_of(files, config.sigmoid),
         train=read("train").features if "train" in splits else None,
         validation={"validation": read("validation")} if "validation" in splits else {},
         test={"test": read("test")} if "test" in splits and files.test else {},
@@ -264,7 +208,8 @@ def _report_absent(examples: SentenceExamples, files: SentenceFiles, split: Spli
         )
 
 
-def _head(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
+def head_of(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
+    """Return the head for the labels: one score for numbers, else a class or several labels."""
     names = files.label_names or files.labels
     if not names:
         return HeadConfig("classification", ("score",), "regression")
@@ -275,7 +220,7 @@ def _head(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
     return HeadConfig("classification", names)
 
 
-def _read(
+def read_set(
     files: SentenceFiles,
     split: Split,
     tokenizer: Tokenizer,
@@ -284,6 +229,11 @@ def _read(
     sigmoid: bool,
     glue: GlueTask | None,
 ) -> SentenceSet:
+    """Read and tokenize the examples of a split; their labels too except for test.
+
+    Raises:
+      ValueError: as `read_sentences`; for GLUE's test sets also as `check_submission_ids`.
+    """
     examples = read_sentences(files, split, labelled=split != "test")
     if glue is not None:
         check_submission_ids(examples.ids, examples.places)

@@ -12,10 +12,16 @@ from bert_jax.data.finetuning.encoding import Ids, as_ids, encoded_by_parts
 from bert_jax.data.finetuning.features import Features, sequences_of
 from bert_jax.data.finetuning.headers import check_no_header
 from bert_jax.data.finetuning.ids import check_ids
-from bert_jax.data.finetuning.labels import check_label_set, check_labels, is_label, label_numbers
+from bert_jax.data.finetuning.labels import (
+    check_label_set,
+    check_labels,
+    check_skipped,
+    is_label,
+    label_numbers,
+)
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
 from bert_jax.data.finetuning.table_format import TableFormat, check_columns
-from bert_jax.data.finetuning.tables import read_table
+from bert_jax.data.finetuning.tables import Skip, read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
 
@@ -26,7 +32,8 @@ class ChoiceFiles:
 
     Columns by name or number; those of a JSON list as "choices.0", "choices.1". context: the first
     segment. beginning: what every ending goes on from, "" for none. endings: a column a choice.
-    labels: how the label column calls the endings in turn; () for "0", "1", ...
+    labels: how the label column calls the endings in turn; () for "0", "1", ... skip_labels: rows
+    with one of these labels are left out; "" is a row without a label.
     """
 
     train: str = ""
@@ -39,6 +46,7 @@ class ChoiceFiles:
     label: str = "label"
     index: str = ""
     labels: tuple[str, ...] = ()
+    skip_labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_paths(self.train, self.validation, self.test)
@@ -54,6 +62,7 @@ class ChoiceFiles:
             raise ValueError(
                 f"{len(self.labels)} labels for {len(self.endings)} endings; expected one each"
             )
+        check_skipped(self.skip_labels, self.choice_labels)
 
     @property
     def choice_labels(self) -> tuple[str, ...]:
@@ -101,7 +110,8 @@ def read_choices(files: ChoiceFiles, split: Split, *, labelled: bool) -> ChoiceE
     texts = [files.context, *([files.beginning] if files.beginning else []), *files.endings]
     scalars = [*([files.label] if labelled else []), *([files.index] if files.index else [])]
     path = split_path(files, split)
-    columns, places, numbers = read_table(path, files.form, texts, scalars)
+    skip = Skip(files.label, files.skip_labels) if labelled and files.skip_labels else None
+    columns, places, numbers = read_table(path, files.form, texts, scalars, skip=skip)
     labels = columns[files.label] if labelled else None
     if labels is not None:
         check_labels(labels, places, files.choice_labels, header=files.form.header)

@@ -64,6 +64,15 @@ def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
         raise ValueError(f"{len(names)} label_names for {len(labels)} labels; expected one each")
 
 
+def check_skipped(skip_labels: Sequence[str], labels: Sequence[str]) -> None:
+    """Refuse skip_labels that are labels too."""
+    if both := set(skip_labels) & set(labels):
+        raise ValueError(
+            f"skip_labels={tuple(skip_labels)}: {min(both)!r} is one of the labels too. Leave it "
+            "out of one of them"
+        )
+
+
 def label_numbers(labels: Sequence[str], expected: Sequence[str]) -> NDArray:
     """Checked labels as int32 places in `expected`; without it float32 numbers. [labels]"""
     if not expected:

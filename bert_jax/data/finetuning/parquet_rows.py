@@ -41,6 +41,36 @@ def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, d
         ) from error
 
 
+def parquet_columns(path: Path) -> list[str]:
+    """Return the names of the columns that hold strings, numbers or truth values.
+
+    Raises:
+        ValueError: the file is not a whole Parquet file.
+    """
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"{path}: not a whole Parquet file: {str(error).rstrip('.')}. Fetch or write the file "
+            "again"
+        ) from error
+    return [field.name for field in schema if _is_plain(field.type)]
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    of_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(
+        of_text
+        or pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+    )
+
+
 def _top_level(name: str, there: Sequence[str], path: Path) -> str:
     found = name if name in there else name.partition(".")[0]
     if found not in there:

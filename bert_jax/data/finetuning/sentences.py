@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -16,12 +17,23 @@ from bert_jax.data.finetuning.label_sets import (
     sets_in_cells,
     sets_in_columns,
 )
-from bert_jax.data.finetuning.labels import check_label_set, check_labels, is_label, label_numbers
-from bert_jax.data.finetuning.splits import Split, check_paths, split_path
+from bert_jax.data.finetuning.labels import (
+    check_label_set,
+    check_labels,
+    check_skipped,
+    is_label,
+    label_numbers,
+)
+from bert_jax.data.finetuning.splits import Split, check_paths, is_held_out, split_path
 from bert_jax.data.finetuning.table_format import TableFormat, check_columns
-from bert_jax.data.finetuning.tables import read_table
+from bert_jax.data.finetuning.tables import Skip, Table, read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+DETECT_LABELS, DETECT_CLASSES = (AUTO,), ("classes",)
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,12 @@ class SentenceFiles:
     form: of all files. first, second, label, index: columns, by name or number; second "" for
     single sentences, index "" for the number of the row from 0. labels: as they stand in the files,
     () for regression. label_names: how people call them, () for the same.
+
+    first, second and label may be "auto" and labels ("auto",): `detect_columns` then finds them in
+    a file; labels ("classes",) makes a class of every value, also of numbers. skip_labels: rows
+    with one of these labels are left out, ("-",) in SNLI; "" is a row without a label.
+    validation_share: of the rows of `train`, validated on and not trained on where `validation` is
+    "", see `is_held_out`; 0 for none.
 
     Where several labels may hold, or none: separator, what stands between them in the label's
     column (any, where that holds JSON arrays); or label "": each label has a column of its own
@@ -48,15 +66,30 @@ class SentenceFiles:
     index: str = ""
     labels: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ()
+    skip_labels: tuple[str, ...] = ()
+    validation_share: float = 0.0
 
     def __post_init__(self) -> None:
         check_paths(self.train, self.validation, self.test)
-        check_label_set(self.labels, self.label_names)
+        if not self.labels_detected:
+            check_label_set(self.labels, self.label_names)
+        elif self.several or self.label_names:
+            raise ValueError(
+                f"labels={self.labels}: labels that have names (label_names), or several of which "
+                "may hold for a row, are not detected; give them as a tuple of strings"
+            )
+        self._check_skipped()
+        if not 0.0 <= self.validation_share < 1.0:
+            raise ValueError(
+                f"validation_share={self.validation_share}: expected 0 <= x < 1, such as 0.1"
+            )
         if not self.first:
             raise ValueError("first is empty; name the column of the (first) sentence")
         of_labels = [self.label] if self.label else self.labels
         named = {"label" if self.label else f"label {name!r}": name for name in of_labels}
-        check_columns(self.form, {"first": self.first, "second": self.second} | named)
+        columns = {"first": self.first, "second": self.second} | named
+        given = {what: name for what, name in columns.items() if name != AUTO}
+        check_columns(self.form, given)
         if self.several and not self.labels:
             raise ValueError("labels is (); where several may hold they must be named")
         if self.separator and not self.label:
@@ -66,6 +99,29 @@ class SentenceFiles:
             )
         if self.separator and any(self.separator in label for label in self.labels):
             raise ValueError(f"a label holds the separator {self.separator!r}: {self.labels}")
+
+    def _check_skipped(self) -> None:
+        if self.skip_labels and not self.label:
+            raise ValueError(
+                f"skip_labels={self.skip_labels}: rows are skipped by the value of the label's "
+                "column, and label is ''. Leave skip_labels empty"
+            )
+        check_skipped(self.skip_labels, self.labels)
+
+    @property
+    def labels_detected(self) -> bool:
+        """Whether the labels are to be detected."""
+        return self.labels in (DETECT_LABELS, DETECT_CLASSES)
+
+    @property
+    def detected(self) -> bool:
+        """Whether columns or labels are to be detected before the files are read."""
+        return self.labels_detected or AUTO in (self.first, self.second, self.label)
+
+    def source_of(self, split: Split) -> Split:
+        """Return the split whose file has the rows of a split: train where a share is held out."""
+        held_out = self.validation_share and not self.validation
+        return "train" if held_out and split == "validation" else split
 
     @property
     def several(self) -> bool:
@@ -93,19 +149,26 @@ class SentenceExamples:
 
 
 def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> SentenceExamples:
-    """Reads the examples of a split; `labelled`, their labels too, and checks them.
+    """Read the examples of a split, with their labels if `labelled`, and check them.
 
     Raises:
         ValueError: as `read_table`, and for a label outside `files.labels` (without them, one that
             is no finite number), and as `check_ids` and `check_no_header`; names file, line and
-            value.
+            value. `files` has columns to detect, or a validation share of no rows.
     """
-    path = split_path(files, split)
+    if files.detected:
+        raise ValueError("first, second, label or labels are 'auto': call detect_columns first")
+    source = files.source_of(split)
+    path = split_path(files, source)
     texts = [files.first, *([files.second] if files.second else [])]
     of_labels = [files.label] if files.label else list(files.labels)
     scalars = [*(of_labels if labelled else []), *([files.index] if files.index else [])]
     arrays = of_labels if labelled and files.separator else []
-    columns, places, numbers = read_table(path, files.form, texts, scalars, arrays)
+    skip = None
+    if labelled and files.skip_labels:  # of a shared file training reports the rows
+        skip = Skip(files.label, files.skip_labels, logged=source == split)
+    table = read_table(path, files.form, texts, scalars, arrays, skip)
+    columns, places, numbers = _of_split(table, files, split, texts)
     labels = label_sets = None
     if labelled and files.several:
         label_sets = _label_sets(files, columns, places)
@@ -124,6 +187,29 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
         places=places,
         label_sets=label_sets,
     )
+
+
+def _of_split(table: Table, files: SentenceFiles, split: Split, texts: Sequence[str]) -> Table:
+    """Return the rows of a split of a file that train and validation share; else all rows."""
+    if split == "test" or files.validation or not files.validation_share:
+        return table
+    wanted, share = split == "validation", files.validation_share
+    rows = zip(*(table.columns[name] for name in texts), strict=True)
+    kept = [number for number, row in enumerate(rows) if is_held_out(row, share) == wanted]
+    total = len(table.places)
+    if not kept:
+        raise ValueError(
+            f"{files.train}: validation_share={share} leaves none of its {total:,} rows to "
+            f"{'validate' if wanted else 'train'} on. Set another share, or name a validation file"
+        )
+    if wanted:
+        logger.info(
+            "%s: %s of %s rows are held out for validation, chosen by a hash of their texts "
+            "(validation_share=%s)",
+            *(files.train, f"{len(kept):,}", f"{total:,}", share),
+        )
+    columns = {name: [cells[i] for i in kept] for name, cells in table.columns.items()}
+    return Table(columns, [table.places[i] for i in kept], [table.numbers[i] for i in kept])
 
 
 def _is_label(files: SentenceFiles, cell: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+from bert_jax.data.deduplication import document_digest, folded_digest
 from bert_jax.data.finetuning.file_lines import has_file
 from bert_jax.data.input_paths import is_tfds
 from bert_jax.data.readers_tfds import parse_tfds
@@ -40,3 +42,14 @@ def split_path(files: object, split: Split) -> str:
             "is to predict none has files.test=''"
         )
     return path
+
+
+def is_held_out(texts: Sequence[str], share: float) -> bool:
+    """Return whether a row with these texts is in the share of rows kept for validation.
+
+    It depends on nothing but the texts, by their hash and without regard to case and white space:
+    duplicates are on the same side, rows that are added to a file move no others, and a larger
+    share holds all rows of a smaller one.
+    """
+    digest = document_digest(b"".join(map(folded_digest, texts)))
+    return int.from_bytes(digest[:8], "big") < share * 2**64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,17 @@ from bert_jax.json_files import parse_json
 logger = logging.getLogger(__name__)
 
 _JSON_KINDS = {"NoneType": "null", "dict": "object", "list": "array", "bool": "boolean"}
+
+
+class Skip(NamedTuple):
+    """Rows to leave out: their cell in `column` is one of `values`, where null is "".
+
+    logged: whether the log says how many there were.
+    """
+
+    column: str
+    values: tuple[str, ...]
+    logged: bool = True
 
 
 class Table(NamedTuple):
@@ -43,13 +55,15 @@ def read_table(
     texts: Sequence[str],
     scalars: Sequence[str] = (),
     arrays: Sequence[str] = (),
+    skip: Skip | None = None,
 ) -> Table:
     """Reads columns of a file, packed or not, or of "tfds:NAME[:SPLIT]" (its train split if none).
 
     texts: columns of strings. scalars: columns that may also hold JSON or TFDS numbers and
     booleans, which become their JSON text. arrays: those of them that may hold arrays too. A class
     label of TFDS becomes its name, "" where there is none. A JSON field of which "a.0" or "a.b"
-    names a part is taken apart where no field has that very name.
+    names a part is taken apart where no field has that very name. skip: rows that are left out;
+    its column is one of the scalars.
 
     Raises:
         ValueError: no such file or column, a row without a column, a value of another type, a file
@@ -60,7 +74,7 @@ def read_table(
     if is_tfds(path):
         rows: Iterator[_Row] = _tfds_rows(path, form, names)
     elif form.kind == "jsonl":
-        rows = _json_rows(find_file(path), names)
+        rows = _json_rows(find_file(path), names, skip)
     elif form.kind == "parquet":
         rows = _parquet_rows(find_file(path), names)
     else:
@@ -68,11 +82,15 @@ def read_table(
     columns: list[list[str]] = [[] for _ in names]
     places: list[str] = []
     numbers: list[int] = []
-    skipped = 0
+    short = 0
+    skipped: Counter[str] = Counter()
     for number, (place, values) in enumerate(rows):
         if len(values) < len(names):
             _check_short(place, names[len(values)], form)
-            skipped += 1
+            short += 1
+            continue
+        if skip and (cell := _skipped(values[names.index(skip.column)], skip, place)) is not None:
+            skipped[cell] += 1
             continue
         for name, column, value in zip(names, columns, values, strict=True):
             if name in arrays and isinstance(value, list):
@@ -80,11 +98,29 @@ def read_table(
             column.append(_as_text(value, name, place, scalar=name in scalars))
         places.append(place)
         numbers.append(number)
-    if skipped:
-        logger.warning("%s: left out %d rows that end before their last column", path, skipped)
+    if short:
+        logger.warning("%s: left out %d rows that end before their last column", path, short)
+    for cell, count in skipped.items() if skip and skip.logged else ():
+        rows_are = "1 row" if count == 1 else f"{count:,} rows"
+        logger.info("%s: skipped %s labelled %r", path, rows_are, cell)
+    if skipped and not places:
+        raise ValueError(
+            f"{path}: all rows have one of the labels {', '.join(map(repr, skipped))}, which are "
+            "skipped (skip_labels); expected at least one other example"
+        )
     if not places:
         raise ValueError(f"{path} holds no row; expected at least one example")
     return Table(dict(zip(names, columns, strict=True)), places, numbers)
+
+
+def _skipped(value: Any, skip: Skip, place: str) -> str | None:
+    """Return the cell of a row to leave out, None for a row to keep."""
+    if value is None:
+        return "" if "" in skip.values else None
+    if isinstance(value, (list, dict)):
+        return None
+    cell = _as_text(value, skip.column, place, scalar=True)
+    return cell if cell in skip.values else None
 
 
 def _check_short(place: str, name: str, form: TableFormat) -> None:
@@ -115,7 +151,20 @@ def _as_text(value: Any, name: str, place: str, *, scalar: bool) -> str:
     return value
 
 
-def _json_rows(path: Path, names: Sequence[str]) -> Iterator[_Row]:
+def _json_rows(path: Path, names: Sequence[str], skip: Skip | None) -> Iterator[_Row]:
+    optional = skip.column if skip and "" in skip.values else None
+    for place, record in json_records(path):
+        if optional is not None and optional not in record and "." not in optional:
+            record[optional] = None
+        yield _Row(place, [_field(record, name, place) for name in names])
+
+
+def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield where each object of a JSON Lines file is, "file:line", and the object.
+
+    Raises:
+        ValueError: a line is not a JSON object; names file and line.
+    """
     for number, line in enumerate(file_lines(path), 1):
         if not line.strip():
             continue
@@ -130,7 +179,7 @@ def _json_rows(path: Path, names: Sequence[str]) -> Iterator[_Row]:
             raise ValueError(
                 f"{place}: a JSON {type(record).__name__}; expected one object on each line"
             )
-        yield _Row(place, [_field(record, name, place) for name in names])
+        yield place, record
 
 
 def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[_Row]:

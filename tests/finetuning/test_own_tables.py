@@ -1,0 +1,135 @@
+"""`finetune --data FILE` with the recipe for tables, as it is, and what knows of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bert_jax import Classify
+from bert_jax.cli.config import load_config
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.other_files import with_columns, with_file
+
+from ..commands import REPOSITORY
+from .conftest import COMMON, GOOD, reviews, scores
+
+RECIPES = REPOSITORY / "configs/finetune"
+SIZES = [f"--config.{key}={COMMON[key]}" for key in ("max_length", "batch_size", "max_shapes")]
+SIZES += ["--config.optimizer.peak_learning_rate=2e-2", "--config.num_epochs=1"]
+
+
+def write_table(path: Path, count: int = 160, seed: int = 0) -> Path:
+    rows = reviews(random.Random(seed), count)
+    named = [("fine" if label else "sad", text) for text, label in rows]
+    lines = [f'{number},{label},"{text}"\n' for number, (label, text) in enumerate(named)]
+    path.write_text("id,opinion,what was said\n3001,?,unknown\n" + "".join(lines))
+    return path
+
+
+def words(source: Path, work_dir: Path, data: Path, *more: str) -> list:
+    skipped = "--config.sentences.files.skip_labels=('?',)"
+    recipe = ["--config", RECIPES / "table.py", "--init", source, "--data", data]
+    return ["finetune", *recipe, f"--config.work_dir={work_dir}", *SIZES, skipped, *more]
+
+
+def test_a_table_is_trained_on_as_it_is(source, bert_jax_here, tmp_path, caplog) -> None:
+    caplog.set_level("INFO")
+    data, run = write_table(tmp_path / "reviews.csv"), tmp_path / "run"
+    trained = bert_jax_here(*words(source, run, data))
+    assert trained.code == 0, trained.errors
+    assert "text in 'what was said', label in 'opinion' (2 classes: 'fine', 'sad')" in caplog.text
+    assert caplog.messages.count(f"{data}: skipped 1 row labelled '?'") == 1
+    files = json.loads((run / "config.json").read_text())["sentences"]["files"]
+    assert (files["first"], files["second"], files["label"]) == ("what was said", "", "opinion")
+    assert files["labels"] == ["fine", "sad"] and files["validation_share"] == 0.1
+
+    # What the run found is in its config: nothing is detected again, or otherwise.
+    output = tmp_path / "scores.json"
+    assert bert_jax_here("evaluate", run, "--output", output).code == 0
+    found = json.loads(output.read_text())["sets"]["validation"]
+    assert found["scores"] == scores(run)["scores"] and 5 < found["examples"] < 35
+    held_out = write_table(tmp_path / "others.csv", 30, seed=1)
+    assert bert_jax_here("evaluate", run, "--data", held_out, "--output", output).code == 0
+    assert json.loads(output.read_text())["sets"]["others"]["examples"] == 30
+    assert Classify(run)(f"it was {GOOD[0]}").label in ("fine", "sad")
+    config = ("--config", RECIPES / "table.py", "--config.max_length=24", SIZES[1])
+    skipped = "--config.sentences.files.skip_labels=('?',)"
+    again = bert_jax_here(
+        *("evaluate", run, *config, skipped, "--data", held_out),
+        *("--output", tmp_path / "again.json"),
+    )
+    assert again.code == 0, again.errors
+    sets = [json.loads(file.read_text())["sets"] for file in (output, tmp_path / "again.json")]
+    assert sets[0]["others"]["scores"]["accuracy"] == sets[1]["others"]["scores"]["accuracy"]
+
+    # The same command has nothing to do; a changed file is another run's.
+    resumed = bert_jax_here(*words(source, run, data))
+    assert resumed.code == 0 and "finished: nothing to do" in resumed.output
+    write_table(data, 170)
+    refused = bert_jax_here(*words(source, run, data))
+    assert refused.code == 2 and "training examples (their file" in refused.errors
+
+
+def load(name: str, *overrides: str) -> FinetuneConfig:
+    changed = ["init_from=models/base", *overrides]
+    return load_config(
+        FinetuneConfig, str(RECIPES / f"{name}.py"), [f"--config.{word}" for word in changed]
+    )
+
+
+@pytest.mark.parametrize("name", ["table", "swag", "conll2003", "squad"])
+def test_data_is_the_training_file(name: str, tmp_path: Path) -> None:
+    config = load(name)
+    changed = with_file(config, "mine", "train")
+    for section in ("sentences", "choices", "tags", "spans"):
+        before, after = getattr(config, section), getattr(changed, section)
+        if before is not None:
+            assert after == replace(before, files=replace(before.files, train="mine"))
+    assert replace(changed, **{s: getattr(config, s) for s in ("sentences", "choices")}) == (
+        replace(config, tags=changed.tags, spans=changed.spans)
+    )
+    with pytest.raises(ValueError, match=f"{tmp_path} is a directory; expected a file with train"):
+        with_file(config, str(tmp_path), "train")
+
+
+def test_data_of_glue_is_the_tasks_directory(tmp_path: Path) -> None:
+    config = load("mnli", "glue.validation=dev.tsv")
+    assert config.glue is not None
+    for directory in (str(tmp_path), "tfds:glue/mnli"):
+        changed = with_file(config, directory, "train")
+        assert changed.glue == replace(config.glue, directory=directory)
+    with pytest.raises(ValueError, match=r"train.tsv is not a directory: MNLI is trained on"):
+        with_file(config, "train.tsv", "train")
+
+
+def test_what_the_labels_do_not_fit_is_said_once_they_are_known(tmp_path: Path) -> None:
+    data = write_table(tmp_path / "a.csv")
+    options = ("sentences.files.skip_labels=('?',)", f"sentences.files.train={data}")
+    config = load("table", "sentences.metrics=('pearson',)", *options)
+    with pytest.raises(ValueError, match="config.sentences: metrics: 'pearson' is of a number"):
+        with_columns(config)
+    found = with_columns(load("table", *options))
+    assert found.sentences is not None and found.sentences.files.labels == ("fine", "sad")
+    assert with_columns(found) is found
+
+
+def test_rows_of_glue_are_skipped_by_their_label(tmp_path, toy, caplog) -> None:
+    from bert_jax.data.tokenizer import Tokenizer
+    from bert_jax.finetuning.glue import GlueConfig, open_glue
+
+    caplog.set_level("INFO")
+    rows = "one\ttwo\tneutral\nthree\tfour\t-\n"
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        (tmp_path / f"{name}.tsv").write_text("sentence1\tsentence2\tgold_label\n" + rows)
+    config = GlueConfig("MNLI", str(tmp_path), skip_labels=("-",))
+    tokenizer = Tokenizer.load(toy.source / "tokenizer")
+    data = open_glue(config, tokenizer, 16, ("train", "validation"))
+    assert data.train is not None and len(data.train) == 1
+    assert [len(each.features) for each in data.validation.values()] == [1, 1]
+    assert f"{tmp_path}/dev_matched.tsv: skipped 1 row labelled '-'" in caplog.messages
+    with pytest.raises(ValueError, match="'neutral' is one of the labels too"):
+        GlueConfig("MNLI", "x", skip_labels=("neutral",))
