@@ -116,6 +116,8 @@ class SentenceVectors:
 class Embed(Predictor):
     """Gives vectors of texts, whatever head the model has.
 
+    sentence_embedding: the settings of `vector`; the mean unless the model has its own.
+
     How alike "python" is in two sentences, at each layer:
 
     >>> embed = Embed("runs/mine")                                            # doctest: +SKIP

@@ -30,7 +30,7 @@ SENTENCE_FILES = (MODULES_NAME, MODEL_NAME, *ENCODER_NAMES, f"[0-9]*_*/{CONFIG_N
 # The library's package until version 5, which later versions load too.
 _PACKAGE = "sentence_transformers.models"
 _SENTENCE = "sentence_embedding"
-# What versions before 0.3 called a Transformer follows it.
+# A Transformer had the other names before version 0.3.
 _ENCODERS = ("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "CamemBERT", "XLMRoBERTa")
 # Before version 6 a Pooling had a flag for each mode, in the order in which modes are concatenated.
 _FLAGS: Mapping[str, PoolingMode] = {
@@ -41,7 +41,7 @@ _FLAGS: Mapping[str, PoolingMode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# What an encoder's own file may say, with the one value that is understood; None for any.
+# The keys of the encoder's own file, each with the one supported value; None for any value.
 _ENCODER_KEYS: Mapping[str, Any] = {
     "max_seq_length": None,
     "do_lower_case": None,

@@ -156,6 +156,9 @@ def test_prompts(build, imported, bert_jax_here):
         embed.sentences(["a"], prompt_name="long", prompt="x")
     with pytest.raises(UnusableText, match="text 1 of 2: a lone surrogate"):
         embed(["a", "\udc00"], prompt_name="long")
+    # One unknown word of both, where the prompt's tokens were five.
+    with pytest.raises(UnusableText, match="text 1 of 2: its first tokens are joined with the pr"):
+        embed.sentences(["a", "\u00df"], prompt="query")
 
 
 def old_layout(directory: Path, target: Path, **encoder: object) -> None:
@@ -210,6 +213,8 @@ def test_a_model_without_settings_has_the_mean(build, imported, bert_jax_here):
 def test_what_is_told_and_kept(build, imported, bert_jax_here, tmp_path):
     theirs = build("Bert", "cls", Normalize(), prompts=PROMPTS, encoder={"max_seq_length": 12})
     _, ours = imported(theirs)
+    _, shorter = imported(theirs, "--max-positions", "8", name="shorter")
+    assert read_sentence_embedding(shorter).max_length == Embed(shorter).max_length == 8
     shown = bert_jax_here("inspect", ours).output
     assert "cls" in shown and "query='query: '" in shown
     words = ("extract", ours, "--step", "newest", "--output", tmp_path / "extracted")
