@@ -134,7 +134,7 @@ def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
     """Return the shapes and dtypes of one part of a checkpoint by name."""
     try:
         # Not of all parts at once: a damaged optimizer does not matter to the parameters.
-        stored: Any = ocp.metadata(directory / str(step), part).metadata
+        stored: Any = ocp.metadata(directory.absolute() / str(step), part).metadata
     except Exception as error:
         raise damaged(directory, step, cause_of(error)) from error
     if stored is None:

@@ -281,6 +281,17 @@ def test_parameters_alone_are_loaded(
         assert params[name].sharding == shardings[name]
 
 
+def test_parameters_are_loaded_from_a_relative_directory(
+    tmp_path: Path, task: Task, mesh: Mesh, state: TrainState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "run", state)
+    monkeypatch.chdir(tmp_path)
+    definition = task.definition
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+    params = load_parameters(Path("run"), definition, shardings)
+    assert params.keys() == state.params.keys()
+
+
 def test_parameters_that_do_not_fit_are_refused(
     tmp_path: Path, make_task: Callable[[int], Task], state: TrainState
 ) -> None:
