@@ -25,6 +25,7 @@ from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.phases import comparing_flops
 from bert_jax.cli.random_batch import random_batch
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.cli.run_memory import check_pretraining
 from bert_jax.cli.teacher import known_teacher, tasks_of
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.peaks import peak_flops
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--phase {name}: the config has {', '.join(sorted(config.phases))}")
     if args.steps < 1 or args.pieces < 1:
         raise ValueError("--steps and --pieces must be at least 1")
+    check_pretraining(config, make_mesh(config.mesh), only=name, trains=False)
     print(json.dumps(measure(config, config.phases[name], args.steps, args.pieces)), flush=True)
     return 0
 

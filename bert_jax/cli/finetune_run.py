@@ -26,6 +26,7 @@ from bert_jax.cli.finetune_start import (
     open_checkpointer,
 )
 from bert_jax.cli.finetune_usage import describe_model
+from bert_jax.cli.run_memory import check_finetuning
 from bert_jax.cli.work_dir_claim import check_claimable
 from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
 from bert_jax.data.loader import Loader
@@ -45,7 +46,7 @@ from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.interruption import StopRequest, ToldToStop
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
-from bert_jax.training.optimizer import learning_rates
+from bert_jax.training.optimizer import LearningRates
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.sharding import local_rows, parameter_shardings
@@ -139,7 +140,7 @@ class FinetuneRun:
           from_step: the step of a kept checkpoint to go back to; see `recover`.
         """
         config = self.config
-        rates = learning_rates(config.optimizer, self.total_steps)
+        rates = LearningRates(config.optimizer, self.total_steps)
         lower = self.best_metric.endswith(LOSS)
         intervals = self.intervals
         early = EarlyStopping(self.best_metric, config.patience, lower)
@@ -290,5 +291,7 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     compute = config.compute.resolve(jax.devices()[0], encoder)
     assert data.train is not None
     lengths = row_lengths(data.train, config.max_shapes, encoder.max_positions)
+    per_example = data.train.sequences_per_example
+    check_finetuning(config, mesh, model, compute, length=lengths[-1], sequences=per_example)
     programs = make_programs(config, model, compute, mesh)
     return FinetuneRun(config, mesh, source, data, model, compute, lengths, programs)

@@ -16,8 +16,10 @@ from bert_jax.cli.plan_remedies import flags, remedies, with_changes
 from bert_jax.cli.plan_report import PhasePlan, gib, header, phase_lines, total_lines
 from bert_jax.cli.random_batch import random_batch
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.cli.run_memory import pretraining_parts
 from bert_jax.cli.teacher import known_teacher, step_flops, tasks_of
 from bert_jax.training.chips import GIB, chip
+from bert_jax.training.memory import check_traceable
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.planning import OutOfMemory, compile_step, state_bytes
 from bert_jax.training.preflight import PhaseFacts, check
@@ -119,10 +121,14 @@ def _check(config: PretrainConfig, devices: list[jax.Device]) -> None:
         )
         for name, _, phase in config.ordered_phases()
     ]
+    mesh = make_mesh(config.mesh, devices)
+    compute = config.compute.resolve(devices[0], config.model)
+    for name, _, phase in config.ordered_phases():
+        check_traceable(pretraining_parts(config, mesh, compute, name, phase), mesh)
     check(
         config.model,
         facts,
-        make_mesh(config.mesh, devices),
+        mesh,
         accumulation_steps=config.accumulation_steps,
         sentence_pairs=config.sentence_pairs,
         evaluates=config.evaluation.every_steps > 0,

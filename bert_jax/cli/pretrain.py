@@ -14,10 +14,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
-from numpy.typing import NDArray
 
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.distillation import IDENTITY as TEACHERS
@@ -32,6 +30,7 @@ from bert_jax.cli.pretrain_start import first_state
 from bert_jax.cli.provenance import versions
 from bert_jax.cli.run_arguments import add_distributed_argument, add_from_step_argument
 from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.cli.run_memory import check_pretraining
 from bert_jax.cli.run_messages import conclude, describe, few_pairs, leaks, surplus_rows
 from bert_jax.cli.teacher import step_flops, tasks_of
 from bert_jax.cli.work_dir_lock import only_writer
@@ -44,7 +43,7 @@ from bert_jax.training.checkpoint_files import identity_of
 from bert_jax.training.checkpoint_recovery import recover
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import Intervals, Trainer
-from bert_jax.training.optimizer import learning_rates, make_optimizer
+from bert_jax.training.optimizer import LearningRates, make_optimizer
 from bert_jax.training.peaks import peak_flops
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Train to the end of the last phase, or until told to stop."""
     config = load_config(PretrainConfig, args.config, args.config_overrides)
     distributed.join(force=args.distributed)
-    rates = learning_rates(config.optimizer, config.total_steps)
+    rates = LearningRates(config.optimizer, config.total_steps)
     corpora = open_corpora(config)
     mesh = make_mesh(config.mesh)
     check(
@@ -78,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         vocabulary=config.vocabulary,
         evaluates=config.evaluation.every_steps > 0,
     )
+    check_pretraining(config, mesh)
     distributed.check_same(
         {
             "the config": to_plain(config),
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train(
     config: PretrainConfig,
-    rates: NDArray[np.float32],
+    rates: LearningRates,
     corpora: list[PhaseCorpus],
     mesh: Mesh,
     verified: int | None,

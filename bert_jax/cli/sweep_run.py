@@ -242,6 +242,15 @@ def open_sweep(config: FinetuneConfig, output: Path, grid: Grid, keep: Keep, com
     for dials in grid.runs:
         run = _turned(base, dials, output)
         make_schedule(run.config.optimizer, run.total_steps)
+        per_example = run.data.train.sequences_per_example
+        check_finetuning(
+            run.config,
+            run.mesh,
+            run.model,
+            run.compute,
+            length=run.row_lengths[-1],
+            sequences=per_example,
+        )
     # A loss has no chance: there the task's own metric tells which runs are degenerate.
     judged = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric
     return Sweep(base, output, grid, keep, command, judged, base.data.chance(judged))

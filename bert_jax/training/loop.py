@@ -14,7 +14,6 @@ from typing import Protocol
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from numpy.typing import NDArray
 
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import Checkpointer
@@ -22,6 +21,7 @@ from bert_jax.training.divergence import FiniteCheck, TrainingDiverged, require_
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.evaluation import to_the_end
 from bert_jax.training.interruption import StopRequest, ToldToStop
+from bert_jax.training.optimizer import LearningRates
 from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.report_window import ReportWindow
 from bert_jax.training.sharding import local_rows, to_global
@@ -110,7 +110,7 @@ class Trainer:
     mesh: Mesh
     train_step: TrainStep
     seed: int
-    learning_rates: NDArray[np.float32]
+    learning_rates: LearningRates
     checkpointer: Checkpointer
     reporter: RunReporter | None
     intervals: Intervals

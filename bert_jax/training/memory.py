@@ -6,7 +6,6 @@ still need more. `bert-jax plan` asks the compiler for the whole need.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from jax.sharding import Mesh
@@ -14,12 +13,12 @@ from jax.sharding import Mesh
 from bert_jax.machine_memory import format_bytes, memory_bytes
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.training.chips import chip
-from bert_jax.training.sharding import TABLE, batch_extent
+from bert_jax.training.sharding import batch_extent
 
 _FLOAT = _INT = 4  # bytes; parameters, moments and gradients are float32, ids are int32
 _MOMENTS = 2  # of Adam and of LAMB
-# XLA counts the bytes of an array in 63 bits; a thousandth of that is beyond any machine.
-MAX_TRACEABLE_BYTES = 1 << 53
+# XLA counts an array's bytes in 63 bits and aborts beyond that; an eighth is beyond any cluster.
+MAX_TRACEABLE_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,14 @@ def batch_part(
     return Part(name, (ids + tokens * widest * itemsize) // parts, keys)
 
 
-def check_traceable(parts: list[Part]) -> None:
-    """Raise ValueError for sizes that no compiler can count, on whatever hardware."""
-    total = sum(part.bytes for part in parts)
+def check_traceable(parts: list[Part], mesh: Mesh) -> None:
+    """Raise ValueError for sizes that the compiler cannot count, on whatever hardware."""
+    total = mesh.size * sum(part.bytes for part in parts)
     if total > MAX_TRACEABLE_BYTES:
         raise ValueError(
-            f"this run needs at least {format_bytes(total)} on each device ({_listed(parts)}), "
-            f"more than the {format_bytes(MAX_TRACEABLE_BYTES)} up to which a step can be "
-            f"compiled. Lower {_largest(parts).keys}"
+            f"this run needs at least {format_bytes(total)} on all devices ({_listed(parts)} on "
+            f"each), and a step can be compiled up to {format_bytes(MAX_TRACEABLE_BYTES)}. Lower "
+            f"{_largest(parts).keys}"
         )
 
 
@@ -96,19 +95,32 @@ def check_fits(parts: list[Part], mesh: Mesh) -> None:
     not checked.
     """
     on_one = sum(part.bytes for part in parts)
-    device = mesh.local_mesh.devices.flat[0]
+    device, number = mesh.local_mesh.devices.flat[0], 1
+    memory = _device_memory(device)
     if device.platform == "cpu":
-        number, memory, whose = mesh.local_mesh.size, memory_bytes(), "this machine has"
-    else:
-        number, memory, whose = 1, _device_memory(device), f"a {device.device_kind} has"
+        number, memory = mesh.local_mesh.size, memory_bytes()
     if memory is None or on_one * number <= memory:
         return
-    copies = f" on each of {number} devices" if number > 1 else ""
+    each = f" on each of {number} devices" if number > 1 else ""
+    has = "this machine has" if device.platform == "cpu" else f"a {device.device_kind} has"
+    split = "" if device.platform == "cpu" else ", or split the state with mesh.fsdp"
     raise ValueError(
-        f"this run does not fit in memory: it needs at least {format_bytes(on_one)}{copies} "
-        f"({_listed(parts)}), and {whose} {format_bytes(memory)}. Lower {_largest(parts).keys}"
-        f"{_splitting(mesh)}"
+        f"this run does not fit in memory: it needs at least {format_bytes(on_one)}{each} "
+        f"({_listed(parts)}), and {has} {format_bytes(memory)}. Lower {_largest(parts).keys}{split}"
     )
+
+
+def check_ahead(key: str, batches: int, batch_bytes: int) -> None:
+    """Raise ValueError if the batches that are made ahead cannot fit in this machine's memory.
+
+    key: of the config, for the message.
+    """
+    needed, memory = batches * batch_bytes, memory_bytes()
+    if needed > memory:
+        raise ValueError(
+            f"{key}: {batches:,} batches ahead take {format_bytes(needed)}, and this machine has "
+            f"{format_bytes(memory)}. A few batches are enough to keep the device busy"
+        )
 
 
 def _device_memory(device: object) -> int | None:
@@ -125,11 +137,3 @@ def _listed(parts: list[Part]) -> str:
 
 def _largest(parts: list[Part]) -> Part:
     return max(parts, key=lambda part: part.bytes)
-
-
-def _splitting(mesh: Mesh) -> str:
-    if mesh.devices.flat[0].platform == "cpu":
-        return ""
-    axes = sorted({axis for names in TABLE.values() for axis in names} - {"data"})
-    split = math.prod(mesh.shape[axis] for axis in axes)
-    return "" if split == mesh.size else "; mesh.fsdp splits the state over several devices"

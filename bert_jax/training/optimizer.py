@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from numpy.typing import NDArray
 
 OptimizerName = Literal["adamw", "lamb"]
 ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt"]
+MAX_STEPS = 2**31 - 1  # a state counts its steps in an int32
+_RATES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,13 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     """Learning rate by step: step 0 of the decay is the first step after warm-up.
 
     Raises:
-      ValueError: the warm-up is longer than the run.
+      ValueError: the warm-up is longer than the run, or there are more steps than are counted.
     """
+    if total_steps > MAX_STEPS:
+        raise ValueError(
+            f"the run has {total_steps:,} steps, and at most {MAX_STEPS:,} can be counted: lower "
+            "phases.*.num_steps, or num_epochs of a fine-tuning run"
+        )
     peak, end = config.peak_learning_rate, config.end_learning_rate
     warmup = config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
     if warmup > total_steps:
@@ -112,9 +118,31 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     return optax.join_schedules([rise, after], [warmup]) if warmup else after
 
 
-def learning_rates(config: OptimizerConfig, total_steps: int) -> NDArray[np.float32]:
-    """The learning rate of every step of a run, [total_steps]; ValueError as `make_schedule`."""
-    return np.asarray(jax.jit(jax.vmap(make_schedule(config, total_steps)))(np.arange(total_steps)))
+class LearningRates:
+    """The learning rate of every step of a run, computed for many steps at a time.
+
+    A run of 2^31 steps would have 8 GiB of them.
+    """
+
+    def __init__(self, config: OptimizerConfig, total_steps: int):
+        """Raises ValueError as `make_schedule`."""
+        self._compute = jax.jit(jax.vmap(make_schedule(config, total_steps)))
+        self._total_steps = total_steps
+        self._first, self._rates = 0, np.empty(0, np.float32)
+
+    def __len__(self) -> int:
+        return self._total_steps
+
+    def __getitem__(self, step: int) -> np.float32:
+        """Return the rate of a step; raise IndexError if the run does not have it."""
+        if not 0 <= step < self._total_steps:
+            raise IndexError(f"step {step} of {self._total_steps}")
+        if not self._first <= step < self._first + len(self._rates):
+            size = min(self._total_steps, _RATES_AT_ONCE)
+            self._first = step // size * size
+            steps = np.arange(self._first, self._first + size, dtype=np.int64)
+            self._rates = np.asarray(self._compute(np.minimum(steps, MAX_STEPS).astype(np.int32)))
+        return self._rates[step - self._first]
 
 
 def decays(name: str) -> bool:

@@ -20,14 +20,14 @@ from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.evaluation import HeldOutMetrics
 from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
-from bert_jax.training.optimizer import OptimizerConfig, learning_rates, make_optimizer
+from bert_jax.training.optimizer import LearningRates, OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.state import TrainState, abstract_state, init_state
 from bert_jax.training.step import make_evaluation_step, make_train_step
 
 DIM, SEED, STEPS = 8, 3, 10
 CONFIG = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=2)
-RATES = learning_rates(CONFIG, STEPS)
+RATES = LearningRates(CONFIG, STEPS)
 OPTIMIZER = make_optimizer(CONFIG)
 INTERVALS = Intervals(report=1, evaluate=5, save=4)
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)

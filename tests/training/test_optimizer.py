@@ -14,9 +14,9 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.optimizer import (
+    LearningRates,
     OptimizerConfig,
     decays,
-    learning_rates,
     make_optimizer,
     make_schedule,
 )
@@ -135,7 +135,7 @@ def run(config: OptimizerConfig, gradients: list[Tree]) -> Tree:
     params: Any = draw(0)
     state = optimizer.init(params)
     update = jax.jit(optimizer.update)
-    rates = learning_rates(config, len(gradients))
+    rates = LearningRates(config, len(gradients))
     for gradient, rate in zip(gradients, rates, strict=True):
         updates, state = update(gradient, state, params, learning_rate=rate)
         params = jax.tree.map(np.add, params, jax.device_get(updates))

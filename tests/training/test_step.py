@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.protocol import Metrics
-from bert_jax.training.optimizer import OptimizerConfig, learning_rates, make_optimizer
+from bert_jax.training.optimizer import LearningRates, OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.state import TrainState, init_state
 from bert_jax.training.step import Dials, make_evaluation_step, make_train_step
@@ -54,7 +54,7 @@ def train(
 ) -> Result:
     task = Pretraining(config, COMPUTE)
     optimizer = make_optimizer(OPTIMIZER)
-    rates = learning_rates(OPTIMIZER, STEPS)
+    rates = LearningRates(OPTIMIZER, STEPS)
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
     step = make_train_step(task, optimizer, mesh, accumulation_steps=parts)
     state = init_state(task.definition, optimizer, mesh, seed=3)

@@ -1,0 +1,158 @@
+"""The least memory that a run needs, from its config alone, against the machine's."""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import Mesh
+
+from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.machine_memory import check_workers
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.sizes import parameter_counts
+from bert_jax.training.memory import (
+    Part,
+    batch_part,
+    check_ahead,
+    check_fits,
+    check_traceable,
+    state_parts,
+)
+from bert_jax.training.tuning import Tuning
+
+# Integers of a batch for each token: the token, its segment, its position and its document; a
+# fine-tuning batch has no positions and documents, but a mask.
+_PRETRAINING_ARRAYS, _FINETUNING_ARRAYS = 4, 3
+
+
+def check_pretraining(
+    config: PretrainConfig, mesh: Mesh, *, only: str | None = None, trains: bool = True
+) -> None:
+    """Refuse a run that this machine cannot hold, before anything of it is traced.
+
+    Args:
+      only: the phase to look at; None for all.
+      trains: whether batches are also loaded and evaluated, as `bench step` does not.
+
+    Raises:
+      ValueError: names the largest part of the memory and the keys that decide it.
+    """
+    compute = config.compute.resolve(jax.devices()[0], config.model)
+    for name, _, phase in config.ordered_phases():
+        if only not in (None, name):
+            continue
+        parts = pretraining_parts(config, mesh, compute, name, phase)
+        check_traceable(parts, mesh)
+        check_fits(parts, mesh)
+        if not trains:
+            continue
+        if config.evaluation.every_steps:
+            # While it evaluates, a run keeps its state, but no gradients.
+            kept = [part for part in parts[:-1] if part.name != "gradients"]
+            check_fits([*kept, _evaluation_part(config, mesh, compute, phase)], mesh)
+        ahead = min(config.loader.prefetch, phase.num_steps) * max(1, config.loader.num_workers)
+        rows = -(-phase.batch_size // jax.process_count())
+        row = phase.sequence_length * _PRETRAINING_ARRAYS * 4
+        check_ahead(f"loader.prefetch={config.loader.prefetch}", ahead, rows * row)
+    if trains:
+        check_workers("loader.num_workers", config.loader.num_workers)
+
+
+def pretraining_parts(
+    config: PretrainConfig, mesh: Mesh, compute: ComputeConfig, name: str, phase: PhaseConfig
+) -> list[Part]:
+    """Return the least memory of a phase's train step on one device."""
+    parameters = parameter_counts(config.model_config()).total
+    clips = config.optimizer.clip_norm > 0 or config.accumulation_steps > 1
+    state = state_parts(
+        mesh, parameters, parameters, all_gradients=clips, keys=_model_keys(config.model)
+    )
+    batch = batch_part(
+        mesh,
+        config.model,
+        compute,
+        name="one batch",
+        rows=phase.batch_size,
+        rows_at_once=phase.batch_size // config.accumulation_steps,
+        length=phase.sequence_length,
+        arrays=_PRETRAINING_ARRAYS,
+        keys=f"phases.{name}.batch_size={phase.batch_size} or sequence_length="
+        f"{phase.sequence_length}, or raise accumulation_steps={config.accumulation_steps}",
+    )
+    return [*state, batch]
+
+
+def _evaluation_part(
+    config: PretrainConfig, mesh: Mesh, compute: ComputeConfig, phase: PhaseConfig
+) -> Part:
+    rows = config.evaluation_batch_size(phase)
+    return batch_part(
+        mesh,
+        config.model,
+        compute,
+        name="one batch of evaluation",
+        rows=rows,
+        rows_at_once=rows,
+        length=phase.sequence_length,
+        arrays=_PRETRAINING_ARRAYS,
+        keys=f"evaluation.batch_size={rows}",
+    )
+
+
+def check_finetuning(
+    config: FinetuneConfig,
+    mesh: Mesh,
+    model: ModelConfig,
+    compute: ComputeConfig,
+    *,
+    length: int,
+    sequences: int,
+) -> None:
+    """Refuse a fine-tuning run that this machine cannot hold.
+
+    Args:
+      compute: with "auto" resolved.
+      length: of the longest row. sequences: of an example.
+
+    Raises:
+      ValueError: as `check_pretraining`.
+    """
+    counts, tuning = parameter_counts(model), Tuning(config.tuning, model.encoder)
+    trained = counts.above
+    trained += counts.layers * tuning.num_learning_layers // model.encoder.num_layers
+    trained += counts.embeddings if tuning.learns("encoder.embeddings.token") else 0
+    parts = state_parts(
+        mesh,
+        counts.total,
+        trained,
+        all_gradients=config.optimizer.clip_norm > 0 or config.accumulation_steps > 1,
+        keys=f"the sizes of the model in init_from={config.init_from} ({_model_keys(model.encoder)})",
+    )
+    batch = batch_part(
+        mesh,
+        model.encoder,
+        compute,
+        name="one batch",
+        rows=config.batch_size * sequences,
+        rows_at_once=config.batch_size * sequences // config.accumulation_steps,
+        length=length,
+        arrays=_FINETUNING_ARRAYS,
+        keys=f"batch_size={config.batch_size} or max_length={config.max_length}, or raise "
+        f"accumulation_steps={config.accumulation_steps}",
+    )
+    check_traceable([*parts, batch], mesh)
+    check_fits([*parts, batch], mesh)
+
+
+def _model_keys(encoder: EncoderConfig) -> str:
+    """Return the keys of the tables' or of the layers' sizes, whichever have more parameters."""
+    counts = parameter_counts(ModelConfig(encoder, "encoder", pooler=False))
+    names = ("hidden_dim", "ffn_dim", "num_layers")
+    if counts.embeddings > counts.layers:
+        names = (
+            "vocab_size",
+            "max_positions",
+            "embedding_dim" if encoder.embedding_dim else names[0],
+        )
+    return ", ".join(f"model.{name}={getattr(encoder, name)}" for name in names)
