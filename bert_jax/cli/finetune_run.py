@@ -78,14 +78,8 @@ class FinetuneRun:
           ValueError: the batch cannot be split over the devices.
         """
         optimizer = dataclasses.replace(self.config.optimizer, peak_learning_rate=learning_rate)
-        config = dataclasses.replace(
-            self.config,
-            work_dir=work_dir,
-            seed=seed,
-            batch_size=batch_size,
-            num_epochs=num_epochs,
-            optimizer=optimizer,
-        )
+        config = dataclasses.replace(self.config, work_dir=work_dir, optimizer=optimizer, seed=seed)
+        config = dataclasses.replace(config, batch_size=batch_size, num_epochs=num_epochs)
         check_mesh(config, self.mesh)
         return dataclasses.replace(self, config=config)
 
@@ -291,7 +285,6 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     compute = config.compute.resolve(jax.devices()[0], encoder)
     assert data.train is not None
     lengths = row_lengths(data.train, config.max_shapes, encoder.max_positions)
-    per_example = data.train.sequences_per_example
-    check_finetuning(config, mesh, model, compute, length=lengths[-1], sequences=per_example)
+    check_finetuning(config, mesh, model, compute, data.train, lengths)
     programs = make_programs(config, model, compute, mesh)
     return FinetuneRun(config, mesh, source, data, model, compute, lengths, programs)

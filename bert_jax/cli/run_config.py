@@ -9,6 +9,7 @@ from typing import Literal
 
 from bert_jax.data.masking import MaskingConfig
 from bert_jax.data.pipeline import ExampleConfig
+from bert_jax.data.prepare_options import MAX_LENGTH
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import Head, ModelConfig
 from bert_jax.objectives import SentencePairs
@@ -50,6 +51,11 @@ class PhaseConfig:
     def __post_init__(self) -> None:
         _at_least(1, "phase ", num_steps=self.num_steps, batch_size=self.batch_size)
         _at_least(8, "phase ", sequence_length=self.sequence_length)
+        if self.sequence_length > MAX_LENGTH:
+            raise ValueError(
+                f"phase sequence_length={self.sequence_length}: at most {MAX_LENGTH:,}, the "
+                "longest records of a corpus"
+            )
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 from jax.sharding import Mesh
 
 from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
+from bert_jax.data.finetuning.features import Features
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.machine_memory import check_workers
 from bert_jax.models.config import ComputeConfig, EncoderConfig
@@ -105,20 +108,20 @@ def check_finetuning(
     mesh: Mesh,
     model: ModelConfig,
     compute: ComputeConfig,
-    *,
-    length: int,
-    sequences: int,
+    train: Features,
+    row_lengths: Sequence[int],
 ) -> None:
     """Refuse a fine-tuning run that this machine cannot hold.
 
     Args:
       compute: with "auto" resolved.
-      length: of the longest row. sequences: of an example.
+      row_lengths: that rows of `train` are padded to, ascending; each epoch uses the longest.
 
     Raises:
       ValueError: as `check_pretraining`.
     """
     counts, tuning = parameter_counts(model), Tuning(config.tuning, model.encoder)
+    rows, length = config.batch_size * train.sequences_per_example, row_lengths[-1]
     trained = counts.above
     trained += counts.layers * tuning.num_learning_layers // model.encoder.num_layers
     trained += counts.embeddings if tuning.learns("encoder.embeddings.token") else 0
@@ -127,15 +130,15 @@ def check_finetuning(
         counts.total,
         trained,
         all_gradients=config.optimizer.clip_norm > 0 or config.accumulation_steps > 1,
-        keys=f"the sizes of the model in init_from={config.init_from} ({_model_keys(model.encoder)})",
+        keys=f"the model's size ({config.init_from}: {_model_keys(model.encoder)})",
     )
     batch = batch_part(
         mesh,
         model.encoder,
         compute,
         name="one batch",
-        rows=config.batch_size * sequences,
-        rows_at_once=config.batch_size * sequences // config.accumulation_steps,
+        rows=rows,
+        rows_at_once=rows // config.accumulation_steps,
         length=length,
         arrays=_FINETUNING_ARRAYS,
         keys=f"batch_size={config.batch_size} or max_length={config.max_length}, or raise "
@@ -148,11 +151,8 @@ def check_finetuning(
 def _model_keys(encoder: EncoderConfig) -> str:
     """Return the keys of the tables' or of the layers' sizes, whichever have more parameters."""
     counts = parameter_counts(ModelConfig(encoder, "encoder", pooler=False))
-    names = ("hidden_dim", "ffn_dim", "num_layers")
+    names = ["hidden_dim", "ffn_dim", "num_layers"]
     if counts.embeddings > counts.layers:
-        names = (
-            "vocab_size",
-            "max_positions",
-            "embedding_dim" if encoder.embedding_dim else names[0],
-        )
+        dim = "hidden_dim" if encoder.embedding_dim is None else "embedding_dim"
+        names = ["vocab_size", "max_positions", dim]
     return ", ".join(f"model.{name}={getattr(encoder, name)}" for name in names)

@@ -12,6 +12,7 @@ from pathlib import Path
 from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.provenance import hardware, versions
+from bert_jax.cli.run_memory import check_finetuning
 from bert_jax.cli.sweep_directory import (
     RUNS_NAME,
     Keep,
@@ -242,14 +243,9 @@ def open_sweep(config: FinetuneConfig, output: Path, grid: Grid, keep: Keep, com
     for dials in grid.runs:
         run = _turned(base, dials, output)
         make_schedule(run.config.optimizer, run.total_steps)
-        per_example = run.data.train.sequences_per_example
+        assert run.data.train is not None
         check_finetuning(
-            run.config,
-            run.mesh,
-            run.model,
-            run.compute,
-            length=run.row_lengths[-1],
-            sequences=per_example,
+            run.config, run.mesh, run.model, run.compute, run.data.train, run.row_lengths
         )
     # A loss has no chance: there the task's own metric tells which runs are degenerate.
     judged = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric

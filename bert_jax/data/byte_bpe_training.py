@@ -14,8 +14,11 @@ from bert_jax.data.special_tokens import ROBERTA
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import add_special_tokens
 from bert_jax.data.vocabulary_sample import (
+    MAX_COUNT,
     MAX_SAMPLE_BYTES,
+    MAX_VOCAB_SIZE,
     check_repeatable,
+    check_sizes,
     even_sample,
     utf8_size,
     warn_if_smaller,
@@ -48,13 +51,11 @@ def train_byte_bpe(
     """
     check_repeatable(documents)
     least = len(_SPECIALS) + len(pre_tokenizers.ByteLevel.alphabet())
-    for name, value, lowest in (
-        ("min_frequency", min_frequency, 1),
-        ("max_bytes", max_bytes, 1),
-        ("vocab_size", vocab_size, least + 1),
-    ):
-        if value < lowest:
-            raise ValueError(f"{name} is {value}, expected at least {lowest}")
+    check_sizes(
+        min_frequency=(min_frequency, 1, MAX_COUNT),
+        max_bytes=(max_bytes, 1, MAX_COUNT),
+        vocab_size=(vocab_size, least + 1, MAX_VOCAB_SIZE),
+    )
     learner = Backend(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(

@@ -15,7 +15,10 @@ from bert_jax.data.sentencepiece_files import MODEL_NAME, albert_normalizer
 from bert_jax.data.special_tokens import ALBERT
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary_sample import (
+    MAX_COUNT,
+    MAX_VOCAB_SIZE,
     check_repeatable,
+    check_sizes,
     even_sample,
     utf8_size,
     warn_if_smaller,
@@ -57,8 +60,10 @@ def train_sentencepiece(
     check_repeatable(documents)
     if model_type not in get_args(ModelType):
         raise ValueError(f"model_type is {model_type!r}; expected 'unigram' or 'bpe'")
-    if max_bytes < 1:
-        raise ValueError(f"max_bytes is {max_bytes}, expected at least 1")
+    check_sizes(
+        vocab_size=(vocab_size, 1, MAX_VOCAB_SIZE),
+        max_bytes=(max_bytes, 1, MAX_COUNT),
+    )
     num_bytes = sum(utf8_size(text) for text in documents if not text.isspace())
     if not num_bytes:
         raise ValueError("there is no text to learn a vocabulary from")

@@ -8,6 +8,18 @@ from collections.abc import Iterable, Iterator
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLE_BYTES = 1 << 30  # three to five minutes on two cores
+# Ten times the largest published vocabularies; the libraries reserve memory for so many at once.
+MAX_VOCAB_SIZE = 10_000_000
+MAX_COUNT = 2**63 - 1  # as the libraries count
+
+
+def check_sizes(**sizes: tuple[int, int, int]) -> None:
+    """Raise ValueError for a (value, least, most) whose value lies outside the other two."""
+    for name, (value, least, most) in sizes.items():
+        if value < least:
+            raise ValueError(f"{name} is {value}, expected at least {least}")
+        if value > most:
+            raise ValueError(f"{name} is {value}, expected at most {most:,}")
 
 
 def check_repeatable(documents: Iterable[str]) -> None:

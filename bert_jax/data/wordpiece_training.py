@@ -15,8 +15,11 @@ from bert_jax.data.special_tokens import BERT
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import add_special_tokens
 from bert_jax.data.vocabulary_sample import (
+    MAX_COUNT,
     MAX_SAMPLE_BYTES,
+    MAX_VOCAB_SIZE,
     check_repeatable,
+    check_sizes,
     even_sample,
     utf8_size,
     warn_if_smaller,
@@ -63,10 +66,13 @@ def train_wordpiece(
     of the text.
     """
     check_repeatable(documents)
+    check_sizes(
+        vocab_size=(vocab_size, 1, MAX_VOCAB_SIZE),
+        num_unused=(num_unused, 0, vocab_size),
+        min_frequency=(min_frequency, 1, MAX_COUNT),
+        max_bytes=(max_bytes, 1, MAX_COUNT),
+    )
     reserved = _reserved_tokens(num_unused)
-    for name, value in (("min_frequency", min_frequency), ("max_bytes", max_bytes)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}, expected at least 1")
     if vocab_size < len(reserved) + 100:
         raise ValueError(
             f"vocab_size is {vocab_size}, of which {len(reserved)} are special and unused tokens; "
@@ -127,8 +133,6 @@ def _learn(texts: Iterable[str], backend: Any, trainer: Any) -> dict[str, int]:
 
 
 def _reserved_tokens(num_unused: int) -> list[str]:
-    if num_unused < 0:
-        raise ValueError(f"num_unused is {num_unused}, expected 0 or more")
     pad, *others = BERT.tokens
     return [pad, *(f"[unused{i}]" for i in range(num_unused)), *others]
 

@@ -7,6 +7,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+# Each run is a directory that is looked into whenever another has ended.
+MAX_RUNS = 10_000
+_DIALS = ("batch_sizes", "learning_rates", "num_epochs")
+
 
 @dataclass(frozen=True, order=True)
 class Combination:
@@ -56,8 +60,7 @@ class Grid:
     first_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch_sizes", "learning_rates", "num_epochs"):
-            values = getattr(self, name)
+        for name, values in zip(_DIALS, self._dials, strict=True):
             if not values or not all(0 < value < math.inf for value in values):
                 raise ValueError(
                     f"{name}={list(values)}: expected one or more, each above 0 and finite"
@@ -66,6 +69,20 @@ class Grid:
                 raise ValueError(f"{name}={list(values)}: one of them is there twice")
         if self.num_seeds < 1:
             raise ValueError(f"seeds={self.num_seeds}: must be at least 1")
+        if self.first_seed + self.num_seeds > 1 << 32:
+            raise ValueError(
+                f"seeds={self.num_seeds} from {self.first_seed} on: seeds end at 2^32 - 1, what a "
+                "JAX key takes"
+            )
+        if (runs := math.prod(map(len, self._dials)) * self.num_seeds) > MAX_RUNS:
+            raise ValueError(
+                f"the grid has {runs:,} runs ({self.num_seeds:,} seeds of each combination), and a "
+                f"sweep makes at most {MAX_RUNS:,}: lower the seeds, or give fewer values"
+            )
+
+    @property
+    def _dials(self) -> tuple[tuple[float, ...], ...]:
+        return tuple(getattr(self, name) for name in _DIALS)
 
     @property
     def combinations(self) -> list[Combination]:

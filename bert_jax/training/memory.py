@@ -6,6 +6,7 @@ still need more. `bert-jax plan` asks the compiler for the whole need.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from jax.sharding import Mesh
@@ -84,7 +85,7 @@ def check_traceable(parts: list[Part], mesh: Mesh) -> None:
         raise ValueError(
             f"this run needs at least {format_bytes(total)} on all devices ({_listed(parts)} on "
             f"each), and a step can be compiled up to {format_bytes(MAX_TRACEABLE_BYTES)}. Lower "
-            f"{_largest(parts).keys}"
+            f"{_excess(parts, MAX_TRACEABLE_BYTES // mesh.size).keys}"
         )
 
 
@@ -106,7 +107,8 @@ def check_fits(parts: list[Part], mesh: Mesh) -> None:
     split = "" if device.platform == "cpu" else ", or split the state with mesh.fsdp"
     raise ValueError(
         f"this run does not fit in memory: it needs at least {format_bytes(on_one)}{each} "
-        f"({_listed(parts)}), and {has} {format_bytes(memory)}. Lower {_largest(parts).keys}{split}"
+        f"({_listed(parts)}), and {has} {format_bytes(memory)}. "
+        f"Lower {_excess(parts, memory // number).keys}{split}"
     )
 
 
@@ -135,5 +137,7 @@ def _listed(parts: list[Part]) -> str:
     return ", ".join(f"{part.name} {format_bytes(part.bytes)}" for part in parts)
 
 
-def _largest(parts: list[Part]) -> Part:
-    return max(parts, key=lambda part: part.bytes)
+def _excess(parts: list[Part], memory: int) -> Part:
+    """Return the first part that no longer fits."""
+    totals = itertools.accumulate(part.bytes for part in parts)
+    return next(part for part, total in zip(parts, totals, strict=True) if total > memory)
