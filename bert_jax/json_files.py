@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,8 +56,10 @@ def read_json(file: Path, fix: str = "") -> Any:
     except UnicodeEncodeError as error:
         reason = "a string holds a lone surrogate, which is not a character of Unicode text"
         raise _fault(file, reason, fix) from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise _fault(file, f"not valid JSON: {error}", fix) from error
+    except ValueError as error:
+        raise _fault(file, str(error), fix) from error
     return value
 
 
@@ -124,9 +127,8 @@ def _parsed(text: str, decoder: json.JSONDecoder) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        seen: set[str] = set()
-        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {repeated[:80]!r} is in one object twice")
+        key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has {key[:80]!r} twice")
     return content
 
 

@@ -18,7 +18,7 @@ HOSTILE = {
         b'{"a":' * 150 + b"1" + b"}" * 150,
         "nested more than 100 levels deep",
     ),
-    "a repeated key": (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' is in one object twice"),
+    "a repeated key": (b'{"a": 1, "b": {"c": 1, "c": 2}}', "an object has 'c' twice"),
     "an integer of 5,000 digits": (b'{"a": ' + b"9" * 5_000 + b"}", "more than 4,300 digits"),
     "not a number": (b'{"a": NaN}', "NaN is not a number of JSON"),
     "infinity": (b'{"a": -Infinity}', "-Infinity is not a number of JSON"),

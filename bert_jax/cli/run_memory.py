@@ -42,6 +42,8 @@ def check_pretraining(
       ValueError: names the largest part of the memory and the keys that decide it.
     """
     compute = config.compute.resolve(jax.devices()[0], config.model)
+    if trains:
+        check_workers("loader.num_workers", config.loader.num_workers)
     for name, _, phase in config.ordered_phases():
         if only not in (None, name):
             continue
@@ -54,12 +56,10 @@ def check_pretraining(
             # While it evaluates, a run keeps its state, but no gradients.
             kept = [part for part in parts[:-1] if part.name != "gradients"]
             check_fits([*kept, _evaluation_part(config, mesh, compute, phase)], mesh)
-        ahead = min(config.loader.prefetch, phase.num_steps) * max(1, config.loader.num_workers)
+        ahead = min(config.loader.prefetch * max(1, config.loader.num_workers), phase.num_steps)
         rows = -(-phase.batch_size // jax.process_count())
         row = phase.sequence_length * _PRETRAINING_ARRAYS * 4
         check_ahead(f"loader.prefetch={config.loader.prefetch}", ahead, rows * row)
-    if trains:
-        check_workers("loader.num_workers", config.loader.num_workers)
 
 
 def pretraining_parts(

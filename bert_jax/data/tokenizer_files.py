@@ -14,7 +14,6 @@ from bert_jax.data.letter_case import lowercases, strips_accents
 from bert_jax.data.pair_layout import with_layout
 from bert_jax.data.special_tokens import BERT, SpecialTokens, special_tokens_of
 from bert_jax.data.tokenizer_json import kind_of, override_normalizer, read_tokenizer_json
-from bert_jax.data.vocabulary_checks import read_json
 from bert_jax.data.wordpiece_files import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
@@ -23,6 +22,7 @@ from bert_jax.data.wordpiece_files import (
     wordpiece_backend,
 )
 from bert_jax.files import write_file
+from bert_jax.json_files import read_json_object
 
 # The first one found is read.
 FILE_NAMES = (
@@ -40,6 +40,11 @@ _CLASSES = {
 }
 # Of XLM-RoBERTa and CamemBERT as they were first released.
 _FAIRSEQ_MODEL = "sentencepiece.bpe.model"
+# Keys of tokenizer_config.json that are true or false, or null for the default.
+_TRUTHS = (
+    *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+    *("keep_accents", "add_prefix_space"),
+)
 _ANY_CLASS = ("PreTrained", "TokenizersBackend")
 _ANY = f"{', '.join(FILE_NAMES[:-1])} or {FILE_NAMES[-1]} with {byte_bpe_files.MERGES_NAME}"
 
@@ -183,15 +188,18 @@ def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / "tokenizer_config.json"
     if not file.is_file():
         return {}
-    config = read_json(file)
-    if not isinstance(config, dict):
-        raise ValueError(f"{file}: expected a JSON object")
+    config = {name: value for name, value in read_json_object(file).items() if value is not None}
+    kinds = dict.fromkeys(_TRUTHS, bool) | {"tokenizer_class": str}
+    for name, kind in kinds.items():
+        if not isinstance(config.get(name, kind()), kind):
+            expected = "true or false" if kind is bool else "a string"
+            raise ValueError(f"{file}: {name} is {config[name]!r}; expected {expected}")
     return config
 
 
 def _check_class(file: Path, config: Mapping[str, Any]) -> None:
     told = config.get("tokenizer_class")
-    if not isinstance(told, str) or file.name not in _CLASSES:
+    if told is None or file.name not in _CLASSES:
         return
     name = told.removesuffix("Fast").removesuffix("Tokenizer")
     if name not in (*_CLASSES[file.name], *_ANY_CLASS):

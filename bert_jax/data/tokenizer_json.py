@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from bert_jax.data.pair_layout import separators_between
 from bert_jax.data.special_tokens import BERT, special_tokens_of
 from bert_jax.data.text_offsets import in_characters
 from bert_jax.data.vocabulary_checks import check_ids, check_merges, read_json
+from bert_jax.json_files import expecting_fields
 
 # BERT's, RoBERTa's and ALBERT's; the last also holds SentencePiece's form of BPE.
 Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
@@ -47,7 +49,7 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         ValueError: the file is damaged, its ids are not those of a table, or its tokenizer is not
             of the family.
     """
-    state = read_json(file, _FORM)
+    state = read_json(file, f"This is not {_FORM}")
     try:
         model, kind = state["model"]["type"], kind_of(state)
         if kind is not None:
@@ -63,7 +65,8 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         )
     spaced = config.get("add_prefix_space")
     if kind == "byte_bpe" and isinstance(spaced, bool):  # it has the last word in transformers
-        state = byte_bpe_files.with_prefix_space(state, spaced)
+        with expecting_fields(file):
+            state = byte_bpe_files.with_prefix_space(state, spaced)
     backend = _load(file, state)
     # Without these a corpus would be cut to 512 tokens, or padded, because a file once said so.
     backend.no_truncation()
@@ -78,15 +81,25 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         )
     try:
         _check_added_tokens(state, vocabulary)
-        separators_between(backend, specials)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
+    with _loading(file):
+        separators_between(backend, specials)
     return backend
 
 
 def _load(file: Path, state: Mapping[str, Any]) -> Any:
-    try:
+    with _loading(file):
         return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+
+@contextmanager
+def _loading(file: Path) -> Iterator[None]:
+    """Turn what the tokenizers library raises into a ValueError that names `file`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
     except BaseException as error:
         # The library raises bare Exceptions, and panics as another kind of BaseException.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

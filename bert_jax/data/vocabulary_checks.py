@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from bert_jax import json_files
 
 # A hundred times RoBERTa's vocab.json and merges.txt together.
 MAX_FILE_BYTES = 128 << 20
@@ -38,33 +38,10 @@ def read_text(file: Path) -> str:
     return text.removeprefix("\ufeff")
 
 
-def read_json(file: Path, expected: str = "valid JSON") -> Any:
-    """Return the content of a JSON file in which no name repeats within an object.
-
-    Args:
-        expected: what the message calls a file that this one is not.
-
-    Raises:
-        ValueError: the file is too large, not UTF-8, not JSON, or repeats a name.
-    """
-    try:
-        return json.loads(read_text(file), object_pairs_hook=_unique_names)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: not {expected}: {error}") from error
-    except _RepeatedName as error:
-        raise ValueError(f"{file}: {error}") from error
-
-
-class _RepeatedName(ValueError):
-    pass
-
-
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise _RepeatedName(f"an object has {name!r} twice. Remove one of the two.")
-    return content
+def read_json(file: Path, fix: str = "") -> Any:
+    """Return the content of a vocabulary's JSON file; ValueError as `json_files.read_json`."""
+    check_size(file)
+    return json_files.read_json(file, fix)
 
 
 def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:

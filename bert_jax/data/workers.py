@@ -137,7 +137,11 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
             del unit, result
     except EOFError:
         return
-    except (ValueError, OSError) as error:  # any other is a bug: its traceback goes to stderr
+    except (
+        ValueError,
+        OSError,
+        MemoryError,
+    ) as error:  # any other is a bug: its traceback goes to stderr
         requests.send(error)
 
 

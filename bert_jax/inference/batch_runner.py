@@ -16,10 +16,12 @@ from bert_jax.data.finetuning.batches import (
     rows_by_length,
 )
 from bert_jax.data.finetuning.features import Features
+from bert_jax.machine_memory import format_bytes, memory_bytes
 
 _SHORTEST_ROW = 16
 # Rows of batches with few sequences: one text asked for, or a few windows of one passage.
 _FEW_ROWS = (1, 8)
+_BYTES_OF_A_TOKEN = 3 * 4  # its id, its segment and its place in the mask, as int32
 
 Outputs = Mapping[str, jax.Array]
 Row = dict[str, NDArray[Any]]
@@ -75,6 +77,7 @@ class BatchRunner:
         on_cpu = jax.default_backend() == "cpu"
         tokens = TOKENS_IN_A_CACHE // features.sequences_per_example if on_cpu else None
         sizes = rows_by_length(self._row_lengths, self._rows_for(len(features)), tokens)
+        self._check_fits(sizes[0])
         plan = InOrder(features.lengths, self._row_lengths, sizes)
         batches = FeatureBatches(features, plan)
         pending: tuple[NDArray[np.int64], Outputs] | None = None
@@ -88,6 +91,15 @@ class BatchRunner:
             pending = plan.place(step).examples, outputs
         assert pending is not None
         yield _fetched(*pending)
+
+    def _check_fits(self, rows: int) -> None:
+        """Raise ValueError if even a batch of the shortest rows does not fit in memory."""
+        needed, memory = rows * self._row_lengths[0] * _BYTES_OF_A_TOKEN, memory_bytes()
+        if needed > memory:
+            raise ValueError(
+                f"batch_size={self._batch_size}: a batch takes at least {format_bytes(needed)}, and "
+                f"this machine has {format_bytes(memory)}. Use a smaller one"
+            )
 
     def _rows_for(self, count: int) -> int:
         few = [rows for rows in _FEW_ROWS if count <= rows < self._batch_size]

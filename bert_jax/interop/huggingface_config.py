@@ -93,7 +93,14 @@ def _number(content: Mapping[str, Any], theirs: str, ours: str, where: str) -> A
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         expected = "a whole number" if whole else "a number"
         raise ValueError(f"{where}: {theirs} is {value!r}; expected {expected}")
-    return value if whole else float(value)
+    return value if whole else _as_float(value, f"{where}: {theirs}")
+
+
+def _as_float(value: float, place: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{place} is {str(value)[:20]}..., too large a number") from None
 
 
 def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[str, ...]:
@@ -120,7 +127,7 @@ def head_dropout(content: Mapping[str, Any], family: Family, head: Head) -> floa
     own = content.get(key)
     if own is not None and (isinstance(own, bool) or not isinstance(own, (int, float))):
         raise ValueError(f"{key} is {own!r}; expected a number")
-    return float(content[family.fields["hidden_dropout"]] if own is None else own)
+    return _as_float(content[family.fields["hidden_dropout"]] if own is None else own, key)
 
 
 def read_problem(content: Mapping[str, Any], scores: int) -> Problem:

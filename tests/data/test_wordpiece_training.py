@@ -5,6 +5,8 @@ import sys
 import numpy as np
 import pytest
 
+from bert_jax.data.byte_bpe_training import train_byte_bpe
+from bert_jax.data.sentencepiece_training import train_sentencepiece
 from bert_jax.data.word_limit import WordLimit
 from bert_jax.data.wordpiece_training import train_wordpiece
 
@@ -155,3 +157,27 @@ def test_words_are_told_apart():
     for word in first:
         assert limit(f"!{word}") == f"!{word}"
     assert sum(limit(word) == word for word in second) <= 1
+
+
+@pytest.mark.parametrize(
+    ("train", "sizes", "message"),
+    [
+        (train_wordpiece, {"vocab_size": 10**9}, "vocab_size is 1000000000, expected at most 10,"),
+        (train_byte_bpe, {"vocab_size": 10**9}, "vocab_size is 1000000000, expected at most 10,"),
+        (train_sentencepiece, {"vocab_size": 10**10}, "vocab_size is 10000000000, expected at"),
+        (train_wordpiece, {"num_unused": 10**12}, "num_unused is 1000000000000, expected at most"),
+        (train_wordpiece, {"min_frequency": 10**30}, "min_frequency is .* expected at most"),
+        (train_byte_bpe, {"max_bytes": 10**30}, "max_bytes is .* expected at most"),
+    ],
+)
+def test_sizes_that_the_libraries_panic_at_are_refused_before_the_text_is_read(
+    train, sizes, message
+):
+    class Unread:
+        def __iter__(self):
+            yield from ()
+            raise AssertionError("the text was read")
+
+    texts = Unread()
+    with pytest.raises(ValueError, match=message):
+        train(texts, **sizes)

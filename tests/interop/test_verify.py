@@ -8,6 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from bert_jax.interop.comparison import Difference, differences, only_one_gives
 from bert_jax.interop.probes import Probe, random_probe
@@ -217,3 +218,27 @@ def test_random_input_reaches_every_position_and_segment():
     assert set(np.unique(probe.segment_ids[real])) == {0, 1, 2}
     assert (np.diff(probe.attention_mask, axis=1) <= 0).all()  # padding comes last
     assert len(np.unique(probe.token_ids[real])) > 60
+
+
+def test_a_pickle_that_pytorch_refuses_is_refused_in_one_sentence(ours, bert_jax_here):
+    theirs = ours.parent / "theirs"
+    (theirs / "model.safetensors").unlink()
+    torch.save({"weight": Unpicklable()}, theirs / "pytorch_model.bin")
+    for words in (("verify", ours, theirs), ("import", theirs, "--output", ours.parent / "more")):
+        refused = bert_jax_here(*words)
+        assert refused.code == 2, refused.errors
+        assert str(theirs) in refused.errors and "Traceback" not in refused.errors
+    (theirs / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
+    refused = bert_jax_here("verify", ours, theirs)
+    assert refused.code == 2 and "BertForPreTraining cannot be loaded from it" in refused.errors
+
+
+class Unpicklable:
+    """Has a class that PyTorch does not load from a file of weights."""
+
+
+def test_computing_the_feed_forward_part_in_chunks_changes_nothing(ours, bert_jax_here):
+    theirs = ours.parent / "theirs"
+    change_config(theirs, chunk_size_feed_forward=7)
+    compared = bert_jax_here("verify", ours, theirs)
+    assert compared.code == 0, compared.errors

@@ -1,0 +1,43 @@
+"""Values of the wrong type in tokenizer_config.json."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.tokenizer import Tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "b", "##b"]
+TRUTHS = (
+    *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+    *("keep_accents", "add_prefix_space"),
+)
+
+
+def load(directory: Path, **config: object) -> Tokenizer:
+    (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    return Tokenizer.load(directory)
+
+
+@pytest.mark.parametrize("value", ["maybe", "true", 1, 0.0, [], {}, [True]], ids=repr)
+@pytest.mark.parametrize("name", TRUTHS)
+def test_a_truth_is_true_or_false(name: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as error:
+        load(tmp_path, **{name: value})
+    file = tmp_path / "tokenizer_config.json"
+    assert str(error.value) == f"{file}: {name} is {value!r}; expected true or false"
+
+
+def test_null_is_the_default(tmp_path: Path) -> None:
+    nothing = load(tmp_path)
+    nulls = load(tmp_path, **dict.fromkeys((*TRUTHS, "tokenizer_class")))
+    assert nulls.fingerprint == nothing.fingerprint
+    assert nulls.encode_batch(["A a"]) == [[6, 5]]
+    assert load(tmp_path, do_lower_case=True).encode_batch(["A a"]) == [[5, 5]]
+
+
+@pytest.mark.parametrize("value", [1, True, ["BertTokenizer"], {}], ids=repr)
+def test_a_class_is_named_by_a_string(value: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="tokenizer_config.json: tokenizer_class is .* a string"):
+        load(tmp_path, tokenizer_class=value)
