@@ -97,8 +97,8 @@ class BatchRunner:
         needed, memory = rows * self._row_lengths[0] * _BYTES_OF_A_TOKEN, memory_bytes()
         if needed > memory:
             raise ValueError(
-                f"batch_size={self._batch_size}: a batch takes at least {format_bytes(needed)}, and "
-                f"this machine has {format_bytes(memory)}. Use a smaller one"
+                f"batch_size={self._batch_size}: a batch takes at least {format_bytes(needed)}, "
+                f"and this machine has {format_bytes(memory)}. Use a smaller one"
             )
 
     def _rows_for(self, count: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.files import sync_directory, write_file
+from bert_jax.json_files import read_json_object
 from bert_jax.training.checkpoint_files import (
     DamagedCheckpoint,
     require_intact,
@@ -121,7 +122,7 @@ def _go_back(directory: Path, step: int) -> list[str]:
 
 def _recorded_step(record: Path) -> int | None:
     try:
-        return int(json.loads(record.read_bytes())["from_step"])
+        return int(read_json_object(record)["from_step"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{record}: cannot be read ({error}). Remove it") from error
 

@@ -56,9 +56,7 @@ def test_a_batch_of_long_rows_fits_a_cpus_caches():
 
 def test_a_batch_that_no_machine_can_hold_is_refused(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # on a CPU such a batch is cut
-    with pytest.raises(
-        ValueError, match="batch_size=1000000000000: a batch takes at least 174.6 T"
-    ):
+    with pytest.raises(ValueError, match="batch_size=1000000000000: a batch takes at least"):
         BatchRunner("model", 512, 10**12)(sums, features_of([20] * 9))
     assert len(BatchRunner("model", 512, 10**12)(sums, features_of([20] * 8))) == 8
 
