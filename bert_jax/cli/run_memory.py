@@ -1,4 +1,4 @@
-"""The least memory that a run needs, from its config alone, against the machine's."""
+"""The least memory of a run, estimated from its config and compared with the machine's."""
 
 from __future__ import annotations
 

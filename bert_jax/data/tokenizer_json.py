@@ -95,7 +95,7 @@ def _load(file: Path, state: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _loading(file: Path) -> Iterator[None]:
-    """Turn what the tokenizers library raises into a ValueError that names `file`."""
+    """Turn the tokenizers library's errors and panics into a ValueError that names `file`."""
     try:
         yield
     except ValueError as error:

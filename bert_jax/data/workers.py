@@ -137,11 +137,8 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
             del unit, result
     except EOFError:
         return
-    except (
-        ValueError,
-        OSError,
-        MemoryError,
-    ) as error:  # any other is a bug: its traceback goes to stderr
+    # Any other error is a bug, whose traceback goes to stderr.
+    except (ValueError, OSError, MemoryError) as error:
         requests.send(error)
 
 

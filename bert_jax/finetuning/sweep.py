@@ -71,8 +71,7 @@ class Grid:
             raise ValueError(f"seeds={self.num_seeds}: must be at least 1")
         if self.first_seed + self.num_seeds > 1 << 32:
             raise ValueError(
-                f"seeds={self.num_seeds} from {self.first_seed} on: seeds end at 2^32 - 1, what a "
-                "JAX key takes"
+                f"seeds={self.num_seeds} from {self.first_seed} on: a seed is at most 2^32 - 1"
             )
         if (runs := math.prod(map(len, self._dials)) * self.num_seeds) > MAX_RUNS:
             raise ValueError(

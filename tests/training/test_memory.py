@@ -1,4 +1,4 @@
-"""Lower bounds of memory: what they count, and that they refuse only what cannot fit."""
+"""Lower bounds of memory, against the compiler's count and against a device's limit."""
 
 from __future__ import annotations
 
