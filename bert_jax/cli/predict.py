@@ -7,8 +7,9 @@ echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}'
 Input is plain text, a text a line, or JSON Lines: objects with the fields "text", "first" and
 "second" (next-sentence, classify), "words" or, of one document, "sentences" (tag), "context" and
 "choices" (choose) or "question" and "context" (answer). An "id" comes back with its result. Blank
-lines of JSON Lines give nothing, each of plain text is a text. A line that cannot be used ends the
-command, or with --unusable report has the field "error" in place of a result. What has come is
+lines of JSON Lines give nothing, each of plain text is a text. A line that cannot be used, such as
+one of more than 2 MiB, ends the command, or with --unusable report its result is an object with the
+field "error". What has come is
 answered whenever no further line is waiting, so that another program may ask line by line (its
 first line may be blank only if --format says what the lines are).
 
@@ -140,7 +141,9 @@ def _run(args: argparse.Namespace) -> int:
     lines = read_input(source, args.format, _fields(task, predictor), report=report)
     progress, start, done, unusable = ProgressLine(), time.monotonic(), 0, 0
     with output_to(args.output, source) as output:
-        parts: Iterator[list[InputLine | UnusableLine]] = chunks(lines, args.batch_size, most)
+        parts: Iterator[list[InputLine | UnusableLine]] = chunks(
+            lines, args.batch_size, most, lambda line: line.num_bytes
+        )
         for part in parts:
             for line, result in answers(task, predictor, part, top_k, report=report):
                 unusable += isinstance(result, UnusableLine)

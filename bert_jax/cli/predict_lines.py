@@ -7,14 +7,14 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from bert_jax.cli.predict_input import OF_THE_TASK, Format, Input
-from bert_jax.data.finetuning.file_lines import decoded
+from bert_jax.cli.predict_input import MAX_BYTES, OF_THE_TASK, Format, Input
+from bert_jax.data.finetuning.file_lines import LongLine, decoded
 from bert_jax.data.input_paths import content_suffix
 from bert_jax.json_files import parse_json
 
@@ -35,17 +35,20 @@ class Document:
 class InputLine:
     """What is asked of the model: a text, or the values of several fields; and the object's id.
 
-    place: "file:line".
+    place: "file:line". num_bytes: of the line, about what it takes of memory to answer.
     """
 
     place: str
     value: Any
     has_id: bool = False
     id: Any = None
+    num_bytes: int = 0
 
 
 class UnusableLine(ValueError):
     """A line that asks nothing which can be answered: its place and reason, its object's id."""
+
+    num_bytes = 0  # none is kept
 
     def __init__(self, place: str, reason: str, *, has_id: bool = False, id: Any = None):
         super().__init__(f"{place}: {reason}")
@@ -67,8 +70,8 @@ def read_input(
 
     Raises:
       ValueError: the lines are of another form, such as a file of SQuAD's.
-      UnusableLine: a line is not UTF-8; or no object, without the fields or with another type in
-        them.
+      UnusableLine: a line is too long or not UTF-8; or no object, without the fields or with
+        another type in them.
     """
     name, lines = source.name, source.lines
     named = content_suffix(Path(name)) == ".jsonl"
@@ -99,7 +102,7 @@ def read_input(
                 f"{place}: a JSON object in what began as plain text; say --format jsonl, or "
                 "--format text for lines taken as they are"
             )
-        yield line
+        yield replace(line, num_bytes=len(data))
 
 
 def speak_utf8() -> None:
@@ -147,6 +150,8 @@ def _to_first_text(lines: Iterator[bytes | None]) -> Iterator[bytes]:
 
 
 def _text(data: bytes, place: str) -> str:
+    if isinstance(data, LongLine):
+        raise UnusableLine(place, data.fault(MAX_BYTES))
     try:
         return decoded(data).removesuffix("\n").removesuffix("\r")
     except ValueError as error:

@@ -7,11 +7,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bert_jax.data.finetuning.file_lines import file_lines
+from bert_jax.data.finetuning.file_lines import MAX_LINE_BYTES, file_lines
 from bert_jax.data.finetuning.table_format import TableFormat
 
-# Characters: Python's module refuses longer cells than 131,072 otherwise, the whole process's.
-_LONGEST_CELL = 2**31 - 1
 _LONE_RETURN = (
     "a carriage return (CR) that no line feed follows; expected lines that end with a line feed. "
     r"Convert the file, as `tr '\r' '\n'` does"
@@ -121,7 +119,8 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
-    csv.field_size_limit(_LONGEST_CELL)
+    # Characters, for the whole process: otherwise 131,072.
+    csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(file_lines(path), strict=True, delimiter=delimiter)
     while True:
         number = reader.line_num + 1
@@ -138,6 +137,11 @@ def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
 def _not_csv(error: csv.Error, path: Path) -> str:
     if "new-line character" in str(error):
         return f"{_LONE_RETURN}, or put a text that holds one between quotes"
+    if "field larger than" in str(error):
+        return (
+            f"a cell that begins here is longer than {MAX_LINE_BYTES:,} characters. Split its "
+            'text, or close the quote (") that opens it'
+        )
     hint = ""
     if "end of data" in str(error):
         hint = ' (a quote, ", opens here that nothing closes)'

@@ -11,6 +11,25 @@ from typing import IO, overload
 from bert_jax.data.compression import BROKEN_ARCHIVE, COMPRESSIONS, open_stream
 from bert_jax.data.documents import SourceCounts
 
+# Bytes of a line of a file of examples: as long as a document of a corpus may be by default. The
+# lines of a file are read before anybody looks at them, and one of 200 MB would take gigabytes.
+MAX_LINE_BYTES = 16 << 20
+_PIECE_BYTES = 1 << 20
+_BEGINNING_BYTES = 100
+
+
+class LongLine(bytes):
+    """The beginning of a line that is too long to be read; `num_bytes`, of the whole line."""
+
+    num_bytes: int
+
+    def fault(self, limit: int) -> str:
+        """Return what is wrong with it, for a message that names its place."""
+        return (
+            f"the line is {self.num_bytes:,} bytes long; expected at most {limit:,}. Split its "
+            "text, or see whether the file lacks line feeds"
+        )
+
 
 def find_file(path: str | Path) -> Path:
     """The file of this name, or the one packed beside it: "dev.tsv.xz" where there is no "dev.tsv".
@@ -39,8 +58,8 @@ def _first_there(plain: Path) -> Path | None:
 def file_lines(path: Path) -> Iterator[str]:
     """Yields the lines of a UTF-8 file with their line ends, without a byte-order mark.
 
-    Only a line feed ends a line. Raises ValueError naming file and line for what is not UTF-8 and
-    for a damaged archive.
+    Only a line feed ends a line. Raises ValueError naming file and line for a line that is not
+    UTF-8 or longer than `MAX_LINE_BYTES`, and for a damaged archive.
     """
     with open_stream(path, SourceCounts()) as stream:
         yield from stream_lines(stream, str(path))
@@ -49,16 +68,18 @@ def file_lines(path: Path) -> Iterator[str]:
 def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
     """As `file_lines`, of a stream that messages call `name`."""
     for number, data in enumerate(stream_bytes(stream, name), start=1):
+        if isinstance(data, LongLine):
+            raise ValueError(f"{name}:{number}: {data.fault(MAX_LINE_BYTES)}")
         try:
             yield decoded(data)
         except ValueError as error:
             raise ValueError(f"{name}:{number}: {error}") from None
 
 
-def file_bytes(path: Path) -> Iterator[bytes]:
-    """As `file_lines`, before they are decoded."""
+def file_bytes(path: Path, limit: int) -> Iterator[bytes]:
+    """Yield the lines of a file as `stream_bytes` does."""
     with open_stream(path, SourceCounts()) as stream:
-        yield from stream_bytes(stream, str(path))
+        yield from stream_bytes(stream, str(path), limit)
 
 
 def decoded(data: bytes) -> str:
@@ -72,12 +93,18 @@ def decoded(data: bytes) -> str:
         ) from None
 
 
-def stream_bytes(stream: IO[bytes], name: str) -> Iterator[bytes]:
-    """As `stream_lines`, before they are decoded."""
+def stream_bytes(stream: IO[bytes], name: str, limit: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """Yield the lines of a stream, not decoded; a `LongLine` for one of more than `limit` bytes.
+
+    Raises:
+        ValueError: the stream, which messages call `name`, is a damaged archive.
+    """
     number = 0
     while True:
         try:
-            data = stream.readline()
+            data = stream.readline(limit + 1)
+            if len(data) > limit and not data.endswith(b"\n"):
+                data = _rest_skipped(stream, data)
         except BROKEN_ARCHIVE as error:
             raise ValueError(
                 f"{name}:{number + 1}: the {Path(name).suffix} archive is truncated or damaged: "
@@ -86,9 +113,19 @@ def stream_bytes(stream: IO[bytes], name: str) -> Iterator[bytes]:
         if not data:
             return
         number += 1
-        if number == 1:
+        if number == 1 and not isinstance(data, LongLine):
             data = data.removeprefix(codecs.BOM_UTF8)
         yield data
+
+
+def _rest_skipped(stream: IO[bytes], data: bytes) -> LongLine:
+    line = LongLine(data[:_BEGINNING_BYTES].removeprefix(codecs.BOM_UTF8))
+    line.num_bytes = len(data)
+    while piece := stream.readline(_PIECE_BYTES):
+        line.num_bytes += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return line
 
 
 class WordPlaces(Sequence[Sequence[str]]):

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from queue import Full
 
 import pytest
 
 from bert_jax import Classify
-from bert_jax.cli.predict_input import chunks, read_ahead
+from bert_jax.cli.predict_input import MAX_BYTES, _Waiting, chunks, read_ahead
 
 from ...commands import HANGS
 from .conftest import objects
@@ -170,6 +171,41 @@ def test_closed_standard_input_is_said(models, refused, monkeypatch):
 
 def test_chunks_grow_to_a_bound():
     assert [len(part) for part in chunks(range(100), 4, 16)] == [4, 8, *[16] * 5, 8]
+
+
+def test_chunks_hold_no_more_bytes_than_a_line_may_have():
+    third = MAX_BYTES // 3
+    parts = list(chunks([third, third, third, third, MAX_BYTES, 1], 16, 16, lambda size: size))
+    assert parts == [[third, third, third], [third], [MAX_BYTES], [1]]
+
+
+def test_few_long_lines_are_read_ahead_and_many_short_ones():
+    for size, most, expected in ((MAX_BYTES // 2, 100, 2), (1, 100, 100), (MAX_BYTES, 100, 1)):
+        waiting = _Waiting(most)
+        for _ in range(expected):
+            waiting.put_nowait(bytes(size))
+        with pytest.raises(Full):
+            waiting.put_nowait(b"")
+        assert waiting.get_nowait() == bytes(size)
+        waiting.put_nowait(b"")
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.jsonl", "in.txt.xz"])
+def test_a_line_that_is_too_long_is_named_and_passed_over(
+    models, refused, predicted, tmp_path, name
+):
+    source = tmp_path / name
+    lines = ["a", "b" * (MAX_BYTES + 1), "c" * MAX_BYTES if name == "in.txt" else "c", "d"]
+    if name == "in.jsonl":
+        lines = [json.dumps({"text": line, "id": number}) for number, line in enumerate(lines)]
+    text = "".join(f"{line}\n" for line in lines).encode()
+    source.write_bytes(lzma.compress(text) if name.endswith(".xz") else text)
+    size = len(lines[1]) + 1
+    told = f"{source}:2: the line is {size:,} bytes long; expected at most 2,097,152. Split"
+    assert told in refused(models["classification"], "--input", source)
+    found = predicted(models["classification"], "--input", source, "--unusable", "report")
+    assert ["error" in line for line in found] == [False, True, False, False]
+    assert found[1]["error"].startswith(told)
 
 
 def test_a_part_ends_where_the_next_line_has_to_be_waited_for():
