@@ -9,9 +9,8 @@ Input is plain text, a text a line, or JSON Lines: objects with the fields "text
 "choices" (choose) or "question" and "context" (answer). An "id" comes back with its result. Blank
 lines of JSON Lines give nothing, each of plain text is a text. A line that cannot be used, such as
 one of more than 2 MiB, ends the command, or with --unusable report its result is an object with the
-field "error". What has come is
-answered whenever no further line is waiting, so that another program may ask line by line (its
-first line may be blank only if --format says what the lines are).
+field "error". The lines so far are answered whenever no further line is waiting, so that another
+program may ask line by line (its first line may be blank only if --format says what the lines are).
 
 Results have, beside the "id":
   classify       label, probability, scores (by label), truncated, labels (all above 0.5)

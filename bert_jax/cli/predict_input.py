@@ -30,7 +30,7 @@ OF_THE_TASK = (
 # question about it 1.7 GB (predict with a model of 40 positions, 2 CPU cores, 2026-11-25).
 MAX_BYTES = 2 << 20
 Line = TypeVar("Line")
-# What a thread has read: a line, None for the end of all, or the exception that ended them.
+# A line, None for the end of the input, or the exception that ended the reading.
 _Read = bytes | Exception | None
 
 
@@ -39,7 +39,7 @@ class _Waiting(Queue[_Read]):
 
     def __init__(self, most: int):
         super().__init__(MAX_BYTES)
-        self._least = -(-MAX_BYTES // most)  # what a line counts at least
+        self._least = -(-MAX_BYTES // most)  # so many bytes for a line, or more
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -165,7 +165,7 @@ def _check_name(path: str) -> None:
 def read_ahead(lines: Iterator[bytes], most: int) -> Iterator[bytes | None]:
     """The lines that a thread reads from now on, with None wherever the next has to be waited for.
 
-    The thread is never more than `most` lines or `MAX_BYTES` ahead. What it raises is raised here.
+    The thread is never more than `most` lines or `MAX_BYTES` ahead. Its exception is raised here.
     """
     waiting = _Waiting(most)
     # A daemon, or a command that has failed would go on until it is given another line.

@@ -35,7 +35,7 @@ class Document:
 class InputLine:
     """What is asked of the model: a text, or the values of several fields; and the object's id.
 
-    place: "file:line". num_bytes: of the line, about what it takes of memory to answer.
+    place: "file:line". num_bytes: the length of the line.
     """
 
     place: str

@@ -24,7 +24,7 @@ class LongLine(bytes):
     num_bytes: int
 
     def fault(self, limit: int) -> str:
-        """Return what is wrong with it, for a message that names its place."""
+        """Return the fault, for a message that names the place."""
         return (
             f"the line is {self.num_bytes:,} bytes long; expected at most {limit:,}. Split its "
             "text, or see whether the file lacks line feeds"
