@@ -18,6 +18,7 @@ from bert_jax.cli.evaluate_task import (
     unnamed_told,
     with_scores_in_order,
 )
+from bert_jax.cli.finetune_messages import unknown_lines
 from bert_jax.cli.provenance import versions
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.finetuning.file_lines import has_file
@@ -148,12 +149,13 @@ def open_evaluation(
     definition = learned.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
+    told = unknown_lines({name: each.features for name, each in sets.items()}, tokenizer)
     if task is None:
-        return Evaluation(work_dir, step, sets, labelled, scorer, params)
+        return Evaluation(work_dir, step, sets, labelled, scorer, params, told)
     names = next(iter(sets.values())).labels_in_files
     places = score_places(model, found.head, names, work_dir)
     params = params if places is None else with_scores_in_order(params, places)
-    told = unnamed_told(model, found.head)
+    told += unnamed_told(model, found.head)
     return Evaluation(work_dir, step, sets, labelled, scorer, params, told)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from bert_jax.cli.finetune_outcome import read_outcome
 from bert_jax.cli.matrix_instructions import dtype_hint
+from bert_jax.data.finetuning.features import Features
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.unknown_tokens import WARNED_SHARE, complaint, count_unknown
 from bert_jax.finetuning.scoring import LOSS, padding
 from bert_jax.models.parameters import count
 from bert_jax.training.progress import format_metric
@@ -17,8 +18,6 @@ from bert_jax.training.state import learned
 if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
 
-# Of the 106,296 tokens of WNUT-17's tweets none are unknown to BERT's vocabulary.
-_MANY_UNKNOWN = 0.05
 _BY_CHANCE = (
     "can be had without reading the text: on few examples that happens, and another seed or rate "
     "(bert-jax sweep), or more epochs, may do better"
@@ -45,29 +44,29 @@ def describe(run: FinetuneRun) -> list[str]:
     epochs = run.config.num_epochs
     held += [] if run.data.test else ["no test set"]
     return [
-        *_unknown(run),
         f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
         f"{run.compute.dtype}, {run.compute.attention} attention",
         *dtype_hint(run.config.compute, run.mesh.devices.flat[0].platform),
         f"examples   {len(train):,} {kind}to learn from, {', '.join(held)}",
+        *unknown_lines(run.data.features, run.tokenizer),
         f"batches    {run.total_steps:,} of {run.config.batch_size} in "
         f"{epochs} epoch{'s' * (epochs > 1)}, rows of {each} tokens, "
         f"{padding(train, run.plan):.1%} padding",
     ]
 
 
-def _unknown(run: FinetuneRun) -> list[str]:
-    """A line where much of what is learned from is the unknown token to the model."""
-    assert run.data.train is not None
-    token_ids = run.data.train.sequences.token_ids
-    share = np.count_nonzero(token_ids == run.tokenizer.unk_id) / len(token_ids)
-    if share <= _MANY_UNKNOWN:
-        return []
-    return [
-        f"NOTE  {share:.1%} of the tokens to learn from are unknown ({run.tokenizer.specials.unk}) "
-        f"to the tokenizer of {run.config.init_from}, which has {run.tokenizer.vocab_size:,} "
-        "entries: is it this model's, and for the language of the texts?"
-    ]
+def unknown_lines(features: Mapping[str, Features], tokenizer: Tokenizer) -> list[str]:
+    """Return a line with the share of unknown tokens in every set, and a warning above 1 %."""
+    sets = {
+        name: count_unknown(each.sequences.token_ids, tokenizer) for name, each in features.items()
+    }
+    shares = ", ".join(f"{counts.share:.2%} of {name}" for name, counts in sets.items())
+    lines = [f"unknown    {shares} ({tokenizer.specials.unk})"]
+    name, worst = max(sets.items(), key=lambda each: each[1].share)
+    if worst.share > WARNED_SHARE:
+        told = complaint(tokenizer, worst.unknown, worst.tokens, where=f" of {name}")
+        lines.append(f"WARNING    {told}")
+    return lines
 
 
 def conclude(run: FinetuneRun) -> list[str]:

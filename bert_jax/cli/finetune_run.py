@@ -19,7 +19,7 @@ from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME, Outcome, concluded_w
 from bert_jax.cli.finetune_programs import Programs, make_programs
 from bert_jax.cli.finetune_source import Source, open_source
 from bert_jax.cli.finetune_start import (
-    check_best_metric,
+    check_data,
     check_mesh,
     encoder_of,
     first_state,
@@ -280,7 +280,7 @@ def open_run(config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
     source = open_source(config, mesh)
     encoder = encoder_of(config, source)
     data = config.open(source.tokenizer, ("train", "validation", "test"))
-    check_best_metric(config, data)
+    check_data(config, data, source.tokenizer)
     model = data.head.on(encoder, config.head_dropout)
     compute = config.compute.resolve(jax.devices()[0], encoder)
     assert data.train is not None

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.wordpiece_files import has_upper_case
 
@@ -64,6 +67,13 @@ class UnknownCounts:
         if self.share > REFUSED_SHARE and not self.allowed:
             raise TooManyUnknownError(self.unknown, self.tokens, first=self.checks == 0)
         self.checks += 1
+
+
+def count_unknown(token_ids: NDArray[np.integer], tokenizer: Tokenizer) -> UnknownCounts:
+    """Return the counts of token ids, of which [CLS] and [SEP] are none of a text."""
+    ids = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
+    cls, sep, unknown = (int(np.count_nonzero(token_ids == token_id)) for token_id in ids)
+    return UnknownCounts(allowed=True, tokens=len(token_ids) - cls - sep, unknown=unknown)
 
 
 def complaint(

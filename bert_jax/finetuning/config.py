@@ -54,6 +54,7 @@ class FinetuneConfig:
     patience: end when so many evaluations in a row were no better than the best; 0: never. Of
       equal evaluations the last is kept, but does not count as better.
     report_every_steps: steps between progress lines.
+    allow_unknown: whether more than a fifth of the tokens of a set may be unknown to the tokenizer.
     """
 
     work_dir: str
@@ -77,6 +78,7 @@ class FinetuneConfig:
     best_metric: str = ""
     patience: int = 0
     report_every_steps: int = 50
+    allow_unknown: bool = False
     tensorboard: bool = False
     tuning: TuningConfig = field(default_factory=TuningConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)

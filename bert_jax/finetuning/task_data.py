@@ -131,6 +131,13 @@ class TaskData:
         return tuple(self.metric_of(name, metric) for name, each in sets for metric in each.metrics)
 
     @property
+    def features(self) -> dict[str, Features]:
+        """What a model reads of every set, by the set's name."""
+        train = {} if self.train is None else {"train": self.train}
+        sets = {**self.validation, **self.test}
+        return train | {name: examples.features for name, examples in sets.items()}
+
+    @property
     def best_metric(self) -> str:
         """The name of the primary metric on the first validation set."""
         return self.metric_of(next(iter(self.validation)), self.primary)

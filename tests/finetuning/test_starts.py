@@ -181,18 +181,31 @@ def test_the_padding_that_is_announced_is_trained_on(opened, task):
     assert describe(run)[-1].endswith(f" {share:.1%} padding")
 
 
-def test_texts_that_the_tokenizer_does_not_know_are_told(opened, toy, tmp_path):
-    assert not any("[UNK]" in line for line in describe(opened("glue")))
+def test_unknown_tokens_are_reported_for_every_set(opened, toy, tmp_path):
+    known = next(line for line in describe(opened("glue")) if line.startswith("unknown "))
+    assert known == "unknown    0.00% of train, 0.00% of validation, 0.00% of SST-2 ([UNK])"
     directory = tmp_path / "reviews"
     shutil.copytree(toy.root / "reviews", directory)
     train = directory / "train.tsv"
     rows = train.read_text().replace("film", "фильм").replace("lovely", "чудесный")
     train.write_text(rows)
-    run = opened("glue", f"glue.directory={directory}")
     words = [word for row in rows.splitlines()[1:] for word in row.split("\t")[0].split()]
-    share = sum(not word.isascii() for word in words) / (len(words) + 2 * len(run.data.train))
-    note = describe(run)[0]
-    assert note.startswith(f"NOTE  {share:.1%} of the tokens to learn from are unknown ([UNK])")
+    share = sum(not word.isascii() for word in words) / len(words)
+    lines = describe(opened("glue", f"glue.directory={directory}"))
+    assert f"unknown    {share:.2%} of train, 0.00% of validation, 0.00% of SST-2 ([UNK])" in lines
+    (warning,) = [line for line in lines if line.startswith("WARNING")]
+    assert warning.startswith(f"WARNING    {share:.1%} of {len(words):,} tokens of train are")
+
+
+def test_a_set_of_mostly_unknown_tokens_is_refused(opened, toy, tmp_path):
+    directory = tmp_path / "reviews"
+    shutil.copytree(toy.root / "reviews", directory)
+    header, *rows = (directory / "dev.tsv").read_text().splitlines()
+    rows = [f"плохой фильм\t{row.split(chr(9))[1]}" for row in rows]
+    (directory / "dev.tsv").write_text("\n".join([header, *rows]) + "\n")
+    with pytest.raises(ValueError, match="100.0% of 42 tokens of validation are .*allow_unknown="):
+        opened("glue", f"glue.directory={directory}")
+    opened("glue", f"glue.directory={directory}", "allow_unknown=True")
 
 
 def test_a_directory_without_a_test_set_is_learned_from(toy, bert_jax_here, tmp_path):
