@@ -70,7 +70,8 @@ def load_parameters(
     context.pytree.loading.partial_load = True
     try:
         with context:
-            loaded = ocp.load_checkpointables(directory / str(step), {PARAMETERS: abstract})
+            path = directory.absolute() / str(step)  # Orbax takes no relative path
+            loaded = ocp.load_checkpointables(path, {PARAMETERS: abstract})
     except Exception as error:
         raise damaged(directory, step, cause_of(error)) from error
     parameters: Parameters = loaded[PARAMETERS]
