@@ -6,6 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from bert_jax.local_paths import check_local
 from bert_jax.temporary import temporary_beside
 
 
@@ -19,8 +20,10 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write `content` to `path`, text as UTF-8, whole or not at all, also after a power cut.
 
     Raises:
+        ValueError: the path has a scheme, such as gs://.
         OSError: it cannot be written; names it.
     """
+    check_local(path)
     try:
         with temporary_beside(path) as temporary:
             with open(temporary, "wb") as file:

@@ -20,6 +20,7 @@ from ml_collections import ConfigDict, config_flags
 from bert_jax.cli.config_tree import with_every_key
 from bert_jax.conversion import to_dataclass, to_plain, without_none
 from bert_jax.files import write_file
+from bert_jax.local_paths import check_local, make_directory
 from bert_jax.suggestions import nearest
 
 T = TypeVar("T")
@@ -51,12 +52,14 @@ def load_config(cls: type[T], path: str, overrides: Sequence[str] = ()) -> T:
         and can be overridden like any other.
       path: a Python file with `get_config()` returning a ConfigDict; `FILE.py:ARGUMENT` calls
         `get_config("ARGUMENT")`.
-      overrides: words such as `--config.optimizer.peak_learning_rate=1e-4`; the last one wins.
+      overrides: words such as `--config.optimizer.peak_learning_rate=1e-4`, each key once.
 
     Raises:
-      ValueError: no such file, an unknown key (the nearest are named), a value that does not parse
-        as its key's type, or one the dataclass refuses; the message holds the key's dotted path.
+      ValueError: no such file, a key given twice, an unknown key (the nearest are named), a value
+        that does not parse as its key's type, or one the dataclass refuses; the message holds the
+        key's dotted path.
     """
+    _check_repeated(overrides)
     content = _read_file(path)
     _check_kind(cls, content, path)
     tree = with_every_key(cls, content)
@@ -67,19 +70,41 @@ def load_config(cls: type[T], path: str, overrides: Sequence[str] = ()) -> T:
     return to_dataclass(cls, _apply_overrides(tree, kept).to_dict())
 
 
+def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
+    """Return overrides with one more, which a command-line option of its own stands for.
+
+    Raises:
+      ValueError: the key is among the overrides already.
+    """
+    word = f"--config.{key}"
+    for other in overrides:
+        if other.partition("=")[0] == word:
+            raise ValueError(f"{option}={value} and {other} set the same key. Give one of them.")
+    return [*overrides, f"{word}={value}"]
+
+
 def write_resolved(config: Any, work_dir: str | os.PathLike[str]) -> Path:
     """Write every key of a config dataclass to `work_dir`/config.json, whole or not at all.
 
     `to_dataclass(cls, json.loads(path.read_text()))` gives the same dataclass back.
     """
-    directory = Path(work_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = make_directory(work_dir)
     path = directory / RESOLVED_NAME
     write_file(path, json.dumps(to_plain(config), indent=2) + "\n")
     return path
 
 
+def _check_repeated(overrides: Sequence[str]) -> None:
+    given: dict[str, str] = {}
+    for word in overrides:
+        key = word.partition("=")[0]
+        if key in given:
+            raise ValueError(f"{key} is given twice: {given[key]} and {word}. Give it once.")
+        given[key] = word
+
+
 def _read_file(path: str) -> ConfigDict:
+    check_local(path, "--config")
     file, *argument = path.split(":", 1)
     if not Path(file).is_file():
         others = [str(other) for other in sorted(Path(file).parent.glob("*.py"))]

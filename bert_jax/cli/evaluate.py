@@ -26,6 +26,7 @@ from bert_jax.cli.evaluate_task import given_task
 from bert_jax.cli.run_arguments import add_distributed_argument
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json
+from bert_jax.local_paths import make_directory
 from bert_jax.training import distributed
 from bert_jax.training.progress import format_metric
 
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print("\n".join(_lines(evaluation, found)))
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(output.parent)
         write_file(output, json.dumps(_content(evaluation, args.data, found), indent=2) + "\n")
     return 0
 

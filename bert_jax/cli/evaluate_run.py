@@ -36,6 +36,7 @@ from bert_jax.inference.work_dir import (
     what_it_is,
 )
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
@@ -81,7 +82,7 @@ class Evaluation:
             logits, loss = self.scorer.answers(self.params, examples, name)
             files = []
             if predictions is not None and jax.process_index() == 0:
-                predictions.mkdir(parents=True, exist_ok=True)
+                make_directory(predictions)
                 files = examples.write(logits, predictions, name)
             scores, by_type = {}, {}
             if self.labelled:

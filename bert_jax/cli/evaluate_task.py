@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from bert_jax.cli.config import load_config
+from bert_jax.cli.config import add_override, load_config
 from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
 from bert_jax.finetuning.task_data import HeadConfig
 from bert_jax.models.model import Head, ModelConfig
@@ -20,8 +20,9 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 
 def given_task(work_dir: Path, file: str, overrides: Sequence[str]) -> FinetuneConfig:
     """The config of a fine-tuning run of the model in `work_dir`, which is only to be judged."""
-    own = [f"--config.{name}={work_dir}" for name in ("init_from", "work_dir")]
-    return load_config(FinetuneConfig, file, [*overrides, *own])
+    for key in ("init_from", "work_dir"):
+        overrides = add_override(overrides, key, str(work_dir), "WORKDIR")
+    return load_config(FinetuneConfig, file, overrides)
 
 
 _HEADS: dict[str, Head] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.cli.argument_checks import free_text
 from bert_jax.cli.predict_lines import speak_utf8
 from bert_jax.inference.fill_mask import FillMask
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sentence",
         nargs="+",
+        type=free_text,
         help="a sentence with one or more [MASK], or <mask> where the vocabulary is RoBERTa's",
     )
 

@@ -18,7 +18,7 @@ import jax
 
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.compilations import Compilations
-from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.config import add_config_argument, add_override, load_config
 from bert_jax.cli.finetune_messages import conclude
 from bert_jax.cli.finetune_run import open_run
 from bert_jax.cli.finetune_start import identity
@@ -53,8 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train to the last epoch, or until told to stop."""
-    init = [f"--config.init_from={args.init}"] if args.init else []
-    config = load_config(FinetuneConfig, args.config, [*init, *args.config_overrides])
+    overrides = args.config_overrides
+    if args.init:
+        overrides = add_override(overrides, "init_from", args.init, "--init")
+    config = load_config(FinetuneConfig, args.config, overrides)
     config = with_file(config, args.data, "train") if args.data else config
     distributed.join(force=args.distributed)
     keep_programs()

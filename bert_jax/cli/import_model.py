@@ -16,6 +16,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
+from bert_jax.cli.argument_checks import free_text
 from bert_jax.cli.foreign_source import local_directory
 from bert_jax.cli.new_directory import new_directory
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
@@ -25,6 +26,7 @@ from bert_jax.interop.huggingface_names import family_of
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.models.model import HEADS, Problem
 from bert_jax.training.checkpoint_parameters import save_parameters
+from bert_jax.validation import check_seed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels",
         nargs="+",
         action="extend",
+        type=free_text,
         default=[],
         metavar="NAME",
         help="of a classifier that is drawn anew, or new names of the source's own",
@@ -72,12 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the work directory and print what became of every tensor."""
+    check_seed(args.seed, "--seed")
+    wanted = Wanted(args.head, tuple(args.labels), args.problem, args.max_positions)
     is_huggingface = (Path(args.source) / "config.json").is_file()
     prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))
     if prefix and args.revision is not None:
         raise ValueError(f"--revision {args.revision}: {args.source} is here, and has none")
     directory, commit = (prefix, None) if prefix else local_directory(args.source, args.revision)
-    wanted = Wanted(args.head, tuple(args.labels), args.problem, args.max_positions)
     found = (open_checkpoint if prefix else open_directory)(
         directory, wanted, tokenizer=Path(args.tokenizer) if args.tokenizer else None
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax import __version__
+from bert_jax.cli.argument_checks import check_paths, check_repeated
 from bert_jax.cli.freed_memory import keep_freed_memory, return_freed_memory
 from bert_jax.cli.out_of_memory import memory_refusal, panic_refusal
 from bert_jax.suggestions import nearest
@@ -184,14 +185,7 @@ def _dispatch(words: list[str], own_process: bool) -> int:
 def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     if verb.on_cpu and own_process:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")  # read when JAX is imported
-    module = importlib.import_module(verb.module)
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    module.add_arguments(parser)
+    parser = make_parser(verb, program)
     # Overrides leave before argparse sees them: it would read a value holding a space as a
     # positional argument.
     overrides = [word for word in words if word.startswith("--config.")]
@@ -203,14 +197,29 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
             raise ValueError(f"{program} has no option {name}; {nearest(name, options)}")
     if overrides and "--config" not in options:
         raise ValueError(f"{program} takes no configuration, so {overrides[0]} means nothing to it")
+    check_repeated(parser, words)
     args = parser.parse_args(words)
+    check_paths(parser, args)
     args.config_overrides = overrides
     # JAX is imported by now, but starts its threads when first used.
     if verb.repeats and own_process:
         keep_freed_memory()
     if verb.converts and own_process:
         return_freed_memory()
-    return module.run(args)
+    return importlib.import_module(verb.module).run(args)
+
+
+def make_parser(verb: Verb, program: str) -> argparse.ArgumentParser:
+    """Return the parser of a verb's words, which `program` precedes."""
+    module = importlib.import_module(verb.module)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    return parser
 
 
 def _overview(program: str, verbs: Mapping[str, Verb]) -> str:

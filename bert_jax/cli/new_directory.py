@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bert_jax.files import sync_directory
+from bert_jax.local_paths import check_local, make_directory
 from bert_jax.temporary import temporary_beside
 
 
@@ -17,6 +18,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     Raises:
       ValueError: there is something at `path` already.
     """
+    check_local(path)
     path = path.absolute()
     if path.is_symlink() or path == Path.cwd():
         raise ValueError(f"{path}: a link or the current directory cannot be replaced by an output")
@@ -26,7 +28,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         if parent.exists() and not parent.is_dir():
             raise ValueError(f"{parent} is a file, so {path} cannot be made in it")
     made = [parent for parent in path.parents if not parent.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     try:
         with temporary_beside(path, directory=True) as temporary:
             yield temporary

@@ -10,6 +10,7 @@ from typing import Literal
 from bert_jax.data.masking import MaskingConfig
 from bert_jax.data.pipeline import ExampleConfig
 from bert_jax.data.prepare_options import MAX_LENGTH
+from bert_jax.local_paths import LocalPath, check_config_paths
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import Head, ModelConfig
 from bert_jax.objectives import SentencePairs
@@ -18,6 +19,7 @@ from bert_jax.tasks.pretraining import metric_names
 from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+from bert_jax.validation import check_seed
 
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
@@ -43,7 +45,7 @@ class PhaseConfig:
     batch_size: sequences a step, over all devices.
     """
 
-    corpus: str
+    corpus: LocalPath
     num_steps: int
     sequence_length: int = 128
     batch_size: int = 256
@@ -127,11 +129,11 @@ class PretrainConfig:
       spans all of them.
     """
 
-    work_dir: str
+    work_dir: LocalPath
     phases: dict[str, PhaseConfig]
     model: EncoderConfig
     seed: int = 0
-    init_from: str = ""
+    init_from: LocalPath = ""
     sentence_pairs: SentencePairs = "next_sentence"
     join_documents: bool = False
     vocabulary: Vocabulary = "any"
@@ -147,9 +149,9 @@ class PretrainConfig:
     loader: LoaderConfig = field(default_factory=LoaderConfig)
 
     def __post_init__(self) -> None:
+        check_config_paths(self)
         _at_least(1, "", accumulation_steps=self.accumulation_steps)
-        if not 0 <= self.seed < 1 << 32:
-            raise ValueError(f"seed={self.seed}: expected 0 up to 2^32 - 1, what a JAX key takes")
+        check_seed(self.seed)
         if not self.phases:
             raise ValueError("phases is empty: a run needs at least one, such as phases.phase1")
         if not self.work_dir:

@@ -28,6 +28,7 @@ from bert_jax.interop.probes import Probe
 from bert_jax.interop.sentence_transformers import read_sentence_model, within
 from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOSide
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import check_local
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.inference import infer
 from bert_jax.models.model import ModelConfig, define_model
@@ -80,6 +81,7 @@ def open_side(path: Path) -> Side:
     Raises:
       ValueError: there is none of a known kind.
     """
+    check_local(path)
     if (path / MODEL_NAME).is_file():
         return WorkDirSide(path)
     if (path / SIGNATURE).is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.cli.argument_checks import free_text
 from bert_jax.data.documents import SourceOptions
 from bert_jax.data.workers import available_cores
 
@@ -21,6 +22,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--text-field",
+        type=free_text,
         default=options.text_field,
         metavar="NAME",
         help="JSON field, Parquet column or TFDS feature with the text (default: %(default)s)",

@@ -24,7 +24,7 @@ from typing import get_args
 
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.compilations import Compilations
-from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.config import add_config_argument, add_override, load_config
 from bert_jax.cli.run_arguments import add_data_argument
 from bert_jax.cli.sweep_directory import Keep, kept_before
 from bert_jax.cli.sweep_run import open_sweep
@@ -136,7 +136,8 @@ def _load(args: argparse.Namespace) -> FinetuneConfig:
         if key in _SWEPT:
             raise ValueError(f"{word}: a sweep sets that by itself; use {_SWEPT[key]}")
     words = [f"--config.work_dir={args.output}", *args.config_overrides]
-    words += [f"--config.init_from={args.init}"] if args.init else []
+    if args.init:
+        words = add_override(words, "init_from", args.init, "--init")
     config = load_config(FinetuneConfig, args.config, words)
     return with_columns(with_file(config, args.data, "train") if args.data else config)
 

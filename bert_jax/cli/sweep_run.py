@@ -35,6 +35,7 @@ from bert_jax.finetuning.sweep_results import (
 )
 from bert_jax.finetuning.sweep_table import dials_words
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME, chosen_step
+from bert_jax.local_paths import make_directory
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.divergence import TrainingDiverged
 from bert_jax.training.interruption import StopRequest
@@ -169,7 +170,7 @@ class Sweep:
 
     def _train(self, dials: RunDials, stop: StopRequest) -> bool:
         directory = self.directory(dials)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         resumed, began = has_model(directory), time.monotonic()
         data = dataclasses.replace(self.base.data, test={})
         run = dataclasses.replace(_turned(self.base, dials, directory), data=data)

@@ -31,6 +31,7 @@ from bert_jax.interop.comparison import (
 )
 from bert_jax.interop.huggingface_side import HuggingFaceSide
 from bert_jax.interop.probes import SENTENCES, random_probe, sentence_probe
+from bert_jax.validation import check_seed
 
 TITLES = {
     "hidden_0": "embeddings",
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the table; 0 if the two agree, 1 if not."""
     if not args.tolerance > 0:
         raise ValueError(f"--tolerance is {args.tolerance}; expected a positive number")
+    check_seed(args.seed, "--seed")
     sides = [open_side(Path(path)) for path in (args.first, args.second)]
     vectors = unlike_vectors(Path(args.first), Path(args.second))
     sizes = smallest(sides)

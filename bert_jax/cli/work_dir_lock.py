@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from bert_jax.local_paths import make_directory
+
 LOCK_NAME = ".lock"
 
 
@@ -38,7 +40,7 @@ def _locked(work_dir: Path) -> int:
     """The locked file."""
     file = work_dir / LOCK_NAME
     while True:
-        work_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(work_dir)
         lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_jax.local_paths import check_local
+
 logger = logging.getLogger(__name__)
 
 MIN_DOCUMENT_BYTES = 1024
@@ -41,6 +43,8 @@ class SourceOptions:
     def __post_init__(self) -> None:
         if not self.text_field:
             raise ValueError("text_field is empty; give the name of the field with the text")
+        if self.tfds_data_dir is not None:
+            check_local(self.tfds_data_dir, "tfds_data_dir")
         if self.on_bad_line not in ("error", "skip"):
             raise ValueError(f"on_bad_line is {self.on_bad_line!r}; expected 'error' or 'skip'")
         if self.max_document_bytes < MIN_DOCUMENT_BYTES:

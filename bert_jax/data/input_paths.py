@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_jax.data.compression import COMPRESSIONS
+from bert_jax.local_paths import check_local
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ def _expand(name: str) -> Iterator[str]:
     if is_tfds(name):
         yield name
         return
+    check_local(name)
     path = Path(name)
     if path.is_dir():
         yield from _files_below(path)

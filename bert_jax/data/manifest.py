@@ -13,6 +13,7 @@ from typing import Any
 
 from bert_jax.files import file_sha256, write_file
 from bert_jax.json_files import expecting_fields, json_kind, read_json_object
+from bert_jax.local_paths import check_local
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"  # the directory beside it that Tokenizer.save wrote
@@ -124,6 +125,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     Raises:
         ValueError: there is none, preparation has not finished, or the file is damaged.
     """
+    check_local(directory)
     path = Path(directory, MANIFEST)
     try:
         content = read_json_object(path)

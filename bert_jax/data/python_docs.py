@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 
+from bert_jax.local_paths import check_local, make_directory
+
 logger = logging.getLogger(__name__)
 
 # Not the standard library's own prose: what others installed, tests, vendored wheels, build files.
@@ -51,8 +53,9 @@ def write_python_docs(path: str | Path) -> PythonDocs:
     that has many. Order and content depend on the version of Python alone. ValueError if this
     Python was installed without them.
     """
+    check_local(path)
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     temporary = path.with_name(path.name + ".tmp")
     num_documents = num_bytes = 0
     with open(temporary, "w", encoding="utf-8", newline="\n") as file:

@@ -20,6 +20,8 @@ from bert_jax.data.records import Piece, encode_record
 from bert_jax.data.shards import shard_path, write_records
 from bert_jax.data.units import Split, shard_name
 from bert_jax.data.vocabulary import Vocabulary
+from bert_jax.local_paths import make_directory
+from bert_jax.validation import check_seed
 
 # Like English Wikipedia and books in word pieces: sentences of 25 tokens in the mean, half of the
 # documents below 350 tokens, the mean near 900 (log-normal).
@@ -45,6 +47,7 @@ def random_documents(
     num_tokens: int, vocab_size: int, seed: int, first_id: int = 0
 ) -> list[TokenizedDocument]:
     """Returns documents of about `num_tokens` tokens in all; words follow Zipf's law."""
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, vocab_size - NUM_SPECIAL + 1)
     edges = np.cumsum(weights / weights.sum())
@@ -80,7 +83,7 @@ def write_corpus(
     """
     pieces = max_pieces or default_max_pieces(max_length)
     root = Path(directory)
-    root.mkdir(parents=True, exist_ok=True)
+    make_directory(root)
 
     def write_split(name: Split, documents: Sequence[TokenizedDocument]) -> SplitInfo:
         records = pack_documents(documents, max_length, pieces)

@@ -23,6 +23,7 @@ from bert_jax.data.wordpiece_files import (
 )
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import check_local, make_directory
 
 # The first one found is read.
 FILE_NAMES = (
@@ -57,6 +58,7 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     upper-case ASCII letter, and of a spiece.model, uncased, as ALBERT's are. Byte-level BPE keeps
     the case. ValueError if the files are missing, damaged, or of another kind.
     """
+    check_local(path)
     file = _tokenizer_file(path)
     config = _read_config(file.parent)
     _check_class(file, config)
@@ -134,7 +136,7 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
         files["vocab.txt"] = "".join(token + "\n" for token in tokens)
     elif kind_of(state) == "byte_bpe":
         files |= byte_bpe_files.write_byte_bpe(state["model"])
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     for name, content in files.items():
         write_file(directory / name, content)
     kind = kind_of(state)

@@ -19,6 +19,7 @@ from bert_jax.data.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest,
 from bert_jax.data.prepare_inputs import SPLIT_KEY
 from bert_jax.files import sync_directory, write_file
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import make_directory
 
 WORK = ".work"
 _PLAN = "plan.json"
@@ -77,7 +78,7 @@ class Workspace:
                 f"{self.output} is not empty and holds no preparation to continue; choose a new "
                 "or an empty directory"
             )
-        self.work.mkdir(parents=True, exist_ok=True)
+        make_directory(self.work)
         self._lock = self._take_lock()
         try:
             self._check_plan(plan)

@@ -14,11 +14,13 @@ from bert_jax.finetuning.sentences import SentencesConfig, open_sentences
 from bert_jax.finetuning.spans import SpansConfig, open_spans
 from bert_jax.finetuning.tags import TagsConfig, open_tags
 from bert_jax.finetuning.task_data import TaskData
+from bert_jax.local_paths import LocalPath, check_config_paths
 from bert_jax.models.config import ComputeConfig
 from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
 from bert_jax.training.tuning import TuningConfig
+from bert_jax.validation import check_seed
 
 SECTIONS = ("glue", "sentences", "choices", "tags", "spans")
 
@@ -57,8 +59,8 @@ class FinetuneConfig:
     allow_unknown: whether more than a fifth of the tokens of a set may be unknown to the tokenizer.
     """
 
-    work_dir: str
-    init_from: str
+    work_dir: LocalPath
+    init_from: LocalPath
     glue: GlueConfig | None = None
     sentences: SentencesConfig | None = None
     choices: ChoicesConfig | None = None
@@ -86,6 +88,7 @@ class FinetuneConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
+        check_config_paths(self)
         given = [name for name in SECTIONS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
@@ -108,8 +111,7 @@ class FinetuneConfig:
         for name in ("dropout", "head_dropout"):
             if (x := getattr(self, name)) != -1.0 and not 0.0 <= x < 1.0:
                 raise ValueError(f"{name}={x}: expected 0 <= x < 1, or -1")
-        if not 0 <= self.seed < 1 << 32:
-            raise ValueError(f"seed={self.seed}: expected 0 up to 2^32 - 1, what a JAX key takes")
+        check_seed(self.seed)
 
     @property
     def rows_evaluated(self) -> int:

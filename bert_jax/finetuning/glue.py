@@ -13,6 +13,7 @@ from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.sentences import SentenceSet, head_of, read_set
 from bert_jax.finetuning.task_data import TaskData
+from bert_jax.local_paths import LocalPath
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class GlueConfig:
     """
 
     task: str
-    directory: str
+    directory: LocalPath
     sigmoid: bool = False
-    validation: str = ""
-    tfds_data_dir: str = ""
+    validation: LocalPath = ""
+    tfds_data_dir: LocalPath = ""
     skip_labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from bert_jax.validation import check_seed
+
 # Each run is a directory that is looked into whenever another has ended.
 MAX_RUNS = 10_000
 _DIALS = ("batch_sizes", "learning_rates", "num_epochs")
@@ -69,6 +71,7 @@ class Grid:
                 raise ValueError(f"{name}={list(values)}: one of them is there twice")
         if self.num_seeds < 1:
             raise ValueError(f"seeds={self.num_seeds}: must be at least 1")
+        check_seed(self.first_seed, "first_seed")
         if self.first_seed + self.num_seeds > 1 << 32:
             raise ValueError(
                 f"seeds={self.num_seeds} from {self.first_seed} on: a seed is at most 2^32 - 1"

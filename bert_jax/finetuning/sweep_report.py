@@ -12,6 +12,7 @@ from bert_jax.files import write_file
 from bert_jax.finetuning.sweep_picture import draw_sweep
 from bert_jax.finetuning.sweep_results import SweepResults
 from bert_jax.finetuning.sweep_table import table, verdict
+from bert_jax.local_paths import make_directory
 from bert_jax.training.progress import format_duration, format_metric
 
 REPORT_NAME = "report.html"
@@ -38,7 +39,7 @@ def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
 
     A single sweep's picture is `report.png`, those of several `report-1-TASK.png` and so on.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     pictures = [draw_sweep(each) for each in sweeps]
     parts = [_section(*each) for each in zip(sweeps, pictures, strict=True)]
     files = [directory / REPORT_NAME]

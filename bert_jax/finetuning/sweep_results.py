@@ -10,6 +10,7 @@ from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
 from bert_jax.finetuning.sweep import RunResult, Summary, best_run, summarise
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import check_local
 
 RESULTS_NAME = "results.json"
 
@@ -70,6 +71,7 @@ def read_results(directory: Path) -> SweepResults:
     Raises:
       ValueError: there is no such file, or it is damaged.
     """
+    check_local(directory)
     file = directory / RESULTS_NAME
     if not file.is_file():
         raise ValueError(

@@ -15,6 +15,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.files import write_file
 from bert_jax.inference.usage import Usage
 from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
+from bert_jax.local_paths import local_path, make_directory
 from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
 from bert_jax.models.model import Head, Model, ModelConfig, define_model, part_of
 from bert_jax.models.parameters import Parameters
@@ -77,8 +78,7 @@ def write_model(
         "usage": to_plain(usage),
         "sentence_embedding": to_plain(sentence_embedding),
     }
-    work_dir.mkdir(parents=True, exist_ok=True)
-    write_file(work_dir / MODEL_NAME, json.dumps(content, indent=2) + "\n")
+    write_file(make_directory(work_dir) / MODEL_NAME, json.dumps(content, indent=2) + "\n")
 
 
 def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
@@ -243,7 +243,7 @@ def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
 
 
 def _content(work_dir: Path) -> dict[str, Any]:
-    file = work_dir / MODEL_NAME
+    file = local_path(work_dir) / MODEL_NAME
     if not file.is_file():
         raise ValueError(
             f"{work_dir}: no {MODEL_NAME} in it{what_it_is(work_dir)}; expected the work directory "

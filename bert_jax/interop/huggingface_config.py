@@ -114,6 +114,11 @@ def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[st
     labels: list[str] = []
     for number in range(scores):
         name = names.get(number, f"LABEL_{number}")
+        if not name.strip():
+            raise ValueError(
+                f"id2label has an empty name for score {number}. Name all {scores} scores with "
+                "--labels NAME NAME ..."
+            )
         while name in labels:
             name = f"{name}_{number}"
         labels.append(name)

@@ -27,11 +27,13 @@ from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.interop.huggingface_weights import open_weights
 from bert_jax.interop.sentence_transformers import read_sentence_model, within
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import check_local
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.objectives import SentencePairs
 from bert_jax.sentence_embedding import SentenceEmbedding
+from bert_jax.validation import check_seed
 
 MASKED_LM_HEADS = ("pretraining", "masked_lm")
 BUFFERS = (".position_ids", ".token_type_ids")
@@ -58,8 +60,10 @@ class ForeignModel:
         """Reads the parameters; `seed` is of those drawn anew.
 
         Raises:
-          ValueError: the account has something unexplained, or a tensor's values are unusable.
+          ValueError: the account has something unexplained, a tensor's values are unusable, or the
+            seed is negative or too large.
         """
+        check_seed(seed)
         if not self.account.explained:
             raise ValueError(
                 "the weights do not fit the model (- missing, + unexpected, != wrong shape):\n"
@@ -99,6 +103,7 @@ def open_directory(
       ValueError: a file is missing or damaged, the architecture is another one, or the vocabulary
         or the position table does not fit.
     """
+    check_local(directory)
     sentences = read_sentence_model(directory, wanted)
     directory = sentences.encoder
     file = directory / "config.json"

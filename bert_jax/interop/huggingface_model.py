@@ -13,6 +13,7 @@ from bert_jax.interop.huggingface_family import Family
 from bert_jax.interop.huggingface_names import classes_of, family_of, heads_of
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
+from bert_jax.validation import check_label_names
 
 # RoBERTa's classifier of sequences has two layers, and this is the last.
 _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
@@ -39,6 +40,9 @@ class Wanted:
     labels: tuple[str, ...] = ()
     problem: Problem | None = None
     max_positions: int | None = None
+
+    def __post_init__(self) -> None:
+        check_label_names(self.labels, "--labels")
 
 
 def with_table_sizes(

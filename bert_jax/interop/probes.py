@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.validation import check_seed
 
 IntArray = NDArray[np.int32]
 
@@ -48,6 +49,7 @@ def random_probe(
 
     pad_id: of padding. It stands nowhere else: Hugging Face's RoBERTa counts positions by it.
     """
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     length = min(max_positions, MOST_POSITIONS)
     shape = (ROWS, length)

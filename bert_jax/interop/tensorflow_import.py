@@ -18,6 +18,7 @@ from bert_jax.interop.huggingface_model import Wanted
 from bert_jax.interop.huggingface_names import family_of
 from bert_jax.interop.huggingface_newest import NewestNames
 from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import check_local
 
 CONFIG = "bert_config.json"
 INDEX = ".index"
@@ -102,6 +103,7 @@ def checkpoint_prefix(source: Path) -> Path | None:
     Raises:
       ValueError: a directory holds several.
     """
+    check_local(source)
     source = source.absolute()
     if source.with_name(source.name + INDEX).is_file():
         return source
@@ -124,6 +126,7 @@ def open_checkpoint(
 
     Arguments and errors as `huggingface_import.open_directory`.
     """
+    check_local(prefix)
     file = prefix.parent / CONFIG
     if not file.is_file():
         raise ValueError(f"{prefix}: no {CONFIG} beside it; expected Google's release of a BERT")

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import jax
 import jax.numpy as jnp
 
+from bert_jax.local_paths import LocalPath
 from bert_jax.models.config import DTypeName
 from bert_jax.models.encoder import EncoderOutput
 from bert_jax.models.heads import PretrainingModel
@@ -55,7 +56,7 @@ class DistillationConfig:
     dtype: of the teacher's computation; "auto" is that of the student's.
     """
 
-    teacher: str
+    teacher: LocalPath
     temperature: float = 2.0
     soft_weight: float = 5.0
     mlm_weight: float = 2.0

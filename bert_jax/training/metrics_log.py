@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.json_files import parse_json
+from bert_jax.local_paths import make_directory
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class MetricsLog:
     def __init__(self, path: str | os.PathLike[str], *, start_step: int) -> None:
         self._last_step: dict[str, int] = {}
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         if path.exists():
             entries = read_metrics(path)
             kept = [entry for entry in entries if entry["step"] <= start_step]

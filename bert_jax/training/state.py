@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.models.parameters import ModelDefinition, Parameters
 from bert_jax.training.sharding import parameter_shardings
+from bert_jax.validation import check_seed
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class TrainState:
 
 def parameter_key(seed: int) -> jax.Array:
     """The key fresh parameters are drawn with."""
+    check_seed(seed)
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from bert_jax.cli.config import load_config, write_resolved
+from bert_jax.cli.config import add_override, load_config, write_resolved
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.conversion import to_dataclass
 from bert_jax.finetuning.config import FinetuneConfig
@@ -98,11 +98,21 @@ def test_any_key_is_overridden(config_file: str, override: str, key: str, expect
     assert type(value) is type(expected)
 
 
-def test_last_override_wins(config_file: str) -> None:
-    words = ["--config.keep_every=3", "--config.keep_every=None", "--config.seed=1"]
-    assert load_config(Run, config_file, [*words, "--config.seed=2"]).seed == 2
-    assert load_config(Run, config_file, words).keep_every is None
-    assert load_config(Run, config_file, [*words, "--config.keep_every=4"]).keep_every == 4
+@pytest.mark.parametrize("value", ["1", "2", "None"])
+def test_a_key_that_is_given_twice_is_refused(config_file: str, value: str) -> None:
+    words = ["--config.keep_every=1", "--config.seed=1", f"--config.keep_every={value}"]
+    with pytest.raises(ValueError, match=r"^--config\.keep_every is given twice: .*Give it once"):
+        load_config(Run, config_file, words)
+    assert load_config(Run, config_file, words[1:2]).seed == 1
+
+
+def test_an_option_and_a_key_that_mean_the_same_are_not_both_given() -> None:
+    assert add_override(["--config.seed=1"], "init_from", "a", "--init") == [
+        "--config.seed=1",
+        "--config.init_from=a",
+    ]
+    with pytest.raises(ValueError, match="--init=a and --config.init_from=b set the same key"):
+        add_override(["--config.init_from=b"], "init_from", "a", "--init")
 
 
 def test_a_section_is_left_out_by_none(config_file: str) -> None:

@@ -9,7 +9,8 @@ from types import ModuleType
 import pytest
 
 from bert_jax.cli import main as cli
-from bert_jax.cli.main import VERBS, Verb, main
+from bert_jax.cli.argument_checks import check_repeated
+from bert_jax.cli.main import VERBS, Verb, main, make_parser
 
 
 @pytest.fixture
@@ -97,6 +98,44 @@ def test_a_verb_without_config_refuses_overrides(
     assert main(["plain"]) == 0
     assert main(["plain", "--config.seed=1"]) == 2
     assert "takes no configuration" in capsys.readouterr().err
+
+
+def _single_options() -> list[tuple[str, Verb, argparse.Action]]:
+    verbs = {**VERBS, **{f"bench {name}": verb for name, verb in VERBS["bench"].verbs.items()}}
+    return [
+        (words, verb, action)
+        for words, verb in verbs.items()
+        if verb.module
+        for action in make_parser(verb, words)._actions
+        if action.option_strings
+        and action.nargs != 0
+        and "extend" not in type(action).__name__.lower()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "action"),
+    _single_options(),
+    ids=[f"{words} {action.option_strings[-1]}" for words, _, action in _single_options()],
+)
+def test_an_option_of_which_the_last_would_count_is_given_once(
+    words: str, verb: Verb, action: argparse.Action, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = action.option_strings[-1]
+    assert main([*words.split(), option, "1", f"{option}=2"]) == 2
+    assert f"{option} is given 2 times. Give it once." in capsys.readouterr().err
+
+
+def test_options_that_collect_may_repeat(echo: list[argparse.Namespace]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--input", nargs="+", action="extend")
+    parser.add_argument("--flag", action="store_true")
+    parser.add_argument("--output")
+    parser.add_argument("text", nargs="*")
+    check_repeated(parser, ["--input", "a", "--input=b", "--flag", "--flag", "--output", "c"])
+    check_repeated(parser, ["--output", "c", "--", "--output"])  # a text that looks like an option
+    with pytest.raises(ValueError, match="--output is given 3 times"):
+        check_repeated(parser, ["--output", "c", "--output", "c", "--output=c"])
 
 
 def test_our_own_faults_keep_their_traceback(

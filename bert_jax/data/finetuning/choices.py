@@ -24,6 +24,7 @@ from bert_jax.data.finetuning.table_format import TableFormat, check_columns
 from bert_jax.data.finetuning.tables import Skip, read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.local_paths import LocalPath
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class ChoiceFiles:
     with one of these labels are left out; "" is a row without a label.
     """
 
-    train: str = ""
-    validation: str = ""
-    test: str = ""
+    train: LocalPath = ""
+    validation: LocalPath = ""
+    test: LocalPath = ""
     form: TableFormat = TableFormat()
     context: str = "context"
     beginning: str = ""

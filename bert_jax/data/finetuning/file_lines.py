@@ -10,6 +10,7 @@ from typing import IO, overload
 
 from bert_jax.data.compression import BROKEN_ARCHIVE, COMPRESSIONS, open_stream
 from bert_jax.data.documents import SourceCounts
+from bert_jax.local_paths import check_local
 
 # Bytes of a line of a file of examples: as long as a document of a corpus may be by default. The
 # lines of a file are read before anybody looks at them, and one of 200 MB would take gigabytes.
@@ -51,6 +52,7 @@ def has_file(path: str | Path) -> bool:
 
 
 def _first_there(plain: Path) -> Path | None:
+    check_local(plain)
     packed = (plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS)
     return next((path for path in (plain, *packed) if path.is_file()), None)
 

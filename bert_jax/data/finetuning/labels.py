@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.validation import check_label_names
+
 
 def check_labels(
     labels: Sequence[str], places: Sequence[str], expected: Sequence[str], *, header: bool = True
@@ -44,7 +46,7 @@ def is_label(label: str, known: Collection[str]) -> bool:
 def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
     """Refuses a set of labels with less than two or the same twice, or names that do not fit it.
 
-    And labels with a tab or the end of a line, which would break the files of predictions.
+    And labels that `check_label_names` refuses.
     """
     if len(labels) == 1:
         parts = tuple(part.strip(" []()'\"") for part in labels[0].split(","))
@@ -53,13 +55,7 @@ def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
             f"labels is {tuple(labels)}; expected at least two, or () for numbers{hint}"
         )
     for what, values in (("labels", labels), ("label_names", names)):
-        if isinstance(values, str) or len(set(values)) != len(values):
-            raise ValueError(f"{what} is {values!r}; expected a tuple of different strings")
-        if broken := [value for value in values if set(value) & set("\t\r\n")]:
-            raise ValueError(
-                f"{what} has {broken[0]!r}; expected no tab and no end of a line in it, which "
-                "would break the lines of predictions"
-            )
+        check_label_names(values, what)
     if names and len(names) != len(labels):
         raise ValueError(f"{len(names)} label_names for {len(labels)} labels; expected one each")
 

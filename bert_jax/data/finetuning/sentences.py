@@ -29,6 +29,7 @@ from bert_jax.data.finetuning.table_format import TableFormat, check_columns
 from bert_jax.data.finetuning.tables import Skip, Table, read_table
 from bert_jax.data.finetuning.truncation import check_max_length, cut_pair, report_cut
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.local_paths import LocalPath
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,9 @@ class SentenceFiles:
     name, 1 (or true) where it holds, else 0 (or false).
     """
 
-    train: str = ""
-    validation: str = ""
-    test: str = ""
+    train: LocalPath = ""
+    validation: LocalPath = ""
+    test: LocalPath = ""
     form: TableFormat = TableFormat()
     first: str = "sentence"
     second: str = ""

@@ -11,6 +11,7 @@ from bert_jax.data.compression import BROKEN_ARCHIVE, open_stream
 from bert_jax.data.documents import SourceCounts
 from bert_jax.data.finetuning.splits import check_paths
 from bert_jax.json_files import parse_json
+from bert_jax.local_paths import LocalPath
 
 _KINDS = {list: "an array", dict: "an object", str: "a string", int: "an integer"}
 
@@ -19,9 +20,9 @@ _KINDS = {list: "an array", dict: "an object", str: "a string", int: "an integer
 class SpanFiles:
     """Files of SQuAD's JSON, also .gz, .xz or .zst; "" for none. Answers of `test` are not read."""
 
-    train: str = ""
-    validation: str = ""
-    test: str = ""
+    train: LocalPath = ""
+    validation: LocalPath = ""
+    test: LocalPath = ""
 
     def __post_init__(self) -> None:
         check_paths(self.train, self.validation, self.test)

@@ -13,6 +13,7 @@ from bert_jax.data.input_paths import (
     content_suffix,
     is_tfds,
 )
+from bert_jax.local_paths import LocalPath
 
 Kind = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
 _KINDS: dict[str, Kind] = {
@@ -39,7 +40,7 @@ class TableFormat:
     kind: Kind = "auto"
     header: bool = True
     short_rows: Literal["error", "skip"] = "error"
-    tfds_data_dir: str = ""
+    tfds_data_dir: LocalPath = ""
     delimiter: str = ","
 
     def __post_init__(self) -> None:

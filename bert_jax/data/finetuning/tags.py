@@ -19,6 +19,7 @@ from bert_jax.data.finetuning.tag_lines import (
     conllu_events,
 )
 from bert_jax.data.finetuning.tag_schemes import recognise_scheme, to_iob1, to_iob2
+from bert_jax.local_paths import LocalPath
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +39,9 @@ class TagFiles:
     "as_written" takes them as they are. labels: () to collect them from train.
     """
 
-    train: str = ""
-    validation: str = ""
-    test: str = ""
+    train: LocalPath = ""
+    validation: LocalPath = ""
+    test: LocalPath = ""
     kind: Literal["columns", "conllu"] = "columns"
     tag: str = ""
     word: str = ""

@@ -1,0 +1,100 @@
+"""Paths on a mounted file system; a path with a scheme, such as gs://, is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+# The type of a config field that holds a path, by which `check_config_paths` recognizes it.
+LocalPath = Annotated[str, "local path"]
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+# Path("gs://x") is gs:/x. Only known schemes: a directory may be called "notes:".
+_COLLAPSED = re.compile(
+    r"(gs|gcs|s3|s3a|s3n|r2|az|abfss?|wasbs?|adl|oss|cos|swift|dbfs|hdfs|webhdfs|https?|ftp|sftp"
+    r"|ssh|file|hf|memory):/(?!/)",
+    re.IGNORECASE,
+)
+
+
+def check_local(path: str | os.PathLike[str], name: str = "") -> None:
+    """Refuse a path with a scheme, which Python would take for a relative one.
+
+    Args:
+      path: as the user gave it. "tfds:NAME" has no "//" and passes.
+      name: of the option or the config key that holds it; "" for none.
+
+    Raises:
+      ValueError: it begins with `scheme://`.
+    """
+    text = path if isinstance(path, str) else _COLLAPSED.sub(r"\1://", os.fspath(path), count=1)
+    match = _URL.match(text)
+    if match is None:
+        return
+    scheme = match[1].lower()
+    place = f"{name}={text}" if name else text
+    raise ValueError(f"{place}: {scheme}:// is not supported. {_way_out(text, scheme)}")
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that `check_local` passes."""
+    check_local(path)
+    return Path(path)
+
+
+def _way_out(text: str, scheme: str) -> str:
+    rest = text.partition("://")[2]
+    if scheme == "file":
+        return f"Write the path without it: {'/' + rest.partition('/')[2]}."
+    if scheme == "hf" or rest.startswith(("huggingface.co/", "hf.co/")):
+        return "Give a model on the hub by its name, OWNER/NAME."
+    if scheme in ("http", "https", "ftp"):
+        return "Download it and give the path of the file."
+    return (
+        "Use a path on a local disk or a mounted file system; gcsfuse, Mountpoint for Amazon S3 "
+        "or rclone mount a bucket."
+    )
+
+
+def check_config_paths(config: Any, prefix: str = "") -> None:
+    """Refuse a config dataclass that holds a path with a scheme in any of its sections.
+
+    Args:
+      config: its fields of type `LocalPath` are checked.
+      prefix: of the keys in messages, with its dot.
+
+    Raises:
+      ValueError: such a path begins with `scheme://`; the message has the dotted key.
+    """
+    hints = typing.get_type_hints(type(config), include_extras=True)
+    for field in dataclasses.fields(config):
+        value, key = getattr(config, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            check_config_paths(value, f"{key}.")
+        elif isinstance(value, Mapping):
+            for name, section in value.items():
+                if dataclasses.is_dataclass(section):
+                    check_config_paths(section, f"{key}.{name}.")
+        elif isinstance(value, str) and is_path(hints[field.name]):
+            check_local(value, key)
+
+
+def is_path(hint: Any) -> bool:
+    """Return whether a field's type, as `get_type_hints(include_extras=True)` has it, is a path."""
+    return hint == LocalPath or LocalPath in typing.get_args(hint)
+
+
+def make_directory(path: str | os.PathLike[str]) -> Path:
+    """Make a directory and its parents where they are missing, and return its path.
+
+    Raises:
+      ValueError: the path begins with `scheme://`.
+    """
+    directory = local_path(path)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory

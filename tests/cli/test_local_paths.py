@@ -1,0 +1,266 @@
+"""No command and no function takes gs://bucket/x for a directory named "gs:"."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax import Embed
+from bert_jax.cli.argument_checks import free_text
+from bert_jax.cli.config import load_config, write_resolved
+from bert_jax.cli.keys import CONFIGS, sections
+from bert_jax.cli.main import VERBS, Verb, main, make_parser
+from bert_jax.cli.new_directory import new_directory
+from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.cli.sides import open_side
+from bert_jax.conversion import to_dataclass, without_none
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.documents import SourceOptions
+from bert_jax.data.finetuning.file_lines import find_file
+from bert_jax.data.input_paths import expand_inputs
+from bert_jax.data.prepare import prepare
+from bert_jax.data.prepare_options import PrepareOptions
+from bert_jax.data.python_docs import write_python_docs
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.files import write_file
+from bert_jax.finetuning.sweep_results import read_results
+from bert_jax.inference.work_dir import read_model
+from bert_jax.interop.huggingface_import import open_directory
+from bert_jax.interop.huggingface_model import Wanted
+from bert_jax.interop.tensorflow_import import checkpoint_prefix
+from bert_jax.local_paths import check_local, is_path, make_directory
+from bert_jax.training.metrics_log import MetricsLog
+
+from ..commands import REPOSITORY
+
+BUCKET = "gs://bucket/x"
+REFUSAL = "gs:// is not supported"
+# Words that are no paths and may look like one: a URL is a sentence, a label or a column's name.
+TEXTS = {
+    "bench prepare --text-field",
+    "fill-mask sentence",
+    "import --labels",
+    "prepare --text-field",
+    "train-tokenizer --text-field",
+}
+# Keys of the configs that hold text and no path, by their last name.
+NOT_PATHS = {
+    *("best_metric", "metrics", "task", "delimiter"),
+    *("first", "second", "label", "separator", "index", "labels", "label_names"),  # columns, labels
+    *("context", "beginning", "endings", "tag", "word", "comment"),
+    "train_only",  # patterns of parameters' names
+}
+
+
+@pytest.fixture(autouse=True)
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Run in an empty directory, which must stay empty."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    yield directory
+    assert list(directory.iterdir()) == []
+
+
+def verbs(table: typing.Mapping[str, Verb], before: str = "") -> Iterator[tuple[str, Verb]]:
+    for name, verb in table.items():
+        yield from verbs(verb.verbs, f"{name} ") if verb.verbs else [(before + name, verb)]
+
+
+def takes_text(action: argparse.Action) -> bool:
+    """Whether an argument's value is not a number, a switch or one of a few words."""
+    return action.nargs != 0 and action.type not in (int, float) and not action.choices
+
+
+def name_of(action: argparse.Action) -> str:
+    return action.option_strings[-1] if action.option_strings else action.dest
+
+
+ARGUMENTS = [
+    (words, verb, name_of(action))
+    for words, verb in verbs(VERBS)
+    for action in make_parser(verb, words)._actions
+    if takes_text(action)
+]
+
+
+def given(action: argparse.Action, value: str | None = None) -> list[str]:
+    """The words that give an argument a value, of its own kind if none is named."""
+    if value is None:
+        value = str(list(action.choices)[0]) if action.choices else "1"
+    return [*action.option_strings[-1:], value]
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "name"), ARGUMENTS, ids=[f"{words} {name}" for words, _, name in ARGUMENTS]
+)
+def test_every_argument_of_every_verb(
+    words: str, verb: Verb, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An option that is added later is among them, and its own module is never reached."""
+    actions = make_parser(verb, words)._actions
+    (chosen,) = (action for action in actions if name_of(action) == name)
+    if f"{words} {name}" in TEXTS:
+        assert chosen.type is free_text
+        return
+    command = words.split()
+    for action in actions:
+        if action is not chosen and (action.required or not action.option_strings):
+            command += given(action)
+    assert main([*command, *given(chosen, BUCKET)]) == 2
+    error = capsys.readouterr().err
+    assert f"={BUCKET}: {REFUSAL}" in error and "Traceback" not in error
+
+
+def test_the_texts_are_arguments() -> None:
+    assert TEXTS <= {f"{words} {name}" for words, _, name in ARGUMENTS}
+
+
+# A config for each section that may be given, with the least in it.
+FILES = {"validation": "x"}
+TASKS: dict[str, dict[str, Any]] = {
+    "glue": {"task": "SST-2", "directory": "x"},
+    "sentences": {"files": FILES},
+    "choices": {"files": FILES | {"endings": ("a", "b")}},
+    "tags": {"files": FILES},
+    "spans": {"files": FILES},
+}
+
+
+def least(kind: str, section: str) -> dict[str, Any]:
+    """The values of the smallest config with this section in it."""
+    if kind == "finetune":
+        task = section if section in TASKS else "glue"
+        return {"work_dir": "x", "init_from": "y", task: TASKS[task]}
+    sizes = {"vocab_size": 8, "hidden_dim": 8, "num_layers": 1, "num_heads": 1, "ffn_dim": 8}
+    return {
+        "work_dir": "x",
+        "model": sizes,
+        "phases": {"NAME": {"corpus": "x", "num_steps": 1}},
+        "distillation": {"teacher": "x"},
+    }
+
+
+def holding(values: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+    """The values with another one under a dotted key."""
+    first, _, rest = key.partition(".")
+    inner = holding(values.get(first, {}), rest, value) if rest else value
+    return {**values, first: inner}
+
+
+KEYS = [
+    (kind, f"{section.path}.{name}".lstrip("."), hint)
+    for kind, cls in CONFIGS.items()
+    for section in sections(cls)
+    for name, hint in typing.get_type_hints(section.cls, include_extras=True).items()
+    if name in section.values
+]
+
+
+def holds_text(hint: Any) -> bool:
+    plain = without_none(hint)[0]
+    many = typing.get_origin(plain) is tuple and str in typing.get_args(plain)
+    return plain is str or many or is_path(hint)
+
+
+@pytest.mark.parametrize(("kind", "key"), [key[:2] for key in KEYS if is_path(key[2])])
+def test_every_path_of_every_config(kind: str, key: str) -> None:
+    values = holding(least(kind, key.partition(".")[0]), key, BUCKET)
+    with pytest.raises(ValueError, match=re.escape(f"{key}={BUCKET}: {REFUSAL}")):
+        to_dataclass(CONFIGS[kind], values)
+    tfds = "tfds:glue/sst2"
+    if key.endswith((".directory", ".train")):
+        to_dataclass(CONFIGS[kind], holding(values, key, tfds))
+
+
+@pytest.mark.parametrize(("kind", "key", "hint"), [key for key in KEYS if holds_text(key[2])])
+def test_every_text_of_a_config_is_a_path_or_known_not_to_be(
+    kind: str, key: str, hint: object
+) -> None:
+    name = key.rpartition(".")[2]
+    assert is_path(hint) != (name in NOT_PATHS), f"{key}: say LocalPath, or list it in NOT_PATHS"
+
+
+def test_an_override_of_a_config_file(tmp_path: Path) -> None:
+    config = REPOSITORY / "configs/pretrain/tiny.py"
+    words = [f"--config.work_dir={BUCKET}"]
+    with pytest.raises(ValueError, match=re.escape(f"work_dir={BUCKET}: {REFUSAL}")):
+        load_config(PretrainConfig, str(config), words)
+
+
+TINY = np.zeros(1, np.float32)
+FUNCTIONS: list[Callable[[], object]] = [
+    lambda: expand_inputs([f"{BUCKET}/*.txt"]),
+    lambda: prepare([BUCKET], None, "out", PrepareOptions(), 1),  # type: ignore[arg-type]
+    lambda: prepare(["in.txt"], None, BUCKET, PrepareOptions(), 1),  # type: ignore[arg-type]
+    lambda: SourceOptions(tfds_data_dir=BUCKET),
+    lambda: Corpus(BUCKET, "train"),
+    lambda: Tokenizer.load(BUCKET),
+    lambda: write_python_docs(f"{BUCKET}.jsonl"),
+    lambda: write_file(Path(BUCKET), "text"),
+    lambda: make_directory(BUCKET),
+    lambda: find_file(BUCKET),
+    lambda: read_results(Path(BUCKET)),
+    lambda: read_model(Path(BUCKET)),
+    lambda: Embed(BUCKET),
+    lambda: open_side(Path(BUCKET)),
+    lambda: open_directory(Path(BUCKET), Wanted()),
+    lambda: checkpoint_prefix(Path(BUCKET)),
+    lambda: MetricsLog(f"{BUCKET}/metrics.jsonl", start_step=0),
+    lambda: write_resolved(None, BUCKET),
+    lambda: new_directory(Path(BUCKET)).__enter__(),
+    lambda: load_config(PretrainConfig, f"{BUCKET}.py"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FUNCTIONS)))
+def test_every_function_that_opens_or_makes_a_path(number: int) -> None:
+    with pytest.raises(ValueError, match=f"{BUCKET}.*{REFUSAL}"):
+        FUNCTIONS[number]()
+
+
+def test_directories_are_made_by_one_function() -> None:
+    """Which refuses a scheme; `mkdir(parents=True)` would make `./gs:`."""
+    made = {
+        path.relative_to(REPOSITORY).as_posix()
+        for path in (REPOSITORY / "bert_jax").rglob("*.py")
+        if re.search(r"mkdir\(\s*parents|makedirs\(", path.read_text(encoding="utf-8"))
+    }
+    assert made == {"bert_jax/local_paths.py"}
+
+
+@pytest.mark.parametrize(
+    ("path", "way_out"),
+    [
+        ("gs://bucket/x", "Use a path on a local disk or a mounted file system"),
+        ("S3://bucket", "S3://bucket: s3:// is not supported"),
+        ("file:///data/x", "Write the path without it: /data/x."),
+        ("file://localhost/data/x", "Write the path without it: /data/x."),
+        ("https://huggingface.co/a/b", "Give a model on the hub by its name, OWNER/NAME."),
+        ("hf://a/b", "Give a model on the hub by its name, OWNER/NAME."),
+        ("https://example.org/a.txt", "Download it and give the path of the file."),
+        (Path("gs://bucket/x"), "gs://bucket/x: gs:// is not supported"),
+    ],
+)
+def test_a_refusal_names_the_way_out(path: str | Path, way_out: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(way_out)):
+        check_local(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("tfds:glue/sst2", "tfds:wikipedia/20230601.en:train[:10%]", "google-bert/bert-base"),
+        *("config.py:argument", "config.py:/data/x", "notes:/x", "/data//x", "./gs", "", "-"),
+    ],
+)
+def test_names_and_local_paths_pass(path: str) -> None:
+    check_local(path)
+    check_local(Path(path))
