@@ -18,7 +18,7 @@ def check_seed(seed: int, name: str = "seed") -> None:
       ValueError: it is outside; the message names it.
     """
     if not 0 <= seed < SEEDS:
-        raise ValueError(f"{name}={seed}: expected 0 up to 2^32 - 1, what a JAX key takes")
+        raise ValueError(f"{name}={seed}: expected 0 up to 2^32 - 1, the range of a JAX key")
 
 
 def check_label_names(labels: Sequence[str], name: str = "labels") -> None:

@@ -11,10 +11,10 @@ from bert_jax.local_paths import check_local
 
 
 def free_text(text: str) -> str:
-    """Return an argument as it is: the argparse type of one that is no path, such as a sentence.
+    """Return an argument unchanged; as an argparse type it says that the argument is not a path.
 
-    Every other argument is refused if it begins with `scheme://`, so that an option which is added
-    later need not be listed anywhere.
+    Every other argument is refused if it begins with `scheme://`, so a new option needs no entry
+    anywhere to be checked.
     """
     return text
 

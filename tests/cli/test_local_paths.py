@@ -42,7 +42,7 @@ from ..commands import REPOSITORY
 
 BUCKET = "gs://bucket/x"
 REFUSAL = "gs:// is not supported"
-# Words that are no paths and may look like one: a URL is a sentence, a label or a column's name.
+# Arguments that are not paths: a sentence, a label or a column's name may be a URL.
 TEXTS = {
     "bench prepare --text-field",
     "fill-mask sentence",

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.inference.work_dir import load_trained
+from bert_jax.interop.huggingface_model import Wanted
+from bert_jax.interop.probes import random_probe
 
 from .conftest import change_tensors, same, tensors_of
 
@@ -154,6 +156,28 @@ def test_a_classifier_with_other_labels(make_bert, imported):
     output, ours = imported(*words, "yes", "no", name="fewer")
     assert "  - classifier.kernel: drawn anew" in output and "left out" in output
     assert load_trained(str(ours)).model.classifier.kernel.shape == (32, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--labels", "a", ""), "--labels has an empty name in ('a', '')"),
+        (("--labels", " ", "a"), "--labels has an empty name"),
+        (("--labels", "a", "a"), "--labels is ('a', 'a')"),
+        (("--labels", "a", "b\tc"), "no tab and no end of a line"),
+        (("--seed", "-1"), "--seed=-1: expected 0 up to 2^32 - 1"),
+        (("--seed", str(1 << 32)), "--seed=4294967296: expected 0 up to 2^32 - 1"),
+    ],
+)
+def test_labels_and_seeds_are_checked_before_the_source_is_looked_for(words, message, refused):
+    assert message in refused("no/such-model", *words)
+
+
+def test_a_seed_is_checked_by_what_draws_with_it():
+    with pytest.raises(ValueError, match="seed=-1: expected 0"):
+        random_probe(100, 2, 8, seed=-1)
+    with pytest.raises(ValueError, match="labels has an empty name"):
+        Wanted(labels=("a", ""))
 
 
 @pytest.mark.parametrize("gone", ["classifier.bias", "bert.pooler.dense.bias"])

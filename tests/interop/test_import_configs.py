@@ -151,6 +151,7 @@ ODD_CONFIGS = {
     "labels in a list": (dict(id2label=["a"]), "id2label is ['a']"),
     "labels without numbers": (dict(id2label={"x": "a"}), "id2label is {'x': 'a'}"),
     "dropout in words": (dict(classifier_dropout="much"), "classifier_dropout is 'much'"),
+    "a label without a name": (dict(id2label={"0": "a", "1": " "}), "with --labels NAME NAME"),
     "another problem": (dict(problem_type="hard"), "problem_type is 'hard'"),
 }
 

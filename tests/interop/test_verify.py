@@ -95,6 +95,11 @@ def test_a_tolerance_is_kept(ours, bert_jax_here):
         assert refused.code == 2 and "expected a positive number" in refused.errors
 
 
+def test_a_seed_is_not_negative(ours, bert_jax_here):
+    refused = bert_jax_here("verify", ours, ours, "--seed", "-1")
+    assert refused.code == 2 and "--seed=-1: expected 0 up to 2^32 - 1" in refused.errors
+
+
 def test_weights_that_do_not_fill_their_model_are_refused(ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     change_tensors(theirs, lambda tensors: tensors.pop("bert.pooler.dense.bias"))

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.data.finetuning.choices import ChoiceFiles
 from bert_jax.data.finetuning.sentences import SentenceFiles, read_sentences, sentence_features
 from bert_jax.data.finetuning.table_format import TableFormat
+from bert_jax.data.finetuning.tags import TagFiles
 from bert_jax.data.tokenizer import Tokenizer
 
 LABELS = ("toxic", "insult", "3")
@@ -97,3 +99,11 @@ def test_a_label_that_would_break_lines_is_refused() -> None:
     for broken in ("very\tgood", "bad\n"):
         with pytest.raises(ValueError, match="expected no tab and no end of a line"):
             SentenceFiles(train="f", label="l", labels=(broken, "fair"))
+
+
+@pytest.mark.parametrize("files", [SentenceFiles, ChoiceFiles, TagFiles])
+@pytest.mark.parametrize("labels", [("a", ""), (" ", "a")])
+def test_a_label_without_a_name_is_refused(files, labels) -> None:
+    """In a file of predictions nothing would be where it is predicted."""
+    with pytest.raises(ValueError, match="labels has an empty name"):
+        files(train="x", labels=labels)
