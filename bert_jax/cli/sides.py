@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from bert_jax.interop.huggingface_side import HuggingFaceSide
 from bert_jax.interop.probes import Probe
 from bert_jax.interop.sentence_transformers import read_sentence_model, within
 from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOSide
+from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local
 from bert_jax.models.config import ComputeConfig
@@ -50,20 +51,19 @@ def _program(config: ModelConfig) -> Callable[..., dict[str, jax.Array]]:
     return jax.jit(run)
 
 
-class WorkDirSide:
-    """The newest parameters of a work directory, in float32."""
+class OwnSide:
+    """A model that this package computes, in float32."""
 
     title: str
     sizes: Sizes | None
     labels: tuple[str, ...]
 
-    def __init__(self, work_dir: Path):
-        config, step, self._parameters = load_for_export(work_dir, None)
+    def __init__(self, title: str, config: ModelConfig, parameters: Mapping[str, Any]):
+        self.title, self._parameters = title, parameters
         self._choices = config.head == "multiple_choice"
         self.labels = config.labels
         encoder = config.encoder
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
-        self.title = f"{work_dir} (work directory, {config.head}, step {step:,})"
         self._run = _program(config)
 
     def outputs(self, probe: Probe) -> Outputs:
@@ -75,6 +75,27 @@ class WorkDirSide:
         return {name: np.asarray(values, np.float32) for name, values in found.items()}
 
 
+def _work_dir_side(work_dir: Path) -> Side:
+    """Return the model of a work directory, with the parameters of the checkpoint it would use."""
+    config, step, parameters = load_for_export(work_dir, None)
+    title = f"{work_dir} (work directory, {config.head}, step {step:,})"
+    return OwnSide(title, config, parameters)
+
+
+def _tensorflow_side(path: Path, prefix: Path) -> Side:
+    """Return the model of a TensorFlow checkpoint, which is read as `import` reads it."""
+    try:
+        model = open_checkpoint(prefix, Wanted())
+        parameters = model.parameters(seed=0)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. If an option of `bert-jax import` helps, compare the work directory that it "
+            "writes."
+        ) from error
+    title = f"{path} (TensorFlow checkpoint, {model.config.head})"
+    return OwnSide(title, model.config, parameters)
+
+
 def open_side(path: Path) -> Side:
     """The model at `path`.
 
@@ -83,21 +104,28 @@ def open_side(path: Path) -> Side:
     """
     check_local(path)
     if (path / MODEL_NAME).is_file():
-        return WorkDirSide(path)
+        return _work_dir_side(path)
     if (path / SIGNATURE).is_file():
         return StableHLOSide(path)
     if path.name == PROGRAM and (path.parent / SIGNATURE).is_file():
         return StableHLOSide(path.parent)
     if (path / "saved_model.pb").is_file():
-        raise ValueError(f"{path}: a SavedModel, which is not run here; compare its other exports")
+        raise ValueError(
+            f"{path}: a SavedModel, which verify does not run. Export the same model with --format "
+            "onnx or stablehlo and compare that."
+        )
     for file in (path, path / ONNX_NAME):
         if file.suffix == ".onnx" and file.is_file():
             return _onnx_side(file)
     if (path / "config.json").is_file():
         return HuggingFaceSide(path)
+    if (prefix := checkpoint_prefix(path)) is not None:
+        return _tensorflow_side(path, prefix)
     raise ValueError(
         f"{path}: no model that is known: expected a work directory ({MODEL_NAME}), a Hugging Face "
-        f"directory (config.json), an ONNX file (*.onnx) or a StableHLO artefact ({SIGNATURE})"
+        "directory (config.json), a TensorFlow checkpoint of BERT (*.index), an ONNX file "
+        f"(*.onnx) or a StableHLO artefact ({SIGNATURE}). Import a model of the hub, and give the "
+        "work directory."
     )
 
 

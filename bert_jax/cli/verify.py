@@ -3,20 +3,23 @@
     bert-jax verify runs/mine exported/mine
     bert-jax verify bert-base-uncased/ models/base
 
-Each is a work directory, a Hugging Face directory (run by transformers itself), an ONNX file or a
-StableHLO artefact. The input is random tokens over all positions and segments, and sentences of
-different lengths in pairs with padding; all is computed in float32, on the CPU unless JAX_PLATFORMS
-says otherwise. A difference is the largest absolute one; relative is that over the root mean square
-of the second model's values. The exit code is 0 if no relative difference exceeds the tolerance
-and, where both have one, the tokenizers read the sentences alike, that of a Hugging Face directory
-as transformers does, and, where both say how they make the vector of a text (as models of
-sentence-transformers do), they say the same; else 1.
+Each is a work directory, a Hugging Face directory (run by transformers itself), a TensorFlow
+checkpoint of Google's BERT (read as `import` reads it), an ONNX file or a StableHLO artefact. The
+input is random tokens over all positions and segments, and sentences of different lengths in pairs
+with padding. All is computed in float32, on the CPU unless JAX_PLATFORMS says otherwise. Both the
+largest absolute difference and the relative one, divided by the root mean square of the second
+model's values, are printed: rounding in float32 makes two frameworks differ, and more in a model
+with large values. The exit code is 0 if no relative difference exceeds the tolerance (with
+--tolerance 0, if all outputs are equal bit for bit) and, where both have one, the tokenizers read
+the sentences alike, that of a Hugging Face directory as transformers does, and, where both say how
+they make the vector of a text (as models of sentence-transformers do), they say the same; else 1.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from bert_jax.cli.sides import open_side, open_tokenizer, unlike_vectors
@@ -28,6 +31,7 @@ from bert_jax.interop.comparison import (
     differences,
     misshapen,
     only_one_gives,
+    unequal,
 )
 from bert_jax.interop.huggingface_side import HuggingFaceSide
 from bert_jax.interop.probes import SENTENCES, random_probe, sentence_probe
@@ -52,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=1e-4,
         metavar="X",
-        help="largest relative difference that passes (default: 1e-4)",
+        help="largest relative difference that passes; 0 for outputs that are equal bit for bit "
+        "(default: 1e-4)",
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of the random input (default: 0)"
@@ -61,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; 0 if the two agree, 1 if not."""
-    if not args.tolerance > 0:
-        raise ValueError(f"--tolerance is {args.tolerance}; expected a positive number")
+    if not 0 <= args.tolerance < math.inf:
+        raise ValueError(f"--tolerance={args.tolerance}: expected a number from 0 (equal bits) up")
     check_seed(args.seed, "--seed")
     sides = [open_side(Path(path)) for path in (args.first, args.second)]
     vectors = unlike_vectors(Path(args.first), Path(args.second))
@@ -94,12 +99,13 @@ def run(args: argparse.Namespace) -> int:
         print("NOTE  no sentences: the tokenizer has more entries than a token table has rows")
     elif words:
         probes.append(sentence_probe(words[0], sizes.num_segments, sizes.max_positions))
-    found = {}
+    found, unlike = {}, set()
     for probe in probes:
         rows, length = probe.token_ids.shape
         print(f"{probe.name}: {rows} x {length} positions, {probe.tokens:,} of them tokens")
         first, second = (side.outputs(probe) for side in sides)
         found[probe.name] = differences(first, second, probe)
+        unlike.update(unequal(first, second, probe))
         if not found[probe.name]:
             raise ValueError("A and B have no output in common: nothing can be compared")
         unpaired, odd = only_one_gives(first, second), misshapen(first, second)
@@ -108,7 +114,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"not compared, since only one of them gives it: {', '.join(map(title, unpaired))}")
     for line in odd:
         print(f"not the same kind of output: {line}")
-    largest = max(d.relative for rows in found.values() for d in rows.values())
     if not alike:
         print("FAIL: A and B have different tokenizers: the same text has other ids")
         return 1
@@ -118,10 +123,34 @@ def run(args: argparse.Namespace) -> int:
     if vectors:
         print("FAIL: A and B pool differently (A -> B):\n  " + "\n  ".join(vectors))
         return 1
-    passed = largest <= args.tolerance
-    comparison = "within" if passed else "NOT within"
-    print(f"{'PASS' if passed else 'FAIL'}: {largest:.2g} is {comparison} {args.tolerance:.2g}")
+    passed, verdict = judge(found, unlike, args.tolerance)
+    print(f"{'PASS' if passed else 'FAIL'}: {verdict}")
     return 0 if passed else 1
+
+
+def judge(
+    found: Mapping[str, Mapping[str, Difference]], unlike: Collection[str], tolerance: float
+) -> tuple[bool, str]:
+    """Return whether two models agree, and the sentence that says how far apart they are.
+
+    Args:
+      found: differences by probe and output.
+      unlike: outputs that are not equal bit for bit with some probe.
+      tolerance: the largest relative difference that passes; 0 asks for equal bits.
+    """
+    differences = [difference for rows in found.values() for difference in rows.values()]
+    relative = max(difference.relative for difference in differences)
+    absolute = max(difference.largest for difference in differences)
+    if tolerance:
+        passed = relative <= tolerance
+        comparison = "within" if passed else "NOT within"
+        verdict = f"{relative:.2g} is {comparison} {tolerance:.2g}"
+    elif passed := not unlike and relative == 0:
+        return passed, "A and B are equal bit for bit"
+    else:
+        where = ", ".join(map(title, sorted(unlike))) or "there are values that are not finite"
+        verdict = f"NOT equal bit for bit: {where}"
+    return passed, f"{verdict}; the largest absolute difference is {absolute:.2g}"
 
 
 def same_ids(first: Tokenizer, second: Tokenizer) -> bool:

@@ -60,6 +60,18 @@ def differences(first: Outputs, second: Outputs, probe: Probe) -> dict[str, Diff
     }
 
 
+def unequal(first: Outputs, second: Outputs, probe: Probe) -> list[str]:
+    """Return the outputs of both that are not equal bit for bit; padding is not looked at.
+
+    0.0 and -0.0 are unequal, and so are shapes that differ.
+    """
+    return [
+        name
+        for name in sorted(first.keys() & second.keys(), key=_order)
+        if not _same_bits(*_compared(first[name], second[name], probe))
+    ]
+
+
 def misshapen(first: Outputs, second: Outputs) -> list[str]:
     """A line for every output whose shapes differ: two heads of one name."""
     return [
@@ -79,9 +91,7 @@ def _difference(
 ) -> Difference:
     if first.shape != second.shape:
         return Difference(np.inf, np.inf)
-    if first.ndim == 3:  # [batch, length, ...]; what is of a sequence has two dims
-        real = probe.attention_mask.astype(bool)
-        first, second = first[real], second[real]
+    first, second = _compared(first, second, probe)
     first, second = first.astype(np.float64), second.astype(np.float64)
     largest = float(np.max(np.abs(first - second)))
     size = float(np.sqrt(np.mean(np.square(second))))
@@ -90,6 +100,21 @@ def _difference(
     if largest == 0.0:
         return Difference(0.0, 0.0)
     return Difference(largest, largest / size if size else np.inf)
+
+
+def _compared(
+    first: NDArray[np.float32], second: NDArray[np.float32], probe: Probe
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the values at tokens that are not padding; arrays of different shapes unchanged."""
+    if first.shape != second.shape or first.ndim != 3:  # [batch, length, ...]
+        return first, second
+    real = probe.attention_mask.astype(bool)
+    return first[real], second[real]
+
+
+def _same_bits(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
+    one, other = (np.ascontiguousarray(values, np.float32) for values in (first, second))
+    return np.array_equal(one.view(np.uint32), other.view(np.uint32))
 
 
 def _order(name: str) -> tuple[int, int]:

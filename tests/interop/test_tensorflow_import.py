@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.inference.work_dir import read_model
 
-from .conftest import SIZES, tensors_of
+from .conftest import SIZES, change_tensors, tensors_of
 
 # The release's names of 2018, against which the importer's patterns are held. A layer's "kernel"
 # is [in, out]; everything else lies as it does in Hugging Face's tensors.
@@ -120,6 +120,39 @@ def test_a_release_comes_in(head, path, make_release, bert_jax_here, tmp_path):
     compared = bert_jax_here("verify", theirs, ours)
     assert compared.code == 0, compared.output
     assert read_model(ours)[0].head == head
+
+
+@pytest.mark.parametrize("path", ["", "bert_model.ckpt", "bert_model.ckpt.index"])
+def test_a_release_is_compared_without_being_imported(path, make_release, bert_jax_here):
+    """With transformers, which runs the same weights from a directory of its own."""
+    theirs, release = make_release("pretraining")
+    compared = bert_jax_here("verify", release / path, theirs)
+    assert compared.code == 0, compared.output + compared.errors
+    assert "(TensorFlow checkpoint, pretraining)" in compared.output
+    assert "sentences: " in compared.output  # by its vocab.txt
+
+    def change(tensors):
+        tensors["bert.pooler.dense.bias"] = tensors["bert.pooler.dense.bias"] + 0.1
+
+    change_tensors(theirs, change)
+    compared = bert_jax_here("verify", theirs, release / path)
+    assert compared.code == 1 and "NOT within 0.0001" in compared.output
+
+
+def test_a_release_and_its_import_are_equal_bit_for_bit(make_release, bert_jax_here, tmp_path):
+    _, release = make_release("span")
+    assert bert_jax_here("import", release, "--output", tmp_path / "ours").code == 0
+    compared = bert_jax_here("verify", release, tmp_path / "ours", "--tolerance", "0")
+    assert compared.code == 0, compared.output + compared.errors
+
+
+def test_a_release_that_needs_an_option_to_be_read_says_how_to_compare_it(
+    make_release, bert_jax_here
+):
+    theirs, release = make_release("classification")
+    refused = bert_jax_here("verify", release, theirs)
+    assert refused.code == 2 and "add --head with one of classification" in refused.errors
+    assert "compare the work directory that it writes" in refused.errors
 
 
 def test_a_classifier_of_the_release(make_release, bert_jax_here, tmp_path):

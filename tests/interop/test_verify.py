@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from bert_jax.interop.comparison import Difference, differences, only_one_gives
+from bert_jax.cli.verify import judge
+from bert_jax.interop.comparison import Difference, differences, only_one_gives, unequal
 from bert_jax.interop.probes import Probe, random_probe
 
 from .conftest import change_config, change_tensors
@@ -90,9 +91,40 @@ def test_a_changed_setting_is_seen(changes, ours, bert_jax_here):
 def test_a_tolerance_is_kept(ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     assert bert_jax_here("verify", ours, theirs, "--tolerance", "1e-9").code == 1
-    for wrong in ("0", "-1", "nan"):
+    for wrong in ("-1", "nan", "inf"):
         refused = bert_jax_here("verify", ours, theirs, f"--tolerance={wrong}")
-        assert refused.code == 2 and "expected a positive number" in refused.errors
+        assert refused.code == 2 and "expected a number from 0 (equal bits) up" in refused.errors
+
+
+def test_a_tolerance_of_0_asks_for_equal_bits(ours, bert_jax_here, tmp_path):
+    same, moved = (tmp_path / name for name in ("same", "moved"))
+    shutil.copytree(ours, same)
+    equal = bert_jax_here("verify", ours, same, "--tolerance", "0")
+    assert equal.code == 0 and "PASS: A and B are equal bit for bit" in equal.output
+
+    theirs = ours.parent / "theirs"  # the same weights, computed by PyTorch: rounded otherwise
+    close = bert_jax_here("verify", ours, theirs, "--tolerance", "1e-4")
+    last = r"\nPASS: (\S+) is within 0.0001; the largest absolute difference is (\S+)\n$"
+    relative, absolute = map(float, re.search(last, close.output).groups())
+    assert 0 < relative < 1e-5 and 0 < absolute < 1e-4
+    rows = close.output.split("relative\n")[1].split("\nPASS")[0].splitlines()
+    cells = [row[22:].split() for row in rows]
+    assert absolute == pytest.approx(max(float(x) for row in cells for x in row[::2]), rel=0.05)
+    exact = bert_jax_here("verify", ours, theirs, "--tolerance", "0")
+    assert exact.code == 1 and "FAIL: NOT equal bit for bit: " in exact.output
+
+    # The last bit of one bias, far below any tolerance that rounding leaves room for.
+    def nudge(tensors):
+        bias = tensors["cls.seq_relationship.bias"].copy()
+        bias[0] = np.nextafter(bias[0], np.float32(9))
+        tensors["cls.seq_relationship.bias"] = bias
+
+    shutil.copytree(theirs, moved)
+    change_tensors(moved, nudge)
+    assert bert_jax_here("verify", theirs, moved).code == 0
+    exact = bert_jax_here("verify", theirs, moved, "--tolerance", "0")
+    assert exact.code == 1
+    assert "FAIL: NOT equal bit for bit: sentence-pair logits;" in exact.output
 
 
 def test_a_seed_is_not_negative(ours, bert_jax_here):
@@ -190,6 +222,33 @@ def test_differences_by_hand():
     assert found.largest == 0.5  # padding is not looked at
     assert found.relative == pytest.approx(0.5 / np.sqrt((9 + 20.25) / 2))
     assert only_one_gives(first, second) == ["pooled", "logits"]
+
+
+@pytest.mark.parametrize(
+    ("second", "names"),
+    [
+        ([[1.0, 0.0]], []),
+        ([[np.nextafter(np.float32(1), np.float32(2)), 0.0]], ["pooled"]),
+        ([[1.0, -0.0]], ["pooled"]),
+        ([[1.0, 0.0, 0.0]], ["pooled"]),
+    ],
+)
+def test_bits_are_compared_one_by_one(second, names):
+    outputs = [{"pooled": np.array(values, np.float32)} for values in ([[1.0, 0.0]], second)]
+    assert unequal(*outputs, probe_of([[1, 1]])) == names
+
+
+def test_padding_may_have_any_bits():
+    hidden = np.arange(3, dtype=np.float32).reshape(1, 3, 1)
+    other = hidden + np.array([0, 0, 5], np.float32)[:, None]
+    assert unequal({"hidden": hidden}, {"hidden": other}, probe_of([[1, 1, 0]])) == []
+    assert unequal({"hidden": hidden}, {"hidden": other}, probe_of([[1, 1, 1]])) == ["hidden"]
+
+
+def test_values_that_are_not_finite_do_not_pass():
+    broken = Difference(np.inf, np.inf)
+    passed, verdict = judge({"random": {"hidden": broken}}, [], 0)
+    assert not passed and "values that are not finite" in verdict
 
 
 def test_features_are_no_positions():
