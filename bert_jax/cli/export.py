@@ -68,12 +68,13 @@ def run(args: argparse.Namespace) -> int:
     work_dir, output, form = Path(args.work_dir), Path(args.output), args.format
     if args.hidden_states and form == "huggingface":
         raise ValueError(
-            "--hidden-states means nothing to --format huggingface, whose users ask the model "
-            "itself for them"
+            "--hidden-states means nothing to --format huggingface. Leave it out: the model gives "
+            "them if it is called with output_hidden_states=True"
         )
     if args.dtype is not None and form != "huggingface":
         raise ValueError(
-            f"--dtype is of --format huggingface alone; the programs of {form} compute in float32"
+            f"--dtype is for --format huggingface; the programs of {form} compute in float32. "
+            "Leave it out"
         )
     origin, dtype = read_model(work_dir)[1], args.dtype or "float32"
     settings = read_sentence_embedding(work_dir)

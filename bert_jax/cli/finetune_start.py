@@ -56,7 +56,7 @@ def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
         if size % by:
             raise ValueError(
                 f"{name}={size} is not divisible by {by} (parts of the mesh, times "
-                "accumulation_steps in training): choose another"
+                f"accumulation_steps in training): set it to a multiple of {by}"
             )
 
 

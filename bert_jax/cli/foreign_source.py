@@ -41,12 +41,15 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
     """
     if (Path(source) / MODEL_NAME).is_file():
         raise ValueError(
-            f"{source} is a work directory already: train on from it, export it or verify it as "
-            "it is"
+            f"{source} is a work directory already: finetune (--init), pretrain "
+            "(--config.init_from), export and verify take it as it is"
         )
     if Path(source).is_dir():
         if revision is not None:
-            raise ValueError(f"--revision {revision}: {source} is a directory, which has none")
+            raise ValueError(
+                f"--revision {revision}: {source} is a directory, which has none. "
+                "Leave --revision out"
+            )
         return Path(source), None
     if Path(source).exists():
         raise ValueError(f"{source} is a file: give the directory it is in")
@@ -75,12 +78,13 @@ def _download(name: str, revision: str | None) -> Path:
     except LocalEntryNotFoundError as error:
         raise ValueError(
             f"{name}: no such directory here, and the hub could not be asked for a model of that "
-            "name: no connection to it"
+            "name: no connection to it. Download the model where there is one, and give its "
+            "directory"
         ) from error
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"{name}: no such directory here, and the hub does not give a model of that name: "
-            f"{reason}"
+            f"{reason}. Check the name; for a private or gated model, run `hf auth login` first"
         ) from error
     return directory

@@ -80,7 +80,10 @@ def run(args: argparse.Namespace) -> int:
     is_huggingface = (Path(args.source) / "config.json").is_file()
     prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))
     if prefix and args.revision is not None:
-        raise ValueError(f"--revision {args.revision}: {args.source} is here, and has none")
+        raise ValueError(
+            f"--revision {args.revision}: {args.source} is a local checkpoint, which has none. "
+            "Leave --revision out"
+        )
     directory, commit = (prefix, None) if prefix else local_directory(args.source, args.revision)
     found = (open_checkpoint if prefix else open_directory)(
         directory, wanted, tokenizer=Path(args.tokenizer) if args.tokenizer else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import jax
 
+_TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # NVIDIA's V100 is none
 EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
 
 # What libtpu asks the metadata server of a Cloud TPU host for; anything will do where it only
@@ -29,9 +30,10 @@ def topology_devices(name: str) -> list[jax.Device]:
     is by default on the hardware.
 
     Raises:
-      ValueError: no such topology, JAX already runs with other devices, or libtpu is missing.
+      ValueError: no such topology, it is of neither TPUs nor CPUs, JAX already runs with other
+        devices, or libtpu is missing.
     """
-    parsed = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name)
+    parsed = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name.lower())
     if not parsed:
         raise ValueError(f"--topology {name!r}: write a kind and a shape, such as {EXAMPLES}")
     kind, shape = parsed.groups()
@@ -40,7 +42,13 @@ def topology_devices(name: str) -> list[jax.Device]:
         if len(dims) > 1 or dims[0] < 1:
             raise ValueError(f"--topology {name!r}: write the number of devices, such as cpu:8")
         return _cpu_devices(dims[0])
-    return _tpu_devices(name, kind, dims)
+    if not _TPU.fullmatch(kind):
+        raise ValueError(
+            f"--topology={name}: {kind} is not a TPU, and plan compiles for TPU slices and CPUs "
+            f"only ({EXAMPLES}). For a GPU, run `bert-jax bench step --config FILE` on it: that "
+            "compiles the same step for the GPUs of the machine and prints its time and memory"
+        )
+    return _tpu_devices(name.lower(), kind, dims)
 
 
 def _cpu_devices(count: int) -> list[jax.Device]:

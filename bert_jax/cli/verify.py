@@ -107,7 +107,10 @@ def run(args: argparse.Namespace) -> int:
         found[probe.name] = differences(first, second, probe)
         unlike.update(unequal(first, second, probe))
         if not found[probe.name]:
-            raise ValueError("A and B have no output in common: nothing can be compared")
+            raise ValueError(
+                "A and B have no output in common. Compare models that have a head in common, or "
+                "export with --hidden-states"
+            )
         unpaired, odd = only_one_gives(first, second), misshapen(first, second)
     print("\n" + "\n".join(table(found)))
     if unpaired:
@@ -190,7 +193,10 @@ def smallest(sides: Sequence[Side]) -> Sizes:
     """
     known = [side.sizes for side in sides if side.sizes is not None]
     if not known:
-        raise ValueError("neither A nor B tells its vocabulary's size: compare with another model")
+        raise ValueError(
+            "neither A nor B says how large its vocabulary is. Compare each with the work "
+            "directory it was exported from"
+        )
     return Sizes(
         min(sizes.vocab_size for sizes in known),
         min(sizes.num_segments for sizes in known),

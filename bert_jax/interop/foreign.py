@@ -131,8 +131,14 @@ def read(account: Account, tensors: ForeignTensors) -> Iterator[tuple[str, Float
         values = tensors.read(origin.name)
         # numpy knows bfloat16 and float8 as void-like kinds of ml_dtypes; integers are mistakes.
         if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
-            raise ValueError(f"{origin.name} holds {values.dtype}, expected floating-point numbers")
+            raise ValueError(
+                f"{origin.name} holds {values.dtype}, expected floating-point numbers. Import the "
+                "model as it was before it was quantized"
+            )
         converted = np.ascontiguousarray(origin.values_here(values), dtype=np.float32)
         if not np.isfinite(converted).all():
-            raise ValueError(f"{origin.name} holds numbers that are not finite: damaged weights")
+            raise ValueError(
+                f"{origin.name} holds numbers that are not finite: damaged weights. "
+                "Fetch them again"
+            )
         yield name, converted

@@ -141,7 +141,10 @@ def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
     if told is None:
         return "regression" if scores == 1 else "single_label"
     if told not in PROBLEMS:
-        raise ValueError(f"problem_type is {told!r}; expected one of {', '.join(PROBLEMS)}")
+        raise ValueError(
+            f"problem_type is {told!r}; expected one of {', '.join(PROBLEMS)}. Say what the scores "
+            f"mean: --problem {', '.join(PROBLEMS.values())}"
+        )
     return PROBLEMS[told]
 
 
@@ -174,7 +177,8 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         raise ValueError(
             f"model.position_offset={encoder.position_offset}, but the tokenizer's padding has the "
             f"id {pad_id}: Hugging Face's {family.title} begins its positions at {pad_id + 1} "
-            "then, and would read others than were learned"
+            "then, and would read others than were learned. Export it with --format onnx or "
+            "stablehlo"
         )
     content: dict[str, Any] = {
         "architectures": [architecture_of(config)],

@@ -78,6 +78,6 @@ def _rounded(values: NDArray[np.float32], dtype: str, name: str) -> NDArray[np.f
     if np.isfinite(values).all() and not np.isfinite(found).all():
         raise ValueError(
             f"--dtype {dtype}: {name} has a parameter of {float(np.abs(values).max()):,.0f}, and "
-            f"{dtype} ends at {float(jnp.finfo(found.dtype).max):,.0f}; store it in float32"
+            f"{dtype} ends at {float(jnp.finfo(found.dtype).max):,.0f}. Give --dtype float32"
         )
     return found

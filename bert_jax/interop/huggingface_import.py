@@ -19,6 +19,7 @@ from bert_jax.interop.huggingface_model import (
     Wanted,
     classifier_fits,
     classifier_shape,
+    holds_pooler,
     model_config,
     with_table_sizes,
 )
@@ -56,6 +57,20 @@ class ForeignModel:
     notes: list[str] = field(default_factory=list)
     sentence_embedding: SentenceEmbedding | None = None
 
+    @property
+    def _encoder_fits(self) -> bool:
+        """Whether all that does not fit is of the heads."""
+        encoder = self.config.encoder
+        pooler = holds_pooler(family_of(encoder), self.tensors.shapes)
+        account = settle_model(
+            ModelConfig(encoder, "encoder", pooler=pooler),
+            self.tensors,
+            asked=True,
+            positions=encoder.max_positions,
+            new_classifier=False,
+        )
+        return account.explained
+
     def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Reads the parameters; `seed` is of those drawn anew.
 
@@ -68,6 +83,7 @@ class ForeignModel:
             raise ValueError(
                 "the weights do not fit the model (- missing, + unexpected, != wrong shape):\n"
                 + "\n".join(self.account.lines())
+                + ("\nThe encoder is whole: --head encoder takes it" if self._encoder_fits else "")
             )
         try:
             parameters = dict(read(self.account, self.tensors))
@@ -111,7 +127,7 @@ def open_directory(
         raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
     content = read_json_object(file)
     encoder = read_encoder(content, str(file))
-    words = _load_tokenizer(tokenizer or directory)
+    words = load_tokenizer(tokenizer, directory)
     found = settle_directory(
         content,
         encoder,
@@ -128,13 +144,26 @@ def open_directory(
     return replace(found, notes=notes, sentence_embedding=settings)
 
 
+def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
+    """Return the tokenizer that is given for a model, or the one in the model's directory.
+
+    Raises:
+      ValueError: it cannot be read; names the option that gives another one.
+    """
+    if given is not None:
+        return _load_tokenizer(given)
+    try:
+        return _load_tokenizer(source)
+    except ValueError as error:
+        raise ValueError(f"{error}. Another can be given: --tokenizer FILE_OR_DIR") from error
+
+
 def _load_tokenizer(path: Path) -> Tokenizer:
     added = path / "added_tokens.json"
     if added.is_file() and not (path / "tokenizer.json").is_file():
         raise ValueError(
             f"{added}: tokens added to a vocab.txt are not understood; save the tokenizer with "
-            "`transformers.AutoTokenizer`, which writes a tokenizer.json, and give its directory "
-            "as --tokenizer"
+            "`transformers.AutoTokenizer`, which writes a tokenizer.json"
         )
     return Tokenizer.load(path)
 
@@ -239,7 +268,8 @@ def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
     if tokenizer.vocab_size > encoder.vocab_size:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
-            f"{encoder.vocab_size:,} rows: they belong to different models"
+            f"{encoder.vocab_size:,} rows: they belong to different models. Give the model's own "
+            "tokenizer: --tokenizer FILE_OR_DIR"
         )
 
 
@@ -249,7 +279,8 @@ def _check_tied(tensors: ForeignTensors, family: Family, source: Path) -> None:
             if not np.array_equal(tensors.read(copy), tensors.read(original)):
                 raise ValueError(
                     f"{source}: {copy} is not the same as {original}: the model was trained with "
-                    "an output layer of its own, and here the two are one"
+                    "an output layer of its own, and here the two are one. Take the encoder "
+                    "without it: --head encoder"
                 )
 
 

@@ -86,7 +86,7 @@ def model_config(
     """
     labels, family, scores = wanted.labels, family_of(encoder), classifier_shape(shapes)
     found = wanted.head or _head_of(shapes, classes_of(content), family, directory)
-    pooler = found != "encoder" or _has_pooler(family, shapes)
+    pooler = found != "encoder" or holds_pooler(family, shapes)
     if found in ("classification", "tagging") and not labels:
         if scores is None or _another_task(content, found, family):
             raise ValueError(
@@ -145,7 +145,8 @@ def _another_task(content: Mapping[str, Any], head: Head, family: Family) -> boo
     return bool(named) and family.architectures[head] not in named
 
 
-def _has_pooler(family: Family, shapes: Collection[str]) -> bool:
+def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
+    """Return whether tensors of these names have the pooler of a family's bare encoder."""
     return bool(family.pooler) and any(name.startswith(family.pooler) for name in shapes)
 
 

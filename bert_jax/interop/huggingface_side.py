@@ -71,7 +71,8 @@ class HuggingFaceSide:
         heads, ours = heads_of(family), (classes_of(content) or [named])[0]
         if ours not in heads:
             raise ValueError(
-                f"{file}: architectures is {named}; expected one of {', '.join(heads)}"
+                f"{file}: architectures is {named}; expected one of {', '.join(heads)}. Import the "
+                "model with --head, and compare the work directory"
             )
         self._head = heads[ours]
         self._torch, self.directory = torch, directory
@@ -95,7 +96,8 @@ class HuggingFaceSide:
         absent = sorted(loading["missing_keys"])
         if absent:
             raise ValueError(
-                f"{directory}: {named} finds no usable weights for {', '.join(absent)}"
+                f"{directory}: {named} finds no usable weights for {', '.join(absent)}. Import the "
+                "model with --head encoder, and compare the work directory"
             )
         self._model.eval()
         self.title = f"{directory} (Hugging Face, {named})"

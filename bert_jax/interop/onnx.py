@@ -155,7 +155,10 @@ class OnnxSide:
             raise ValueError(f"{file}: ONNX Runtime cannot load it: {reason}") from error
         told = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
         if told is None:
-            raise ValueError(f"{file}: not exported by bert_jax: what its outputs are is not told")
+            raise ValueError(
+                f"{file}: not exported by bert_jax, so the meaning of its outputs is unknown. "
+                "Export the model with `bert-jax export --format onnx`"
+            )
         with expecting_fields(file):
             content = parse_json(told)
             self._head = content["head"]

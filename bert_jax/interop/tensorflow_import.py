@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.huggingface_config import read_encoder
-from bert_jax.interop.huggingface_import import ForeignModel, settle_directory
+from bert_jax.interop.huggingface_import import ForeignModel, load_tokenizer, settle_directory
 from bert_jax.interop.huggingface_model import Wanted
 from bert_jax.interop.huggingface_names import family_of
 from bert_jax.interop.huggingface_newest import NewestNames
@@ -129,7 +128,9 @@ def open_checkpoint(
     check_local(prefix)
     file = prefix.parent / CONFIG
     if not file.is_file():
-        raise ValueError(f"{prefix}: no {CONFIG} beside it; expected Google's release of a BERT")
+        raise ValueError(
+            f"{prefix}: no {CONFIG} beside it. Put it there; Google's release of a BERT has one"
+        )
     content = read_json_object(file)
     encoder = read_encoder(content, str(file))
     variables = CheckpointVariables(prefix)
@@ -137,7 +138,7 @@ def open_checkpoint(
         content,
         encoder,
         NewestNames(variables, family_of(encoder)),
-        Tokenizer.load(tokenizer or prefix.parent),
+        load_tokenizer(tokenizer, prefix.parent),
         prefix,
         wanted,
     )

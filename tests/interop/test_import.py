@@ -52,7 +52,8 @@ def test_an_output_layer_of_its_own_is_refused(make_bert, refused):
         tensors["cls.predictions.decoder.weight"] = tensors[TABLE] + 1
 
     change_tensors(theirs, untie)
-    assert "an output layer of its own" in refused(theirs)
+    told = refused(theirs)
+    assert "an output layer of its own" in told and "without it: --head encoder" in told
 
 
 def test_an_encoder_is_taken_from_under_an_output_layer_of_its_own(
@@ -96,6 +97,18 @@ def test_every_unexplained_tensor_is_listed(make_bert, refused):
     assert " != cls.seq_relationship.weight: [3, 32] there, [2, 32] by its config" in errors
     # A head may be drawn anew when it is asked for; a layer never.
     assert "MISSING" in refused(theirs, "--head", "encoder")
+    assert "--head encoder takes it" not in errors
+
+
+@pytest.mark.parametrize("head", ["pretraining", "classification", "tagging"])
+def test_a_whole_encoder_under_a_damaged_head_is_offered(head, make_bert, imported, refused):
+    theirs = make_bert(head)
+    part = "classifier.bias" if head != "pretraining" else "cls.predictions.transform.dense.bias"
+    change_tensors(theirs, lambda tensors: tensors.pop(part))
+    assert refused(theirs).rstrip().endswith("The encoder is whole: --head encoder takes it")
+    _, ours = imported(theirs, "--head", "encoder")
+    token = load_trained(str(ours)).model.encoder.embeddings.token[...]
+    np.testing.assert_array_equal(token, tensors_of(theirs)[TABLE])
 
 
 def test_a_head_is_drawn_anew_when_asked_for(make_bert, imported, refused):

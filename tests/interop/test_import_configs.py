@@ -68,15 +68,18 @@ def test_a_padded_vocabulary(make_bert, imported, bert_jax_here):
     assert guesses.code == 0 and "None" not in guesses.output
 
 
-def test_a_vocabulary_that_does_not_fit(make_bert, refused):
-    theirs = make_bert()
+def test_a_vocabulary_that_does_not_fit(make_bert, refused, imported):
+    theirs, right = make_bert(), make_bert(name="right") / "vocab.txt"
     with (theirs / "vocab.txt").open("a") as file:
         file.write("more\nwords\n")
     assert f"the tokenizer has {len(WORDS) + 2} entries, the token table {len(WORDS)} rows" in (
-        refused(theirs)
+        told := refused(theirs)
     )
+    assert "Give the model's own tokenizer: --tokenizer FILE_OR_DIR" in told
     (theirs / "vocab.txt").unlink()
-    assert "holds no tokenizer" in refused(theirs)
+    told = refused(theirs)
+    assert "holds no tokenizer" in told and "--tokenizer FILE_OR_DIR" in told
+    imported(theirs, "--tokenizer", right)
 
 
 def test_a_tokenizer_from_elsewhere(make_bert, imported, tmp_path):
@@ -163,6 +166,22 @@ def test_odd_settings_are_named(case, make_bert, refused):
     change_config(theirs, **changes)
     errors = refused(theirs)
     assert words in errors and str(theirs) in errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(id2label={"0": "", "1": "b"}), ("--labels", "a", "b", "c")),
+        (dict(problem_type="hard"), ("--problem", "single_label")),
+    ],
+)
+def test_an_odd_setting_that_an_option_replaces_names_it(
+    changes, words, make_bert, imported, refused
+):
+    theirs = make_bert("classification")
+    change_config(theirs, **changes)
+    assert words[0] in refused(theirs)
+    assert read_model(imported(theirs, *words)[1])[0].problem == "single_label"
 
 
 def test_added_tokens_are_not_forgotten(make_bert, refused):
