@@ -290,9 +290,10 @@ def test_a_longer_model_starts_from_copies_of_the_positions_of_a_shorter(
     token = (each.encoder.embeddings.token[...] for each in (ours, theirs))
     np.testing.assert_array_equal(*token)
 
-    settings[-1] = f"model.max_positions={len(table) - 1}"
+    settings = [*STILL, f"work_dir={tmp_path / 'other'}", f"init_from={trained.work_dir}"]
+    settings += [f"model.max_positions={len(table) - 1}"]
     words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
-    refused = bert_jax_here(*words, f"--config.work_dir={tmp_path / 'other'}")
+    refused = bert_jax_here(*words)
     assert refused.code == 2 and "max_positions" in refused.errors
 
 

@@ -187,7 +187,11 @@ def test_the_best_checkpoint_is_kept_though_it_is_no_longer_where_one_would_be_j
     for signalled in (1, 3):
         stopped = disturbed(spoiled, signalled)
         assert stopped.code == 143 and f"saved after step {signalled + 1}" in stopped.output
-    finished = bert_jax_here(*spoiled, "--config.evaluations_per_epoch=1")
+    fewer = [
+        str(word).replace("evaluations_per_epoch=6", "evaluations_per_epoch=1") for word in spoiled
+    ]
+    assert fewer != [str(word) for word in spoiled]
+    finished = bert_jax_here(*fewer)
     assert finished.code == 0, finished.errors
     assert scores(tmp_path / "run")["step"] == 2
     assert bert_jax_here("evaluate", tmp_path / "run").code == 0

@@ -201,7 +201,7 @@ def test_a_sweep_starts_its_runs_from_what_was_there_when_it_began(
         shutil.rmtree(init / "checkpoints", ignore_errors=True)
         tell(self, *args, **values)  # type: ignore[arg-type]
 
-    arguments = words(toy, tmp_path / "sweep", *ONE, "1e-2", "--init", init)
+    arguments = words(replace(toy, source=init), tmp_path / "sweep", *ONE, "1e-2")
     arguments[arguments.index("--seeds") + 1] = "2"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Reporter, "train", going_on)
@@ -257,7 +257,7 @@ def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
     refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--config.max_length=12"))
     assert refused.code == 2
     assert "holds another sweep (there -> here):\n  config.max_length: 24 -> 12" in refused.errors
-    refused = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--init", another))
+    refused = bert_jax_here(*words(replace(toy, source=another), tmp_path, *ONE, "1e-2"))
     assert refused.code == 2
     assert "config.init_from: " in refused.errors
     shutil.rmtree(model)
