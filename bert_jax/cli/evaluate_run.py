@@ -24,7 +24,14 @@ from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.data.finetuning.file_lines import has_file
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.other_files import named_after, paths_of, with_columns, with_file
+from bert_jax.finetuning.other_files import (
+    named_after,
+    paths_of,
+    source_of,
+    with_columns,
+    with_file,
+)
+from bert_jax.finetuning.prediction_files import check_files, claim_files
 from bert_jax.finetuning.scoring import Scorer, row_lengths
 from bert_jax.finetuning.task_data import ExampleSet, TaskData
 from bert_jax.inference.work_dir import (
@@ -36,7 +43,6 @@ from bert_jax.inference.work_dir import (
     what_it_is,
 )
 from bert_jax.json_files import read_json_object
-from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import task_of
@@ -62,12 +68,16 @@ class SetScores:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The checkpoint of a step and the sets it is asked about, which have labels or have none."""
+    """The checkpoint of a step and the sets it is asked about, which have labels or have none.
+
+    source: of the sets, as `source_of` has it.
+    """
 
     work_dir: Path
     step: int
     sets: Mapping[str, ExampleSet]
     labelled: bool
+    source: str
     scorer: Scorer
     params: Parameters
     notes: Sequence[str] = ()
@@ -82,8 +92,10 @@ class Evaluation:
             logits, loss = self.scorer.answers(self.params, examples, name)
             files = []
             if predictions is not None and jax.process_index() == 0:
-                make_directory(predictions)
+                names = examples.file_names(name)
+                claim_files(predictions, names, self.source)
                 files = examples.write(logits, predictions, name)
+                assert [file.name for file in files] == names
             scores, by_type = {}, {}
             if self.labelled:
                 scores = examples.scores(logits) | loss
@@ -136,6 +148,10 @@ def open_evaluation(
             raise
         raise ValueError(f"{error}{where}") from error
     sets = _asked(found, split, work_dir, data)
+    source = source_of(config, split)
+    if into is not None:
+        files = [file for name, each in sets.items() for file in each.file_names(name)]
+        check_files(into, files, source)
     examples = {name: each.fingerprint for name, each in sets.items()}
     check_same(
         {"the config": to_plain(config), "the examples": examples, "the versions": versions()}
@@ -152,12 +168,12 @@ def open_evaluation(
     params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
     told = unknown_lines({name: each.features for name, each in sets.items()}, tokenizer)
     if task is None:
-        return Evaluation(work_dir, step, sets, labelled, scorer, params, told)
+        return Evaluation(work_dir, step, sets, labelled, source, scorer, params, told)
     names = next(iter(sets.values())).labels_in_files
     places = score_places(model, found.head, names, work_dir)
     params = params if places is None else with_scores_in_order(params, places)
     told += unnamed_told(model, found.head)
-    return Evaluation(work_dir, step, sets, labelled, scorer, params, told)
+    return Evaluation(work_dir, step, sets, labelled, source, scorer, params, told)
 
 
 def _asked(

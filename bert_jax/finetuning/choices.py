@@ -7,6 +7,7 @@ import io
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class ChoicesConfig:
 class ChoiceSet(ExampleSet):
     """Contexts, and the choice predicted for each."""
 
+    endings: ClassVar[tuple[str, ...]] = (".csv",)
     features: Features
     examples: ChoiceExamples
     labels: tuple[str, ...]

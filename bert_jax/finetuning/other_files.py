@@ -14,6 +14,11 @@ from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.models.model import ModelConfig
 
+_FORMATS = (
+    *(".tsv", ".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".txt", ".text"),
+    *(".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2"),
+)
+
 
 def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig:
     """Return the config with `path` as its training, validation or test file.
@@ -84,15 +89,30 @@ def with_columns(
 
 
 def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
-    """The one set that was read from the file `path`, by the file's name without its ending.
+    """Return the one set that was read from the file `path`, under the file's name.
 
-    The sets of a directory or of TensorFlow Datasets keep theirs.
+    An ending that says the format is left out; another one, as in "eng.testa", tells files apart.
+    The sets of a directory or of TensorFlow Datasets keep their names.
     """
     if is_tfds(path) or Path(path).is_dir():
         return dict(sets)
     (examples,) = sets.values()
     file = Path(path)
-    return {(file.with_suffix("") if file.suffix in COMPRESSIONS else file).stem: examples}
+    file = file.with_suffix("") if file.suffix.lower() in COMPRESSIONS else file
+    return {file.stem if file.suffix.lower() in _FORMATS else file.name: examples}
+
+
+def source_of(config: FinetuneConfig, split: Split) -> str:
+    """Return what names the input of a split for good: an absolute path, or "tfds:..."."""
+    if config.glue is not None:
+        given = config.glue.directory
+        if split == "validation" and config.glue.validation:
+            given = config.glue.validation
+    else:
+        section = config.sentences or config.choices or config.tags or config.spans
+        assert section is not None
+        given = getattr(section.files, split)
+    return given if is_tfds(given) else str(Path(given).resolve())
 
 
 def paths_of(config: FinetuneConfig) -> list[str]:

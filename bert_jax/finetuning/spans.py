@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -54,6 +55,7 @@ class SpansConfig:
 class SpanSet(ExampleSet):
     """Questions, and the answers predicted for them."""
 
+    endings: ClassVar[tuple[str, ...]] = (".json", "_n_best.json")
     windows: SpanWindows
     examples: list[SpanExample]
     config: SpansConfig
@@ -119,7 +121,7 @@ class SpanSet(ExampleSet):
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """The official predictions, {id: text}, and the candidates of every question."""
         answers = self.answers(logits)
-        files = [directory / f"{name}.json", directory / f"{name}_n_best.json"]
+        files = [directory / each for each in self.file_names(name)]
         write_squad_predictions(answers, files[0])
         write_squad_n_best(answers, files[1])
         return files

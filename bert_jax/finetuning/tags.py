@@ -109,9 +109,13 @@ class TagSet(ExampleSet):
             for label in self.windows.labels
         )
 
+    def file_names(self, name: str) -> list[str]:
+        """See `ExampleSet`."""
+        return [f"{name}.{'conllu' if self.files.kind == 'conllu' else 'txt'}"]
+
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
         """The file's lines with the predicted tags; of CoNLL-U a .conllu again."""
-        file = directory / f"{name}.{'conllu' if self.files.kind == 'conllu' else 'txt'}"
+        file = directory / self.file_names(name)[0]
         write_tags(self.files, self.sentences, self.tags(logits), file)
         return [file]
 

@@ -27,12 +27,14 @@ class ExampleSet(abc.ABC):
     The logits are float32 [examples, ...], or [tokens, ...] of `features.sequences.token_ids`
     where the model scores every token.
 
-    metrics: what `scores` gives, by name. type_is: what `scores_by_type` tells apart.
+    metrics: what `scores` gives, by name. type_is: what `scores_by_type` tells apart. endings: of
+    the files of predictions, behind the name of the set.
     """
 
     features: Features
     metrics: tuple[str, ...]
     type_is: ClassVar[str] = "type"
+    endings: ClassVar[tuple[str, ...]] = (".tsv",)
 
     @property
     def num_examples(self) -> int:
@@ -69,6 +71,10 @@ class ExampleSet(abc.ABC):
         The best of what can be had without reading, such as one answer for all; of correlations,
         which one answer has none of, what unrelated numbers reach one time in twenty.
         """
+
+    def file_names(self, name: str) -> list[str]:
+        """Return the names of the files that `write` makes for a set of this name."""
+        return [f"{name}{ending}" for ending in self.endings]
 
     @abc.abstractmethod
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:

@@ -1,0 +1,112 @@
+"""Predictions for one file never replace those for another."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.finetuning.tags import TagFiles
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.other_files import named_after, source_of, with_file
+from bert_jax.finetuning.prediction_files import INPUTS_NAME, check_files, claim_files
+from bert_jax.finetuning.sentences import GlueConfig
+from bert_jax.finetuning.tags import TagsConfig
+
+
+def test_two_files_of_one_stem_have_predictions_each(toy, make_source, bert_jax_here, tmp_path):
+    """As CoNLL-2003 names its two test sets, and as two folders name their files."""
+    model, out = make_source("tagging", ("O", "B-PER", "B-LOC")), tmp_path / "out"
+    (tmp_path / "other").mkdir()
+    first, second, elsewhere = (
+        tmp_path / name for name in ("eng.testa", "eng.testb", "other/eng.testa")
+    )
+    shutil.copy(toy.root / "tagged/validation.txt", first)
+    shutil.copy(toy.root / "tagged/train.txt", elsewhere)
+    second.write_text("matt\tB-PER\nlives\tO\n")
+
+    def evaluate(data: Path):
+        words = ("--config", toy.root / "tags.py", "--data", data, "--predictions", out)
+        return bert_jax_here("evaluate", model, *words)
+
+    for data in (first, second, first):  # the same file again replaces its own
+        finished = evaluate(data)
+        assert finished.code == 0, finished.errors
+        assert f"predictions: {out}/{data.name}.txt" in finished.output
+    assert {file.name for file in out.iterdir()} == {
+        "eng.testa.txt",
+        "eng.testb.txt",
+        INPUTS_NAME,
+    }
+    before = (out / "eng.testa.txt").read_bytes()
+    words = [
+        [line.split("\t")[0] for line in text.decode().split("\n") if line]
+        for text in (before, first.read_bytes())
+    ]
+    assert words[0] == words[1]
+    refused = evaluate(elsewhere)
+    assert refused.code == 2
+    assert f"eng.testa.txt: it has the predictions for {first}, and those for {elsewhere}" in (
+        refused.errors
+    )
+    assert (out / "eng.testa.txt").read_bytes() == before
+
+
+def test_a_file_is_replaced_by_what_made_it(tmp_path):
+    claim_files(tmp_path / "out", ["a.json", "a_n_best.json"], "/data/a.json")
+    for name in ("a.json", "a_n_best.json"):
+        (tmp_path / "out" / name).touch()
+    claim_files(tmp_path / "out", ["a.json", "a_n_best.json"], "/data/a.json")
+    claim_files(tmp_path / "out", ["b.json"], "/data/b.json")  # which is not there yet
+    assert json.loads((tmp_path / "out" / INPUTS_NAME).read_text()) == {
+        "a.json": "/data/a.json",
+        "a_n_best.json": "/data/a.json",
+        "b.json": "/data/b.json",
+    }
+    with pytest.raises(ValueError, match="a_n_best.json: it has the predictions for /data/a.json"):
+        claim_files(tmp_path / "out", ["a_n_best.json"], "/data/a_n_best.json")
+
+
+def test_a_file_of_unknown_origin_is_not_replaced(tmp_path):
+    (tmp_path / "dev.tsv").touch()
+    with pytest.raises(ValueError, match="dev.tsv: it exists already, and those for /d/dev.tsv"):
+        check_files(tmp_path, ["dev.tsv"], "/d/dev.tsv")
+    (tmp_path / INPUTS_NAME).write_text("[")
+    with pytest.raises(ValueError, match=f"{INPUTS_NAME}.*Give another --predictions"):
+        check_files(tmp_path, ["new.tsv"], "/d/new.tsv")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("dev.tsv", "dev"),
+        ("dev.tsv.gz", "dev"),
+        ("data/DEV.JSONL", "DEV"),
+        ("eng.testa", "eng.testa"),
+        ("eng.testa.xz", "eng.testa"),
+        ("emerging.test.annotated", "emerging.test.annotated"),
+        ("en_ewt-ud-dev.conllu", "en_ewt-ud-dev"),
+        ("v1.1", "v1.1"),
+    ],
+)
+def test_an_ending_that_says_no_format_belongs_to_the_name(path, name):
+    assert list(named_after(path, {"validation": None})) == [name]  # type: ignore[dict-item]
+
+
+def test_an_input_is_known_by_its_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.symlink(tmp_path, tmp_path / "link")
+    both = {"work_dir": "w", "init_from": "i"}
+    tags = FinetuneConfig(**both, tags=TagsConfig(files=TagFiles(train="t", validation="v.txt")))
+    assert source_of(tags, "validation") == str(tmp_path.resolve() / "v.txt")
+    assert source_of(with_file(tags, "link/v.txt", "validation"), "validation") == (
+        str(tmp_path.resolve() / "v.txt")
+    )
+    glue = FinetuneConfig(**both, glue=GlueConfig("SST-2", "data", validation="other.tsv"))
+    assert source_of(glue, "validation").endswith("other.tsv")
+    assert source_of(glue, "test").endswith("data")
+    tfds = with_file(glue, "tfds:glue/sst2", "test")
+    assert source_of(tfds, "test") == "tfds:glue/sst2"
