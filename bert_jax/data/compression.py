@@ -24,18 +24,26 @@ _ZSTD_MAX_WINDOW = 256 << 20  # held in memory; by default zstd itself refuses o
 
 
 class ReadCounter(Protocol):
-    """Where the bytes taken from disk are counted."""
+    """Where the bytes taken from disk are counted and, if `hashing` is set, hashed."""
 
     bytes_read: int
+    hashing: Hash | None
+
+
+class Hash(Protocol):
+    """A checksum that grows, as those of hashlib."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Append bytes to what is checked."""
 
 
 @contextmanager
 def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
     """Yields a buffered binary stream over the unpacked bytes of `path`.
 
-    Adds the bytes taken from disk to `counter.bytes_read`. Reading from a truncated or damaged
-    archive raises one of `BROKEN_ARCHIVE`, never a silent end; ValueError for one that takes too
-    much memory.
+    Adds the bytes taken from disk to `counter.bytes_read`, and to `counter.hashing` if it is set.
+    Reading from a truncated or damaged archive raises one of `BROKEN_ARCHIVE`, never a silent end;
+    ValueError for one that takes too much memory.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))
@@ -63,6 +71,8 @@ class _CountingFile(io.RawIOBase):
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
         num_bytes = self._file.readinto(buffer) or 0
         self._counter.bytes_read += num_bytes
+        if self._counter.hashing is not None:
+            self._counter.hashing.update(memoryview(buffer)[:num_bytes])
         return num_bytes
 
     def close(self) -> None:

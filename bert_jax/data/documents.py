@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from bert_jax.data.compression import Hash
 from bert_jax.local_paths import check_local
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ class SourceCounts:
 
     `text_bytes` are bytes of document text as UTF-8, `bytes_read` bytes of the inputs on disk
     (compressed as they are), ahead of the last document by at most one read buffer or row group,
-    which is close enough for progress and ETA.
+    which is close enough for progress and ETA. If `checksums` is a dict, the SHA-256 of every file
+    is put in it under the file's name, in hex; `hashing` is of the file that is being read.
     """
 
     documents: int = 0
@@ -86,6 +88,8 @@ class SourceCounts:
     empty_documents: int = 0
     empty_files: int = 0
     split_documents: int = 0
+    checksums: dict[str, str] | None = None
+    hashing: Hash | None = None
 
     def reject(self, options: SourceOptions, place: str, problem: str) -> None:
         """Raises ValueError for an unusable line or row, or counts it if the options say so."""

@@ -71,8 +71,8 @@ class Manifest:
         token_bytes: 2 or 4, size of a stored token id.
         tokenizer_files: name -> SHA-256 of the files in the tokenizer directory.
         options: the options of the preparation that decide its bytes.
-        sources: what was read, in order: {"path", "num_bytes" on disk}, and {"split": "heldout"}
-            of one that is held out whole.
+        sources: what was read, in order: {"path", "num_bytes" on disk}, of a file also {"mtime_ns",
+            "sha256"}, and {"split": "heldout"} of one that is held out whole.
         duplicates_removed: documents left out because an earlier one has the same text.
         heldout_repeats: documents left out of training because one of an input that is held out
             whole has the same text, case and white space apart.

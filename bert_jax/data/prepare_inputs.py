@@ -22,6 +22,8 @@ from bert_jax.data.sources import (
 
 # The key of a source in a manifest that says on which side all of it is. Others have none.
 SPLIT_KEY = "split"
+# The keys of a file's modification time and content, by which a later change of it is noticed.
+MTIME_KEY, CHECKSUM_KEY = "mtime_ns", "sha256"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class PrepareInputs:
             {
                 "path": source_name(path, options),
                 "num_bytes": total_bytes([path], options),
+                **({} if is_tfds(path) else {MTIME_KEY: os.stat(path).st_mtime_ns}),
                 **({SPLIT_KEY: "heldout"} if number < len(self.heldout) else {}),
             }
             for number, path in enumerate(self.paths)

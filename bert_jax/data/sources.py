@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from bert_jax.data.input_paths import (
     is_tfds,
 )
 from bert_jax.data.readers_lines import read_json_lines, read_text
+from bert_jax.files import file_sha256
 
 __all__ = [
     "Document",
@@ -33,7 +35,8 @@ def read_documents(
     """The documents of the inputs, in an order that only the inputs decide.
 
     Inputs are as `expand_inputs` takes them. Memory is bounded by `options.max_document_bytes`,
-    not by the size of the inputs. `counts` is kept up to date while the documents are taken.
+    not by the size of the inputs. `counts` is kept up to date while the documents are taken; the
+    checksums it may ask for are taken from the bytes as they are read, of Parquet by reading again.
     ValueError names file and line (row, byte) of what cannot be used, except for single lines
     that `options.on_bad_line` says to skip.
     """
@@ -72,11 +75,26 @@ def _read_all(
             counts.reject_empty_file(options, name, "the file is empty (0 bytes)")
         else:
             documents_before = counts.documents
-            yield from _read_one(name, options, counts)
+            yield from _read_hashed(name, options, counts)
             if counts.documents == documents_before:
                 counts.reject_empty_file(options, name, "there is no usable document in it")
         counts.bytes_read = bytes_before + num_bytes
         counts.files += 1
+
+
+def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
+    """As `_read_one`, with the file's checksum if `counts` is to have it."""
+    if counts.checksums is None or is_tfds(name):
+        yield from _read_one(name, options, counts)
+        return
+    if content_suffix(Path(name)) in PARQUET_SUFFIXES:  # whose columns are read here and there
+        yield from _read_one(name, options, counts)
+        counts.checksums[name] = file_sha256(name)
+        return
+    hashing = counts.hashing = hashlib.sha256()
+    yield from _read_one(name, options, counts)
+    counts.hashing = None
+    counts.checksums[name] = hashing.hexdigest()
 
 
 def _read_one(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from bert_jax.data.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, write_manifest
-from bert_jax.data.prepare_inputs import SPLIT_KEY
-from bert_jax.files import sync_directory, write_file
+from bert_jax.data.prepare_inputs import CHECKSUM_KEY, MTIME_KEY, SPLIT_KEY
+from bert_jax.files import file_sha256, sync_directory, write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import make_directory
+
+logger = logging.getLogger(__name__)
 
 WORK = ".work"
 _PLAN = "plan.json"
@@ -51,8 +55,42 @@ def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Man
             f"{output} holds a finished corpus made from something else: {differences}. "
             "Choose another output directory."
         )
+    _check_contents(output, manifest.sources, plan["sources"])
     shutil.rmtree(Path(output, WORK), ignore_errors=True)  # a kill may have come just before this
     return manifest
+
+
+def _check_contents(
+    output: str | os.PathLike[str],
+    recorded: Iterable[Mapping[str, Any]],
+    current: Iterable[Mapping[str, Any]],
+) -> None:
+    """Refuse input files whose content is not what the finished corpus was made from.
+
+    Only a file that was modified at another time than recorded is read, and compared with its
+    checksum. Early manifests record neither: a file that is newer than the corpus is warned of.
+    """
+    finished = Path(output, MANIFEST).stat().st_mtime_ns
+    before = {source["path"]: source for source in recorded}
+    for source in current:
+        path, then = source["path"], before[source["path"]]
+        if MTIME_KEY not in source or source[MTIME_KEY] == then.get(MTIME_KEY):
+            continue
+        if CHECKSUM_KEY not in then:
+            if source[MTIME_KEY] > finished:
+                logger.warning(
+                    "%s was modified after %s was finished, which an earlier version made without "
+                    "checksums of its inputs: if it has changed, prepare it into another directory",
+                    path,
+                    output,
+                )
+            continue
+        logger.info("%s was modified since: comparing its content", path)
+        if file_sha256(path) != then[CHECKSUM_KEY]:
+            raise ValueError(
+                f"{output} holds a finished corpus made from something else: {path} has changed "
+                "since, though its size has not. Choose another output directory."
+            )
 
 
 class Workspace:

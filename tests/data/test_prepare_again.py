@@ -1,11 +1,15 @@
 """A corpus prepared before, wholly or in part: continued where it is the same, else refused."""
 
 import dataclasses
+import gzip
+import hashlib
 import multiprocessing
+import os
 
 import pytest
 
-from bert_jax.data.manifest import read_manifest
+from bert_jax.data import workspace
+from bert_jax.data.manifest import read_manifest, write_manifest
 from bert_jax.data.prepare import prepare
 from bert_jax.data.synthetic import random_documents, write_corpus
 from bert_jax.data.tokenizer import Tokenizer
@@ -40,6 +44,69 @@ def test_finished_with_other_options_is_refused(
 def test_finished_from_other_inputs_is_refused(corpus, finished, tokenizer, prepare_options):
     with pytest.raises(ValueError, match=r"b.jsonl is number 2 there and absent here"):
         prepare(corpus.inputs[:1], tokenizer, finished, prepare_options, 1)
+
+
+@pytest.fixture
+def small(tmp_path, tokenizer, prepare_options):
+    """A function that prepares two texts of 40 documents, and the files they are in."""
+    files = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
+    text = "".join(f"The number {n} is here.\n\n" for n in range(100, 140))
+    files[0].write_text(text)
+    files[1].write_bytes(gzip.compress(text.replace("here", "there").encode()))
+
+    def run(output=tmp_path / "corpus"):
+        return prepare(map(str, files), tokenizer, output, prepare_options, 1)
+
+    return run, files
+
+
+def modified_later(path, content: bytes) -> None:
+    path.write_bytes(content)
+    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 10**9))
+
+
+def test_an_input_of_the_same_size_that_has_changed_is_refused(small, tmp_path):
+    run, files = small
+    manifest = run()
+    for file, source in zip(files, manifest.sources, strict=True):
+        assert source["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+        assert source["mtime_ns"] == file.stat().st_mtime_ns
+    before = files[0].read_bytes()
+    modified_later(files[0], before.replace(b"number", b"letter"))
+    with pytest.raises(ValueError, match=r"a\.txt has changed since, though its size has not"):
+        run()
+    modified_later(files[0], before)  # as a copy of it is: the same text at another time
+    assert run() == manifest
+    assert run(tmp_path / "other").fingerprint == manifest.fingerprint
+
+
+def test_an_input_that_was_not_modified_is_not_read_again(small, monkeypatch):
+    run, files = small
+    manifest = run()
+    read = []
+    monkeypatch.setattr(workspace, "file_sha256", lambda path: read.append(path) or "")
+    assert run() == manifest and not read
+    modified_later(files[1], files[1].read_bytes())
+    with pytest.raises(ValueError, match="has changed since"):
+        run()
+    assert read == [str(files[1])]
+
+
+def test_a_corpus_of_an_early_version_is_told_from_its_inputs_by_their_time(
+    small, tmp_path, caplog
+):
+    run, files = small
+    manifest = run()
+    sources = tuple(
+        {key: x for key, x in source.items() if key not in ("mtime_ns", "sha256")}
+        for source in manifest.sources
+    )
+    write_manifest(tmp_path / "corpus", dataclasses.replace(manifest, sources=sources))
+    caplog.clear()
+    assert run().sources == sources and not caplog.records
+    modified_later(files[0], files[0].read_bytes())
+    assert run().sources == sources
+    assert "a.txt was modified after" in caplog.text and "b.txt" not in caplog.text
 
 
 class Stopped(Exception):

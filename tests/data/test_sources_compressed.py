@@ -1,10 +1,13 @@
 """Compressed input: whole archives of every kind are read, and broken ones are never skipped."""
 
 import gzip
+import hashlib
 import json
 import lzma
 import random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -75,3 +78,20 @@ def test_a_file_that_is_not_the_archive_its_name_says(tmp_path, suffix):
     path.write_bytes(b"just some text\n")
     with pytest.raises(ValueError, match="truncated or damaged"):
         texts(path)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.parquet"])
+def test_the_checksum_is_of_the_file_as_it_lies_on_disk(tmp_path, name):
+    """Of two archives in one file, read through to the end of the second."""
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": ["one", "two"], "other": [1, 2]}), path)
+    else:
+        pack = COMPRESS.get(path.suffix, bytes)
+        path.write_bytes(pack(b"one\n\n") + pack(b"two\n\n"))
+    counts, plain = SourceCounts(checksums={}), SourceCounts()
+    for each in (counts, plain):
+        documents = read_documents([str(path)], DEFAULTS, each)
+        assert [document.text for document in documents] == ["one", "two"]
+    assert counts.checksums == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert plain.checksums is None and plain.bytes_read == counts.bytes_read
