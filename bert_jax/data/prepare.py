@@ -14,7 +14,7 @@ from typing import Any
 
 from bert_jax.data.deduplication import SeenDocuments
 from bert_jax.data.manifest import TOKENIZER, Manifest
-from bert_jax.data.prepare_inputs import CHECKSUM_KEY, PrepareInputs, settle_inputs
+from bert_jax.data.prepare_inputs import PrepareInputs, settle_inputs
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress, ProgressMeter
 from bert_jax.data.shards import ShardSettings, UnitResult, read_result, split_info
@@ -278,7 +278,7 @@ class _Run:
             },
             lowercase=tokenizer.lowercase,
             options=plan["options"],
-            sources=self._sources(plan),
+            sources=self.inputs.with_checksums(plan["sources"], self.source),
             duplicates_removed=self.stream.duplicates,
             heldout_repeats=self.stream.heldout_repeats,
             empty_documents=self.source.empty_documents
@@ -288,15 +288,6 @@ class _Run:
             documents_split=self.source.split_documents,
             train=split_info(self._of("train"), self.options.max_length),
             heldout=split_info(self._of("heldout"), self.options.max_length),
-        )
-
-    def _sources(self, plan: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        """The plan's sources, files with the checksum of what was read."""
-        checksums = self.source.checksums
-        assert checksums is not None
-        return tuple(
-            source | ({CHECKSUM_KEY: checksums[path]} if path in checksums else {})
-            for path, source in zip(self.inputs.paths, plan["sources"], strict=True)
         )
 
     def _of(self, split: Split) -> list[UnitResult]:

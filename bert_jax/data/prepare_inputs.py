@@ -56,6 +56,17 @@ class PrepareInputs:
             for number, path in enumerate(self.paths)
         ]
 
+    def with_checksums(
+        self, sources: Sequence[dict[str, Any]], counts: SourceCounts
+    ) -> tuple[dict[str, Any], ...]:
+        """Return what `described` gave, files with the checksum of what was read."""
+        checksums = counts.checksums
+        assert checksums is not None, "the checksums were not asked for"
+        return tuple(
+            source | ({CHECKSUM_KEY: checksums[path]} if path in checksums else {})
+            for path, source in zip(self.paths, sources, strict=True)
+        )
+
     def documents(
         self, options: SourceOptions, counts: SourceCounts
     ) -> tuple[Iterator[Document], Iterator[Document]]:

@@ -11,9 +11,9 @@ import pytest
 
 from bert_jax.data.finetuning.tags import TagFiles
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.glue import GlueConfig
 from bert_jax.finetuning.other_files import named_after, source_of, with_file
 from bert_jax.finetuning.prediction_files import INPUTS_NAME, check_files, claim_files
-from bert_jax.finetuning.sentences import GlueConfig
 from bert_jax.finetuning.tags import TagsConfig
 
 
