@@ -34,6 +34,7 @@ from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, writ
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import Vocabulary
 from bert_jax.data.workers import available_cores
+from bert_jax.machine_memory import check_workers
 from bert_jax.objectives import SentencePairs
 
 _VOCAB_SIZE = 30522
@@ -82,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     """Print tokens a second of one core, where its time goes, and of the loader."""
     if args.seconds <= 0 or args.batch_size < 1:
         raise ValueError("--seconds and --batch-size must be positive")
+    for num_workers in args.workers:
+        check_workers("--workers", num_workers)
     with _corpus(args) as (directory, vocabulary):
         corpus = Corpus(directory, "train")
         config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)

@@ -13,8 +13,13 @@ def random_batch(
     """Full rows of random tokens, each of `pieces` documents of equal length.
 
     Raises:
-      ValueError: there are several, of a config that joins them.
+      ValueError: there are several, of a config that joins them, or more than tokens.
     """
+    if pieces > phase.sequence_length:
+        raise ValueError(
+            f"--pieces {pieces}: a row of {phase.sequence_length} tokens cannot hold so many "
+            "documents; leave --pieces out, or lower it"
+        )
     if config.join_documents and pieces > 1:
         raise ValueError(
             f"--pieces {pieces} with join_documents=True: what a row holds is one document then; "

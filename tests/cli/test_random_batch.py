@@ -23,6 +23,12 @@ def test_joined_documents_are_one() -> None:
         random_batch(config, PHASE, 3, rows=4)
 
 
+def test_more_documents_than_tokens_are_refused() -> None:
+    config = PretrainConfig("run", {"phase1": PHASE}, EncoderConfig(vocab_size=1000))
+    with pytest.raises(ValueError, match="--pieces 1000000000000: a row of 40 tokens cannot hold"):
+        random_batch(config, PHASE, 10**12, rows=4)
+
+
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_row_holds_together(pieces: int) -> None:
     config = PretrainConfig("run", {"phase1": PHASE}, EncoderConfig(vocab_size=1000))

@@ -124,6 +124,14 @@ REFUSED_CONFIGS = {
     ),
     "a decoder": (dict(is_decoder=True), "is_decoder is True"),
     "an incomplete file": (dict(hidden_size=None), "it lacks hidden_size"),
+    "a billion layers": (
+        dict(num_hidden_layers=10**9),
+        "config.json: num_layers=1000000000: expected at most 2,000 (every layer is traced",
+    ),
+    "a width beyond any memory": (
+        dict(intermediate_size=10**12),
+        "config.json: ffn_dim=1000000000000: expected at most 2,147,483,647",
+    ),
     "odd sizes": (dict(num_attention_heads=5), "hidden_dim=32 is not divisible by num_heads=5"),
     "text for a number": (
         dict(hidden_size="wide"),
