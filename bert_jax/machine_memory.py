@@ -37,6 +37,8 @@ def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _
 
 def format_bytes(size: int) -> str:
     """Return a size in the largest binary unit that keeps it at 1 or more, such as "23.4 GiB"."""
+    if size >= 1 << 70:
+        return "over 1,023 EiB"
     value, unit = float(size), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
         if value < 1024:

@@ -24,10 +24,15 @@ from bert_jax.validation import check_seed
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
 
+_MOST = 2**63 - 1  # beyond any use, and as far as every library counts
+
+
 def _at_least(minimum: int, section: str, **values: int) -> None:
     for name, value in values.items():
         if value < minimum:
             raise ValueError(f"{section}{name}={value}: must be at least {minimum}")
+        if value > _MOST:
+            raise ValueError(f"{section}{name}={str(value)[:30]}...: must be at most {_MOST:,}")
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import jax
 from jax.sharding import Mesh
 
 from bert_jax.machine_memory import format_bytes, memory_bytes
@@ -96,10 +97,11 @@ def check_fits(parts: list[Part], mesh: Mesh) -> None:
     not checked.
     """
     on_one = sum(part.bytes for part in parts)
-    device, number = mesh.local_mesh.devices.flat[0], 1
+    local = [x for x in mesh.devices.flat if x.process_index == jax.process_index()]
+    device, number = local[0], 1
     memory = _device_memory(device)
     if device.platform == "cpu":
-        number, memory = mesh.local_mesh.size, memory_bytes()
+        number, memory = len(local), memory_bytes()
     if memory is None or on_one * number <= memory:
         return
     each = f" on each of {number} devices" if number > 1 else ""

@@ -87,7 +87,7 @@ def test_a_cpu_is_refused_what_exceeds_its_memory(monkeypatch: pytest.MonkeyPatc
 
 
 class Accelerator:
-    platform, device_kind = "gpu", "NVIDIA H100"
+    platform, device_kind, process_index = "gpu", "NVIDIA H100", 0
 
     def __init__(self, limit: int | None):
         self._stats = None if limit is None else {"bytes_limit": limit}
@@ -97,20 +97,15 @@ class Accelerator:
 
 
 @dataclasses.dataclass
-class Local:
+class Accelerators:
     devices: np.ndarray
-    size: int
-
-    @property
-    def local_mesh(self) -> Local:
-        return self
 
 
 def test_an_accelerator_is_asked_for_the_memory_of_one_device() -> None:
     parts = [Part("parameters", 600, "model.hidden_dim"), Part("one batch", 400, "batch_size")]
 
     def mesh(limit: int | None) -> Any:
-        return Local(np.array([Accelerator(limit)] * 4), 4)
+        return Accelerators(np.array([Accelerator(limit)] * 4))
 
     check_fits(parts, mesh(1_000))
     check_fits(parts, mesh(None))  # a device that does not report its memory
