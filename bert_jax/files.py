@@ -2,12 +2,67 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bert_jax.local_paths import check_local
 from bert_jax.temporary import temporary_beside
+
+# A full disk: the system's error numbers, and the words of libraries that raise errors of their own
+# (Orbax and TensorStore, array_record, Arrow, safetensors, SentencePiece, SQLite, TensorFlow).
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_WORDS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
+
+
+class NotWritten(OSError):
+    """A file or directory could not be written.
+
+    Attributes:
+        path: the file or directory.
+        cause: the reason, in a few words.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], cause: str):
+        super().__init__(f"{os.fspath(path)}: cannot be written: {cause}")
+        self.path, self.cause = os.fspath(path), cause
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.path, self.cause)  # workers send it to their parent
+
+
+def full_disk(error: BaseException | None) -> str:
+    """Return the words for a full disk, "" if neither `error` nor what caused it means one."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return os.strerror(error.errno)
+        for words in _FULL_WORDS:
+            if words in str(error):
+                return words
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise `NotWritten`, which names `path`, for an error of the system or a full disk in a block.
+
+    An error that names what could not be written already stays as it is.
+    """
+    try:
+        yield
+    except NotWritten:
+        raise
+    except Exception as error:
+        cause = full_disk(error)
+        if isinstance(error, OSError) and error.errno is not None:
+            cause = os.strerror(error.errno)
+        if not cause:
+            raise
+        raise NotWritten(path, cause) from error
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -21,18 +76,15 @@ def write_file(path: Path, content: str | bytes) -> None:
 
     Raises:
         ValueError: the path has a scheme, such as gs://.
-        OSError: it cannot be written; names it.
+        NotWritten: it cannot be written; names it.
     """
     check_local(path)
-    try:
-        with temporary_beside(path) as temporary:
-            with open(temporary, "wb") as file:
-                file.write(content.encode("utf-8") if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-    except OSError as error:
-        raise OSError(f"{path} cannot be written: {error}") from error
+    with writing(path), temporary_beside(path) as temporary:
+        with open(temporary, "wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:

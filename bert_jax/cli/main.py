@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from bert_jax import __version__
 from bert_jax.cli.argument_checks import check_paths, check_repeated
 from bert_jax.cli.freed_memory import keep_freed_memory, return_freed_memory
+from bert_jax.cli.full_disk import named_by_the_system, unwritten_refusal
 from bert_jax.cli.out_of_memory import memory_refusal, panic_refusal
 from bert_jax.suggestions import nearest
 
@@ -147,11 +148,13 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
     if os.environ.get("BERT_JAX_TRACEBACK") == "1":
         return None
     verb = " ".join(words[: 2 if words[:1] == ["bench"] else 1])
-    refusal = memory_refusal(error, verb) or panic_refusal(error)
+    # A full disk first: TensorStore calls it an exhausted resource, as XLA does memory.
+    file = unwritten_refusal(error, verb) or named_by_the_system(error)
+    refusal = file or memory_refusal(error, verb) or panic_refusal(error)
     if refusal is None and not isinstance(error, ValueError | OSError):
         return None
     print(f"bert-jax: error: {refusal or error}", file=sys.stderr)
-    if not _raised_here(error):
+    if not file and not _raised_here(error):
         print("(set BERT_JAX_TRACEBACK=1 to see where it was raised)", file=sys.stderr)
     return USER_MISTAKE
 
@@ -243,6 +246,8 @@ def _log_to_stderr() -> None:
     """Show this package's progress and everyone's warnings, without other libraries' chatter."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("bert_jax").setLevel(logging.INFO)
+    # Orbax logs the errors that it also raises, with tracebacks.
+    logging.getLogger("absl").addFilter(lambda record: not record.exc_info)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bert_jax.files import sync_directory
+from bert_jax.files import NotWritten, full_disk, sync_directory
 from bert_jax.local_paths import check_local, make_directory
 from bert_jax.temporary import temporary_beside
 
@@ -17,6 +17,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
     Raises:
       ValueError: there is something at `path` already.
+      NotWritten: the disk is full; names `path`, which is what the user knows of.
     """
     check_local(path)
     path = path.absolute()
@@ -36,8 +37,10 @@ def new_directory(path: Path) -> Iterator[Path]:
                 sync_directory(entry)  # what a file holds, too, outlasts a power cut
             temporary.rename(path)
         sync_directory(path.parent)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):  # something else may stand in one of them by now
             for parent in made:
                 parent.rmdir()
+        if cause := full_disk(error):
+            raise NotWritten(path, cause) from error
         raise

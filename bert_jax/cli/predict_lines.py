@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from bert_jax.cli.predict_input import MAX_BYTES, OF_THE_TASK, Format, Input
 from bert_jax.data.finetuning.file_lines import LongLine, decoded
 from bert_jax.data.input_paths import content_suffix
+from bert_jax.files import NotWritten, full_disk
 from bert_jax.json_files import parse_json
 
 # Names of the fields of which an object must have one set.
@@ -134,9 +135,19 @@ def output_to(path: str | None, source: Input) -> Iterator[TextIO]:
         raise ValueError(f"{path}: there is no directory {target.parent} to write it to")
     partial = target.with_name(f"{target.name}.partial")
     source.check_stays(partial)
-    with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
-        yield file
-    os.replace(partial, target)
+    try:
+        with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
+            yield file
+        os.replace(partial, target)
+    except OSError as error:
+        cause = full_disk(error)
+        if not cause:
+            raise
+        raise NotWritten(
+            target,
+            f"{cause}. {partial} holds the results up to there: make room, and give the same "
+            "command again",
+        ) from error
 
 
 def _to_first_text(lines: Iterator[bytes | None]) -> Iterator[bytes]:

@@ -12,7 +12,9 @@ from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.work_dir_claim import check_claimable, holds
 from bert_jax.data.manifest import MANIFEST, TOKENIZER
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.files import writing
 from bert_jax.inference.work_dir import MODEL_NAME, PAIRS, TOKENIZER_NAME, write_model
+from bert_jax.temporary import temporary_beside
 
 
 def check_work_dir(work_dir: Path, corpora: Sequence[PhaseCorpus], *, begun: bool) -> None:
@@ -63,10 +65,9 @@ def _copy(source: Path, target: Path) -> None:
     """
     if target.exists():
         return
-    temporary = target.with_name(target.name + ".tmp")
-    if source.is_dir():
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source, temporary)
-    else:
-        shutil.copyfile(source, temporary)
-    temporary.rename(target)
+    with writing(target), temporary_beside(target, directory=source.is_dir()) as temporary:
+        if source.is_dir():
+            shutil.copytree(source, temporary, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, temporary)
+        temporary.rename(target)

@@ -13,9 +13,10 @@ a tokenizer is, here and by transformers.AutoTokenizer. The same text gives the 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bert_jax.cli.progress_line import ProgressLine, clock
@@ -29,10 +30,11 @@ from bert_jax.data.sentencepiece_training import (
 )
 from bert_jax.data.sources import SourceCounts, SourceOptions, read_documents, total_bytes
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import holds_tokenizer
+from bert_jax.data.tokenizer_files import FILE_NAMES, holds_tokenizer
 from bert_jax.data.vocabulary_sample import MAX_SAMPLE_BYTES
 from bert_jax.data.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
-from bert_jax.files import write_file
+from bert_jax.files import NotWritten, write_file, writing
+from bert_jax.temporary import temporary_beside
 
 VOCAB_SIZES = {
     "wordpiece": BERT_VOCAB_SIZE,
@@ -114,9 +116,7 @@ def run(args: argparse.Namespace) -> int:
     texts = _Texts(args.input, source_options(args), PASSES[args.kind])
     started = time.monotonic()
     tokenizer, files = _learn(args, texts)
-    tokenizer.save(args.output)
-    for name, content in files.items():
-        write_file(args.output / name, content)
+    _write(tokenizer, files, args.output)
     counts = texts.counts
     sampled = min(1.0, _max_bytes(args) / counts.text_bytes)
     print(
@@ -160,6 +160,26 @@ def _max_bytes(args: argparse.Namespace) -> int:
     if args.max_bytes is not None:
         return int(args.max_bytes)
     return MAX_SENTENCEPIECE_BYTES if args.kind.startswith("sentencepiece") else MAX_SAMPLE_BYTES
+
+
+def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
+    """Write all files of a tokenizer to `output`, or, if one cannot be written, none of them."""
+    with writing(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_beside(output, directory=True) as temporary:
+            try:
+                tokenizer.save(temporary)
+                for name, content in files.items():
+                    write_file(temporary / name, content)
+            except NotWritten as error:
+                raise NotWritten(output, error.cause) from error
+            if not output.exists():
+                temporary.rename(output)
+                return
+            # Other files may be in it: these join them, the one that is read first at the end.
+            names = sorted(file.name for file in temporary.iterdir())
+            for name in sorted(names, key=lambda name: name == FILE_NAMES[0]):
+                os.replace(temporary / name, output / name)
 
 
 def _learn(args: argparse.Namespace, texts: _Texts) -> tuple[Tokenizer, dict[str, bytes]]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+
+from bert_jax.files import NotWritten
 
 DIGEST_BYTES = 16  # two of 10**9 different documents share one with probability 1.5e-21
 _CACHE_KIB = 65_536
@@ -34,25 +38,32 @@ class SeenDocuments:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
+        self._path = path
         Path(path).unlink(missing_ok=True)
-        self._database = sqlite3.connect(path, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = OFF")
-        self._database.execute("PRAGMA synchronous = OFF")
-        self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        self._database.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID")
-        self._database.execute("BEGIN")
+        with self._writing():
+            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode = OFF")
+            self._database.execute("PRAGMA synchronous = OFF")
+            self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            self._database.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+            self._database.execute("BEGIN")
 
     def add(self, digest: bytes) -> bool:
         """Add a digest; whether it was not there before.
 
         Raises:
-            OSError: the scratch file cannot grow (the disk is full).
+            NotWritten: the scratch file cannot grow (the disk is full).
         """
-        try:
+        with self._writing():
             cursor = self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
-        except sqlite3.OperationalError as error:
-            raise OSError(f"the table of documents seen cannot be written: {error}") from error
         return cursor.rowcount == 1
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise NotWritten(self._path, str(error)) from error
 
     def __contains__(self, digest: bytes) -> bool:
         found = self._database.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,))

@@ -84,8 +84,8 @@ def prepare(
         return _prepare(settled, plan, tokenizer, output, options, num_workers, progress, known)
     except OSError as error:
         raise OSError(
-            f"{error}. The finished shards are kept in {Path(output, WORK)}: mend the cause and "
-            "run the same again to continue"
+            f"{error}. The finished shards are kept in {Path(output, WORK)}: fix the cause, and "
+            "the same command resumes from them"
         ) from error
 
 

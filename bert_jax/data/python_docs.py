@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 
+from bert_jax.files import writing
 from bert_jax.local_paths import check_local, make_directory
+from bert_jax.temporary import temporary_beside
 
 logger = logging.getLogger(__name__)
 
@@ -56,21 +58,20 @@ def write_python_docs(path: str | Path) -> PythonDocs:
     check_local(path)
     path = Path(path)
     make_directory(path.parent)
-    temporary = path.with_name(path.name + ".tmp")
     num_documents = num_bytes = 0
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        for source, text in _documents():
-            file.write(json.dumps({"source": source, "text": text}, ensure_ascii=False) + "\n")
-            num_documents += 1
-            num_bytes += len(text.encode("utf-8"))
-    if num_bytes < _MIN_CORPUS_BYTES:
-        temporary.unlink()
-        raise ValueError(
-            f"this Python carries only {num_bytes} bytes of documentation in its standard library "
-            f"({_library()}), expected about 2,300,000: it was installed without source files or "
-            "docstrings; use a full CPython"
-        )
-    os.replace(temporary, path)
+    with writing(path), temporary_beside(path) as temporary:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            for source, text in _documents():
+                file.write(json.dumps({"source": source, "text": text}, ensure_ascii=False) + "\n")
+                num_documents += 1
+                num_bytes += len(text.encode("utf-8"))
+        if num_bytes < _MIN_CORPUS_BYTES:
+            raise ValueError(
+                f"this Python carries only {num_bytes} bytes of documentation in its standard "
+                f"library ({_library()}), expected about 2,300,000: it was installed without "
+                "source files or docstrings; use a full CPython"
+            )
+        os.replace(temporary, path)
     return PythonDocs(num_documents, num_bytes)
 
 

@@ -17,7 +17,7 @@ from bert_jax.data.manifest import ShardInfo, SplitInfo
 from bert_jax.data.packing import TokenizedDocument, fill_rate, pack_documents
 from bert_jax.data.records import encode_record, token_dtype
 from bert_jax.data.units import Unit
-from bert_jax.files import file_sha256, write_file
+from bert_jax.files import NotWritten, file_sha256, full_disk, write_file, writing
 from bert_jax.json_files import read_json_object
 from bert_jax.temporary import temporary_beside
 
@@ -66,16 +66,16 @@ def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
     """Write records to a shard that is there whole or not at all, also after a power cut.
 
     Raises:
-        OSError: it cannot be written.
+        NotWritten: it cannot be written.
     """
-    with temporary_beside(path) as temporary:
+    with writing(path), temporary_beside(path) as temporary:
         try:
             writer = ArrayRecordWriter(str(temporary), _WRITER_OPTIONS)
             for blob in blobs:
                 writer.write(blob)
             writer.close()
         except RuntimeError as error:  # all that ArrayRecord raises, a full disk included
-            raise OSError(f"{path} cannot be written: {error}") from error
+            raise NotWritten(path, full_disk(error) or str(error)) from error
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         info = ShardInfo(path.name, len(blobs), temporary.stat().st_size, file_sha256(temporary))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
 
+from bert_jax.files import write_file
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.progress import format_metric
 
@@ -38,6 +40,9 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
     """Draw each metric of a `metrics.jsonl` over the steps, training and held-out, as a PNG.
 
     The picture appears under its name whole or not at all. A log without entries draws nothing.
+
+    Raises:
+      NotWritten: the picture cannot be written.
     """
     entries = read_metrics(log)
     names = _panels(entries)
@@ -51,9 +56,9 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
         _draw_panel(axis, name, entries)
     for axis in axes[len(names) :]:
         axis.set_axis_off()
-    temporary = Path(f"{os.fspath(output)}.tmp")
-    figure.savefig(temporary, format="png")
-    os.replace(temporary, output)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_file(Path(output), picture.getvalue())
 
 
 def _panels(entries: list[dict[str, Any]]) -> list[str]:

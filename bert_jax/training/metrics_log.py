@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_jax.files import write_file, writing
 from bert_jax.json_files import parse_json
 from bert_jax.local_paths import make_directory
 
@@ -42,16 +43,25 @@ class MetricsLog:
                 logger.info("%s: dropped %d entries beyond step %d", path, dropped, start_step)
             _rewrite(path, kept)
             self._last_step = {entry["kind"]: entry["step"] for entry in kept}
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        with writing(path):
+            # Without a buffer, whose rest would be written, or fail to be, once more at the end.
+            self._file = path.open("ab", buffering=0)
 
     def append(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """Write one entry; a value that is not finite is written as null, as JSON has no NaN."""
+        """Write one entry; a value that is not finite is written as null, as JSON has no NaN.
+
+        Raises:
+          NotWritten: the disk is full, say.
+        """
         if step <= self._last_step.get(kind, -1):
             return
         self._last_step[kind] = step
         finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
-        self._file.write(json.dumps({"kind": kind, "step": step, **finite}) + "\n")
-        self._file.flush()
+        line = json.dumps({"kind": kind, "step": step, **finite}).encode() + b"\n"
+        with writing(self._path):
+            while line:  # the part that fits is written first
+                line = line[self._file.write(line) or 0 :]
 
     def close(self) -> None:
         """Close the file."""
@@ -95,6 +105,4 @@ def copy_metrics(source: Path, target: Path, *, up_to: int) -> None:
 
 
 def _rewrite(path: Path, entries: list[dict[str, Any]]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(json.dumps(e) + "\n" for e in entries), encoding="utf-8")
-    os.replace(temporary, path)
+    write_file(path, "".join(json.dumps(entry) + "\n" for entry in entries))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import LOG_NAME, MetricsLog
 from bert_jax.training.progress import Progress, format_metric, progress_line
+from bert_jax.training.tensorboard import TensorBoard
 
-if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
+logger = logging.getLogger(__name__)
 
 CURVES_NAME = "curves.png"
-TENSORBOARD_NAME = "tensorboard"
 
 
 class Reporter:
@@ -54,8 +54,9 @@ class Reporter:
         self._progress = Progress(steps_and_costs, clock=clock)
         self._compiling = True
         self._drawn = False
+        self._undrawn = False
         self._log = MetricsLog(self._work_dir / LOG_NAME, start_step=start_step)
-        self._board = _board(self._work_dir, start_step) if tensorboard else None
+        self._board = TensorBoard(self._work_dir, start_step) if tensorboard else None
 
     def train(
         self,
@@ -131,18 +132,14 @@ class Reporter:
 
     def _write_board(self, prefix: str, step: int, values: Mapping[str, float]) -> None:
         if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(f"{prefix}/{name}", value, step)
+            self._board.add({f"{prefix}/{name}": x for name, x in values.items()}, step)
 
     def _draw(self) -> None:
         log, curves = self._work_dir / LOG_NAME, self._work_dir / CURVES_NAME
-        draw_curves(log, curves, title=self._work_dir.resolve().name)
         self._drawn = True
-
-
-def _board(work_dir: Path, start_step: int) -> SummaryWriter:
-    """Opens the event file of a run that goes on from `start_step`."""
-    # Imported late: it imports PyTorch where there is one, two seconds of every start.
-    from tensorboardX import SummaryWriter
-
-    return SummaryWriter(str(work_dir / TENSORBOARD_NAME), purge_step=start_step + 1)
+        try:
+            draw_curves(log, curves, title=self._work_dir.resolve().name)
+        except OSError as error:  # a picture must not cost the run
+            if not self._undrawn:
+                logger.warning("%s. Training continues without the curves.", error)
+            self._undrawn = True

@@ -71,9 +71,9 @@ def small_files() -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_nothing_that_looks_finished(tmp_path, small_files):
-    with pytest.raises(OSError, match="train-00003.arrayrecord cannot be written: .*too large"):
+    with pytest.raises(OSError, match="train-00003.arrayrecord: cannot be written: .*too large"):
         write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
-    with pytest.raises(OSError, match="train-00003.json cannot be written: .*too large"):
+    with pytest.raises(OSError, match="train-00003.json: cannot be written: .*too large"):
         write_file(tmp_path / "train-00003.json", "{" + 10 * " " + "}")
     assert not list(tmp_path.iterdir())
     assert read_result(tmp_path, "train-00003") is None

@@ -102,7 +102,7 @@ def test_a_killed_writer_leaves_a_log_that_goes_on(
         "from bert_jax.training.metrics_log import MetricsLog\n"
         f"log = MetricsLog({str(path)!r}, start_step=0)\n"
         "log.append('train', 1, {'loss': 3.0})\n"
-        'log._file.write(\'{"kind": "train", "st\'); log._file.flush()\n'
+        'log._file.write(b\'{"kind": "train", "st\')\n'
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL

@@ -1,0 +1,169 @@
+"""Cases of the campaign: commands, and the outcome that each of them must have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, assert_never
+
+# What the result of a job's `call` follows on standard output.
+VALUE = "\x00value: "
+MAX_SECONDS = 90.0
+MAX_MEMORY = 2 << 30
+USER_MISTAKE = 2
+
+# "anything" is for damage whose effect cannot be known beforehand: either of the two will do.
+Expectation = Literal["accepted", "refused", "anything"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process: a `bert-jax` command, or a Python function whose result is wanted.
+
+    Attributes:
+        words: the command's words.
+        call: a function to call instead of a command; what it returns is printed as JSON.
+        signal: sent to the process `after` this many seconds; None for none.
+        to_group: whether it is sent to the whole process group, not to the process only.
+        environment: variables that differ from those of the campaign.
+    """
+
+    words: tuple[str, ...] = ()
+    call: Callable[[], Any] | None = None
+    signal: int | None = None
+    after: float = 0.0
+    to_group: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = MAX_SECONDS
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended; `memory` is the peak of its process tree in bytes."""
+
+    code: int
+    seconds: float
+    memory: int
+    output: str
+    errors: str
+    hung: bool = False
+
+    @property
+    def value(self) -> Any:
+        """The result of a job's `call`."""
+        return json.loads(self.output[self.output.rindex(VALUE) + len(VALUE) :])
+
+
+Steps = Generator[Job, Ended, list[str]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A name that is unique in its group, and the jobs that a folder of its own is given to.
+
+    `steps` yields jobs, is sent how each ended, and returns the problems it noticed.
+    """
+
+    group: str
+    name: str
+    steps: Callable[[Path], Steps]
+    expectation: Expectation = "refused"
+
+    @property
+    def key(self) -> str:
+        """The case's name in the results."""
+        return f"{self.group}/{self.name}"
+
+
+Check = Callable[[Path, Ended], str]
+
+
+def command_case(
+    group: str,
+    name: str,
+    words: Callable[[Path], tuple[str, ...]],
+    *,
+    expectation: Expectation,
+    write: Callable[[Path], None] | None = None,
+    mentions: str = "",
+    check: Check | None = None,
+    must_not_exist: str = "",
+) -> Case:
+    """Return a case that writes its files into its folder and runs one command.
+
+    Args:
+        words: the command, given the folder.
+        write: makes the files.
+        mentions: what a refusal must name, such as the file; a regular expression.
+        check: looks at what an accepted command gave; returns what is wrong, or "".
+        must_not_exist: a name in the folder that a refused command must not leave there.
+    """
+
+    def steps(here: Path) -> Steps:
+        if write is not None:
+            write(here)
+        ended = yield Job(words(here))
+        problems = problems_of(ended, expectation, mentions)
+        if ended.code == 0 and check is not None and (problem := check(here, ended)):
+            problems.append(f"wrong result: {problem}")
+        if ended.code and must_not_exist and (here / must_not_exist).exists():
+            problems.append(f"leftover: {must_not_exist}")
+        return problems
+
+    return Case(group, name, steps, expectation)
+
+
+def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> list[str]:
+    """Return what is wrong with how a command ended; each begins with its kind and a colon."""
+    problems = faults_of(ended)
+    refused = ended.code == USER_MISTAKE
+    match expectation:
+        case "accepted":
+            if ended.code:
+                problems.append(f"wrongly refused: {sentence_of(ended)}")
+        case "refused":
+            if ended.code == 0:
+                problems.append("wrongly accepted: exit code 0")
+            elif not refused:
+                problems.append(f"exit code: {ended.code}")
+        case "anything":
+            if ended.code not in (0, USER_MISTAKE):
+                problems.append(f"exit code: {ended.code}")
+        case _:
+            assert_never(expectation)
+    if refused and expectation != "accepted":
+        sentence = sentence_of(ended)
+        if not sentence:
+            problems.append("no sentence: nothing says what is wrong")
+        elif mentions and not re.search(mentions, sentence):
+            problems.append(f"not named: {mentions} in {sentence[:300]}")
+        if "BERT_JAX_TRACEBACK" in ended.errors:
+            problems.append(f"library's words: {sentence[:300]}")
+    return problems
+
+
+def faults_of(ended: Ended) -> list[str]:
+    """Return what no command may do, however it ends."""
+    problems = []
+    if ended.hung:
+        problems.append(f"hang: over {ended.seconds:.0f} s")
+    if ended.memory > MAX_MEMORY:
+        problems.append(f"memory: {ended.memory / 2**30:.1f} GiB")
+    if has_traceback(ended):
+        problems.append(f"traceback: {ended.errors.strip().splitlines()[-1][:300]}")
+    return problems
+
+
+def has_traceback(ended: Ended) -> bool:
+    """Whether a Python traceback, or a panic or abort of a library, was printed."""
+    signs = ("Traceback (most recent call last)", "panicked at", "Fatal Python error")
+    return any(sign in ended.errors for sign in signs)
+
+
+def sentence_of(ended: Ended) -> str:
+    """Return what the command said was wrong: its error message, all lines of it."""
+    start = re.search(r"^bert-jax[^:\n]*: error: ", ended.errors, re.MULTILINE)
+    return ended.errors[start.start() :].strip() if start else ""

@@ -1,0 +1,142 @@
+"""Every command that writes: its words, and how its finished output is compared with an asset's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assets import Assets, prepare_words
+from parameters import digest, files_of, losses
+
+# Files that say when they were made, or where.
+_DATED = ("manifest.json", "README.md")
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A command with an output.
+
+    Attributes:
+        words: given the output.
+        result: what the output holds, to be compared; runs in a process of its own.
+        seconds: roughly how long it takes.
+        size: bytes of its output, to choose the sizes of disks by.
+    """
+
+    words: Callable[[Path], tuple[str, ...]]
+    result: Callable[[Path], Any]
+    seconds: float
+    size: int
+
+
+def _training(work_dir: Path) -> Any:
+    return [digest(work_dir), losses(work_dir)]
+
+
+def _imported(work_dir: Path) -> Any:
+    return [digest(work_dir), files_of(work_dir / "tokenizer")]
+
+
+def _exported(directory: Path) -> Any:
+    return files_of(directory, "README.md", "fingerprint.pb", "SHA256SUMS")
+
+
+def _sweep(directory: Path) -> Any:
+    results = json.loads((directory / "sweep.json").read_text())
+    runs = results.get("runs", results)
+    kept = ("scores", "score", "best", "diverged", "loss")
+    return json.dumps(_only(runs, kept), sort_keys=True)
+
+
+def _only(value: Any, names: tuple[str, ...]) -> Any:
+    if isinstance(value, dict):
+        inside = {k: v if k in names else _only(v, names) for k, v in value.items()}
+        return {k: v for k, v in inside.items() if v not in (None, {}, [])}
+    if isinstance(value, list):
+        return [_only(each, names) for each in value]
+    return None
+
+
+def writing_commands(assets: Assets) -> dict[str, Writing]:
+    """Return them by name."""
+    run, tuned, text = str(assets / "run"), str(assets / "tuned-table"), str(assets / "text.txt")
+
+    def tokenizer(kind: str, size: int) -> Callable[[Path], tuple[str, ...]]:
+        more = ("--num-unused", "0") if kind == "wordpiece" else ()
+        return lambda out: (
+            *("train-tokenizer", "--input", text, "--kind", kind, "--vocab-size", str(size)),
+            *("--output", str(out), *more),
+        )
+
+    def to(*words: str) -> Callable[[Path], tuple[str, ...]]:
+        return lambda out: (*words, "--output", str(out))
+
+    def size(name: str) -> int:
+        path = assets / name
+        files = path.rglob("*") if path.is_dir() else [path]
+        return sum(-(-file.stat().st_size // 4096) * 4096 for file in files)
+
+    grid = ("--batch-sizes", "16", "--learning-rates", "1e-2", "--epochs", "1", "--seeds", "2")
+    commands = {
+        "prepare": Writing(
+            lambda out: prepare_words(assets / "text.txt", assets / "wordpiece", out),
+            lambda out: files_of(out),
+            1.0,
+            size("corpus"),
+        ),
+        "demo-corpus": Writing(
+            lambda out: ("demo-corpus", "--output", f"{out}.jsonl"),
+            lambda out: Path(f"{out}.jsonl").stat().st_size,
+            2.0,
+            2_500_000,
+        ),
+        "import": Writing(
+            to("import", str(assets / "huggingface")), _imported, 1.0, size("run/checkpoints/24")
+        ),
+        "extract": Writing(
+            to("extract", run, "--step", "newest"), _imported, 1.0, size("run/checkpoints/24")
+        ),
+        "predict": Writing(
+            lambda out: ("predict", run, "--task", "embed", "--input", text, "--output", str(out)),
+            lambda out: hashlib.sha256(out.read_bytes()).hexdigest(),
+            2.0,
+            400_000,
+        ),
+        "evaluate": Writing(
+            lambda out: ("evaluate", tuned, "--predictions", str(out)),
+            lambda out: files_of(out),
+            2.0,
+            4096,
+        ),
+        "pretrain": Writing(
+            lambda out: assets.words("pretrain", "pretrain", f"work_dir={out}"),
+            _training,
+            4.0,
+            size("run"),
+        ),
+        "finetune": Writing(
+            lambda out: assets.words("finetune", "table", f"work_dir={out}"),
+            _training,
+            5.0,
+            size("tuned-table"),
+        ),
+        "sweep": Writing(
+            lambda out: (*assets.words("sweep", "table"), "--output", str(out), *grid),
+            _sweep,
+            6.0,
+            size("tuned-table"),
+        ),
+    }
+    for kind, entries in (("wordpiece", 150), ("byte-bpe", 300), ("sentencepiece", 90)):
+        commands[f"train-tokenizer {kind}"] = Writing(
+            tokenizer(kind, entries), lambda out: files_of(out), 0.5, size(kind)
+        )
+    for kind in ("huggingface", "onnx", "stablehlo", "savedmodel"):
+        commands[f"export {kind}"] = Writing(
+            to("export", run, "--format", kind), _exported, 2.0, size(kind)
+        )
+    return commands

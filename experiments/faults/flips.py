@@ -1,0 +1,179 @@
+"""Bits flipped in checkpoints, corpora, tokenizers and exports, and checkpoints without a part."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from assets import Assets, prepare_words
+from cases import Case, Job, Steps, problems_of
+from damage import flip_bit
+from parameters import digest, losses
+
+# The last checkpoint but one of the tiny run, from which it continues to its end.
+NEWEST = "20"
+Damage = Callable[[Path, random.Random], str]
+
+
+def files_below(directory: Path) -> list[str]:
+    """Return the files below a directory that are not empty, by their names there."""
+    files = (file for file in sorted(directory.rglob("*")) if file.is_file())
+    return [str(file.relative_to(directory)) for file in files if file.stat().st_size]
+
+
+def flip_cases(assets: Assets, seed: int) -> Iterator[Case]:
+    """Yield uses of copies in which one bit of one file is flipped."""
+    rng = random.Random(f"{seed}/flips")
+    for number, make in enumerate(_all(assets, rng), 1):
+        yield make(f"{number:03d}")
+
+
+def _all(assets: Assets, rng: random.Random) -> Iterator[Callable[[str], Case]]:
+    checkpoint = files_below(assets / f"run/checkpoints/{NEWEST}")
+    for file in [*checkpoint, *rng.sample(checkpoint, len(checkpoint) // 2)]:
+        yield partial(_flipped_checkpoint, assets, file, rng.random())
+    for file in rng.sample(checkpoint, 8):
+        yield partial(_resumed, assets, f"flip in {file}", partial(_flip, file), rng.random())
+    for file in [*files_below(assets / "corpus")] * 3:
+        yield partial(_flipped, assets, "corpus", file, _prepared_again, rng.random())
+    for kind, more in (("wordpiece", 4), ("byte-bpe", 3), ("sentencepiece", 3)):
+        for file in files_below(assets / kind) * more:
+            yield partial(_flipped, assets, kind, file, _prepared_with, rng.random())
+    for kind, command in (
+        ("huggingface", _imported),
+        ("huggingface", _verified),
+        ("onnx", _verified),
+        ("stablehlo", _verified),
+    ):
+        for file in files_below(assets / kind):
+            yield partial(_flipped, assets, kind, file, command, rng.random())
+
+
+def _prepared_again(assets: Assets, given: Path) -> tuple[str, ...]:
+    return prepare_words(assets / "text.txt", assets / "wordpiece", given)
+
+
+def _prepared_with(assets: Assets, given: Path) -> tuple[str, ...]:
+    return prepare_words(assets / "text.txt", given, given.parent / "corpus")
+
+
+def _imported(_: Assets, given: Path) -> tuple[str, ...]:
+    return ("import", str(given), "--output", str(given.parent / "model"))
+
+
+def _verified(assets: Assets, given: Path) -> tuple[str, ...]:
+    return ("verify", str(assets / "run"), str(given))
+
+
+def _flipped(
+    assets: Assets,
+    source: str,
+    file: str,
+    command: Callable[[Assets, Path], tuple[str, ...]],
+    seed: float,
+    number: str,
+) -> Case:
+    def steps(here: Path) -> Steps:
+        given = here / "given"
+        shutil.copytree(assets / source, given)
+        flip_bit(given / file, random.Random(seed))
+        ended = yield Job(command(assets, given))
+        return problems_of(ended, "refused", "given")
+
+    return Case("flips", f"{number} {source} {file}".replace("/", "|"), steps)
+
+
+def _flipped_checkpoint(assets: Assets, file: str, seed: float, number: str) -> Case:
+    def steps(here: Path) -> Steps:
+        given = here / "given"
+        shutil.copytree(assets / "run", given)
+        flip_bit(given / "checkpoints" / NEWEST / file, random.Random(seed))
+        words = ("extract", str(given), "--step", NEWEST, "--output", str(here / "out"))
+        ended = yield Job(words)
+        return problems_of(ended, "refused", "given")
+
+    return Case("flips", f"{number} extract {file}".replace("/", "|"), steps)
+
+
+def part_cases(assets: Assets, seed: int) -> Iterator[Case]:
+    """Yield trainings whose newest checkpoint lacks a part, or has one that is cut or renamed."""
+    rng = random.Random(f"{seed}/parts")
+    checkpoint = assets / f"run/checkpoints/{NEWEST}"
+    files = files_below(checkpoint)
+    damages: list[tuple[str, Damage]] = []
+    for file in rng.sample(files, min(8, len(files))):
+        damages.append((f"without {file}", partial(_remove, file)))
+    for file in rng.sample(files, min(8, len(files))):
+        damages.append((f"cut {file}", partial(_cut, file)))
+        damages.append((f"emptied {file}", partial(_empty, file)))
+    for file in rng.sample(files, 4):
+        damages.append((f"renamed {file}", partial(_rename, file)))
+    folders = [f for f in sorted(checkpoint.rglob("*")) if f.is_dir()]
+    for folder in rng.sample(folders, min(6, len(folders))):
+        name = str(folder.relative_to(checkpoint))
+        damages.append((f"without {name}|", partial(_remove, name)))
+    damages.append(("empty", partial(_remove_all, "")))
+    for number, (name, damage) in enumerate(damages, 1):
+        yield _resumed(assets, name, damage, rng.random(), f"{number:03d}", group="parts")
+
+
+def _resumed(
+    assets: Assets, name: str, damage: Damage, seed: float, number: str, group: str = "flips"
+) -> Case:
+    """Return a training that must continue from an older checkpoint, and end as it would have."""
+
+    def steps(here: Path) -> Steps:
+        given = here / "given"
+        shutil.copytree(assets / "run", given)
+        shutil.rmtree(given / "checkpoints/24")
+        damage(given / "checkpoints" / NEWEST, random.Random(seed))
+        ended = yield Job(assets.words("pretrain", "pretrain", f"work_dir={given}"))
+        problems = problems_of(ended, "accepted")
+        lines = [line for line in ended.errors.splitlines() if f"checkpoints/{NEWEST}" in line]
+        if len(lines) != 1:
+            problems.append(f"{len(lines)} lines name the damaged checkpoint")
+        if ended.code == 0:
+            result = yield Job(call=lambda: [digest(given), digest(assets / "run")])
+            if len(set(result.value)) > 1:
+                problems.append("wrong result: other parameters than the undisturbed run's")
+            if losses(given) != losses(assets / "run"):
+                problems.append("wrong result: other losses than the undisturbed run's")
+        return problems
+
+    return Case(group, f"{number} {name}".replace("/", "|"), steps, "accepted")
+
+
+def _flip(file: str, checkpoint: Path, rng: random.Random) -> str:
+    flip_bit(checkpoint / file, rng)
+    return file
+
+
+def _remove(name: str, checkpoint: Path, _: random.Random) -> str:
+    path = checkpoint / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return name
+
+
+def _remove_all(name: str, checkpoint: Path, _: random.Random) -> str:
+    shutil.rmtree(checkpoint)
+    checkpoint.mkdir()
+    return name
+
+
+def _cut(file: str, checkpoint: Path, rng: random.Random) -> str:
+    data = (checkpoint / file).read_bytes()
+    (checkpoint / file).write_bytes(data[: rng.randrange(max(1, len(data) - 1))])
+    return file
+
+
+def _empty(file: str, checkpoint: Path, _: random.Random) -> str:
+    (checkpoint / file).write_bytes(b"")
+    return file
+
+
+def _rename(file: str, checkpoint: Path, _: random.Random) -> str:
+    (checkpoint / file).rename(checkpoint / f"{file}.old")
+    return file

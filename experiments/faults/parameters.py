@@ -1,0 +1,45 @@
+"""Parameters and losses of runs, in a form that can be compared bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+# What a log says besides what the model computed.
+_NOT_COMPUTED = {"tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
+
+
+def digest(work_dir: Path, step: int | None = None) -> str:
+    """Return a hash over the parameters of a work directory's chosen checkpoint. Uses JAX."""
+    import numpy as np
+
+    from bert_jax.inference.work_dir import load_model_parameters, read_model
+    from bert_jax.models.config import ComputeConfig
+
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    loaded = load_model_parameters(work_dir, read_model(work_dir)[0], compute, step)
+    total = hashlib.sha256()
+    for name in sorted(loaded):
+        values = np.asarray(loaded[name])
+        total.update(f"{name} {values.dtype} {values.shape}".encode())
+        total.update(values.tobytes())
+    return total.hexdigest()
+
+
+def losses(work_dir: Path) -> list[str]:
+    """Return what the run's log says the model computed, an entry a line."""
+    entries = [json.loads(x) for x in (work_dir / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.dumps({k: v for k, v in entry.items() if k not in _NOT_COMPUTED}, sort_keys=True)
+        for entry in entries
+    ]
+
+
+def files_of(directory: Path, *but: str) -> dict[str, str]:
+    """Return the SHA-256 of every file below a directory, by its name there."""
+    return {
+        str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(directory.rglob("*"))
+        if file.is_file() and file.name not in but
+    }

@@ -1,0 +1,113 @@
+import errno
+import os
+import pickle
+
+import pytest
+
+from bert_jax.cli.full_disk import named_by_the_system, unwritten_refusal
+from bert_jax.cli.new_directory import new_directory
+from bert_jax.files import NotWritten, full_disk, write_file, writing
+from bert_jax.training import reporting
+from bert_jax.training.metrics_log import MetricsLog
+from bert_jax.training.reporting import Reporter
+from bert_jax.training.tensorboard import TensorBoard
+
+# As TensorStore, array_record and SQLite put it.
+WORDS = (
+    'RESOURCE_EXHAUSTED: Error writing local file "x": [OS error 28: ENOSPC No space left on '
+    "device]",
+    "write() failed: No space left on device; writing x.tmp; at byte 86016",
+    "database or disk is full",
+)
+
+
+def full():
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a_full_disk_is_recognized_in_a_librarys_words(words):
+    assert full_disk(ValueError(words))
+    error = RuntimeError("saving failed")
+    error.__cause__ = ValueError(words)
+    assert full_disk(error)
+    assert not full_disk(ValueError("RESOURCE_EXHAUSTED: Out of memory"))
+
+
+def test_what_is_written_is_named_with_the_cause_and_advice(tmp_path):
+    with pytest.raises(NotWritten) as caught, writing(tmp_path / "outer"):
+        with writing(tmp_path / "inner"):
+            raise full()
+    assert str(caught.value) == f"{tmp_path / 'inner'}: cannot be written: No space left on device"
+    sentence = unwritten_refusal(caught.value, "pretrain")
+    assert sentence.endswith("and the same command resumes")
+    assert "No incomplete file was left" in unwritten_refusal(caught.value, "export")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    assert unwritten_refusal(ValueError("no such key"), "pretrain") is None
+    with pytest.raises(KeyError), writing(tmp_path):
+        raise KeyError("a mistake of ours")
+
+
+def test_a_file_that_the_system_names(tmp_path):
+    with pytest.raises(OSError) as caught:
+        (tmp_path / ("x" * 300)).stat()
+    assert named_by_the_system(caught.value).endswith("xxx: File name too long")
+    assert named_by_the_system(full()) is None
+
+
+def test_a_new_directory_is_named_and_not_left(tmp_path):
+    output = tmp_path / "made/output"
+    with pytest.raises(NotWritten, match="made/output: cannot be written: No space"):
+        with new_directory(output) as target:
+            (target / "part").write_text("x")
+            raise ValueError(WORDS[0])
+    assert not os.listdir(tmp_path)
+
+
+def test_a_log_that_cannot_grow_is_named(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", start_step=0)
+    log._file.close()
+    log._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+    with pytest.raises(NotWritten, match="metrics.jsonl: cannot be written: No space"):
+        log.append("train", 1, {"loss": 1.0})
+    log.close()
+
+
+def test_training_continues_without_tensorboards_events(tmp_path, caplog):
+    board = TensorBoard(tmp_path, start_step=0)
+    records = board._writer._py_recordio_writer
+    records.close()
+    records._writer = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    board.add({"train/loss": 1.0, "train/accuracy": 0.5}, step=1)
+    board.add({"train/loss": 1.0}, step=2)
+    board.close()
+    records.close()
+    [line] = caplog.messages
+    assert line.startswith(f"{tmp_path / 'tensorboard'}: cannot be written: No space left")
+
+
+def test_training_continues_without_curves(tmp_path, monkeypatch, caplog):
+    def draw(log, output, *, title):
+        with writing(output):
+            raise full()
+
+    monkeypatch.setattr(reporting, "draw_curves", draw)
+    options = dict(start_step=0, peak_flops=None, tensorboard=False)
+    reporter = Reporter(tmp_path, [(4, 1.0)], **options)
+    reporter.evaluation(2, {"loss": 1.0})
+    reporter.evaluation(4, {"loss": 0.5})
+    reporter.close()
+    [line] = caplog.messages
+    assert line.startswith(f"{tmp_path / 'curves.png'}: cannot be written: No space left")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    def no_room(descriptor):
+        raise full()
+
+    path = tmp_path / "scores.json"
+    write_file(path, "before")
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(NotWritten, match="scores.json: cannot be written: No space"):
+        write_file(path, "after")
+    assert os.listdir(tmp_path) == ["scores.json"] and path.read_text() == "before"
