@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from bert_jax.data.finetuning.column_profiles import MOST_VALUES, ColumnProfile, as_number
 
@@ -71,6 +71,7 @@ def labels_in(
             f"{path}: {where} has {count} different values in {rows:,} rows, too many for classes. "
             f"Set {KEYS}label to another column, or give all labels as {KEYS}labels"
         )
+    _check_spelling(values, path, where)
     return tuple(sorted(values, key=lambda cell: (as_number(cell) or 0.0, cell)))
 
 
@@ -88,6 +89,10 @@ def _check_values(values: Mapping[str, int], path: str, where: str) -> None:
                 f"""Skip such rows with {KEYS}skip_labels="({cell!r},)", or, if it is a label, """
                 f"give all as {KEYS}labels"
             )
+
+
+def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
+    """Refuse labels that differ only in case, white space or how a number is written."""
     spelled: dict[object, str] = {}
     for cell in sorted(values):
         number = as_number(cell)

@@ -75,6 +75,7 @@ BOTH = ("bad", "good")
         (reviews(label=lambda n: f"{n % 2}.0"), ("text", "", "label", ("0.0", "1.0"))),
         (reviews(label=lambda n: n % 3 - 1), ("text", "", "label", ("-1", "0", "1"))),
         (reviews(label=lambda n: n / 8), ("text", "", "label", ())),
+        (reviews(label=lambda n: str(n / 8) if n else "0.00"), ("text", "", "label", ())),
         (
             renamed(reviews(second=review), text="premise", second="hypothesis"),
             ("premise", "hypothesis", "label", BOTH),
@@ -133,6 +134,24 @@ def test_what_could_be_meant_in_two_ways_is_refused(tmp_path: Path, rows, messag
         detected(write_csv(tmp_path / "a.csv", rows))
     assert str(tmp_path / "a.csv") in str(refused.value)
     assert "sentences.files." in str(refused.value)
+
+
+PAIR = ("sentence1", "sentence2")
+OF_NLI = ("contradiction", "entailment", "neutral")
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("mnli/train_part1k.jsonl", ("premise", "hypothesis", "label", OF_NLI)),
+        ("mnli/kshot16-42_train.original_format.tsv", (*PAIR, "gold_label", OF_NLI)),
+        ("glue/SST-2/dev.tsv", ("sentence", "", "label", ("0", "1"))),
+        ("glue/RTE/train.tsv", (*PAIR, "label", ("entailment", "not_entailment"))),
+        ("glue/STS-B/train.tsv", (*PAIR, "score", ())),
+    ],
+)
+def test_columns_of_public_files(shared_data: Path, file: str, expected) -> None:
+    assert columns(detected(shared_data / file)) == expected
 
 
 def test_columns_that_are_given_are_kept(tmp_path: Path) -> None:
