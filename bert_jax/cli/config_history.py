@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.config import RESOLVED_NAME, write_resolved
-from bert_jax.conversion import to_plain
+from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.differences import differences
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
@@ -27,7 +27,10 @@ def keep_config(config: Any, work_dir: Path, step: int, *, finished: bool) -> li
     source = kept if kept.is_file() else path
     former = read_json_object(source, _FIX) if step and source.is_file() else None
     current = json.loads(json.dumps(to_plain(config)))
-    lines = [] if former is None else differences(former | _NOWHERE, current | _NOWHERE)
+    lines = []
+    if former is not None:
+        filled = _with_new_keys(former, type(config))
+        lines = differences(filled | _NOWHERE, current | _NOWHERE)
     told = [f"  {line}" for line in lines]
     if finished and former is not None and not lines and source == path:
         return []
@@ -40,3 +43,13 @@ def keep_config(config: Any, work_dir: Path, step: int, *, finished: bool) -> li
         kept.unlink(missing_ok=True)
         return []
     return [f"changed    since step {step:,}, whose config is kept as {kept.name}:", *told]
+
+
+def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:
+    """Return the config of an earlier version with the defaults of keys that were added since."""
+    try:
+        filled = to_plain(to_dataclass(cls, former))
+    except ValueError:  # keys were removed since: the lines show them
+        return former
+    values: dict[str, Any] = json.loads(json.dumps(filled))
+    return values

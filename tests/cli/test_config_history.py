@@ -48,6 +48,18 @@ def test_a_change_that_taught_nothing_leaves_no_trace(tmp_path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["rate"] == 1e-3
 
 
+def test_keys_that_an_earlier_version_did_not_have_are_not_changes(tmp_path) -> None:
+    earlier = {"work_dir": "there", "optimizer": {"rate": 1e-4}}
+    (tmp_path / "config.json").write_text(json.dumps(earlier))
+    told = keep_config(Run(), tmp_path, 7, finished=False)
+    assert told[1:] == ["  optimizer.rate: 0.0001 -> 0.001"]
+    assert json.loads((tmp_path / "config-until-7.json").read_text()) == earlier
+    (tmp_path / "config.json").write_text(json.dumps({**earlier, "removed": 1}))
+    (tmp_path / "config-until-7.json").unlink()
+    told = keep_config(Run(), tmp_path, 7, finished=False)
+    assert "  removed: 1 -> None" in told
+
+
 def test_a_finished_runs_config_is_not_replaced(tmp_path) -> None:
     keep_config(Run(), tmp_path, 0, finished=False)
     before = (tmp_path / "config.json").read_bytes()
