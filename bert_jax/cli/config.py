@@ -117,7 +117,7 @@ def _read_file(path: str) -> ConfigDict:
     try:
         spec.loader.exec_module(module)
         config = module.get_config(*argument)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == spec.origin]
         place = f"{file}:{lines[-1]}" if lines else file

@@ -81,7 +81,8 @@ class ForeignModel:
         check_seed(seed)
         if not self.account.explained:
             raise ValueError(
-                "the weights do not fit the model (- missing, + unexpected, != wrong shape):\n"
+                f"{self.source}: the weights do not fit the model (- missing, + unexpected, != "
+                "wrong shape):\n"
                 + "\n".join(self.account.lines())
                 + ("\nThe encoder is whole: --head encoder takes it" if self._encoder_fits else "")
             )
@@ -209,7 +210,10 @@ def settle_directory(
     )
     if config.head in MASKED_LM_HEADS:
         _check_tied(tensors, family_of(encoder), source)
-    pairs = read_pairs(content, family_of(encoder))
+    try:
+        pairs = read_pairs(content, family_of(encoder))
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
     return ForeignModel(source, config, tokenizer, account, tensors, pairs, notes)
 
 

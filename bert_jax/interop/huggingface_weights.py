@@ -163,6 +163,14 @@ def _unpickled(file: Path) -> dict[str, Any]:
             f"{file}: PyTorch cannot read it as data alone: it is damaged, cut short or no "
             "state_dict; fetch it again"
         ) from error
-    if not isinstance(loaded, dict) or not all(map(torch.is_tensor, loaded.values())):
-        raise ValueError(f"{file}: expected a dict of tensors, as a state_dict is saved")
+    if not isinstance(loaded, dict) or not all(
+        isinstance(name, str) and torch.is_tensor(tensor) for name, tensor in loaded.items()
+    ):
+        raise ValueError(f"{file}: expected a dict of tensors by name, as a state_dict is saved")
+    for name, tensor in loaded.items():
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
+            raise ValueError(
+                f"{file}: {name} is a {tensor.dtype} tensor on {tensor.device}, laid out as "
+                f"{tensor.layout}; expected plain arrays of real numbers"
+            )
     return loaded

@@ -104,7 +104,7 @@ def checkpoint_prefix(source: Path) -> Path | None:
     """
     check_local(source)
     source = source.absolute()
-    if source.with_name(source.name + INDEX).is_file():
+    if source.name and source.with_name(source.name + INDEX).is_file():
         return source
     if source.is_file() and source.name.endswith(INDEX):
         return source.with_name(source.name.removesuffix(INDEX))

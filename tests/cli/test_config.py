@@ -183,6 +183,7 @@ def test_mistaken_override_is_named(config_file: str, override: str, message: st
         ("config.phases.phase1.layers = (1, 'x')", r"layers\[1\]: expected int, got 'x'"),
         ("config = None", "must return a ConfigDict"),
         ("1 +", "SyntaxError: .*line 12"),
+        ("import sys; sys.exit()", "run.py:12: SystemExit"),
         ("config.missing.section = 1", r"run.py:12: AttributeError: .*missing"),
     ],
 )

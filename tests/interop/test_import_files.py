@@ -176,6 +176,22 @@ def test_a_pickle_runs_no_code(make_bert, refused, tmp_path):
     assert not (theirs / "owned").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda table: {7: table}, "a dict of tensors by name"),
+        (lambda table: {TABLE: table.to_sparse()}, TABLE),
+        (lambda table: {TABLE: table.to("meta")}, TABLE),
+        (lambda table: {TABLE: table.to(torch.complex64)}, TABLE),
+    ],
+    ids=["numbers for names", "sparse", "meta", "complex"],
+)
+def test_pickles_without_plain_arrays(change, named, tmp_path):
+    torch.save(change(torch.ones(4, 2)), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=f"pytorch_model.bin: .*{named}"):
+        open_weights(tmp_path)
+
+
 def test_files_that_are_something_else_are_named(make_bert, refused):
     theirs = make_bert()
     (theirs / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x")
