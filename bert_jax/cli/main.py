@@ -150,13 +150,21 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
     verb = " ".join(words[: 2 if words[:1] == ["bench"] else 1])
     # A full disk first: TensorStore calls it an exhausted resource, as XLA does memory.
     file = unwritten_refusal(error, verb) or named_by_the_system(error)
-    refusal = file or memory_refusal(error, verb) or panic_refusal(error)
+    refusal = file or memory_refusal(error, verb) or panic_refusal(error) or _lost_process(error)
     if refusal is None and not isinstance(error, ValueError | OSError):
         return None
     print(f"bert-jax: error: {refusal or error}", file=sys.stderr)
     if not file and not _raised_here(error):
         print("(set BERT_JAX_TRACEBACK=1 to see where it was raised)", file=sys.stderr)
     return USER_MISTAKE
+
+
+def _lost_process(error: BaseException) -> str | None:
+    if "jax" not in sys.modules:
+        return None
+    from bert_jax.training.distributed import lost_process
+
+    return lost_process(error)
 
 
 def _silence() -> None:

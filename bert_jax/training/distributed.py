@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,10 @@ from jax.experimental import multihost_utils
 # and in a batch script too, where a process is alone: only `srun` sets the tasks of a step.
 _SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+_LOST = re.compile(
+    r"gloo.*(closed by peer|reset by peer|broken pipe|connect)|remote process exited",
+    re.IGNORECASE | re.DOTALL,
+)
 # How long a process that failed waits for the others to fail too, and all to end as they should.
 _LEAVING_SECONDS = 15.0
 
@@ -58,6 +63,22 @@ def leave(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def lost_process(error: BaseException) -> str | None:
+    """Return a sentence for an error caused by the end of another process; None for others.
+
+    CPUs report "Gloo all-reduce failed: ... Connection closed by peer" (JAX 0.10), NCCL "remote
+    process exited or there was a network error".
+    """
+    if not jax.distributed.is_initialized() or not isinstance(error, jax.errors.JaxRuntimeError):
+        return None
+    if not _LOST.search(str(error)):
+        return None
+    return (
+        "another process of this run has ended, and this one cannot continue without it. The "
+        "other's error says why; the same command resumes from the last checkpoint"
+    )
 
 
 def launched_together() -> int:

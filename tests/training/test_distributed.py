@@ -79,3 +79,22 @@ def test_half_an_introduction_is_refused(
     with pytest.raises(ValueError, match=message):
         distributed.join()
     assert joined == []
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [::1]:5", True),
+        ("INTERNAL: NCCL operation failed: remote process exited or there was a network err", True),
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes", False),
+        ("INVALID_ARGUMENT: shapes differ", False),
+    ],
+)
+def test_the_end_of_another_process_is_put_into_words(
+    monkeypatch: pytest.MonkeyPatch, message: str, lost: bool
+) -> None:
+    error = jax.errors.JaxRuntimeError(message)
+    assert distributed.lost_process(error) is None  # this process is by itself
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    assert (distributed.lost_process(error) is not None) == lost
+    assert distributed.lost_process(ValueError(message)) is None
