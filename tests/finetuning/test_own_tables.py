@@ -1,7 +1,8 @@
-"""`finetune --data FILE` with the recipe for tables, as it is, and what knows of it afterwards."""
+"""`finetune --data FILE` with the recipe for tables as it is, and the commands that come after."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import Classify
+from bert_jax.cli import sweep
 from bert_jax.cli.config import load_config
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.other_files import with_columns, with_file
@@ -47,7 +49,7 @@ def test_a_table_is_trained_on_as_it_is(source, bert_jax_here, tmp_path, caplog)
     assert (files["first"], files["second"], files["label"]) == ("what was said", "", "opinion")
     assert files["labels"] == ["fine", "sad"] and files["validation_share"] == 0.1
 
-    # What the run found is in its config: nothing is detected again, or otherwise.
+    # The columns and labels are in the run's config, so that no command detects them again.
     output = tmp_path / "scores.json"
     assert bert_jax_here("evaluate", run, "--output", output).code == 0
     found = json.loads(output.read_text())["sets"]["validation"]
@@ -72,6 +74,20 @@ def test_a_table_is_trained_on_as_it_is(source, bert_jax_here, tmp_path, caplog)
     write_table(data, 170)
     refused = bert_jax_here(*words(source, run, data))
     assert refused.code == 2 and "training examples (their file" in refused.errors
+
+
+def test_a_sweep_takes_a_table_too(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    sweep.add_arguments(parser)
+    data = write_table(tmp_path / "a.csv")
+    given = ["--config", RECIPES / "table.py", "--init", "model", "--output", "out", "--data", data]
+    args = parser.parse_args(list(map(str, given)))
+    args.config_overrides = ["--config.sentences.files.skip_labels=('?',)"]
+    config = sweep._load(args)
+    assert config.sentences is not None
+    assert config.sentences.files.train == str(data)
+    assert config.sentences.files.first == "what was said"
+    assert f"--data {data}" in sweep._command(args, sweep._grid(args, 0), "best")
 
 
 def load(name: str, *overrides: str) -> FinetuneConfig:

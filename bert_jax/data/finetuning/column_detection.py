@@ -1,8 +1,8 @@
 """Find the columns of texts and labels of a table, and its labels, where they are not given.
 
-Names decide first, then what the columns hold. Whatever could be meant in two ways is refused with
-the columns that there are and the keys to set: a model that was trained on the wrong column
-answers as confidently as any other.
+Names decide first, then the content of the columns. An ambiguous table is refused with a list of
+its columns and the keys to set: a model that was trained on the wrong column answers as confidently
+as any other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from bert_jax.data.finetuning.column_profiles import ColumnProfile, column_profiles
+from bert_jax.data.finetuning.delimited_rows import other_form
 from bert_jax.data.finetuning.label_detection import FEW_CLASSES, KEYS, kept, labels_in
 from bert_jax.data.finetuning.sentences import AUTO, DETECT_CLASSES, SentenceFiles
 from bert_jax.data.finetuning.splits import Split
@@ -50,7 +51,7 @@ _CLEARLY_LONGER = 2.0
 def detect_columns(
     files: SentenceFiles, split: Split = "train", known: Sequence[str] | None = None
 ) -> SentenceFiles:
-    """Return `files` with "auto" columns and labels replaced by those of a file, which is read.
+    """Read a file and return `files` with its columns and labels for "auto".
 
     The labels are in ascending order, whole numbers by value. The result depends only on the
     file's content, and the log reports it.
@@ -61,8 +62,7 @@ def detect_columns(
         known: the labels of an existing model, () if it predicts numbers, None without a model.
 
     Raises:
-        ValueError: the file cannot be read, or what to take is ambiguous; names the columns and the
-            keys to set.
+        ValueError: the file cannot be read, or is ambiguous; names the columns and the keys to set.
     """
     if not files.detected:
         return files
@@ -153,7 +153,7 @@ class _Table:
         return (singles[0].name if singles else self._longest(free)), alone
 
     def fits(self, label: str, known: Sequence[str]) -> bool:
-        """Return whether the known labels, () for numbers, can be those of a column."""
+        """Return whether a column has no labels but the known ones, () for numbers."""
         values = self._profile(label).values
         return (
             not known
@@ -232,9 +232,10 @@ class _Table:
 
     def _refused(self, problem: str, *keys: str) -> ValueError:
         columns = ", ".join(map(_shown, list(self._profiles.values())[:20])) or "none"
-        header = ""
-        if self._files.form.header and self._files.form.of(self._path).kind in ("csv", "tsv"):
+        header, form = "", self._files.form.of(self._path)
+        if form.header and form.kind in ("csv", "tsv"):
             header = f", or {KEYS}form.header=False if its first line is an example"
+            header += other_form(list(self._profiles) or [""], form)
         return ValueError(
             f"{self._path}: {problem}. Its columns are {columns}. Set {self._keys(*keys)}{header}"
         )

@@ -1,4 +1,4 @@
-"""What the columns of a table hold, from one pass over all of its rows."""
+"""Profiles of the columns of a table, from one pass over all of its rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIKE_TEXT = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}|[^\W\d_\x00-\x7f]{2}")
 
 @dataclass
 class ColumnProfile:
-    """What the cells of a column have in common.
+    """Counts over the cells of a column.
 
     name: of the column, or its number in a file without a header. rows: that have a value; missing:
     that have none, first_missing: where the first of them is. values: how often each value occurs,
@@ -88,8 +88,8 @@ def as_number(cell: str) -> float | None:
 def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
     """Read a file, packed or not, and return the profiles of its columns in order.
 
-    Columns that share their name with another, and those of Parquet that hold neither strings,
-    numbers nor truth values, are left out.
+    Columns that share their name with another are left out, and Parquet columns that hold neither
+    strings, numbers nor truth values.
 
     Raises:
         ValueError: no such file, or a damaged one; names file and line. As `TableFormat.of`.

@@ -59,12 +59,12 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
         f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Give a column that "
         "name in the file, in a line before this one if this is an example; or, before a model is "
         f"trained, give one of them to the config's key that now says {name!r}, or say "
-        f"form.header=False and give the columns by number{_other_form(header, form)}"
+        f"form.header=False and give the columns by number{other_form(header, form)}"
     )
 
 
-def _other_form(first: Sequence[str], form: TableFormat) -> str:
-    """What to say of a first line without the columns that were asked for, "" for nothing."""
+def other_form(first: Sequence[str], form: TableFormat) -> str:
+    """Return advice on a first line without the expected columns, "" for none."""
     if first[0].lstrip().startswith("{"):
         return "; or form.kind='jsonl', if it is"
     if len(first) > 1:
@@ -89,7 +89,7 @@ def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat,
         raise ValueError(
             f"{place}: no column {name!r}; the line's columns are {there}. Mend the line; or, "
             "before a model is trained, give one of them to the config's key that now says "
-            f"{name!r}{_other_form(row, form)}"
+            f"{name!r}{other_form(row, form)}"
         )
     return int(name)
 

@@ -195,6 +195,14 @@ def test_a_file_without_a_header_is_not_read_as_one_with_names(tmp_path: Path) -
     assert len(read_sentences(bare, "train", labelled=True)) == 40
 
 
+def test_another_delimiter_is_suggested(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", reviews(), ";")
+    path.write_text(path.read_text().replace(",", ""))
+    with pytest.raises(ValueError, match=r"Its columns are 'text;label' .* form.delimiter=';'"):
+        detected(path)
+    assert columns(detected(path, form=TableFormat(delimiter=";")))[0] == "text"
+
+
 def test_a_byte_order_mark_and_line_feeds_in_quotes(tmp_path: Path) -> None:
     rows = reviews(text=lambda n: f'a "film",\nsaid {review(n)}')
     path = write_csv(tmp_path / "a.csv", rows)
