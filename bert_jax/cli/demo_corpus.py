@@ -12,6 +12,7 @@ import platform
 from pathlib import Path
 
 from bert_jax.data.python_docs import write_python_docs
+from bert_jax.data.workspace import check_outside_corpora
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the corpus."""
     if args.output.suffix != ".jsonl":
         raise ValueError(f"--output is {args.output}; expected a name that ends in .jsonl")
+    check_outside_corpora(args.output, "--output")
     written = write_python_docs(args.output)
     print(
         f"{args.output}: {written.num_documents} documents, {written.num_bytes / 1e6:.2f} MB of "

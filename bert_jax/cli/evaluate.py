@@ -23,7 +23,9 @@ from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.config import add_config_argument
 from bert_jax.cli.evaluate_run import Evaluation, SetScores, open_evaluation
 from bert_jax.cli.evaluate_task import given_task
+from bert_jax.cli.output_checks import check_output
 from bert_jax.cli.run_arguments import add_distributed_argument
+from bert_jax.data.workspace import check_outside_corpora
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json
 from bert_jax.local_paths import make_directory
@@ -76,8 +78,11 @@ def run(args: argparse.Namespace) -> int:
             f"--predictions {args.predictions} is a file: expected a directory, in which each set "
             "that is predicted gets a file of its own"
         )
+    if args.predictions:
+        check_output(Path(args.predictions), "--predictions")
     output = Path(args.output) if args.output else None
     if output is not None:
+        check_outside_corpora(output, "--output")
         _check_replaceable(output, args.predictions)
     work_dir = Path(args.work_dir)
     task = given_task(work_dir, args.config, args.config_overrides) if args.config else None

@@ -22,6 +22,7 @@ from bert_jax.cli.config import add_config_argument, add_override, load_config
 from bert_jax.cli.finetune_messages import conclude
 from bert_jax.cli.finetune_run import open_run
 from bert_jax.cli.finetune_start import identity
+from bert_jax.cli.output_checks import check_work_dir_kind
 from bert_jax.cli.provenance import versions
 from bert_jax.cli.run_arguments import (
     add_data_argument,
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         overrides = add_override(overrides, "init_from", args.init, "--init")
     config = load_config(FinetuneConfig, args.config, overrides)
     config = with_file(config, args.data, "train") if args.data else config
+    check_work_dir_kind(Path(config.work_dir))
     distributed.join(force=args.distributed)
     keep_programs()
     mesh = make_mesh(config.mesh)

@@ -19,6 +19,7 @@ from typing import get_args
 from bert_jax.cli.argument_checks import free_text
 from bert_jax.cli.foreign_source import local_directory
 from bert_jax.cli.new_directory import new_directory
+from bert_jax.cli.output_checks import check_output
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
 from bert_jax.interop.huggingface_import import open_directory
 from bert_jax.interop.huggingface_model import Wanted
@@ -76,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the work directory and print what became of every tensor."""
     check_seed(args.seed, "--seed")
+    check_output(Path(args.output), "--output")
     wanted = Wanted(args.head, tuple(args.labels), args.problem, args.max_positions)
     is_huggingface = (Path(args.source) / "config.json").is_file()
     prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))

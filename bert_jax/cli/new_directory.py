@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from bert_jax.cli.output_checks import check_output
 from bert_jax.files import NotWritten, full_disk, sync_directory
 from bert_jax.local_paths import check_local, make_directory
 from bert_jax.temporary import temporary_beside
@@ -20,6 +21,7 @@ def new_directory(path: Path) -> Iterator[Path]:
       NotWritten: the disk is full; names `path`, which is what the user knows of.
     """
     check_local(path)
+    check_output(path, "--output")
     path = path.absolute()
     if path.is_symlink() or path == Path.cwd():
         raise ValueError(f"{path}: a link or the current directory cannot be replaced by an output")

@@ -44,6 +44,7 @@ from bert_jax.cli.predict_input import FORMATS, chunks, open_input
 from bert_jax.cli.predict_lines import Fields, InputLine, UnusableLine, output_to, read_input
 from bert_jax.cli.predict_tasks import TASKS, PredictTask, default_task, with_prompt
 from bert_jax.cli.progress_line import ProgressLine
+from bert_jax.data.workspace import check_outside_corpora
 from bert_jax.inference.predictor import Predictor
 from bert_jax.inference.work_dir import read_model
 from bert_jax.models.config import DTypeName
@@ -129,6 +130,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.prompt_name is not None:
         task = with_prompt(name, Path(args.work_dir), args.prompt_name)
     top_k = _top_k(args.top_k, name, task)
+    if args.output not in (None, "-"):
+        check_outside_corpora(Path(args.output), "--output")
     # From here on lines are read, those that are there while the model is loaded.
     most = _BATCHES_AT_ONCE * args.batch_size
     source = open_input(args.input, args.format, most)

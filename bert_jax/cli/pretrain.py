@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from bert_jax.cli.config import add_config_argument, load_config
 from bert_jax.cli.distillation import IDENTITY as TEACHERS
 from bert_jax.cli.distillation import open_teacher, steps_of, teachers_identity
+from bert_jax.cli.output_checks import check_work_dir_kind
 from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
 from bert_jax.cli.pretrain_provenance import (
     check_work_dir,
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train to the end of the last phase, or until told to stop."""
     config = load_config(PretrainConfig, args.config, args.config_overrides)
+    check_work_dir_kind(Path(config.work_dir))
     distributed.join(force=args.distributed)
     rates = LearningRates(config.optimizer, config.total_steps)
     corpora = open_corpora(config)

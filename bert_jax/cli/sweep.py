@@ -25,6 +25,7 @@ from typing import get_args
 from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.compilations import Compilations
 from bert_jax.cli.config import add_config_argument, add_override, load_config
+from bert_jax.cli.output_checks import check_output
 from bert_jax.cli.run_arguments import add_data_argument
 from bert_jax.cli.sweep_directory import Keep, kept_before
 from bert_jax.cli.sweep_run import open_sweep
@@ -107,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
             "start it alone (under Slurm with srun --ntasks=1)"
         )
     config, output = _load(args), Path(args.output)
+    check_output(output, "--output", may_be=["sweep"])
     grid = _grid(args, config.seed)
     keep_programs()
     keep = args.keep or kept_before(output) or "best"
@@ -174,9 +176,12 @@ def _report(args: argparse.Namespace) -> int:
         raise ValueError(f"--report-only trains nothing, so {option} means nothing to it")
     if len(args.report_only) > 1 and not args.output:
         raise ValueError("--report-only of several sweeps: --output says where the report goes")
+    output = Path(args.output or args.report_only[0])
+    own = [output.resolve()] == [Path(directory).resolve() for directory in args.report_only]
+    check_output(output, "--output", may_be=["sweep"] if own else [])
     sweeps = [read_results(Path(directory)) for directory in args.report_only]
     for results in sweeps:
         print("\n".join([results.task, *aligned(table(results)), "", *verdict(results), ""]))
-    files = write_report(sweeps, Path(args.output or args.report_only[0]))
+    files = write_report(sweeps, output)
     print("\n".join(f"report: {file}" for file in files))
     return 0

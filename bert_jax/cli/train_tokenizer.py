@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from bert_jax.cli.output_checks import check_output
 from bert_jax.cli.progress_line import ProgressLine, clock
 from bert_jax.cli.source_arguments import add_source_arguments, source_options
 from bert_jax.data.byte_bpe_training import ROBERTA_VOCAB_SIZE, train_byte_bpe
@@ -112,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.output.exists() and not args.output.is_dir():
         raise ValueError(f"--output {args.output} is a file; a tokenizer is a directory")
+    check_output(args.output, "--output")
     _check_options(args)
     texts = _Texts(args.input, source_options(args), PASSES[args.kind])
     started = time.monotonic()

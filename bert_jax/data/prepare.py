@@ -28,7 +28,7 @@ from bert_jax.data.unknown_tokens import (
     complaint,
 )
 from bert_jax.data.workers import Done, WorkerPool
-from bert_jax.data.workspace import WORK, Workspace, finished_corpus
+from bert_jax.data.workspace import WORK, Workspace, check_outside_corpora, finished_corpus
 from bert_jax.files import file_sha256
 from bert_jax.local_paths import check_local
 from bert_jax.machine_memory import check_workers
@@ -74,6 +74,7 @@ def prepare(
         raise ValueError(f"num_workers is {num_workers}; expected at least 1")
     check_workers("num_workers", num_workers)
     check_local(output, "output")
+    check_outside_corpora(Path(output), "output")
     settled = settle_inputs(list(inputs), list(heldout_inputs), output, options)
     plan = _plan(settled, tokenizer, options)
     finished = finished_corpus(output, plan)

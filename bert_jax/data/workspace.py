@@ -36,6 +36,27 @@ _MENDED_SINCE = ("on_bad_line", "size in bytes of ")
 _LOCK = "lock"
 
 
+def holds_corpus(directory: Path) -> bool:
+    """Return whether a directory is a corpus, finished or being prepared."""
+    finished = (directory / MANIFEST).is_file() and any(directory.glob("*.arrayrecord"))
+    return finished or (directory / WORK / _PLAN).is_file()
+
+
+def check_outside_corpora(path: Path, name: str) -> None:
+    """Refuse an output that lies in the directory of a corpus.
+
+    Args:
+      path: of the output, which may be missing; a corpus itself passes.
+      name: of the option or the config key that gives it.
+
+    Raises:
+      ValueError: it does; names the corpus.
+    """
+    for parent in () if holds_corpus(path) else path.resolve().parents:
+        if holds_corpus(parent):
+            raise ValueError(f"{name}={path}: it lies in the corpus {parent}. Give another path.")
+
+
 def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Manifest | None:
     """The manifest, if `output` holds the finished corpus of this plan; None if none is finished.
 
