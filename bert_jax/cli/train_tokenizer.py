@@ -35,6 +35,7 @@ from bert_jax.data.tokenizer_files import FILE_NAMES, holds_tokenizer
 from bert_jax.data.vocabulary_sample import MAX_SAMPLE_BYTES
 from bert_jax.data.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
 from bert_jax.files import NotWritten, write_file, writing
+from bert_jax.local_paths import make_directory
 from bert_jax.temporary import temporary_beside
 
 VOCAB_SIZES = {
@@ -167,7 +168,7 @@ def _max_bytes(args: argparse.Namespace) -> int:
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
     """Write all files of a tokenizer to `output`, or, if one cannot be written, none of them."""
     with writing(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(output.parent)
         with temporary_beside(output, directory=True) as temporary:
             try:
                 tokenizer.save(temporary)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.files import writing
+from bert_jax.local_paths import make_directory
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class TensorBoard:
         self._writer: Any = None
         try:
             with writing(self._directory):
-                self._directory.mkdir(parents=True, exist_ok=True)
+                make_directory(self._directory)
                 # An absolute path: others that begin with "gs:" or "s3:" are taken for a bucket's.
                 self._writer = EventsWriter(str(self._directory.absolute() / "events"))
         except OSError as error:
