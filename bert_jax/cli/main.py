@@ -254,8 +254,13 @@ def _log_to_stderr() -> None:
     """Show this package's progress and everyone's warnings, without other libraries' chatter."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("bert_jax").setLevel(logging.INFO)
-    # Orbax logs the errors that it also raises, with tracebacks.
-    logging.getLogger("absl").addFilter(lambda record: not record.exc_info)
+    # Orbax logs the traceback of a failed save in each of its threads, and raises the error too.
+    if os.environ.get("BERT_JAX_TRACEBACK") != "1":
+        logging.getLogger("absl").addFilter(_is_not_of_orbax)
+
+
+def _is_not_of_orbax(record: logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,13 @@ def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the first line of an error's message, which libraries follow with pages of detail."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    """Return the cause of an error in a few words; libraries add pages of detail to it."""
+    text = str(error).strip()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f" ({error.filename})" if error.filename else "")
+    # TensorStore repeats paths before it comes to the point.
+    code, path = re.search(r"os_error_code='(\d+)'", text), re.search(r'"(/[^"]+)"', text)
+    if code is not None and path is not None:
+        return f"{os.strerror(int(code[1]))} ({path[1]})"
+    lines = text.splitlines() or [type(error).__name__]
     return lines[0].rstrip(". ")[:300]

@@ -1,10 +1,11 @@
-"""SIGTERM and Ctrl-C as requests to stop at the next step, which all processes agree upon."""
+"""SIGTERM, SIGHUP and Ctrl-C as requests to stop at the next step, agreed by all processes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sys
 from types import FrameType, TracebackType
 
 import jax
@@ -13,6 +14,7 @@ from jax.experimental import multihost_utils
 # What a shell reports for a command ended by the signal.
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
+HUNG_UP = 128 + signal.SIGHUP
 
 _INTERRUPTED_TEXT = (
     b"\nstopping after the step under way (while starting: after the first), then saving; "
@@ -25,15 +27,15 @@ class ToldToStop(Exception):
 
 
 class StopRequest:
-    """Inside the `with` block SIGTERM and a first Ctrl-C no longer kill; ask `stop_now` each step.
+    """Inside the `with` block SIGTERM, SIGHUP and a first Ctrl-C no longer kill; ask `stop_now`.
 
     Of several processes each has one, and all ask equally often: they agree upon a question, one
     that none of them has asked yet.
 
-    A second Ctrl-C raises KeyboardInterrupt. Where SIGINT is ignored, as in a shell's background
-    jobs, it stays so.
+    A second Ctrl-C raises KeyboardInterrupt. A signal that is ignored, such as SIGINT in a shell's
+    background jobs or SIGHUP under `nohup`, remains ignored.
 
-    exit_code: 143, or 130 after a Ctrl-C.
+    exit_code: 143, 130 after a Ctrl-C, or 129 after SIGHUP.
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,8 @@ class StopRequest:
             self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            self._previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hang_up)
         return self
 
     def __exit__(
@@ -56,7 +60,7 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # SIGINT first: its handler counts on that of SIGTERM.
+        # SIGTERM last: the handlers of the others count on its handler.
         for signum, handler in reversed(self._previous.items()):
             signal.signal(signum, handler)
 
@@ -85,6 +89,15 @@ class StopRequest:
 
     def _terminate(self, signum: int, frame: FrameType | None) -> None:
         self._signalled = True
+
+    def _hang_up(self, signum: int, frame: FrameType | None) -> None:
+        """Stop as after SIGTERM; the terminal has gone, so every write to it would fail."""
+        self.exit_code = HUNG_UP
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                if os.isatty(stream.fileno()):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
