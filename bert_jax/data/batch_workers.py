@@ -21,7 +21,12 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from bert_jax.data.pipeline import Batch
-from bert_jax.data.worker_life import cause_of_death, end_with_parent, ignore_stop_signals
+from bert_jax.data.worker_life import (
+    STOP_SIGNALS,
+    cause_of_death,
+    end_with_parent,
+    ignore_stop_signals,
+)
 
 # How long a thread may take for the batch it is making before it is left to itself.
 _CLOSING_SECONDS = 5.0
@@ -160,7 +165,7 @@ def _receive(
 ) -> None:
     """Start the process, then pass on what it sends until it ends."""
     # Inherited by the process, which imports for a second before it can say what it ignores.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         process.start()
     except Exception as error:

@@ -8,11 +8,14 @@ import threading
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
 
+# Ctrl-C, a scheduler's request to stop, and the loss of the terminal.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def ignore_stop_signals() -> None:
-    """Leave Ctrl-C and SIGTERM, which may be sent to the whole group, to the parent process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Leave the signals that may be sent to the whole process group to the parent process."""
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def end_with_parent() -> None:

@@ -52,8 +52,14 @@ class MetricsLog:
         """Write one entry; a value that is not finite is written as null, as JSON has no NaN.
 
         Raises:
-          NotWritten: the disk is full, say.
+          FileNotFoundError: the file was removed.
+          NotWritten: it cannot be written to, as on a full disk.
         """
+        if not self._path.exists():  # what is written would go nowhere
+            raise FileNotFoundError(
+                f"{self._path}: was removed while the run was using it, so the run has stopped. Put "
+                "the work directory back, and the same command resumes; or start the run again"
+            )
         if step <= self._last_step.get(kind, -1):
             return
         self._last_step[kind] = step

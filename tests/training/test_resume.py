@@ -129,15 +129,27 @@ def signalling(bench: Any, signum: int, *steps: int) -> Any:
     return Signalling()
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.fixture
+def hearing_hang_ups() -> Iterator[None]:
+    """A suite started by `nohup` ignores SIGHUP; the tests of a fixture's user do not."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
+@pytest.mark.usefixtures("heeding_interrupts", "hearing_hang_ups")
+@pytest.mark.parametrize(("signum", "code"), zip(SIGNALS, (143, 130, 129), strict=True))
 def test_a_signal_is_a_request(
-    bench: Any, whole: Any, tmp_path: Path, signum: int, code: int, heeding_interrupts: None
+    bench: Any, whole: Any, tmp_path: Path, signum: int, code: int
 ) -> None:
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    handlers = [signal.getsignal(number) for number in SIGNALS]
     with StopRequest() as stop:
         state, finished = bench.run(tmp_path, signalling(bench, signum, 3), stop=stop)
     assert stop.exit_code == code
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert handlers == [signal.getsignal(number) for number in SIGNALS]
     # Reported while step 4 was under way; its update is kept.
     assert not finished and int(state.step) == 4
     state, finished = bench.run(tmp_path, bench.recorder())
