@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from types import FrameType, TracebackType
 
 import jax
@@ -43,6 +42,8 @@ class StopRequest:
         self._signalled = False
         self._questions = 0
         self._previous: dict[int, signal._HANDLER] = {}
+        # A terminal that has gone no longer says that it is one.
+        self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def __enter__(self) -> StopRequest:
         # With several processes jax.distributed has its own handler, which tells all of them.
@@ -93,10 +94,8 @@ class StopRequest:
     def _hang_up(self, signum: int, frame: FrameType | None) -> None:
         """Stop as after SIGTERM; the terminal has gone, so every write to it would fail."""
         self.exit_code = HUNG_UP
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                if os.isatty(stream.fileno()):
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        for descriptor in self._terminals:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:

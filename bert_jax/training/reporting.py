@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -119,15 +120,17 @@ class Reporter:
         self._log.close()
         if self._board is not None:
             self._board.close()
-        if not self._drawn:
+        if not self._drawn and (self._work_dir / LOG_NAME).is_file():
             self._draw()
 
     def _say(self, line: str) -> None:
         try:
             print(line, file=self._stream, flush=True)
-        except BrokenPipeError:
-            # The reader has gone, such as a `tee` that heard the same Ctrl-C. That must not cost
-            # the checkpoint; the log keeps what is told from here on.
+        except OSError as error:
+            # The reader has gone: a `tee` that received the same Ctrl-C, or the terminal of a
+            # dropped connection. That must not cost the checkpoint; the log keeps the entries.
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def _write_board(self, prefix: str, step: int, values: Mapping[str, float]) -> None:

@@ -200,7 +200,8 @@ def test_a_checkpoint_without_its_data_is_refused(make_bert, bert_jax, bert_jax_
     shutil.rmtree(ours / "checkpoints" / "0" / "params" / "d")
     # In a process of its own: what Orbax leaves behind of it warns at the next collection.
     refused = bert_jax("verify", ours, ours, code=2)
-    assert "holds no readable parameters" in refused.errors
+    assert "the checkpoint of step 0 is damaged: params/d/" in refused.errors
+    assert "is missing. Restore it from a copy" in refused.errors
 
 
 def test_no_model_at_all(ours, bert_jax_here, tmp_path):

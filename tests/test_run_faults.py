@@ -1,0 +1,159 @@
+"""Runs that lose a checkpoint, their disk, their directory or their terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli.main import main
+from bert_jax.training.checkpoint_recovery import ASIDE_NAME
+from bert_jax.training.metrics_log import read_metrics
+
+TOTAL = 32
+
+
+def losses(work_dir: Path) -> dict[int, float]:
+    entries = read_metrics(work_dir / "metrics.jsonl")
+    return {entry["step"]: entry["loss"] for entry in entries if entry["kind"] == "train"}
+
+
+Words = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def pretrain(tiny_config: Path) -> Words:
+    """Returns the words of a `pretrain` of the tiny config."""
+
+    def words(work_dir: Path, *overrides: str) -> list[str]:
+        named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]
+        return ["pretrain", "--config", str(tiny_config), *named]
+
+    return words
+
+
+@pytest.fixture(scope="module")
+def finished_run(pretrain: Words, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has ended, on as many devices as the tests' process has; to be copied."""
+    work_dir = tmp_path_factory.mktemp("runs") / "finished"
+    assert main(pretrain(work_dir)) == 0
+    return work_dir
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+def test_a_run_resumes_from_the_intact_checkpoint_before(
+    bert_jax_here, pretrain: Words, finished_run: Path, run: Path
+) -> None:
+    newest, before = sorted(int(path.name) for path in (run / "checkpoints").iterdir())[:-3:-1]
+    (data,) = (run / "checkpoints" / str(newest) / "params" / "d").iterdir()
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 4
+    data.write_bytes(content)
+    verified = bert_jax_here("verify-checkpoint", run)
+    assert verified.code == 1 and f"step {newest}  damaged: params/d/{data.name}" in verified.output
+    inspected = bert_jax_here("export", run, "--format", "huggingface", "--output", run / "out")
+    assert inspected.code == 2 and inspected.errors.count("\n") == 1
+    assert f"checkpoints/{newest}: the checkpoint of step {newest} is damaged" in inspected.errors
+    resumed = bert_jax_here(*pretrain(run))
+    assert resumed.code == 0, resumed.errors
+    (line,) = [line for line in resumed.output.splitlines() if line.startswith("warning ")]
+    assert f"step {newest}: params/d/{data.name} differs" in line
+    assert line.endswith(f"; resuming from step {before}")
+    assert losses(run) == losses(finished_run)
+    assert bert_jax_here("verify-checkpoint", run).code == 0
+
+
+def test_going_back_to_a_step(
+    bert_jax_here, pretrain: Words, finished_run: Path, run: Path
+) -> None:
+    back = [*pretrain(run, "optimizer.peak_learning_rate=1e-4"), "--from-step", "10"]
+    resumed = bert_jax_here(*back)
+    assert resumed.code == 0, resumed.errors
+    assert "from step  10: later checkpoints (" in resumed.output
+    assert "this run's checkpoint of step 10" in resumed.output
+    before, after = losses(finished_run), losses(run)
+    assert after.keys() == before.keys()
+    assert {step for step in before if before[step] != after[step]} == set(range(12, TOTAL + 1))
+    assert {path.name for path in (run / ASIDE_NAME).iterdir()} >= {"20", "30", "32"}
+    again = bert_jax_here(*back)
+    assert again.code == 0 and "was carried out by an earlier command" in again.output
+    assert losses(run) == after
+    refused = bert_jax_here(*pretrain(run), "--from-step", "11")
+    assert refused.code == 2 and "no checkpoint of step 11; there are: 10" in refused.errors
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 700 KiB; `mount -o remount,size=...` changes that."""
+    target = tmp_path / "disk"
+    target.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", target]).returncode:
+        pytest.skip("only root may mount a small file system")
+    yield target
+    subprocess.run(["umount", "-l", target], check=True)
+
+
+def test_a_run_ends_with_a_sentence_on_a_full_disk_and_resumes(
+    bert_jax_here, pretrain: Words, finished_run: Path, small_disk: Path
+) -> None:
+    work_dir = small_disk / "run"
+    stopped = bert_jax_here(*pretrain(work_dir))
+    assert stopped.code == 2
+    (error,) = [line for line in stopped.errors.splitlines() if "error" in line]
+    assert "the checkpoint cannot be saved: No space left on device (" in error
+    assert "the same command resumes" in error and "Traceback" not in stopped.errors
+    kept = [path.name for path in (work_dir / "checkpoints").iterdir()]
+    assert all(name.isdigit() for name in kept)  # nothing is left of the failed save
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    resumed = bert_jax_here(*pretrain(work_dir))
+    assert resumed.code == 0, resumed.errors
+    assert losses(work_dir) == losses(finished_run)
+
+
+def test_a_removed_work_directory_stops_the_run(bert_jax, pretrain: Words, tmp_path: Path) -> None:
+    work_dir = tmp_path / "run"
+    process = bert_jax.start(*pretrain(work_dir, "phases.phase2.num_steps=100000"), killed=True)
+    bert_jax.wait_for(process, lambda: (work_dir / "checkpoints" / "5").is_dir())
+    work_dir.rename(tmp_path / "elsewhere")
+    finished = bert_jax.finish(process)
+    assert finished.code == 2
+    assert "was removed while the run was using it" in finished.errors
+    assert "Traceback" not in finished.errors and not work_dir.exists()
+
+
+def test_a_lost_terminal_saves_a_checkpoint(
+    bert_jax, pretrain: Words, finished_run: Path, tmp_path: Path
+) -> None:
+    """The kernel sends SIGHUP to the terminal's session, and writes to the terminal then fail."""
+    work_dir = tmp_path / "run"
+    words = pretrain(work_dir, "loader.num_workers=1")
+    terminal, side = os.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", sys.executable, "-m", "bert_jax.cli.main", *words],
+        env=bert_jax.environment(devices=8, killed=True),
+        stdin=side,
+        stdout=side,
+        stderr=side,
+    )
+    os.close(side)
+    log, shown = work_dir / "metrics.jsonl", b""
+    deadline = time.monotonic() + 300
+    while not (log.is_file() and log.read_bytes().count(b"\n") >= 3):
+        assert time.monotonic() < deadline, shown.decode()
+        shown += os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert process.wait(300) == 129, shown.decode()
+    saved = [int(path.name) for path in (work_dir / "checkpoints").iterdir()]
+    assert max(saved) == max(losses(work_dir)) >= 3
+    assert main(pretrain(work_dir)) == 0
+    assert losses(work_dir) == losses(finished_run)
