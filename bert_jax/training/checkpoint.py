@@ -123,13 +123,10 @@ class Checkpointer:
                 f"run: expected one of {', '.join(sorted(metrics))}; or set checkpoint.keep_best=0"
             )
         step = int(state.step)
-        if not self._directory.is_dir():
-            raise CheckpointNotSaved(
-                f"{self._directory}: was removed while the run was using it, so step {step} "
-                "cannot be saved. Put the work directory back, or start the run again"
-            )
         self.raise_if_failed(wait=True)
         self._save = _Save(step)
+        if not self._directory.is_dir():  # Orbax would make it again
+            raise self._not_saved(FileNotFoundError(self._directory))
         context = saving_context(self._directory, step)
         context.array.saving.min_slice_bytes_for_replica_parallel = _PART_BYTES
         try:
@@ -167,14 +164,22 @@ class Checkpointer:
 
     def _saved(self) -> None:
         assert self._save is not None
-        step, self._save = self._save.step, None
         if jax.process_index() == 0:
-            flush(self._directory / str(step))
+            try:
+                flush(self._directory / str(self._save.step))
+            except OSError as error:
+                raise self._not_saved(error) from error
+        self._save = None
 
     def _not_saved(self, error: Exception) -> CheckpointNotSaved:
         assert self._save is not None, "only a save can fail"
         self._failed = True
         step, self._save = self._save.step, None
+        if not self._directory.is_dir():
+            return CheckpointNotSaved(
+                f"{self._directory}: was removed while the run was using it, so step {step} "
+                "cannot be saved. Put the work directory back, or start the run again"
+            )
         if jax.process_index() == 0:  # half a checkpoint would keep a full disk full
             for left in self._directory.glob(f"{step}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(left, ignore_errors=True)

@@ -57,8 +57,8 @@ class MetricsLog:
         """
         if not self._path.exists():  # what is written would go nowhere
             raise FileNotFoundError(
-                f"{self._path}: was removed while the run was using it, so the run has stopped. Put "
-                "the work directory back, and the same command resumes; or start the run again"
+                f"{self._path}: was removed while the run was using it, so the run has stopped. "
+                "Put the work directory back, and the same command resumes; or start the run again"
             )
         if step <= self._last_step.get(kind, -1):
             return
