@@ -58,7 +58,7 @@ class Checkpointer:
         self._directory = directory.absolute()
         self._verified = verified
         self._save: _Save | None = None
-        self._failed = False
+        self._failed: int | None = None  # the step that could not be saved
         self._checkpointer = ocp.training.Checkpointer(
             self._directory,
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
@@ -90,8 +90,9 @@ class Checkpointer:
         try:
             self._checkpointer.close()
         except Exception as error:
-            if not self._failed:  # else Orbax repeats the error that has been raised
+            if self._failed is None:  # else Orbax repeats the error that has been raised
                 raise self._not_saved(error) from error
+        self._remove_unfinished()  # again: other threads of Orbax were still writing
         if self._save is not None:
             self._saved()
 
@@ -173,16 +174,14 @@ class Checkpointer:
 
     def _not_saved(self, error: Exception) -> CheckpointNotSaved:
         assert self._save is not None, "only a save can fail"
-        self._failed = True
-        step, self._save = self._save.step, None
+        step = self._failed = self._save.step
+        self._save = None
         if not self._directory.is_dir():
             return CheckpointNotSaved(
                 f"{self._directory}: was removed while the run was using it, so step {step} "
                 "cannot be saved. Put the work directory back, or start the run again"
             )
-        if jax.process_index() == 0:  # half a checkpoint would keep a full disk full
-            for left in self._directory.glob(f"{step}.orbax-checkpoint-tmp*"):
-                shutil.rmtree(left, ignore_errors=True)
+        self._remove_unfinished()
         intact = intact_steps(self._directory)
         last = f"step {intact[-1]} is the newest intact one" if intact else "there is none yet"
         return CheckpointNotSaved(
@@ -190,6 +189,12 @@ class Checkpointer:
             f"The run has stopped; of its checkpoints, {last}. Fix the cause, such as a full disk, "
             "and the same command resumes from there"
         )
+
+    def _remove_unfinished(self) -> None:
+        """Remove a checkpoint that could not be saved; half of one would keep a full disk full."""
+        if self._failed is not None and jax.process_index() == 0:
+            for path in self._directory.glob(f"{self._failed}.orbax-checkpoint-tmp*"):
+                shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, abstract: TrainState) -> TrainState:
         """Return the newest checkpoint, laid out like `abstract`.
