@@ -3,7 +3,7 @@
     bert-jax pretrain --config configs/pretrain/tiny.py --config.work_dir=runs/mine
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished.
-SIGTERM saves a checkpoint at the next step and leaves with exit code 143; so does Ctrl-C, with 130,
+SIGTERM saves a checkpoint at the next step and exits with code 143; so do SIGHUP, with 129, and Ctrl-C, with 130,
 and a second Ctrl-C leaves earlier, after a save that has already begun.
 """
 

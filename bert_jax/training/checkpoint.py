@@ -128,7 +128,8 @@ class Checkpointer:
         self._save = _Save(step)
         if not self._directory.is_dir():  # Orbax would make it again
             raise self._not_saved(FileNotFoundError(self._directory))
-        context = saving_context(self._directory, step)
+        metadata = {"identity": self._identity, CHECKSUMS_MARK: True}
+        context = saving_context(self._directory, step, metadata)
         context.array.saving.min_slice_bytes_for_replica_parallel = _PART_BYTES
         try:
             with context:
@@ -137,7 +138,7 @@ class Checkpointer:
                     {PARAMETERS: state.params, _OPTIMIZER: _as_tree(state.opt_state)},
                     force=True,
                     metrics=dict(metrics) if metrics else None,
-                    custom_metadata={"identity": self._identity, CHECKSUMS_MARK: True},
+                    custom_metadata=metadata,
                 )
         except Exception as error:
             raise self._not_saved(error) from error

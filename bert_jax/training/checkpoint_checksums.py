@@ -42,11 +42,14 @@ class Verification:
     num_bytes: int = 0
 
 
-def write_checksums(checkpoint: Path, step: int) -> None:
+def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) -> None:
     """Record checksums of all files of a checkpoint that is about to be renamed to its final name.
 
-    Orbax still adds the time of the commit to `_METADATA_NAME`, so the rest of that file's content
-    is recorded rather than its bytes, and an empty mark. Everything else is flushed to disk.
+    All of them are flushed to disk, but for the two that Orbax has not finished writing: an empty
+    mark, and `_METADATA_NAME`, of which only our own part is recorded.
+
+    Args:
+      metadata: our own part of the checkpoint's metadata.
 
     Raises:
       OSError: a file cannot be read, flushed or written.
@@ -57,7 +60,7 @@ def write_checksums(checkpoint: Path, step: int) -> None:
         digests = list(pool.map(_flushed_digest, paths))
     content = {
         "step": step,
-        "metadata": _metadata_digest(checkpoint),
+        "metadata": _metadata_digest(metadata),
         "files": {
             path.relative_to(checkpoint).as_posix(): {"bytes": size, "xxh3_128": digest}
             for path, (size, digest) in zip(paths, digests, strict=True)
@@ -98,7 +101,7 @@ def verify(
                 f"{CHECKSUMS_NAME} says that it was saved as step {recorded.step}, so the "
                 "directory was renamed"
             )
-        if recorded.metadata != _metadata_digest(checkpoint):
+        if recorded.metadata != _metadata_digest(custom_metadata(checkpoint)):
             return Verification(f"{_METADATA_NAME} differs from the metadata that was saved")
         files = [file for file in recorded.files if file.belongs_to(parts)]
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -157,28 +160,19 @@ def custom_metadata(checkpoint: Path) -> Mapping[str, Any]:
     Raises:
       Unreadable: its file is missing or damaged.
     """
-    custom = _metadata(checkpoint).get("custom_metadata") or {}
-    if not isinstance(custom, dict):
-        raise Unreadable(f"{_METADATA_NAME} cannot be read (custom_metadata is not an object)")
-    return custom
-
-
-def _metadata(checkpoint: Path) -> Mapping[str, Any]:
     try:
-        content = json.loads((checkpoint / _METADATA_NAME).read_bytes())
+        custom = json.loads((checkpoint / _METADATA_NAME).read_bytes())["custom_metadata"] or {}
+        if not isinstance(custom, dict):
+            raise TypeError("custom_metadata is not an object")
+        return custom
     except FileNotFoundError as error:
         raise Unreadable(f"{_METADATA_NAME} is missing") from error
-    except (ValueError, RecursionError, OSError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
         raise Unreadable(f"{_METADATA_NAME} cannot be read ({_brief(error)})") from error
-    if not isinstance(content, dict):
-        raise Unreadable(f"{_METADATA_NAME} cannot be read (not an object)")
-    return content
 
 
-def _metadata_digest(checkpoint: Path) -> str:
-    """Return the digest of a checkpoint's metadata but for the times of its save."""
-    content = {k: v for k, v in _metadata(checkpoint).items() if not k.endswith("_timestamp_nsecs")}
-    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
+def _metadata_digest(metadata: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(metadata, sort_keys=True).encode())
 
 
 def _problem_without_checksums(checkpoint: Path) -> str | None:

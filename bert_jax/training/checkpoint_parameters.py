@@ -91,11 +91,11 @@ def save_parameters(
     # bounded, by no less than the largest array, which is written whole. Compressed, BERT-large
     # would take 7 % less room on disk and 0.8 GB more memory meanwhile.
     largest = max(array.nbytes for array in params.values())
-    context = saving_context(directory, step)
+    metadata = {"identity": dict(identity), CHECKSUMS_MARK: True}
+    context = saving_context(directory, step, metadata)
     context.memory.write_concurrent_bytes = max(_WRITE_BYTES, largest)
     context.memory.deepcopy_host_arrays = False
     context.array.saving.use_compression = False
-    metadata = {"identity": dict(identity), CHECKSUMS_MARK: True}
     with context, ocp.training.Checkpointer(directory.absolute()) as checkpointer:
         checkpointer.save_checkpointables(
             step, {PARAMETERS: dict(params)}, custom_metadata=metadata
@@ -103,7 +103,7 @@ def save_parameters(
     flush(directory / str(step))
 
 
-def saving_context(directory: Path, step: int) -> Any:
+def saving_context(directory: Path, step: int, metadata: Mapping[str, Any]) -> Any:
     """Return Orbax settings under which a save of `step` writes its checksums before its commit.
 
     Orbax calls this on the first process after every process has written its part, before it gives
@@ -112,7 +112,7 @@ def saving_context(directory: Path, step: int) -> Any:
 
     def complete() -> None:
         (temporary,) = directory.absolute().glob(f"{step}.orbax-checkpoint-tmp*")
-        write_checksums(temporary, step)
+        write_checksums(temporary, step, metadata)
 
     context = ocp.Context()
     context.async_options.post_finalization_callback = complete
