@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,6 +261,11 @@ def _content(work_dir: Path) -> dict[str, Any]:
 def what_it_is(work_dir: Path) -> str:
     """In brackets, what was taken for a work directory, and what to give in its place."""
     if not work_dir.exists():
+        if re.fullmatch(r"[\w-]+/[\w.-]+", str(work_dir)):
+            return (
+                " (there is no such directory; if it is a model on the hub, `bert-jax import "
+                f"{work_dir} --output DIR` makes one)"
+            )
         return " (there is no such directory)"
     if work_dir.is_file():
         return " (that is a file)"

@@ -12,6 +12,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.differences import differences
+from bert_jax.local_paths import local_path
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_MARK, PARAMETERS, flush
 from bert_jax.training.checkpoint_config import CheckpointConfig, JudgedLater
 from bert_jax.training.checkpoint_files import damaged, identity_of, intact_steps
@@ -55,7 +56,7 @@ class Checkpointer:
     ):
         self._identity = json.loads(json.dumps(identity))
         self._best_metric = config.best_metric if config.keep_best else None
-        self._directory = directory.absolute()
+        self._directory = local_path(directory).absolute()
         self._verified = verified
         self._save: _Save | None = None
         self._failed: int | None = None  # the step that could not be saved

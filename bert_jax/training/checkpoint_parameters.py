@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from bert_jax.local_paths import local_path
 from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
 from bert_jax.models.student import TRAINING_ONLY
 from bert_jax.training.checkpoint_checksums import (
@@ -96,7 +97,7 @@ def save_parameters(
     context.memory.write_concurrent_bytes = max(_WRITE_BYTES, largest)
     context.memory.deepcopy_host_arrays = False
     context.array.saving.use_compression = False
-    with context, ocp.training.Checkpointer(directory.absolute()) as checkpointer:
+    with context, ocp.training.Checkpointer(local_path(directory).absolute()) as checkpointer:
         checkpointer.save_checkpointables(
             step, {PARAMETERS: dict(params)}, custom_metadata=metadata
         )

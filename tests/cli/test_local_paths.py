@@ -36,6 +36,9 @@ from bert_jax.interop.huggingface_import import open_directory
 from bert_jax.interop.huggingface_model import Wanted
 from bert_jax.interop.tensorflow_import import checkpoint_prefix
 from bert_jax.local_paths import check_local, is_path, make_directory
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.training.metrics_log import MetricsLog
 
 from ..commands import REPOSITORY
@@ -219,6 +222,8 @@ FUNCTIONS: list[Callable[[], object]] = [
     lambda: open_directory(Path(BUCKET), Wanted()),
     lambda: checkpoint_prefix(Path(BUCKET)),
     lambda: MetricsLog(f"{BUCKET}/metrics.jsonl", start_step=0),
+    lambda: Checkpointer(Path(BUCKET), CheckpointConfig(), {}),
+    lambda: save_parameters(Path(BUCKET), {"x": TINY}, {}),
     lambda: write_resolved(None, BUCKET),
     lambda: new_directory(Path(BUCKET)).__enter__(),
     lambda: load_config(PretrainConfig, f"{BUCKET}.py"),

@@ -35,6 +35,12 @@ def test_what_was_taken_for_a_work_directory_is_told(
     assert told.format(root=tmp_path) in str(refused.value)
 
 
+def test_a_name_on_the_hub_is_to_be_imported_first() -> None:
+    way_out = "`bert-jax import google-bert/bert-base-uncased --output DIR` makes one"
+    with pytest.raises(ValueError, match=way_out):
+        read_model(Path("google-bert/bert-base-uncased"))
+
+
 def test_a_folder_of_runs_is_no_sweep(tmp_path: Path) -> None:
     (tmp_path / "runs/mine").mkdir(parents=True)
     (tmp_path / "runs/mine/model.json").touch()
