@@ -3,8 +3,8 @@
     bert-jax pretrain --config configs/pretrain/tiny.py --config.work_dir=runs/mine
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished.
-SIGTERM saves a checkpoint at the next step and exits with code 143; so do SIGHUP, with 129, and Ctrl-C, with 130,
-and a second Ctrl-C leaves earlier, after a save that has already begun.
+SIGTERM saves a checkpoint at the next step and exits with code 143; so do SIGHUP, with 129, and
+Ctrl-C, with 130, and a second Ctrl-C leaves earlier, after a save that has already begun.
 """
 
 from __future__ import annotations
