@@ -1,4 +1,4 @@
-"""The memory that this process may use, and what does not fit in it."""
+"""The memory that this process may use, and a check that worker processes fit in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _
 
     Args:
       membership: lines "number:controllers:path", no controllers in version 2 (Linux, cgroups(7)).
-      cgroups: where their directories are; a group's limit is also that of all below it.
+      cgroups: where their directories are; a group's limit holds for all groups below it.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -131,3 +131,19 @@ def test_files_are_short_and_say_what_they_are(path: Path) -> None:
     assert source.count("\n") < MAX_LINES
     assert ast.get_docstring(ast.parse(source)), "a module begins by saying what it is for"
     assert path.stem not in {"utils", "util", "helpers", "misc", "common"}
+
+
+# Has a class of its own for a file that cannot be read.
+READS_ITS_OWN_JSON = {"bert_jax/training/checkpoint_checksums.py"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_json_files_are_read_by_their_reader(path: Path) -> None:
+    if name_of(path) in READS_ITS_OWN_JSON:
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.load", "json.loads"):
+            text = ast.unparse(node)
+            assert "read" not in text and text.startswith("json.loads"), (
+                f"{name_of(path)}: {text}: use bert_jax.json_files, which names the file"
+            )

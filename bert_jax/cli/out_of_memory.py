@@ -12,7 +12,7 @@ _SMALLER_STEP = (
 _SMALLER_SCORING = "Lower evaluation_batch_size or max_length, or use a device with more memory"
 _FEWER_WORKERS = "Use fewer --workers or a smaller --unit-bytes"
 _WEIGHTS = "All weights are in memory at once: use a machine with more of it"
-# What a user can change about the memory that a verb takes.
+# Advice by verb.
 _ADVICE = {
     "prepare": _FEWER_WORKERS,
     "train-tokenizer": "Lower --max-bytes or --vocab-size",
@@ -39,7 +39,7 @@ _PHRASES = (
     *("memory allocation of", "can't start new thread"),
 )
 _GENERAL = ("RuntimeError", "RuntimeException", "Fail", "PanicException")
-_LIBRARY_PANIC = "PanicException"  # pyo3's, which derives from BaseException alone
+_LIBRARY_PANIC = "PanicException"  # pyo3's, which derives from BaseException only
 
 
 def memory_refusal(error: BaseException, verb: str) -> str | None:

@@ -10,7 +10,7 @@ from bert_jax.models.model import ModelConfig
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters: of the tables and their norm, of all layers, and of what is above."""
+    """Numbers of parameters: the embeddings, all layers, and everything above the layers."""
 
     embeddings: int
     layers: int
