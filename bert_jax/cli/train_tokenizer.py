@@ -13,6 +13,7 @@ a tokenizer is, here and by transformers.AutoTokenizer. The same text gives the 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -30,6 +31,7 @@ from bert_jax.data.sentencepiece_training import (
     train_sentencepiece,
 )
 from bert_jax.data.sources import SourceCounts, SourceOptions, read_documents, total_bytes
+from bert_jax.data.stripped_marks import MarkedWords
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import FILE_NAMES, holds_tokenizer
 from bert_jax.data.vocabulary_sample import MAX_SAMPLE_BYTES
@@ -37,6 +39,8 @@ from bert_jax.data.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, t
 from bert_jax.files import NotWritten, write_file, writing
 from bert_jax.local_paths import make_directory
 from bert_jax.temporary import temporary_beside
+
+logger = logging.getLogger(__name__)
 
 VOCAB_SIZES = {
     "wordpiece": BERT_VOCAB_SIZE,
@@ -75,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="lowercase",
         action="store_const",
         const=True,
-        help="lower the case and strip accents (default, but for byte-bpe)",
+        help="lower case without accents and other marks (default, except for byte-bpe)",
     )
     case.add_argument(
         "--cased",
@@ -83,6 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=False,
         help="leave the text alone (byte-bpe always does)",
+    )
+    parser.add_argument(
+        "--keep-accents",
+        action="store_true",
+        help="lower case with accents, vowel signs and voicing marks, which --uncased strips",
     )
     parser.add_argument(
         "--min-frequency",
@@ -116,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--output {args.output} is a file; a tokenizer is a directory")
     check_output(args.output, "--output")
     _check_options(args)
-    texts = _Texts(args.input, source_options(args), PASSES[args.kind])
+    texts = _Texts(args.input, source_options(args), PASSES[args.kind], _marked_words(args))
     started = time.monotonic()
     tokenizer, files = _learn(args, texts)
     _write(tokenizer, files, args.output)
@@ -124,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
     sampled = min(1.0, _max_bytes(args) / counts.text_bytes)
     print(
         f"{args.output}: {tokenizer.vocab_size} entries, "
-        f"{'uncased' if tokenizer.lowercase else 'cased'}, "
+        f"{'uncased' if tokenizer.lowercase else 'cased'}"
+        f"{' with accents' if args.keep_accents else ''}, "
         f"fingerprint {tokenizer.fingerprint[:12]}"
     )
     how = "learned from" if args.kind.startswith("sentencepiece") else "words counted in"
@@ -155,8 +165,20 @@ def _check_options(args: argparse.Namespace) -> None:
             raise ValueError(
                 f"{option} means nothing to --kind {kind}; it is of {', '.join(kinds)}"
             )
+    if args.keep_accents and (kind == "byte-bpe" or args.lowercase is False):
+        cause = "--kind byte-bpe" if kind == "byte-bpe" else "--cased"
+        raise ValueError(
+            f"--keep-accents: {cause} keeps accents already. Leave one of the two out."
+        )
     if kind == "byte-bpe" and args.lowercase:
         raise ValueError("--uncased: --kind byte-bpe keeps the case; expected another kind")
+
+
+def _marked_words(args: argparse.Namespace) -> MarkedWords | None:
+    """Return the counter of words that lose marks; None if marks are kept."""
+    if args.keep_accents or args.lowercase is False or args.kind == "byte-bpe":
+        return None
+    return MarkedWords("wordpiece" if args.kind == "wordpiece" else "sentencepiece")
 
 
 def _max_bytes(args: argparse.Namespace) -> int:
@@ -197,6 +219,7 @@ def _learn(args: argparse.Namespace, texts: _Texts) -> tuple[Tokenizer, dict[str
                 texts,
                 vocab_size=vocab_size,
                 lowercase=lowercase,
+                keep_accents=args.keep_accents,
                 num_unused=BERT_NUM_UNUSED if args.num_unused is None else args.num_unused,
                 min_frequency=min_frequency,
                 max_bytes=max_bytes,
@@ -216,6 +239,7 @@ def _learn(args: argparse.Namespace, texts: _Texts) -> tuple[Tokenizer, dict[str
                 model_type="bpe" if args.kind == "sentencepiece-bpe" else "unigram",
                 vocab_size=vocab_size,
                 lowercase=lowercase,
+                keep_accents=args.keep_accents,
                 max_bytes=max_bytes,
             )
             return tokenizer, {MODEL_NAME: model}
@@ -226,9 +250,13 @@ class _Texts:
     """The texts of the inputs, read anew each time, with a line of progress on stderr."""
 
     def __init__(
-        self, inputs: Sequence[str], options: SourceOptions, passes: tuple[str, str]
+        self,
+        inputs: Sequence[str],
+        options: SourceOptions,
+        passes: tuple[str, str],
+        marked: MarkedWords | None,
     ) -> None:
-        self._inputs, self._options = inputs, options
+        self._inputs, self._options, self._marked = inputs, options, marked
         self._total_bytes = total_bytes(inputs, options)
         self._passes = iter(passes)
         self.counts = SourceCounts()
@@ -239,9 +267,14 @@ class _Texts:
         started = time.monotonic()
         progress = ProgressLine()
         for document in read_documents(self._inputs, self._options, self.counts):
+            if self._marked is not None:
+                self._marked.add(document.text)
             yield document.text
             progress.show(lambda: self._line(what, time.monotonic() - started))
         progress.end()
+        if self._marked is not None and (warning := self._marked.warning()):
+            logger.warning("%s", warning)
+        self._marked = None  # the second reading has the same words
 
     def _line(self, what: str, seconds: float) -> str:
         share = min(1.0, self.counts.bytes_read / max(1, self._total_bytes))

@@ -28,6 +28,9 @@ def strips_accents(normalizer: Any) -> bool:
         return any(map(strips_accents, normalizer))
     if not isinstance(normalizer, dict):
         return False
+    if normalizer.get("type") == "BertNormalizer":
+        stripped = normalizer["strip_accents"]
+        return bool(normalizer["lowercase"] if stripped is None else stripped)
     return normalizer.get("type") == "StripAccents" or strips_accents(normalizer.get("normalizers"))
 
 

@@ -19,6 +19,7 @@ from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress, ProgressMeter
 from bert_jax.data.shards import ShardSettings, UnitResult, read_result, split_info
 from bert_jax.data.sources import SourceCounts
+from bert_jax.data.stripped_marks import marks_warning
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.units import SPLITS, Split, StreamCounts, Unit, build_units, shard_name
 from bert_jax.data.unknown_tokens import (
@@ -104,6 +105,8 @@ def _prepare(
         tokenizer.save(workspace.work / TOKENIZER)
         run = _Run(inputs, options, workspace.work, _token_bytes(tokenizer), known)
         meter = ProgressMeter(sum(source["num_bytes"] for source in plan["sources"]))
+        if tokenizer.strips_accents and (warning := marks_warning(tokenizer.kind, run.texts())):
+            logger.warning("%s", warning)
         try:
             run.make_shards(tokenizer.unk_id, num_workers, meter, progress)
             known.check()

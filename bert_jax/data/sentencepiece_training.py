@@ -40,12 +40,13 @@ def train_sentencepiece(
     model_type: ModelType = "unigram",
     vocab_size: int = ALBERT_VOCAB_SIZE,
     lowercase: bool = True,
+    keep_accents: bool = False,
     max_bytes: int = MAX_SENTENCEPIECE_BYTES,
 ) -> tuple[Tokenizer, bytes]:
     """Learns <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and pieces.
 
-    Text is normalised as ALBERT's release does it: quotes, NFKD without accents and lower case
-    (none of the last two where it is not `lowercase`), then SentencePiece's own nmt_nfkc.
+    Text is normalized as ALBERT's release does it: quotes, NFKD without accents and lower case (the
+    last only with `keep_accents`, and neither unless `lowercase`), then SentencePiece's nmt_nfkc.
 
     `documents` is gone through twice, so it must not be an iterator: to measure it, and for at most
     `max_bytes` (UTF-8) of it, whole documents spread evenly over it.
@@ -68,7 +69,8 @@ def train_sentencepiece(
     if not num_bytes:
         raise ValueError("there is no text to learn a vocabulary from")
     sample = even_sample(documents, num_bytes, max_bytes)
-    normalizer = albert_normalizer(lowercase=lowercase, keep_accents=not lowercase)
+    keep_accents = keep_accents or not lowercase
+    normalizer = albert_normalizer(lowercase=lowercase, keep_accents=keep_accents)
     found = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -96,17 +98,17 @@ def train_sentencepiece(
         # Its advice names an option of its own; all that is ours to choose is the size.
         reason = re.sub(r"Increase vocab_size or decrease .*", "Ask for a larger one.", reason)
         raise ValueError(f"a vocabulary of {vocab_size} cannot be learned: {reason}") from error
-    tokenizer = tokenizer_of(found.getvalue(), lowercase=lowercase)
+    tokenizer = tokenizer_of(found.getvalue(), lowercase=lowercase, keep_accents=keep_accents)
     warn_if_smaller(tokenizer.vocab_size, vocab_size)
     return tokenizer, found.getvalue()
 
 
-def tokenizer_of(model: bytes, *, lowercase: bool) -> Tokenizer:
-    """The tokenizer of a spiece.model's content; accents are kept where the case is."""
+def tokenizer_of(model: bytes, *, lowercase: bool, keep_accents: bool = False) -> Tokenizer:
+    """Return the tokenizer of a spiece.model's content; it keeps accents too if it is cased."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / MODEL_NAME
         file.write_bytes(model)
-        if not lowercase:
+        if keep_accents or not lowercase:
             (Path(directory) / "tokenizer_config.json").write_text('{"keep_accents": true}')
         return Tokenizer.load(file, lowercase=lowercase)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.letter_case import lowercases, lowercasing
+from bert_jax.data.letter_case import lowercases, lowercasing, strips_accents
 from bert_jax.data.pair_layout import USUAL_SEPARATORS, separators_between
 from bert_jax.data.pieces import continues_word, stands_in_text
 from bert_jax.data.special_tokens import SpecialTokens, special_tokens_of
@@ -273,6 +273,11 @@ class Tokenizer:
     def lowercase(self) -> bool:
         """Whether text is lower-cased before it is looked up."""
         return lowercases(self._state()["normalizer"])
+
+    @cached_property
+    def strips_accents(self) -> bool:
+        """Whether text loses accents, and other marks, before it is looked up."""
+        return strips_accents(self._state()["normalizer"])
 
     @cached_property
     def _located(self) -> Any:

@@ -45,6 +45,7 @@ def train_wordpiece(
     *,
     vocab_size: int = BERT_VOCAB_SIZE,
     lowercase: bool = True,
+    keep_accents: bool = False,
     num_unused: int = BERT_NUM_UNUSED,
     min_frequency: int = 2,
     max_bytes: int = MAX_SAMPLE_BYTES,
@@ -55,6 +56,8 @@ def train_wordpiece(
     [PAD], `num_unused` slots [unusedN], [UNK], [CLS], [SEP], [MASK], then the characters that
     occur at least `min_frequency` times (the 1,000 most frequent; fewer in a small vocabulary,
     so that they and their continuations never take more than half of it), then learned pieces.
+
+    Text that is lower-cased loses its accents and other marks, unless `keep_accents`.
 
     `documents` is gone through twice, so it must not be an iterator: once for the characters, of
     all of it, and once for the words, of at most `max_bytes` (UTF-8) of it, whole documents spread
@@ -78,8 +81,11 @@ def train_wordpiece(
             f"vocab_size is {vocab_size}, of which {len(reserved)} are special and unused tokens; "
             f"expected at least {len(reserved) + 100} (num_unused=0 leaves the most room)"
         )
+    strip_accents = False if keep_accents else None
     backend = wordpiece_backend(
-        {token: index for index, token in enumerate(reserved)}, lowercase=lowercase
+        {token: index for index, token in enumerate(reserved)},
+        lowercase=lowercase,
+        strip_accents=strip_accents,
     )
     survey = _survey(documents)
     limit = min(MAX_ALPHABET, (vocab_size - len(reserved)) // 4)
@@ -100,7 +106,7 @@ def train_wordpiece(
     vocabulary = _learn(map(_word_limit(survey, backend), _chunks(sample)), backend, trainer)
     assert all(vocabulary[token] == index for index, token in enumerate(reserved))
     warn_if_smaller(len(vocabulary), vocab_size)
-    backend = wordpiece_backend(vocabulary, lowercase=lowercase)
+    backend = wordpiece_backend(vocabulary, lowercase=lowercase, strip_accents=strip_accents)
     add_special_tokens(backend)
     return Tokenizer(backend)
 
