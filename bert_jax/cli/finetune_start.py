@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bert_jax.cli.finetune_source import Source, source_identity
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.unknown_tokens import REFUSED_SHARE, complaint, count_unknown
+from bert_jax.data.unknown_tokens import complaint, count_unknown
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
@@ -65,7 +65,7 @@ def check_data(config: FinetuneConfig, data: TaskData, tokenizer: Tokenizer) -> 
     check_best_metric(config, data)
     for name, features in data.features.items():
         counts = count_unknown(features.sequences.token_ids, tokenizer)
-        if counts.share > REFUSED_SHARE and not config.allow_unknown:
+        if counts.too_many and not config.allow_unknown:
             told = complaint(tokenizer, counts.unknown, counts.tokens, where=f" of {name}")
             raise ValueError(f"{told} Set allow_unknown=True to train nevertheless.")
 

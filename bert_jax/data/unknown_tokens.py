@@ -15,8 +15,10 @@ from bert_jax.data.wordpiece_files import has_upper_case
 # BERT's uncased vocabulary knows all of the 213,300 tokens of WikiText-2's validation set.
 WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
-# Fewer tokens say little about a corpus; they are checked at its end.
+# Fewer tokens say little about a corpus that goes on, which is checked at its end then.
 _ENOUGH_TOKENS = 10_000
+# Fewer are a try-out, of which one word may be a fifth.
+_LEAST_REFUSED = 100
 _SAMPLE_CHARACTERS = 1 << 18
 _MOST_WORDS = 5
 
@@ -62,9 +64,14 @@ class UnknownCounts:
         if self.tokens >= _ENOUGH_TOKENS:
             self.check()
 
+    @property
+    def too_many(self) -> bool:
+        """Whether more than `REFUSED_SHARE` of a hundred tokens or more are unknown."""
+        return self.share > REFUSED_SHARE and self.tokens >= _LEAST_REFUSED
+
     def check(self) -> None:
-        """Raise TooManyUnknownError if more than `REFUSED_SHARE` of the tokens are unknown."""
-        if self.share > REFUSED_SHARE and not self.allowed:
+        """Raise TooManyUnknownError if too many tokens are unknown."""
+        if self.too_many and not self.allowed:
             raise TooManyUnknownError(self.unknown, self.tokens, first=self.checks == 0)
         self.checks += 1
 

@@ -80,11 +80,14 @@ def test_what_was_done_before_too_much_was_unknown_is_kept(tokenizer, tmp_path):
     assert reported[-1].new_shards < reported[-1].shards == len(manifest.train.shards)
 
 
-def test_a_small_corpus_is_checked_at_its_end(tokenizer, tmp_path):
-    path = write_texts(tmp_path / "small.jsonl", ["мир 是 кот"])
-    with pytest.raises(ValueError, match="23.1% of 13 tokens are unknown"):
+def test_a_small_corpus_is_checked_at_its_end(tokenizer, tmp_path, caplog):
+    path = write_texts(tmp_path / "small.jsonl", ["мир " * 90])
+    with pytest.raises(ValueError, match="90.0% of 100 tokens are unknown"):
         prepare([path], tokenizer, tmp_path / "out", OPTIONS, 1)
     assert not list((tmp_path / "out").iterdir())
+    path = write_texts(tmp_path / "few.jsonl", ["мир " * 89])
+    prepare([path], tokenizer, tmp_path / "few", OPTIONS, 1)
+    assert "89.9% of 99 tokens are unknown" in caplog.text
 
 
 def test_a_few_unknown_tokens_are_a_warning(tokenizer, tmp_path, caplog):

@@ -201,9 +201,9 @@ def test_a_set_of_mostly_unknown_tokens_is_refused(opened, toy, tmp_path):
     directory = tmp_path / "reviews"
     shutil.copytree(toy.root / "reviews", directory)
     header, *rows = (directory / "dev.tsv").read_text().splitlines()
-    rows = [f"плохой фильм\t{row.split(chr(9))[1]}" for row in rows]
+    rows = [f"плохой фильм и актёр тоже\t{row.split(chr(9))[1]}" for row in rows]
     (directory / "dev.tsv").write_text("\n".join([header, *rows]) + "\n")
-    with pytest.raises(ValueError, match="100.0% of 42 tokens of validation are .*allow_unknown="):
+    with pytest.raises(ValueError, match="100.0% of 105 tokens of validation are .*allow_unknown="):
         opened("glue", f"glue.directory={directory}")
     opened("glue", f"glue.directory={directory}", "allow_unknown=True")
 
