@@ -1,4 +1,4 @@
-"""What stripping accents takes from a text: in many scripts marks are vowels."""
+"""The words that lose marks when accents are stripped: in many scripts marks are vowels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_EXAMPLES = 3
 
 
 class MarkedWords:
-    """The distinct words of a sample of a text, and those of them that would lose marks.
+    """The distinct words of a sample of a text, and the ones among them that would lose marks.
 
     The sample is the first 2,000 characters of every document, and 4 M characters in all.
     """
@@ -28,7 +28,7 @@ class MarkedWords:
         self._words: set[str] = set()
 
     def add(self, document: str) -> None:
-        """Take the words of a document into the sample, as long as there is room."""
+        """Take the words of a document into the sample, until the sample is full."""
         if self._left > 0:
             sample = document[:_DOCUMENT_CHARACTERS]
             self._left -= len(sample)

@@ -23,7 +23,7 @@ _AFTER_BYTE_LEVEL = ("BertPreTokenizer", "Digits", "Punctuation", "Whitespace", 
 
 
 def with_raw_offsets(backend: Any) -> Any:
-    """Return a backend whose offsets are those of its pre-tokenizer; itself if they are.
+    """Return a backend that leaves offsets as its pre-tokenizer made them; itself if it does.
 
     The post-processors of byte-level BPE drop the first character of a token that begins with a
     space, even if the text has no such space.

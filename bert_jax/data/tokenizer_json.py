@@ -46,7 +46,7 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         config: the content of tokenizer_config.json in the same directory.
 
     Raises:
-        ValueError: the file is damaged, its ids are not those of a table, or its tokenizer is not
+        ValueError: the file is damaged, its ids cannot number a table, or its tokenizer is not
             of the family.
     """
     state = read_json(file, f"This is not {_FORM}")
@@ -174,7 +174,7 @@ def fingerprint_of(
 
     Args:
         vocabulary: every entry and its id, in the order of the ids.
-        separators_between: those of a pair; None for as many as its kind usually has.
+        separators_between: of a pair of texts; None for as many as its kind usually has.
     """
     model = {key: value for key, value in state["model"].items() if key != "vocab"}
     normalizer = dict(state["normalizer"] or {})

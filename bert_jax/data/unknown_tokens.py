@@ -1,4 +1,4 @@
-"""How much of a text is unknown to its tokenizer, what the cause may be, and when to stop."""
+"""The share of a text that is unknown to its tokenizer, its likely cause, and when to stop."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bert_jax.data.wordpiece_files import has_upper_case
 # BERT's uncased vocabulary knows all of the 213,300 tokens of WikiText-2's validation set.
 WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
-# Fewer tokens say little about a corpus that goes on, which is checked at its end then.
+# Fewer tokens say little about a corpus: it is checked later, at its end if need be.
 _ENOUGH_TOKENS = 10_000
-# Fewer are a try-out, of which one word may be a fifth.
+# Fewer are a trial, a fifth of which may be one word.
 _LEAST_REFUSED = 100
 _SAMPLE_CHARACTERS = 1 << 18
 _MOST_WORDS = 5
@@ -36,7 +36,7 @@ class TooManyUnknownError(ValueError):
 
 @dataclass
 class UnknownCounts:
-    """The tokens of a corpus so far, and those of them that are unknown.
+    """The tokens of a corpus so far, and the unknown ones among them.
 
     allowed: whether any share of them may be.
     """
@@ -90,7 +90,7 @@ def complaint(
 
     Args:
         texts: those that the tokens are of. The first of them, up to 256 K characters, are read.
-        where: what the tokens are of, such as " of train".
+        where: the source of the tokens, such as " of train".
     """
     words = unknown_words(tokenizer, texts)
     such_as = f", such as {', '.join(map(repr, words))}" if words else ""
@@ -119,7 +119,7 @@ def _likely_cause(tokenizer: Tokenizer) -> str:
     entries = tokenizer.vocabulary
     if not tokenizer.lowercase and not has_upper_case(entries):
         return (
-            "The vocabulary has no capital letters and the tokenizer keeps those of the text: "
+            "The vocabulary has no capital letters and the tokenizer keeps the capitals of a text: "
             "lower-case it (without --cased; do_lower_case in tokenizer_config.json)."
         )
     spaced = sum(entry != entry.strip() for entry in entries)

@@ -1,4 +1,4 @@
-"""Checks of what a tokenizer's files say, before anything is allocated from it."""
+"""Checks of a tokenizer's files, before anything is allocated from their content."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
 def check_merges(
     vocabulary: Mapping[str, Any], merges: Iterable[Sequence[str]], prefix: str = ""
 ) -> None:
-    """Check that the two pieces of every BPE merge, and what they become, are in a vocabulary.
+    """Check that the two pieces of every BPE merge, and their union, are in a vocabulary.
 
     Args:
-        prefix: what a piece begins with that continues a word, as "##".
+        prefix: the beginning of a piece that continues a word, such as "##".
 
     Raises:
         ValueError: one is not; names the merge.

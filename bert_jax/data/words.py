@@ -50,8 +50,8 @@ def _with_marks(
     """Return the spans of words with the marks behind them.
 
     Args:
-        split: whether the spans end at marks, and those of marks and of the letters behind them
-            are to be joined to the word they are in.
+        split: whether spans end at marks, so that marks and the letters behind them have to be
+            joined to their word.
     """
     found: list[tuple[int, int]] = []
     for start, last in spans:

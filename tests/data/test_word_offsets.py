@@ -137,7 +137,7 @@ def check_words(tokenizer: Tokenizer, *, marks: bool = True) -> None:
 
 
 def check_tokens(tokenizer: Tokenizer) -> None:
-    """Tokens stand in order, and every character but white space and marks is in one of them."""
+    """Tokens are in order, and every character but white space and marks is in one of them."""
     texts = [drawn(seed)[0] for seed in range(60)]
     for text, located in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
         starts, ends = located.offsets.T
