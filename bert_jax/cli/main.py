@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if own_process and "jax" in sys.modules:
             from bert_jax.training.distributed import leave
 
-            leave(failed or 1)
+            leave(failed or 1, lost=_lost_process(error) is not None)
         return failed or 1
     try:
         sys.stdout.flush()  # here, where a reader that has gone is still ours to handle
@@ -162,7 +162,7 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
 def _lost_process(error: BaseException) -> str | None:
     if "jax" not in sys.modules:
         return None
-    from bert_jax.training.distributed import lost_process
+    from bert_jax.training.lost_process import lost_process
 
     return lost_process(error)
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import sys
 import threading
 from collections.abc import Mapping
+from typing import NoReturn
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bert_jax.training.lost_process import explain_aborts
+
 # How many processes a launcher started together. Slurm sets SLURM_NTASKS in the shell of `salloc`
 # and in a batch script too, where a process is alone: only `srun` sets the tasks of a step.
 _SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-_LOST = re.compile(
-    r"gloo.*(closed by peer|reset by peer|broken pipe|connect)|remote process exited",
-    re.IGNORECASE | re.DOTALL,
-)
 # How long a process that failed waits for the others to fail too, and all to end as they should.
 _LEAVING_SECONDS = 15.0
 
@@ -45,10 +43,16 @@ def join(force: bool = False) -> None:
         _join_given(given)
     elif force or _cluster_size() > 1:
         jax.distributed.initialize()
+    if jax.distributed.is_initialized():
+        explain_aborts()
 
 
-def leave(code: int) -> None:
+def leave(code: int, *, lost: bool = False) -> None:
     """Ends this process, which has failed, with exit code `code` if others of the run go on.
+
+    Args:
+      lost: whether it failed because another process has ended. Then only process 0 waits, since it
+        coordinates the others; in them JAX would abort if process 0 is the one that ended.
 
     Returns where it is alone, and where the others have come to their end as well. JAX would wait
     for them for 5 minutes: for so long the others compute nothing, since they wait for what this
@@ -56,29 +60,19 @@ def leave(code: int) -> None:
     """
     if not jax.distributed.is_initialized():
         return
+    if lost and jax.process_index() != 0:
+        _end(code)
     ending = threading.Thread(target=jax.distributed.shutdown, daemon=True)
     ending.start()
     ending.join(_LEAVING_SECONDS)
     if ending.is_alive():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _end(code)
 
 
-def lost_process(error: BaseException) -> str | None:
-    """Return a sentence for an error caused by the end of another process; None for others.
-
-    CPUs report "Gloo all-reduce failed: ... Connection closed by peer" (JAX 0.10), NCCL "remote
-    process exited or there was a network error".
-    """
-    if not jax.distributed.is_initialized() or not isinstance(error, jax.errors.JaxRuntimeError):
-        return None
-    if not _LOST.search(str(error)):
-        return None
-    return (
-        "another process of this run has ended, and this one cannot continue without it. The "
-        "other's error says why; the same command resumes from the last checkpoint"
-    )
+def _end(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def launched_together() -> int:

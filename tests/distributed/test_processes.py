@@ -142,6 +142,33 @@ sys.exit(main.main())
 """
 
 
+# A verb in which one process is killed while all compute together.
+KILLED = """
+import os, signal, sys, types
+
+import jax
+
+from bert_jax.cli import main
+from bert_jax.training import distributed
+
+
+def run(args):
+    distributed._LEAVING_SECONDS = 3
+    distributed.join()
+    for number in range(100_000):
+        assert distributed.agreed(number) == number
+        if number == 20 and jax.process_index() == int(args.victim):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+sys.modules["killed"] = types.SimpleNamespace(
+    run=run, add_arguments=lambda parser: parser.add_argument("victim"), __doc__=""
+)
+main.VERBS = {"be-killed": main.Verb("is killed", "killed")}
+sys.exit(main.main())
+"""
+
+
 def start_together(bert_jax, program: str, *words: str) -> list[subprocess.Popen[str]]:
     """Processes that run a program and are told of each other."""
     with socket.socket() as free:
@@ -213,6 +240,19 @@ def test_processes_that_all_fail_end_as_they_should(bert_jax):
         assert finished.code == 2, ended
         assert "bert-jax: error: it went wrong" in finished.errors
         assert "barrier" not in finished.errors.lower()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_is_named_by_the_other(bert_jax, victim):
+    """Process 0 is the coordinator, without which JAX aborts the others."""
+    processes = start_together(bert_jax, KILLED, "be-killed", str(victim))
+    (survivor,) = end_of(processes, which=[1 - victim], seconds=120)
+    assert survivor.code == 2, survivor.errors
+    sentences = [line for line in survivor.errors.splitlines() if line.startswith("bert-jax: ")]
+    assert len(sentences) == 1 and "the same command, given to all processes" in sentences[0]
+    assert f"process {victim} " in sentences[0] or "the coordinator is process 0" in sentences[0]
+    assert "Traceback" not in survivor.errors
 
 
 def test_two_processes_learn_as_one(stopped, one_device, assert_same_history):

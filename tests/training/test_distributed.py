@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from bert_jax.training import distributed
+from bert_jax.training.lost_process import lost_process
 
 TOLD = (
     "JAX_COORDINATOR_ADDRESS",
@@ -94,7 +95,11 @@ def test_the_end_of_another_process_is_put_into_words(
     monkeypatch: pytest.MonkeyPatch, message: str, lost: bool
 ) -> None:
     error = jax.errors.JaxRuntimeError(message)
-    assert distributed.lost_process(error) is None  # this process is by itself
+    assert lost_process(error) is None  # this process is by itself
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    assert (distributed.lost_process(error) is not None) == lost
-    assert distributed.lost_process(ValueError(message)) is None
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    sentence = lost_process(error)
+    assert (sentence is not None and sentence.startswith("process 1 ")) == lost
+    if "peer [::1]" in message:
+        assert sentence is not None and "(last seen at [::1]:5)" in sentence
+    assert lost_process(ValueError(message)) is None
