@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_jax.checksums import write_checksums
 from bert_jax.cli.export_formats import DTYPES, FORMATS, library, usage, write
 from bert_jax.cli.model_card import model_card
 from bert_jax.cli.new_directory import new_directory
@@ -106,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         loader = library(form, config, settings is not None)
         card = model_card(work_dir, config, origin, step, loader, code, dtype, settings)
         (target / "README.md").write_text(card, encoding="utf-8")
+        write_checksums(target)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     if settings is not None and form != "huggingface":
         print(

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.checksums import check_checksums
 from bert_jax.conversion import to_plain
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.tokenizer_files import holds_tokenizer
@@ -103,6 +104,7 @@ def open_side(path: Path) -> Side:
       ValueError: there is none of a known kind.
     """
     check_local(path)
+    check_checksums(path if path.is_dir() else path.parent)
     if (path / MODEL_NAME).is_file():
         return _work_dir_side(path)
     if (path / SIGNATURE).is_file():

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from bert_jax.checksums import write_checksums
 from bert_jax.cli.output_checks import check_output
 from bert_jax.cli.progress_line import ProgressLine, clock
 from bert_jax.cli.source_arguments import add_source_arguments, source_options
@@ -196,6 +197,7 @@ def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> No
                 tokenizer.save(temporary)
                 for name, content in files.items():
                     write_file(temporary / name, content)
+                write_checksums(temporary)
             except NotWritten as error:
                 raise NotWritten(output, error.cause) from error
             if not output.exists():

@@ -9,6 +9,7 @@ from typing import Any
 
 import tokenizers
 
+from bert_jax.checksums import check_checksums
 from bert_jax.data import byte_bpe_files, sentencepiece_files
 from bert_jax.data.letter_case import lowercases, strips_accents
 from bert_jax.data.pair_layout import with_layout
@@ -46,6 +47,13 @@ _TRUTHS = (
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
     *("keep_accents", "add_prefix_space"),
 )
+# Files that make a tokenizer, in a directory that may also hold a model.
+_CHECKED = (
+    *FILE_NAMES,
+    byte_bpe_files.MERGES_NAME,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
 _ANY_CLASS = ("PreTrained", "TokenizersBackend")
 _ANY = f"{', '.join(FILE_NAMES[:-1])} or {FILE_NAMES[-1]} with {byte_bpe_files.MERGES_NAME}"
 
@@ -60,6 +68,7 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
     """
     check_local(path)
     file = _tokenizer_file(path)
+    check_checksums(file.parent, _CHECKED)
     config = _read_config(file.parent)
     _check_class(file, config)
     asked, lowercase = lowercase, config.get("do_lower_case") if lowercase is None else lowercase

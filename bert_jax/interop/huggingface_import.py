@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from bert_jax.checksums import check_checksums
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.foreign import Account, ForeignTensors, Origin, read, settle
 from bert_jax.interop.huggingface_config import read_encoder, read_pairs
@@ -121,6 +122,7 @@ def open_directory(
         or the position table does not fit.
     """
     check_local(directory)
+    check_checksums(directory)
     sentences = read_sentence_model(directory, wanted)
     directory = sentences.encoder
     file = directory / "config.json"

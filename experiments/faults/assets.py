@@ -218,7 +218,7 @@ def _configs(assets: Assets) -> dict[str, dict[str, Any]]:
         optimizer=dict(peak_learning_rate=1e-3, warmup_steps=2),
         evaluation=dict(every_steps=8),
         checkpoint=dict(every_steps=4, keep_last=3),
-        reporting=dict(every_steps=2, tensorboard=True),
+        reporting=dict(every_steps=1, tensorboard=True),
     )
     common = dict(
         work_dir="",
@@ -227,7 +227,7 @@ def _configs(assets: Assets) -> dict[str, dict[str, Any]]:
         num_epochs=8,
         batch_size=16,
         max_shapes=1,
-        report_every_steps=2,
+        report_every_steps=1,
         optimizer=dict(peak_learning_rate=2e-2),
     )
     table = dict(label="label", first="text", labels=("bad", "good"), **files("table", "csv"))

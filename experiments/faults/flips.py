@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from assets import Assets, prepare_words
-from cases import Case, Job, Steps, problems_of
+from cases import Case, Expectation, Job, Steps, problems_of
 from damage import flip_bit
 from parameters import digest, losses
 
 # The last checkpoint but one of the tiny run, from which it continues to its end.
 NEWEST = "20"
+CHECKPOINT = f"run/checkpoints/{NEWEST}"
 Damage = Callable[[Path, random.Random], str]
 
 
@@ -22,6 +23,11 @@ def files_below(directory: Path) -> list[str]:
     """Return the files below a directory that are not empty, by their names there."""
     files = (file for file in sorted(directory.rglob("*")) if file.is_file())
     return [str(file.relative_to(directory)) for file in files if file.stat().st_size]
+
+
+def checkpoint_files(assets: Assets) -> list[str]:
+    """Return the files of the newest checkpoint but one that nothing reads."""
+    return [file for file in files_below(assets / CHECKPOINT) if file != "commit_success.txt"]
 
 
 def flip_cases(assets: Assets, seed: int) -> Iterator[Case]:
@@ -32,7 +38,7 @@ def flip_cases(assets: Assets, seed: int) -> Iterator[Case]:
 
 
 def _all(assets: Assets, rng: random.Random) -> Iterator[Callable[[str], Case]]:
-    checkpoint = files_below(assets / f"run/checkpoints/{NEWEST}")
+    checkpoint = checkpoint_files(assets)
     for file in [*checkpoint, *rng.sample(checkpoint, len(checkpoint) // 2)]:
         yield partial(_flipped_checkpoint, assets, file, rng.random())
     for file in rng.sample(checkpoint, 8):
@@ -81,7 +87,9 @@ def _flipped(
         shutil.copytree(assets / source, given)
         flip_bit(given / file, random.Random(seed))
         ended = yield Job(command(assets, given))
-        return problems_of(ended, "refused", "given")
+        # A flipped name in SHA256SUMS leaves a file unchecked, and everything else as it was.
+        expectation: Expectation = "anything" if file == "SHA256SUMS" else "refused"
+        return problems_of(ended, expectation, "given")
 
     return Case("flips", f"{number} {source} {file}".replace("/", "|"), steps)
 
@@ -101,8 +109,8 @@ def _flipped_checkpoint(assets: Assets, file: str, seed: float, number: str) -> 
 def part_cases(assets: Assets, seed: int) -> Iterator[Case]:
     """Yield trainings whose newest checkpoint lacks a part, or has one that is cut or renamed."""
     rng = random.Random(f"{seed}/parts")
-    checkpoint = assets / f"run/checkpoints/{NEWEST}"
-    files = files_below(checkpoint)
+    checkpoint = assets / CHECKPOINT
+    files = checkpoint_files(assets)
     damages: list[tuple[str, Damage]] = []
     for file in rng.sample(files, min(8, len(files))):
         damages.append((f"without {file}", partial(_remove, file)))
@@ -132,7 +140,8 @@ def _resumed(
         damage(given / "checkpoints" / NEWEST, random.Random(seed))
         ended = yield Job(assets.words("pretrain", "pretrain", f"work_dir={given}"))
         problems = problems_of(ended, "accepted")
-        lines = [line for line in ended.errors.splitlines() if f"checkpoints/{NEWEST}" in line]
+        said = (ended.output + ended.errors).splitlines()
+        lines = [line for line in said if "damaged checkpoint" in line and f"step {NEWEST}" in line]
         if len(lines) != 1:
             problems.append(f"{len(lines)} lines name the damaged checkpoint")
         if ended.code == 0:

@@ -38,7 +38,10 @@ def _case(
             after = 0.05 + moment * command.seconds
             killed = yield Job(words, signal=number, after=after, to_group=to_group)
             problems += faults_of(killed)
-        problems += problems_of((yield Job(words)), "accepted")
+            if killed.code == 0:  # it was finished before
+                break
+        else:
+            problems += problems_of((yield Job(words)), "accepted")
         problems += [f"leftover: {left}" for left in leftovers(here)]
         if not problems:
             problems += problems_of((yield Job(command.words(here / "undisturbed"))), "accepted")

@@ -66,5 +66,5 @@ def test_other_formats_have_one_precision(make_bert, bert_jax_here, tmp_path):
         "export", ours, "--format", "stablehlo", "--dtype", "float16", "--output", tmp_path / "half"
     )
     assert refused.code == 2
-    assert "--dtype is of --format huggingface" in refused.errors
+    assert "--dtype is for --format huggingface" in refused.errors
     assert not (tmp_path / "half").exists()

@@ -169,6 +169,7 @@ def test_what_transformers_reads_otherwise_is_seen(ours, bert_jax_here, tmp_path
     file = back / "tokenizer.json"
     state = json.loads(file.read_text())
     state["normalizer"] |= {"lowercase": False, "strip_accents": False}
+    (back / "SHA256SUMS").unlink()  # the changes are on purpose
     file.write_text(json.dumps(state))
     (back / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     compared = bert_jax_here("verify", back, back)

@@ -1,0 +1,74 @@
+"""SHA256SUMS: the checksums of a directory's files, as `sha256sum -c` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from bert_jax.files import file_sha256, write_file
+from bert_jax.local_paths import check_local
+
+NAME = "SHA256SUMS"
+_HEX_DIGITS = 64
+
+
+def write_checksums(directory: Path) -> None:
+    """Write the checksums of all files below a directory to its SHA256SUMS.
+
+    Raises:
+      NotWritten: the file cannot be written.
+    """
+    names = sorted(
+        file.relative_to(directory).as_posix()
+        for file in directory.rglob("*")
+        if file.is_file() and file != directory / NAME
+    )
+    lines = (f"{file_sha256(directory / name)}  {name}\n" for name in names)
+    write_file(directory / NAME, "".join(lines))
+
+
+def check_checksums(directory: Path, names: Collection[str] | None = None) -> None:
+    """Compare the files of a directory with its SHA256SUMS; without one, check nothing.
+
+    Files that it does not list may be there.
+
+    Args:
+      names: compare only these files, if they are listed.
+
+    Raises:
+      ValueError: a file is missing or differs, or SHA256SUMS is damaged; names it.
+    """
+    check_local(directory)
+    file = directory / NAME
+    if not file.is_file():
+        return
+    for name, digest in _read(file).items():
+        if names is not None and name not in names:
+            continue
+        listed = directory / name
+        problem = "is missing" if not listed.is_file() else "differs from its checksum"
+        if not listed.is_file() or file_sha256(listed) != digest:
+            raise ValueError(
+                f"{listed}: {problem} in {NAME}. Restore it from a copy, or, if it was changed on "
+                f"purpose, remove {file}"
+            )
+
+
+def _read(file: Path) -> dict[str, str]:
+    """Return the checksums by name."""
+    checksums = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        lines = [""]
+    for number, line in enumerate(lines, start=1):
+        digest, name = line[:_HEX_DIGITS], line[_HEX_DIGITS + 2 :]
+        mark = line[_HEX_DIGITS : _HEX_DIGITS + 2]  # two spaces, or " *" for a binary file
+        whole = set(digest) <= set("0123456789abcdef") and mark in ("  ", " *")
+        if not whole or not name or ".." in Path(name).parts or Path(name).is_absolute():
+            raise ValueError(
+                f"{file}:{number}: damaged: expected a SHA-256 and a name. Restore it from a copy, "
+                "or remove it to leave the files unchecked"
+            )
+        checksums[name] = digest
+    return checksums

@@ -1,0 +1,64 @@
+import shutil
+import subprocess
+
+import pytest
+
+from bert_jax.checksums import NAME, check_checksums, write_checksums
+from bert_jax.data.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "inside").mkdir()
+    for name in ("vocab.txt", "inside/a b.bin", "empty"):
+        (tmp_path / name).write_bytes(name.encode() if name != "empty" else b"")
+    write_checksums(tmp_path)
+    return tmp_path
+
+
+def test_sha256sum_reads_them(directory):
+    if shutil.which("sha256sum") is None:
+        pytest.skip("there is no sha256sum here")
+    subprocess.run(["sha256sum", "--check", "--strict", NAME], cwd=directory, check=True)
+    binary = subprocess.run(
+        ["sha256sum", "--binary", "vocab.txt"], cwd=directory, check=True, capture_output=True
+    )
+    (directory / NAME).write_bytes(binary.stdout)
+    check_checksums(directory)
+    (directory / "vocab.txt").write_text("other")
+    with pytest.raises(ValueError, match="vocab.txt: differs from its checksum"):
+        check_checksums(directory)
+
+
+def test_a_file_that_differs_is_named(directory):
+    check_checksums(directory)
+    (directory / "more").write_text("of the user's own")
+    check_checksums(directory)
+    (directory / "inside/a b.bin").write_bytes(b"inside/a b.bim")
+    with pytest.raises(ValueError, match="inside/a b.bin: differs from its checksum in SHA256SUMS"):
+        check_checksums(directory)
+    check_checksums(directory, names=["vocab.txt"])
+    (directory / "vocab.txt").unlink()
+    with pytest.raises(ValueError, match="vocab.txt: is missing"):
+        check_checksums(directory, names=["vocab.txt"])
+    (directory / NAME).unlink()
+    check_checksums(directory)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "x", "0" * 64, "0" * 63 + "g  a", "0" * 64 + "  ../a", "\xff"]
+)
+def test_damaged_checksums_are_named(directory, line):
+    (directory / NAME).write_bytes(f"{line}\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=f"{NAME}:1: damaged"):
+        check_checksums(directory)
+
+
+def test_a_tokenizer_that_changed_is_refused(directory):
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (directory / "vocab.txt").write_text("\n".join([*specials, "boat"]) + "\n")
+    write_checksums(directory)
+    assert Tokenizer.load(directory).vocab_size == 6
+    (directory / "vocab.txt").write_text("\n".join([*specials, "boau"]) + "\n")
+    with pytest.raises(ValueError, match="vocab.txt: differs from its checksum"):
+        Tokenizer.load(directory / "vocab.txt")
