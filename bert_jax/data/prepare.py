@@ -85,10 +85,8 @@ def prepare(
         known = UnknownCounts(allowed=allow_unknown)
         return _prepare(settled, plan, tokenizer, output, options, num_workers, progress, known)
     except OSError as error:
-        raise OSError(
-            f"{error}. The finished shards are kept in {Path(output, WORK)}: fix the cause, and "
-            "the same command resumes from them"
-        ) from error
+        kept = f"The finished shards are kept in {Path(output, WORK)}"
+        raise OSError(f"{error}. {kept}: fix the cause, and the same command resumes") from error
 
 
 def _prepare(
