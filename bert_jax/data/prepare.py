@@ -17,6 +17,7 @@ from bert_jax.data.manifest import TOKENIZER, Manifest
 from bert_jax.data.prepare_inputs import PrepareInputs, settle_inputs
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress, ProgressMeter
+from bert_jax.data.records import bytes_of_id
 from bert_jax.data.shards import ShardSettings, UnitResult, read_result, split_info
 from bert_jax.data.sources import SourceCounts
 from bert_jax.data.stripped_marks import marks_warning
@@ -101,7 +102,7 @@ def _prepare(
 ) -> Manifest:
     with Workspace(output, plan) as workspace:
         tokenizer.save(workspace.work / TOKENIZER)
-        run = _Run(inputs, options, workspace.work, _token_bytes(tokenizer), known)
+        run = _Run(inputs, options, workspace.work, bytes_of_id(tokenizer.vocab_size), known)
         meter = ProgressMeter(sum(source["num_bytes"] for source in plan["sources"]))
         if tokenizer.strips_accents and (warning := marks_warning(tokenizer.kind, run.texts())):
             logger.warning("%s", warning)
@@ -134,10 +135,6 @@ def _plan(inputs: PrepareInputs, tokenizer: Tokenizer, options: PrepareOptions) 
         "options": options.as_json(),
         "sources": inputs.described(options.sources),
     }
-
-
-def _token_bytes(tokenizer: Tokenizer) -> int:
-    return 2 if tokenizer.vocab_size <= 1 << 16 else 4
 
 
 @dataclass

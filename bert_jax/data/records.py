@@ -87,6 +87,11 @@ class RecordBatch:
         )
 
 
+def bytes_of_id(vocab_size: int) -> int:
+    """Return the bytes that an id of a vocabulary takes, 2 or 4."""
+    return 2 if vocab_size <= 1 << 16 else 4
+
+
 def token_dtype(token_bytes: int) -> np.dtype:
     """Returns the stored type of a token id: 2 bytes below 65,536 entries, else 4."""
     if token_bytes == 2:
