@@ -15,7 +15,7 @@ _LOST = re.compile(
     r"gloo.*(closed by peer|reset by peer|broken pipe|connect)|remote process exited",
     re.IGNORECASE | re.DOTALL,
 )
-_ADDRESS = re.compile(r"peer (\[[0-9a-f.:]+\]:\d+)")
+_ADDRESS = re.compile(r"(?:peer|error) (\[[0-9a-f.:]+\]:\d+)")
 _RESUME = "the same command, given to all processes, resumes from the last checkpoint"
 _ABORTED = (
     "\nbert-jax: error: JAX has ended this process; its message above says why. If it has lost the "
@@ -26,9 +26,10 @@ _USER_MISTAKE = 2
 
 def lost_process(error: BaseException) -> str | None:
     """Return a sentence for an error caused by the end of another process; None for others."""
-    if not jax.distributed.is_initialized() or not isinstance(error, jax.errors.JaxRuntimeError):
+    # JAX raises some of them as ValueError.
+    if not isinstance(error, jax.errors.JaxRuntimeError | ValueError):
         return None
-    if not _LOST.search(str(error)):
+    if not jax.distributed.is_initialized() or not _LOST.search(str(error)):
         return None
     count, index = jax.process_count(), jax.process_index()
     address = _ADDRESS.search(str(error))

@@ -82,6 +82,7 @@ def test_half_an_introduction_is_refused(
     assert joined == []
 
 
+@pytest.mark.parametrize("kind", [jax.errors.JaxRuntimeError, ValueError])
 @pytest.mark.parametrize(
     ("message", "lost"),
     [
@@ -92,9 +93,9 @@ def test_half_an_introduction_is_refused(
     ],
 )
 def test_the_end_of_another_process_is_put_into_words(
-    monkeypatch: pytest.MonkeyPatch, message: str, lost: bool
+    monkeypatch: pytest.MonkeyPatch, message: str, lost: bool, kind: type[Exception]
 ) -> None:
-    error = jax.errors.JaxRuntimeError(message)
+    error = kind(message)
     assert lost_process(error) is None  # this process is by itself
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
@@ -102,4 +103,4 @@ def test_the_end_of_another_process_is_put_into_words(
     assert (sentence is not None and sentence.startswith("process 1 ")) == lost
     if "peer [::1]" in message:
         assert sentence is not None and "(last seen at [::1]:5)" in sentence
-    assert lost_process(ValueError(message)) is None
+    assert lost_process(KeyError(message)) is None
