@@ -18,7 +18,7 @@ def directory(tmp_path):
 
 def test_sha256sum_reads_them(directory):
     if shutil.which("sha256sum") is None:
-        pytest.skip("there is no sha256sum here")
+        pytest.skip("sha256sum is not installed")
     subprocess.run(["sha256sum", "--check", "--strict", NAME], cwd=directory, check=True)
     binary = subprocess.run(
         ["sha256sum", "--binary", "vocab.txt"], cwd=directory, check=True, capture_output=True

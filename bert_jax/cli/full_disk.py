@@ -1,4 +1,4 @@
-"""Sentences about files that cannot be written, on a full disk for example, and what to do then."""
+"""Sentences about files that cannot be written, on a full disk for example, with advice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from bert_jax.files import NotWritten, full_disk
 
-# Commands that continue from what they have written.
+# Commands that continue from their unfinished output.
 _RESUMED = ("prepare", "pretrain", "finetune", "sweep")
 _RESUMES = "Fix the cause, such as a full disk, and the same command resumes"
 _AGAIN = (

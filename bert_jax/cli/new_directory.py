@@ -18,7 +18,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
     Raises:
       ValueError: there is something at `path` already.
-      NotWritten: the disk is full; names `path`, which is what the user knows of.
+      NotWritten: the disk is full; names `path`, which the user gave.
     """
     check_local(path)
     check_output(path, "--output")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -61,6 +62,11 @@ def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> An
         raise ValueError(f"{file}: not ALBERT's vocabulary: it lacks {', '.join(missing)}")
     if len(ids) < len(pieces):
         raise ValueError(f"{file}: a piece stands in it twice")
+    for piece, score in pieces:
+        if not math.isfinite(score):
+            raise ValueError(
+                f"{file}: damaged: the piece {piece!r} has the score {score}. Fetch the file again"
+            )
     match proto.trainer_spec.model_type:
         case TrainedAs.UNIGRAM:
             scored = [(piece, _score(piece, score)) for piece, score in pieces]

@@ -62,7 +62,7 @@ def write_config(path: Path, values: dict[str, Any]) -> None:
 
 
 def make_assets(root: Path, lanes: int) -> Assets:
-    """Make what is not there yet; SystemExit if a command that makes it fails."""
+    """Make the assets that are missing; SystemExit if a command that makes one fails."""
     assets = Assets(root)
     root.mkdir(parents=True, exist_ok=True)
     if not (root / "text.txt").is_file():

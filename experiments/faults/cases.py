@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
-# What the result of a job's `call` follows on standard output.
+# Precedes the result of a job's `call` on standard output.
 VALUE = "\x00value: "
 MAX_SECONDS = 90.0
 MAX_MEMORY = 2 << 30
@@ -25,10 +25,10 @@ class Job:
 
     Attributes:
         words: the command's words.
-        call: a function to call instead of a command; what it returns is printed as JSON.
+        call: a function to call instead of a command; its result is printed as JSON.
         signal: sent to the process `after` this many seconds; None for none.
         to_group: whether it is sent to the whole process group, not to the process only.
-        environment: variables that differ from those of the campaign.
+        environment: variables to set, besides the campaign's.
     """
 
     words: tuple[str, ...] = ()
@@ -97,8 +97,8 @@ def command_case(
     Args:
         words: the command, given the folder.
         write: makes the files.
-        mentions: what a refusal must name, such as the file; a regular expression.
-        check: looks at what an accepted command gave; returns what is wrong, or "".
+        mentions: a regular expression for the name that a refusal must hold, such as the file's.
+        check: looks at the output of an accepted command; returns the problem, or "".
         must_not_exist: a name in the folder that a refused command must not leave there.
     """
 
@@ -117,7 +117,7 @@ def command_case(
 
 
 def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> list[str]:
-    """Return what is wrong with how a command ended; each begins with its kind and a colon."""
+    """Return the problems with how a command ended; each begins with its kind and a colon."""
     problems = faults_of(ended)
     refused = ended.code == USER_MISTAKE
     match expectation:
@@ -137,7 +137,7 @@ def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> l
     if refused and expectation != "accepted":
         sentence = sentence_of(ended)
         if not sentence:
-            problems.append("no sentence: nothing says what is wrong")
+            problems.append("no sentence: no error message")
         elif mentions and not re.search(mentions, sentence):
             problems.append(f"not named: {mentions} in {sentence[:300]}")
         if "BERT_JAX_TRACEBACK" in ended.errors:
@@ -146,7 +146,7 @@ def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> l
 
 
 def faults_of(ended: Ended) -> list[str]:
-    """Return what no command may do, however it ends."""
+    """Return the problems that no command may have, however it ends."""
     problems = []
     if ended.hung:
         problems.append(f"hang: over {ended.seconds:.0f} s")
@@ -164,6 +164,6 @@ def has_traceback(ended: Ended) -> bool:
 
 
 def sentence_of(ended: Ended) -> str:
-    """Return what the command said was wrong: its error message, all lines of it."""
+    """Return the error message of a command, all lines of it."""
     start = re.search(r"^bert-jax[^:\n]*: error: ", ended.errors, re.MULTILINE)
     return ended.errors[start.start() :].strip() if start else ""

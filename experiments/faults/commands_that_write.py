@@ -22,7 +22,7 @@ class Writing:
 
     Attributes:
         words: given the output.
-        result: what the output holds, to be compared; runs in a process of its own.
+        result: the content of the output, for comparison; runs in a process of its own.
         seconds: roughly how long it takes.
         size: bytes of its output, to choose the sizes of disks by.
     """

@@ -14,7 +14,7 @@ LFS_POINTER = (
     + b"4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
 )
 WEB_PAGE = b"<!DOCTYPE html><html><head><title>404</title></head><body>Not found</body></html>\n"
-# What a JSON value is replaced by; of another type than a number, a text or an object.
+# Replacements for a JSON value, of several types.
 ODD_VALUES = (None, True, [], {}, "", "abc", -1, 0, 1.5, 10**30, [1, 2], {"a": 1})
 
 
@@ -50,7 +50,7 @@ def deep_json(depth: int = 100_000) -> bytes:
 
 
 def not_json(data: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield what is not a JSON object, made of one that is."""
+    """Yield contents that are not a JSON object, made of one that is."""
     yield from not_a_file_of_its_kind(rng)
     yield from truncations(data.rstrip(b"}\n "), rng, 4)
     yield "an array", b"[1, 2, 3]"

@@ -1,4 +1,4 @@
-"""Commands that write to a disk that becomes full, and are given again when it has room."""
+"""Commands that write to a disk that becomes full, and are repeated once it is large enough."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cases import Case, Job, Steps, problems_of, sentence_of
 from commands_that_write import Writing, writing_commands
 from kills import leftovers
 
-# Sizes of the disk, as shares of what a command writes.
+# Sizes of the disk, as shares of the size of a command's output.
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)
 _ENOUGH = "size=256m"
 _LONGEST_ERROR = 3  # lines on standard error besides progress

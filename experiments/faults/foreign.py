@@ -38,7 +38,7 @@ def write_bin(source: Path, target: Path) -> None:
     """Write the directory with a pytorch_model.bin instead of safetensors."""
     import torch
 
-    copy_but(source, target, "*.safetensors")
+    copy_but(source, target, "*.safetensors", "SHA256SUMS")
     tensors = {name: torch.from_numpy(x.copy()) for name, x in tensors_of(source).items()}
     torch.save(tensors, target / "pytorch_model.bin")
 

@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # A process over this is killed, so that one fault does not take the machine's memory.
 _KILL_MEMORY = 4 << 30
-_KEPT_CHARACTERS = 20_000  # of what a process prints
+_KEPT_CHARACTERS = 20_000  # of a process's output
 # What commands import when they need it.
 _MODULES = (
     "bert_jax.cli.main",
@@ -70,7 +70,7 @@ class _Active:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case that is over: how each of its jobs ended, and what was wrong."""
+    """A case that is over: how each of its jobs ended, and its problems."""
 
     case: Case
     ended: list[Ended]
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def warm_up(cache: Path) -> None:
-    """Import what commands import. `cache` is where compiled programs are kept."""
+    """Import the modules that commands import. `cache` is where compiled programs are kept."""
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
@@ -222,7 +222,7 @@ def _look(active: _Active) -> Ended | None:
             active.hung = seconds > job.seconds
             _kill_group(active.pid)
         return None
-    _kill_group(active.pid)  # what it may have left behind
+    _kill_group(active.pid)  # its own processes that are still alive
     output, errors = (
         (active.here / f".{kind}{active.number}").read_text(errors="backslashreplace")
         for kind in ("out", "err")

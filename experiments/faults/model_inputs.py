@@ -58,6 +58,7 @@ def _import_case(
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")
+        (here / "given/SHA256SUMS").unlink(missing_ok=True)  # which would reveal any damage
         damage(here / "given")
         ended = yield Job(imported(here), seconds=seconds)
         problems = problems_of(ended, expectation, "given")
@@ -95,7 +96,7 @@ def model_cases(assets: Assets, seed: int) -> Iterator[Case]:
 def _files(
     assets: Assets, rng: random.Random
 ) -> Iterator[tuple[str, str, str, bytes, Expectation]]:
-    """Yield (source, file, what is done to it, its content, what must come of it)."""
+    """Yield (source, file, damage, content, expectation)."""
     for name, content, expectation in _config_json(assets, rng):
         yield "huggingface", "config.json", name, content, expectation
     tensors = (assets / "huggingface/model.safetensors").read_bytes()

@@ -196,5 +196,5 @@ def _inputs(assets: Assets, rng: random.Random) -> Iterator[tuple[str, Words, st
     for verb, words in commands.items():
         for name in rng.sample(names, 14):
             if verb == "prepare --input" and name in ("/etc/passwd", ".", "..", "/", "*", "~"):
-                continue  # text, or what only the machine knows
+                continue  # text, or different on every machine
             yield f"{verb} {name[:40]!r}", tuple(word.replace("{in}", name) for word in words), ""

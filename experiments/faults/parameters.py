@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-# What a log says besides what the model computed.
+# Values of a log that the model did not compute.
 _NOT_COMPUTED = {"tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
@@ -28,7 +28,7 @@ def digest(work_dir: Path, step: int | None = None) -> str:
 
 
 def losses(work_dir: Path) -> list[str]:
-    """Return what the run's log says the model computed, an entry a line."""
+    """Return the values in a run's log that the model computed, an entry a line."""
     entries = [json.loads(x) for x in (work_dir / "metrics.jsonl").read_text().splitlines()]
     return [
         json.dumps({k: v for k, v in entry.items() if k not in _NOT_COMPUTED}, sort_keys=True)

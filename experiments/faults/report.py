@@ -1,4 +1,4 @@
-"""The results of a campaign: a line for each case, and a table of what was wrong."""
+"""The results of a campaign: a line for each case, and a table of all problems."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def processor() -> str:
 
 
 def write(results: Results, path: Path) -> None:
-    """Write all results with what they were measured on."""
+    """Write all results with the date, the hardware and the versions of libraries."""
     content = {
         "date": str(datetime.date.today()),
         "hardware": f"{os.cpu_count()} cores of {processor()}",

@@ -2,10 +2,10 @@ r"""Does bert-jax corrupt anything in silence, or answer a user's mistake with a
 
     python experiments/faults/run.py --work runs/faults
 
-Kills commands at random moments and repeats them, flips bits, cuts and removes parts of what they
-read, fills disks, and gives them hundreds of generated inputs that are wrong, or odd and right.
-What is killed must resume and end with the same parameters bit for bit; what is damaged or wrong
-must be refused in a sentence with exit code 2; what is odd and right must be accepted with the
+Kills commands at random moments and repeats them, flips bits, cuts and removes parts of
+checkpoints, fills disks, and gives commands hundreds of generated inputs that are wrong, or odd and
+right. Killed commands must resume and end with the same parameters bit for bit; damaged or wrong
+inputs must be refused in a sentence with exit code 2; odd and right ones must be accepted with the
 right result. Killed at any moment, the same command continues. Writes results.json and prints the
 table; with --fast or --only, into the folder --work.
 """
@@ -39,7 +39,7 @@ def code_hash() -> str:
 
 
 def main() -> int:
-    """Run what is missing, write the results, print the table; 1 if anything is wrong."""
+    """Run the cases without a result, write and print all results; return 1 after a problem."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

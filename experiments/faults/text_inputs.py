@@ -84,7 +84,7 @@ def _a_result_for_each(here: Path, _: Ended) -> str:
 
 
 def _texts(assets: Assets, rng: random.Random) -> Iterator[Made]:
-    """Yield plain text: the asset's in other forms, and what is not text."""
+    """Yield the asset's plain text in other forms, and files that are not text."""
     text = (assets / "text.txt").read_bytes()
     packed = {
         "gz": gzip.compress(text),
@@ -178,7 +178,7 @@ def _parquet(columns: dict[str, Any]) -> bytes:
 
 
 def _asked(rng: random.Random) -> Iterator[tuple[str, str, str, bytes, Expectation]]:
-    """Yield (what it is, model, file, content, what must come of it) for `predict`."""
+    """Yield (name, model, file, content, expectation) for `predict`."""
     texts = b"the boat\na lovely anchor\nawful cold soup\n"
     yield "lines", "tuned-table", "given.txt", texts, "accepted"
     yield "byte-order mark", "tuned-table", "given.txt", b"\xef\xbb\xbf" + texts, "accepted"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentencepiece import sentencepiece_model_pb2
 
 from bert_jax.data import vocabulary_checks
 from bert_jax.data.tokenizer import Tokenizer
@@ -202,3 +203,13 @@ def test_a_byte_order_mark_is_dropped(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8-sig")
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}', "utf-8-sig")
     assert Tokenizer.load(tmp_path).encode_batch(["A a"]) == [[1, 5]]
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_a_sentencepiece_score_that_is_not_finite_is_refused(tmp_path, score):
+    proto = vars(sentencepiece_model_pb2)["ModelProto"]()
+    for piece in ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "a"):
+        proto.pieces.add(piece=piece, score=score if piece == "a" else -1.0)
+    (tmp_path / "spiece.model").write_bytes(proto.SerializeToString())
+    with pytest.raises(ValueError, match="spiece.model: damaged: the piece 'a' has the score"):
+        Tokenizer.load(tmp_path)
