@@ -68,6 +68,11 @@ class Predictor:
             )
         self.usage = read_usage(Path(work_dir)) or self.unsaid
         usual = positions if self.usage is None else min(self.usage.max_length, positions)
+        if max_length is None and usual < shortest:
+            raise ValueError(
+                f"{work_dir}: damaged: its usage has max_length={usual}; expected {shortest} or "
+                "more. Restore model.json from a copy, or give a max_length"
+            )
         self.max_length = max_length or usual
         self._runner = BatchRunner(trained.model, self.max_length, batch_size)
 

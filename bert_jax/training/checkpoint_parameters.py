@@ -58,7 +58,10 @@ def load_parameters(
     require_step(directory, step)
     require_intact_everywhere(directory, step, PARAMETERS)
     stored = stored_arrays(directory, step, PARAMETERS)
-    check_names([n for n in stored if not n.startswith(TRAINING_ONLY)], definition.shapes)
+    try:
+        check_names([n for n in stored if not n.startswith(TRAINING_ONLY)], definition.shapes)
+    except ValueError as error:
+        raise ValueError(f"{directory / str(step)}: {error}") from error
     for name, expected in definition.shapes.items():
         if tuple(stored[name].shape) != tuple(expected.shape):
             raise ValueError(

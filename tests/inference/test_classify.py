@@ -105,6 +105,12 @@ def test_texts_are_read_as_in_the_run_that_made_the_model(tmp_path):
     assert Classify(tmp_path / "ours", max_length=17).max_length == 17
 
 
+@pytest.mark.parametrize("max_length", [-1, 0, 4])
+def test_a_usage_that_leaves_no_room_for_text_is_damaged(tmp_path, max_length):
+    with pytest.raises(ValueError, match=f"ours: damaged: its usage has max_length={max_length}"):
+        biased(tmp_path, [1.0], Usage(max_length=max_length))
+
+
 @pytest.mark.parametrize("pairs", [True, False])
 def test_pairs_are_told_from_single_texts(tmp_path, pairs):
     classify = biased(tmp_path, [1.0], Usage(max_length=16, pairs=pairs))
