@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         )
     directory, commit = (prefix, None) if prefix else local_directory(args.source, args.revision)
     found = (open_checkpoint if prefix else open_directory)(
-        directory, wanted, tokenizer=Path(args.tokenizer) if args.tokenizer else None
+        directory, wanted, tokenizer=None if args.tokenizer is None else Path(args.tokenizer)
     )
     with new_directory(Path(args.output)) as target:
         origin = {"command": "bert-jax import", "source": args.source}

@@ -190,6 +190,7 @@ def _max_bytes(args: argparse.Namespace) -> int:
 
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
     """Write all files of a tokenizer to `output`, or, if one cannot be written, none of them."""
+    output = output.absolute()  # "." has no name for a temporary directory beside it
     with writing(output):
         make_directory(output.parent)
         with temporary_beside(output, directory=True) as temporary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -110,8 +111,11 @@ class EncoderConfig:
                 0.0 <= getattr(self, name) < 1.0,
                 f"{name}={getattr(self, name)}: a dropout rate lies in [0, 1)",
             )
-        _require(self.layer_norm_epsilon > 0, "layer_norm_epsilon must be positive")
-        _require(self.initializer_range > 0, "initializer_range must be positive")
+        for name in ("layer_norm_epsilon", "initializer_range"):
+            _require(
+                0.0 < getattr(self, name) < math.inf,
+                f"{name}={getattr(self, name)}: must be positive, and finite",
+            )
         _require_choice("activation", self.activation, Activation)
         _require_choice("positions", self.positions, PositionKind)
         _require_choice("norm", self.norm, NormPlacement)

@@ -77,8 +77,13 @@ class OptimizerConfig:
                 raise ValueError(
                     f"optimizer.{field}={getattr(self, field)}: must be 0 or more, and finite"
                 )
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.epsilon > 0):
-            raise ValueError("optimizer.beta1 and beta2 lie in [0, 1), and epsilon is positive")
+        for field in ("beta1", "beta2"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(
+                    f"optimizer.{field}={getattr(self, field)}: expected 0 up to, but not, 1"
+                )
+        if not 0 < self.epsilon < math.inf:
+            raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive, and finite")
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:

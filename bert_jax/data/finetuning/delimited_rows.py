@@ -10,7 +10,7 @@ from pathlib import Path
 from bert_jax.data.finetuning.file_lines import MAX_LINE_BYTES, file_lines
 from bert_jax.data.finetuning.table_format import TableFormat
 
-_LONE_RETURN = (
+LONE_RETURN = (
     "a carriage return (CR) that no line feed follows; expected lines that end with a line feed. "
     r"Convert the file, as `tr '\r' '\n'` does"
 )
@@ -108,7 +108,7 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(file_lines(path), 1):
         text = line.rstrip("\n").removesuffix("\r")
         if number == 1 and "\r" in text and not line.endswith("\n"):
-            raise ValueError(f"{path}:1: {_LONE_RETURN}")
+            raise ValueError(f"{path}:1: {LONE_RETURN}")
         if not text:
             empty += 1
             continue
@@ -136,7 +136,7 @@ def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
 
 def _not_csv(error: csv.Error, path: Path) -> str:
     if "new-line character" in str(error):
-        return f"{_LONE_RETURN}, or put a text that holds one between quotes"
+        return f"{LONE_RETURN}, or put a text that holds one between quotes"
     if "field larger than" in str(error):
         return (
             f"a cell that begins here is longer than {MAX_LINE_BYTES:,} characters. Split its "

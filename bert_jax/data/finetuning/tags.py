@@ -6,8 +6,10 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
+from bert_jax.data.finetuning.delimited_rows import LONE_RETURN
 from bert_jax.data.finetuning.file_lines import WordPlaces, file_lines, find_file
 from bert_jax.data.finetuning.labels import check_label_set
 from bert_jax.data.finetuning.splits import Split, check_paths, split_path
@@ -115,7 +117,7 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
     sentences = TagSentences(
         tags=[] if labelled else None,
         places=places,
-        lines=[raw.rstrip("\r\n") for raw in file_lines(path)],
+        lines=list(_text_lines(path)),
     )
     placed = ((line, f"{path}:{number}") for number, line in enumerate(sentences.lines, 1))
     events = (
@@ -153,6 +155,15 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
 # is that of many words: FEATS of English EWT are 230 of 19,674 words; its lemmas, 14,194. Below,
 # files of a few lines may be anything.
 _FEWEST_TOO_MANY = 200
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file without their ends; ValueError for line ends of CR only."""
+    for number, raw in enumerate(file_lines(path), start=1):
+        line = raw.rstrip("\r\n")
+        if "\r" in line:
+            raise ValueError(f"{path}:{number}: {LONE_RETURN}")
+        yield line
 
 
 def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]:

@@ -40,6 +40,11 @@ def tags_of_text(tmp_path: Path, text: str, *, labelled: bool = True, **options)
     return read_tags(TagFiles(train=str(path), **options), "train", labelled=labelled)
 
 
+def test_lines_that_end_with_a_carriage_return_only(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train.txt:1: a carriage return \(CR\)"):
+        tags_of_text(tmp_path, CONLL_2003.replace("\n", "\r"))
+
+
 @pytest.mark.parametrize("separator", [" ", "\t", "  "])
 @pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
 def test_column_files(tmp_path: Path, separator: str, end: str) -> None:
