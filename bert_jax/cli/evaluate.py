@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.predictions:
         check_output(Path(args.predictions), "--predictions")
-    output = Path(args.output) if args.output else None
+    output = None if args.output is None else Path(args.output)
     if output is not None:
         check_outside_corpora(output, "--output")
         _check_replaceable(output, args.predictions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import importlib
 import logging
@@ -10,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bert_jax import __version__
 from bert_jax.cli.argument_checks import check_paths, check_repeated
@@ -110,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _log_to_stderr()
     own_process = argv is None
+    if own_process:
+        raise_lost_interrupts()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(words.copy(), own_process)
@@ -135,6 +139,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence()
         return code or 1
     return code
+
+
+def raise_lost_interrupts() -> None:
+    """Raise a KeyboardInterrupt again where Python would print it and continue.
+
+    Ctrl-C may come while a callback of the garbage collector runs, such as JAX's.
+    """
+    previous = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            _thread.interrupt_main()
+        else:
+            previous(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def _explain(error: BaseException, words: Sequence[str]) -> int | None:

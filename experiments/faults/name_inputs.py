@@ -140,7 +140,7 @@ def _options(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
         for place, word in enumerate(words):
             if word.startswith("--") and "." not in word and word not in ("--input", "--config"):
                 repeated = (*words, word, words[place + 1])
-                yield f"{verb} {word} twice", repeated, word
+                yield f"{verb} {word} twice", repeated, word.strip("-").replace("-", "[-_]")
 
 
 def _outputs(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
