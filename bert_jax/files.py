@@ -92,5 +92,8 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot, such as older SMB mounts
+            raise
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +28,8 @@ def temporary_beside(path: Path, *, directory: bool = False) -> Iterator[Path]:
         OSError: it cannot be made.
     """
     _remove_leftovers(path)
-    temporary = path.with_name(f"{_prefix(path)}{os.getpid()}.tmp")
+    # Not the process id, which a container may have again while a leftover cannot be removed.
+    temporary = path.with_name(f"{_prefix(path)}{time.time_ns()}.tmp")
     descriptor = _locked(temporary, directory)
     try:
         yield temporary

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bert_jax.cli.new_directory import new_directory
-from bert_jax.files import write_file
+from bert_jax.files import sync_directory, write_file
 from bert_jax.temporary import temporary_beside
 
 from .commands import REPOSITORY
@@ -58,7 +61,7 @@ def test_leftovers_go_when_their_writer_is_gone(
 ) -> None:
     output = tmp_path / "output"
     (temporary,) = tmp_path.iterdir()
-    assert temporary.name == f"output.{socket.gethostname()}.{writer.pid}.tmp"
+    assert re.fullmatch(rf"output\.{re.escape(socket.gethostname())}\.\d+\.tmp", temporary.name)
     write(output, temporary)
     assert set(tmp_path.iterdir()) == {output, temporary}
     writer.kill()
@@ -78,13 +81,37 @@ def test_names_of_other_machines_and_other_outputs_stay(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {*others, "output"}
 
 
-def test_a_reused_process_id_is_no_obstacle(tmp_path: Path) -> None:
+def test_leftovers_are_no_obstacle_on_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container, the process that left them often had the same id as this one."""
+
+    def without_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", without_locks)
     with temporary_beside(tmp_path / "output") as temporary:
         pass
-    temporary.write_text("left by a process that had the id of this one")
+    temporary.write_text("left by a process that was killed")
+    (tmp_path / f"output.{socket.gethostname()}.{os.getpid()}.tmp").write_text("likewise")
     write_file(tmp_path / "output", "whole")
-    assert [path.name for path in tmp_path.iterdir()] == ["output"]
     assert (tmp_path / "output").read_text() == "whole"
+
+
+def test_a_directory_that_cannot_be_flushed_is_not_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(code: int) -> Callable[[int], None]:
+        def fsync(descriptor: int) -> None:
+            raise OSError(code, os.strerror(code))
+
+        return fsync
+
+    monkeypatch.setattr("os.fsync", failing(errno.EINVAL))
+    sync_directory(tmp_path)
+    monkeypatch.setattr("os.fsync", failing(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_directory(tmp_path)
 
 
 @pytest.mark.parametrize("directory", [False, True])
