@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     keep_programs()
     mesh = make_mesh(config.mesh)
     # Before anything is read together, which processes of other configs would do otherwise.
-    distributed.check_same({"the config": to_plain(config), "the versions": versions()})
+    given = {"the config": to_plain(config), "--from-step": args.from_step}
+    distributed.check_same({**given, "the versions": versions()})
     run = open_run(with_columns(config), mesh)
     distributed.check_same({"the model and the examples": identity(run)})
     with ExitStack() as closing:

@@ -23,7 +23,9 @@ from bert_jax.cli.finetune_start import (
     check_mesh,
     encoder_of,
     first_state,
+    identity,
     open_checkpointer,
+    with_checkpoints,
 )
 from bert_jax.cli.finetune_usage import describe_model
 from bert_jax.cli.run_memory import check_finetuning
@@ -138,14 +140,15 @@ class FinetuneRun:
         lower = self.best_metric.endswith(LOSS)
         intervals = self.intervals
         early = EarlyStopping(self.best_metric, config.patience, lower)
-        recovery = recover(self.work_dir / CHECKPOINTS_NAME, from_step)
+        belonging = {} if from_step is None else identity(self)
+        recovery = recover(self.work_dir / CHECKPOINTS_NAME, belonging, from_step)
         print(*(f"{line}\n" for line in recovery.lines), sep="", end="", flush=True)
         checkpointer = closing.enter_context(open_checkpointer(self, early, recovery.step))
         begun = recovery.step is not None
         check_claimable(self.work_dir, self.tokenizer, begun=begun)
         state, origin = first_state(self, checkpointer)
         start, first = int(state.step), jax.process_index() == 0
-        past = self._evaluations(start)
+        past = with_checkpoints(self, self._evaluations(start))
         early.observe_all(past)
         ended = start == self.total_steps or early.enough
         judged = any(evaluation["step"] == start for evaluation in past)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import jax
 from jax.sharding import Mesh
 
 from bert_jax.cli.finetune_source import Source, source_identity
@@ -19,12 +21,16 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_files import steps_in
+from bert_jax.training.distributed import agreed
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.sharding import batch_extent
 from bert_jax.training.state import TrainState, abstract_state, parameter_key
 
 if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
+
+Evaluation = Mapping[str, float]
 
 
 def encoder_of(config: FinetuneConfig, source: Source) -> EncoderConfig:
@@ -138,6 +144,27 @@ def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainStat
     if read_sentence_embedding(run.source.directory) is not None:
         told += f"; {SETTINGS_DROPPED}"
     return TrainState(state.step, state.params | kept, state.opt_state), told
+
+
+def with_checkpoints(run: FinetuneRun, past: Sequence[Evaluation]) -> Sequence[Evaluation]:
+    """Return the `past` evaluations without the best ones whose checkpoints are gone.
+
+    A damaged one was moved aside, for example. Evaluations that are not the best have no checkpoint
+    in any case, and count for `patience`.
+    """
+    steps, lost = steps_in(run.work_dir / CHECKPOINTS_NAME), []
+    while True:
+        early = EarlyStopping(run.best_metric, 0, run.best_metric.endswith(LOSS))
+        early.observe_all(past)
+        best = early.best_step
+        if best is None or agreed(best in steps):
+            break
+        lost.append(best)
+        past = [evaluation for evaluation in past if evaluation["step"] != best]
+    if lost and jax.process_index() == 0:
+        rest = "" if best is None else f"; step {best:,} is the best of the rest"
+        print(f"warning    the best checkpoint so far, of step {lost[0]:,}, is gone{rest}")
+    return past
 
 
 def _parameters_of(run: FinetuneRun) -> Parameters:

@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
             "the config": to_plain(config),
             "the corpora": identity(config, corpora),
             "the versions": versions(),
+            "--from-step": args.from_step,
         }
     )
     with ExitStack() as closing:
@@ -92,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
         stop = closing.enter_context(StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(Path(config.work_dir)))
-        recovery = recover(Path(config.work_dir) / CHECKPOINTS_NAME, args.from_step)
+        checkpoints = Path(config.work_dir) / CHECKPOINTS_NAME
+        recovery = recover(checkpoints, identity(config, corpora), args.from_step)
         print(*(f"{line}\n" for line in recovery.lines), sep="", end="", flush=True)
         finished = _train(config, rates, corpora, mesh, recovery.step, stop, closing)
     if finished and jax.process_index() == 0:

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from bert_jax.inference.work_dir import CHECKPOINTS_NAME
-from bert_jax.training.checkpoint_checksums import Verification, verify
+from bert_jax.training.checkpoint_checksums import REMOVED, Verification, verify
 from bert_jax.training.checkpoint_files import require_step, steps_in
 
 DAMAGED = 1
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     width = len(f"{steps[-1]:,}")
     for step in steps:
         outcome = verify(directory, step)
-        damaged = damaged or outcome.problem is not None
+        damaged = damaged or outcome.problem not in (None, REMOVED)
         print(f"step {step:>{width},}  {_description(outcome)}", flush=True)
     return DAMAGED if damaged else 0
 
@@ -66,6 +66,8 @@ def _checkpoints(directory: Path) -> tuple[Path, list[int]]:
 
 
 def _description(outcome: Verification) -> str:
+    if outcome.problem == REMOVED:
+        return "removed while it was read, as a run removes older checkpoints when it saves"
     if outcome.problem is not None:
         return f"damaged: {outcome.problem}"
     if not outcome.has_checksums:

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from bert_jax.differences import differences
 from bert_jax.local_paths import local_path
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_MARK, PARAMETERS, flush
 from bert_jax.training.checkpoint_config import CheckpointConfig, JudgedLater
-from bert_jax.training.checkpoint_files import damaged, identity_of, intact_steps
+from bert_jax.training.checkpoint_files import newest_intact_step, require_identity
 from bert_jax.training.checkpoint_parameters import (
     cause_of,
+    not_loaded,
     require_intact_everywhere,
     saving_context,
     stored_arrays,
@@ -158,7 +158,8 @@ class Checkpointer:
         try:
             self._save.response.result(timeout=None if wait else 0)
         except TimeoutError as error:
-            if not error.args:  # from the future, which is not done; Orbax gives its own a text
+            # From the future, which is not done. Orbax gives its own a text.
+            if not (wait or error.args):
                 return
             raise self._not_saved(error) from error
         except Exception as error:
@@ -184,8 +185,8 @@ class Checkpointer:
                 "cannot be saved. Put the work directory back, or start the run again"
             )
         self._remove_unfinished()
-        intact = intact_steps(self._directory)
-        last = f"step {intact[-1]} is the newest intact one" if intact else "there is none yet"
+        intact = newest_intact_step(self._directory)
+        last = "there is none yet" if intact is None else f"step {intact} is the newest intact one"
         return CheckpointNotSaved(
             f"{self._directory / str(step)}: the checkpoint cannot be saved: {cause_of(error)}. "
             f"The run has stopped; of its checkpoints, {last}. Fix the cause, such as a full disk, "
@@ -203,6 +204,7 @@ class Checkpointer:
 
         Raises:
           DamagedCheckpoint: it differs from the one that was saved; names the file.
+          OSError: it is intact, but cannot be loaded.
           ValueError: it belongs to a different model, corpus, tokenizer or optimizer; says where
             they differ.
         """
@@ -219,7 +221,7 @@ class Checkpointer:
                 checkpoint, {PARAMETERS: abstract.params, _OPTIMIZER: optimizer}
             )
         except Exception as error:
-            raise damaged(self._directory, newest, cause_of(error)) from error
+            raise not_loaded(self._directory, newest, error) from error
         structure = jax.tree.structure(abstract.opt_state)
         opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded[_OPTIMIZER]))
         step = jax.device_put(
@@ -235,13 +237,7 @@ class Checkpointer:
         """
         newest = self.latest_step()
         assert newest is not None, "there is no checkpoint yet"
-        lines = differences(identity_of(self._directory, newest), self._identity)
-        if lines:
-            raise ValueError(
-                f"the checkpoint in {self._directory} belongs to another run "
-                "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
-                "Use the config it was written with, or another work_dir"
-            )
+        require_identity(self._directory, newest, self._identity)
 
     def _check_optimizer(self, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         lines = [f"  - {name}" for name in sorted(set(stored) - set(expected))]

@@ -19,6 +19,7 @@ CHECKSUMS_NAME = "checksums.json"
 # versions have neither.
 CHECKSUMS_MARK = "checksums"
 PARAMETERS = "params"
+REMOVED = "it was removed while it was read; a run removes older checkpoints when it saves"
 _METADATA_NAME = "_CHECKPOINT_METADATA"
 _READ_BYTES = 1 << 20
 # Files up to this size are hashed even in a quick check: all metadata, none of the arrays.
@@ -108,7 +109,9 @@ def verify(
             problems = pool.map(lambda file: _problem_of(checkpoint, file, quick), files)
             problem = next((problem for problem in problems if problem), None)
     except Unreadable as error:
-        return Verification(str(error))
+        problem, files = str(error), []
+    if problem and not checkpoint.is_dir():
+        return Verification(REMOVED)
     return Verification(
         problem, num_files=len(files), num_bytes=sum(file.num_bytes for file in files)
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_jax.differences import differences
 from bert_jax.training.checkpoint_checksums import custom_metadata, verify
 from bert_jax.training.distributed import agreed
 
@@ -25,6 +27,12 @@ def steps_in(directory: Path) -> list[int]:
 def intact_steps(directory: Path) -> list[int]:
     """Return the steps whose checkpoints pass a full check, ascending."""
     return [step for step in steps_in(directory) if verify(directory, step).problem is None]
+
+
+def newest_intact_step(directory: Path) -> int | None:
+    """Return the newest step whose checkpoint passes a full check, None if there is none."""
+    newest_first = reversed(steps_in(directory))
+    return next((step for step in newest_first if verify(directory, step).problem is None), None)
 
 
 def newest_step(directory: Path) -> int:
@@ -66,6 +74,32 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
         raise damaged(directory, step, outcome.problem)
     identity: Mapping[str, Any] = custom_metadata(directory / str(step)).get("identity", {})
     return identity
+
+
+def require_identity(
+    directory: Path, step: int, identity: Mapping[str, Any], *, only: Container[str] | None = None
+) -> None:
+    """Refuse a checkpoint of another run.
+
+    Args:
+      identity: of this run.
+      only: compare these keys; all by default.
+
+    Raises:
+      ValueError: the checkpoint has another identity; lists where they differ. Or as `identity_of`.
+    """
+    stored = {
+        key: value
+        for key, value in identity_of(directory, step).items()
+        if only is None or key in only
+    }
+    lines = differences(stored, json.loads(json.dumps(identity)))
+    if lines:
+        raise ValueError(
+            f"the checkpoint in {directory} belongs to another run "
+            "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
+            "Use the config it was written with, or another work_dir"
+        )
 
 
 def require_step(directory: Path, step: int) -> None:

@@ -19,6 +19,7 @@ from bert_jax.training.checkpoint_checksums import (
     CHECKSUMS_MARK,
     PARAMETERS,
     flush,
+    verify,
     write_checksums,
 )
 from bert_jax.training.checkpoint_files import (
@@ -49,6 +50,7 @@ def load_parameters(
 
     Raises:
       DamagedCheckpoint: the checkpoint differs from the one that was saved; lists the intact ones.
+      OSError: the checkpoint is intact, but cannot be loaded.
       ValueError: no checkpoint of that step, or its parameters do not fit (± names, shapes).
     """
     if not directory.is_dir():
@@ -79,7 +81,7 @@ def load_parameters(
             path = directory.absolute() / str(step)  # Orbax takes no relative path
             loaded = ocp.load_checkpointables(path, {PARAMETERS: abstract})
     except Exception as error:
-        raise damaged(directory, step, cause_of(error)) from error
+        raise not_loaded(directory, step, error) from error
     parameters: Parameters = loaded[PARAMETERS]
     return parameters
 
@@ -143,11 +145,25 @@ def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
         # Not of all parts at once: a damaged optimizer does not matter to the parameters.
         stored: Any = ocp.metadata(directory.absolute() / str(step), part).metadata
     except Exception as error:
-        raise damaged(directory, step, cause_of(error)) from error
+        raise not_loaded(directory, step, error) from error
     if stored is None:
         raise damaged(directory, step, f"it holds no readable {part}")
     arrays: Mapping[str, Any] = stored
     return arrays
+
+
+def not_loaded(directory: Path, step: int, error: Exception) -> ValueError | OSError:
+    """Return the error to raise when a checkpoint cannot be loaded.
+
+    If its files match their checksums, it is not damaged: memory or the file system has failed.
+    """
+    outcome = verify(directory, step, quick=True)
+    if outcome.problem is None and outcome.has_checksums:
+        return OSError(
+            f"{directory / str(step)}: the checkpoint is intact, but cannot be loaded: "
+            f"{cause_of(error)}"
+        )
+    return damaged(directory, step, outcome.problem or cause_of(error))
 
 
 def cause_of(error: BaseException) -> str:

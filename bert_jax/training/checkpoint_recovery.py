@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bert_jax.files import sync_directory, write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.training.checkpoint_files import (
     DamagedCheckpoint,
+    require_identity,
     require_intact,
     require_step,
     steps_in,
@@ -38,7 +40,7 @@ class Recovery:
     lines: tuple[str, ...] = ()
 
 
-def recover(directory: Path, from_step: int | None = None) -> Recovery:
+def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None = None) -> Recovery:
     """Make the newest checkpoint in `directory` the one that a run resumes from.
 
     Damaged checkpoints, and with `from_step` all later ones, are moved to `ASIDE_NAME` next to
@@ -46,11 +48,13 @@ def recover(directory: Path, from_step: int | None = None) -> Recovery:
     all processes of a run must call this together.
 
     Args:
+      identity: of this run, or the part of it that is known so far. The checkpoint of `from_step`
+        must have it too, which is checked before any other is moved.
       from_step: the step to go back to. The request is carried out once: if the same command is
         repeated after an interruption, the run resumes from its newest checkpoint.
 
     Raises:
-      ValueError: all checkpoints are damaged, or `from_step` has no intact checkpoint.
+      ValueError: all checkpoints are damaged, or `from_step` has no intact checkpoint of this run.
     """
     import jax
 
@@ -60,7 +64,7 @@ def recover(directory: Path, from_step: int | None = None) -> Recovery:
             raise ValueError(f"{directory}: process 0 cannot resume from it; see its message")
         return Recovery(None if step == _NOTHING else step)
     try:
-        recovery = _recover(directory, from_step)
+        recovery = _recover(directory, identity, from_step)
     except Exception:
         agreed(_REFUSED)
         raise
@@ -68,10 +72,10 @@ def recover(directory: Path, from_step: int | None = None) -> Recovery:
     return recovery
 
 
-def _recover(directory: Path, from_step: int | None) -> Recovery:
+def _recover(directory: Path, identity: Mapping[str, Any], from_step: int | None) -> Recovery:
     lines: list[str] = []
     if from_step is not None:
-        lines += _go_back(directory, from_step)
+        lines += _go_back(directory, identity, from_step)
     steps = steps_in(directory)
     damage: dict[int, str] = {}
     newest = None
@@ -94,7 +98,7 @@ def _recover(directory: Path, from_step: int | None) -> Recovery:
     return Recovery(newest, tuple(lines))
 
 
-def _go_back(directory: Path, step: int) -> list[str]:
+def _go_back(directory: Path, identity: Mapping[str, Any], step: int) -> list[str]:
     """Move every checkpoint after `step` aside, unless an earlier command has done so."""
     record = directory.parent / ASIDE_NAME / _FROM_STEP_NAME
     if record.is_file() and _recorded_step(record) == step:
@@ -104,6 +108,7 @@ def _go_back(directory: Path, step: int) -> list[str]:
         ]
     require_step(directory, step)
     require_intact(directory, step)
+    require_identity(directory, step, identity, only=identity.keys())
     later = [other for other in steps_in(directory) if other > step]
     lines = []
     if later:

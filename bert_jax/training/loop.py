@@ -16,8 +16,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.models.parameters import Parameters
-from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.divergence import FiniteCheck, TrainingDiverged, require_finite_metrics
+from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
+from bert_jax.training.divergence import (
+    TrainingDiverged,
+    require_finite_metrics,
+    require_finite_state,
+)
 from bert_jax.training.early_stopping import EarlyStopping
 from bert_jax.training.evaluation import to_the_end
 from bert_jax.training.interruption import StopRequest, ToldToStop
@@ -121,10 +125,6 @@ class Trainer:
     # The step of the newest state that was saved, and the held-out metrics of the newest state.
     _saved: int = field(init=False)
     _metrics: Mapping[str, float] | None = field(init=False, default=None)
-    _finite: FiniteCheck = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._finite = FiniteCheck(self.mesh)
 
     def run(self, state: TrainState, phases: Sequence[Phase]) -> tuple[TrainState, bool]:
         """Trains from `state.step` to the end of the last phase.
@@ -190,22 +190,30 @@ class Trainer:
         try:
             return next(batches)
         except Exception as error:
-            self._save_in_need(state, step)
+            self._save_in_need(state, step, error)
             if isinstance(error, ToldToStop):
                 return None
             raise
 
     def _save(self, state: TrainState, step: int) -> None:
-        self._finite.require(state)
+        require_finite_state(state, self.mesh)
         self.checkpointer.save(state, self._metrics)
         self._saved = step
 
-    def _save_in_need(self, state: TrainState, step: int) -> None:
+    def _save_in_need(self, state: TrainState, step: int, error: Exception) -> None:
+        """Save before `error` ends the run; if that fails, log `error` and raise the failure."""
         # Of several processes the others have begun the next step, and cannot take part.
-        if step > self._saved and jax.process_count() == 1:
+        if step <= self._saved or jax.process_count() > 1:
+            return
+        try:
             self._report_pending(tell=True)
             self._save(state, step)
-            _LOGGER.info("saved after step %s; the same command resumes from it", f"{step:,}")
+            self.checkpointer.raise_if_failed(wait=True)
+        except (CheckpointNotSaved, TrainingDiverged):
+            if not isinstance(error, ToldToStop):
+                _LOGGER.error("%s", error)
+            raise
+        _LOGGER.info("saved after step %s; the same command resumes from it", f"{step:,}")
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
         """Whether the run stopped right where it was to evaluate: it saved and left instead.
@@ -240,8 +248,8 @@ class Trainer:
                 self._report_pending(tell=True)
             except TrainingDiverged:
                 raise
-            except Exception:
-                self._save_in_need(state, step)
+            except Exception as error:
+                self._save_in_need(state, step, error)
                 raise
         if saving:
             self._save(state, step)

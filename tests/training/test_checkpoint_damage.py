@@ -14,14 +14,18 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from bert_jax.cli.compilations import Compilations
+from bert_jax.cli.main import main
+from bert_jax.cli.out_of_memory import memory_refusal
 from bert_jax.tasks.protocol import Task
-from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
+from bert_jax.training import checkpoint_checksums
+from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved, _Save
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_NAME, verify
 from bert_jax.training.checkpoint_config import CheckpointConfig
 from bert_jax.training.checkpoint_files import DamagedCheckpoint, newest_step, saved_run, steps_in
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.checkpoint_recovery import ASIDE_NAME, recover
-from bert_jax.training.divergence import FiniteCheck, TrainingDiverged
+from bert_jax.training.divergence import TrainingDiverged, require_finite_state
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 from bert_jax.training.state import TrainState, abstract_state, init_state
@@ -164,7 +168,7 @@ def test_a_run_resumes_from_the_newest_intact_checkpoint(
     damaged: tuple[Path, int, str], task: Task, mesh: Mesh
 ) -> None:
     directory, step, problem = damaged
-    recovery = recover(directory)
+    recovery = recover(directory, IDENTITY)
     expected = 30 if step == 500 else 20
     assert recovery.step == expected
     (line,) = recovery.lines
@@ -176,12 +180,12 @@ def test_a_run_resumes_from_the_newest_intact_checkpoint(
         assert int(state.step) == expected
         checkpointer.save(at(state, step), None)
     assert verify(directory, step).problem is None
-    assert recover(directory).lines == ()
+    assert recover(directory, IDENTITY).lines == ()
 
 
 def test_an_older_damaged_checkpoint_is_moved_aside_too(checkpoints: Path) -> None:
     shutil.rmtree(checkpoints / "10" / "metrics")
-    recovery = recover(checkpoints)
+    recovery = recover(checkpoints, IDENTITY)
     assert recovery.step == 30 and steps_in(checkpoints) == [20, 30]
     assert "step 10: metrics/commit_success.txt is missing" in recovery.lines[0]
 
@@ -190,7 +194,7 @@ def test_a_run_never_restarts_over_damaged_checkpoints(checkpoints: Path) -> Non
     for step in (10, 20, 30):
         (checkpoints / str(step) / CHECKSUMS_NAME).write_text("[]")
     with pytest.raises(DamagedCheckpoint, match="all checkpoints are damaged .*step 10: .*step 30"):
-        recover(checkpoints)
+        recover(checkpoints, IDENTITY)
     assert steps_in(checkpoints) == [10, 20, 30]
 
 
@@ -226,13 +230,13 @@ def earlier_version(checkpoints: Path) -> Path:
 def test_checkpoints_of_earlier_versions_still_load(
     earlier_version: Path, task: Task, mesh: Mesh
 ) -> None:
-    assert recover(earlier_version) == recover(earlier_version)
-    assert recover(earlier_version).step == 30
+    assert recover(earlier_version, IDENTITY) == recover(earlier_version, IDENTITY)
+    assert recover(earlier_version, IDENTITY).step == 30
     with Checkpointer(earlier_version, KEEP_ALL, IDENTITY) as checkpointer:
         state = checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
     assert int(state.step) == 30
     shutil.rmtree(earlier_version / "30" / "params")
-    assert recover(earlier_version).step == 20
+    assert recover(earlier_version, IDENTITY).step == 20
 
 
 def test_what_orbax_cannot_read_is_one_sentence(
@@ -248,7 +252,7 @@ def test_what_orbax_cannot_read_is_one_sentence(
 
 def test_going_back_moves_later_checkpoints_aside_once(checkpoints: Path) -> None:
     (checkpoints.parent / "metrics.jsonl").write_text('{"kind": "train", "step": 25}\n')
-    recovery = recover(checkpoints, from_step=10)
+    recovery = recover(checkpoints, IDENTITY, from_step=10)
     aside = checkpoints.parent / ASIDE_NAME
     assert recovery.step == 10 and steps_in(checkpoints) == [10]
     assert recovery.lines == (f"from step  10: later checkpoints (20, 30) moved to {aside}",)
@@ -256,20 +260,65 @@ def test_going_back_moves_later_checkpoints_aside_once(checkpoints: Path) -> Non
     assert (aside / "metrics-up-to-30.jsonl").read_text().count("\n") == 1
     # The run has trained on when a scheduler repeats the command.
     shutil.copytree(aside / "20", checkpoints / "20")
-    again = recover(checkpoints, from_step=10)
+    again = recover(checkpoints, IDENTITY, from_step=10)
     assert again.step == 20 and "was carried out by an earlier command" in again.lines[0]
     # A second way back does not overwrite the first one's checkpoints.
     (aside / "from-step.json").unlink()
-    assert recover(checkpoints, from_step=10).step == 10
+    assert recover(checkpoints, IDENTITY, from_step=10).step == 10
     assert {path.name for path in aside.iterdir() if path.is_dir()} == {"20", "30", "20.1"}
+
+
+def test_going_back_in_another_run_moves_nothing(checkpoints: Path) -> None:
+    with pytest.raises(ValueError, match="belongs to another run .*\n  model: 'tiny' -> 'base'"):
+        recover(checkpoints, {"model": "base"}, from_step=10)
+    assert steps_in(checkpoints) == [10, 20, 30]
+    assert not (checkpoints.parent / ASIDE_NAME).exists()
+    # A part of the identity may not be known yet.
+    assert recover(checkpoints, {}, from_step=10).step == 10
 
 
 @pytest.mark.parametrize("step", [15, 20])
 def test_going_back_needs_an_intact_checkpoint(checkpoints: Path, step: int) -> None:
     shutil.rmtree(checkpoints / "20" / "params")
     with pytest.raises(ValueError, match="no checkpoint of step 15; there are: 10, 20, 30|step 20"):
-        recover(checkpoints, from_step=step)
+        recover(checkpoints, IDENTITY, from_step=step)
     assert steps_in(checkpoints) == [10, 20, 30]
+
+
+def test_an_intact_checkpoint_that_does_not_load_is_not_called_damaged(
+    checkpoints: Path, task: Task, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes")
+
+    monkeypatch.setattr("orbax.checkpoint.v1.load_checkpointables", load)
+    shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
+    with pytest.raises(OSError, match="is intact, but cannot be loaded: RESOURCE_EXH") as error:
+        load_parameters(checkpoints, task.definition, shardings)
+    assert "out of memory" in str(memory_refusal(error.value, "predict"))
+    with (
+        Checkpointer(checkpoints, KEEP_ALL, IDENTITY) as checkpointer,
+        pytest.raises(OSError, match="is intact, but cannot be loaded: RESOURCE_EXHAUSTED"),
+    ):
+        checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
+
+
+def test_a_checkpoint_removed_while_it_is_verified_is_not_called_damaged(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by a live run, which keeps its newest checkpoints only."""
+    digest_of = checkpoint_checksums._digest
+
+    def digest(path: Path) -> str:
+        if path.is_relative_to(checkpoints / "20"):
+            shutil.rmtree(checkpoints / "20", ignore_errors=True)
+        return digest_of(path)
+
+    monkeypatch.setattr(checkpoint_checksums, "_digest", digest)
+    assert main(["verify-checkpoint", str(checkpoints)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ", 1)[1].split()[0] for line in lines] == ["intact", "removed", "intact"]
+    assert verify(checkpoints, 20).problem == "the directory is missing"
 
 
 @pytest.fixture
@@ -302,7 +351,22 @@ def test_a_failed_save_is_reported_at_the_next_step(
     assert "No space left" in message and "step 1 is the newest intact one" in message
     assert "\n" not in message and "the same command resumes" in message
     assert [path.name for path in directory.iterdir()] == ["1"]
-    assert recover(directory).step == 1
+    assert recover(directory, IDENTITY).step == 1
+
+
+def test_a_save_that_times_out_is_a_failure(checkpoints: Path) -> None:
+    """A future that is not done raises the same error, without a text."""
+
+    class Response:
+        def result(self, timeout: float | None) -> None:
+            raise TimeoutError
+
+    with Checkpointer(checkpoints, KEEP_ALL, IDENTITY) as checkpointer:
+        checkpointer._save = _Save(40)
+        checkpointer._save.response = Response()
+        checkpointer.raise_if_failed()
+        with pytest.raises(CheckpointNotSaved, match="step 30 is the newest intact one"):
+            checkpointer.raise_if_failed(wait=True)
 
 
 def test_a_removed_directory_stops_the_run(checkpoints: Path, task: Task, mesh: Mesh) -> None:
@@ -317,8 +381,11 @@ def test_a_removed_directory_stops_the_run(checkpoints: Path, task: Task, mesh: 
 @pytest.mark.parametrize("part", ["params", "opt_state"])
 def test_a_state_that_is_not_finite_is_named(task: Task, mesh: Mesh, part: str) -> None:
     state: Any = init_state(task.definition, OPTIMIZER, mesh, seed=0)
-    check = FiniteCheck(mesh)
-    check.require(state)
+    require_finite_state(state, mesh)
+    with Compilations() as compiled:
+        # Another run of a sweep has another mesh object of the same devices.
+        require_finite_state(state, make_mesh(MeshConfig(), jax.devices()[:1]))
+    assert compiled.seconds == 0
     broken = {
         "params": lambda: TrainState(
             state.step, state.params | {"dense.bias": jnp.full(4, jnp.inf)}, state.opt_state
@@ -328,4 +395,4 @@ def test_a_state_that_is_not_finite_is_named(task: Task, mesh: Mesh, part: str) 
         ),
     }[part]()
     with pytest.raises(TrainingDiverged, match=r"update is not, in .*dense.bias.*--from-step N"):
-        check.require(broken)
+        require_finite_state(broken, mesh)

@@ -30,7 +30,7 @@ class RecordingCheckpointer:
     def save(self, state: TrainState, metrics: Any) -> None:
         self.events.append(("save", int(state.step)))
 
-    def raise_if_failed(self) -> None:
+    def raise_if_failed(self, *, wait: bool = False) -> None:
         pass
 
 

@@ -1,5 +1,7 @@
 """A run that was stopped or killed goes on to be the run in one piece, bit for bit."""
 
+import errno
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -13,6 +15,8 @@ import jax
 import pytest
 from numpy.testing import assert_array_equal
 
+from bert_jax.training.checkpoint import CheckpointNotSaved
+from bert_jax.training.checkpoint_checksums import write_checksums
 from bert_jax.training.divergence import TrainingDiverged
 from bert_jax.training.interruption import StopRequest, ToldToStop
 from bert_jax.training.loop import Intervals, Phase
@@ -216,6 +220,24 @@ def test_what_befalls_the_data_costs_no_step(
     assert kept == [event for event in whole[1].events if event[0] != "batch"]
 
 
+def test_a_failed_save_of_a_run_without_data_is_reported(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(checkpoint: Path, step: int, metadata: Any) -> None:
+        if step == 7:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_checksums(checkpoint, step, metadata)
+
+    monkeypatch.setattr("bert_jax.training.checkpoint_parameters.write_checksums", write)
+    change = without_batch(7, OSError("a worker was killed"))
+    with (
+        caplog.at_level(logging.INFO, "bert_jax"),
+        pytest.raises(CheckpointNotSaved, match="No space left.* step 4 is the newest intact one"),
+    ):
+        bench.run(tmp_path, bench.recorder(), change=change)
+    assert "a worker was killed" in caplog.text and "saved after step" not in caplog.text
+
+
 def test_a_failed_evaluation_costs_no_step(bench: Any, whole: Any, tmp_path: Path) -> None:
     error = OSError("the held-out set is gone")
     recorder = bench.recorder()
@@ -262,7 +284,7 @@ class Forgetful:
     def save(self, state: TrainState, metrics: Any) -> None:
         pass
 
-    def raise_if_failed(self) -> None:
+    def raise_if_failed(self, *, wait: bool = False) -> None:
         pass
 
 
