@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from bert_jax.cli.out_of_memory import memory_refusal, panic_refusal
 from bert_jax.suggestions import nearest
 
 USER_MISTAKE = 2
+_AGAIN_SECONDS = 0.05
 INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run that saved, too)
 
 
@@ -150,7 +152,10 @@ def raise_lost_interrupts() -> None:
 
     def hook(unraisable: Any) -> None:
         if unraisable.exc_type is KeyboardInterrupt:
-            _thread.interrupt_main()
+            # Later: here it would be printed, too.
+            again = threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main)
+            again.daemon = True
+            again.start()
         else:
             previous(unraisable)
 

@@ -12,9 +12,6 @@ from typing import Any
 from assets import Assets, prepare_words
 from parameters import digest, files_of, losses
 
-# Files that say when they were made, or where.
-_DATED = ("manifest.json", "README.md")
-
 
 @dataclass(frozen=True)
 class Writing:
@@ -24,6 +21,7 @@ class Writing:
         words: given the output.
         result: the content of the output, for comparison; runs in a process of its own.
         seconds: roughly how long it takes.
+        resumes: whether it continues a killed command's work, and may be repeated when finished.
         size: bytes of its output, to choose the sizes of disks by.
     """
 
@@ -31,6 +29,7 @@ class Writing:
     result: Callable[[Path], Any]
     seconds: float
     size: int
+    resumes: bool = False
 
 
 def _training(work_dir: Path) -> Any:
@@ -42,7 +41,9 @@ def _imported(work_dir: Path) -> Any:
 
 
 def _exported(directory: Path) -> Any:
-    return files_of(directory, "README.md", "fingerprint.pb", "SHA256SUMS")
+    # Programs are not serialized to the same bytes every time.
+    programs = ("model.stablehlo", "signature.json", "fingerprint.pb", "saved_model.pb")
+    return files_of(directory, "README.md", "SHA256SUMS", *programs)
 
 
 def _sweep(directory: Path) -> Any:
@@ -87,6 +88,7 @@ def writing_commands(assets: Assets) -> dict[str, Writing]:
             lambda out: files_of(out),
             1.0,
             size("corpus"),
+            resumes=True,
         ),
         "demo-corpus": Writing(
             lambda out: ("demo-corpus", "--output", f"{out}.jsonl"),
@@ -117,18 +119,21 @@ def writing_commands(assets: Assets) -> dict[str, Writing]:
             _training,
             4.0,
             size("run"),
+            resumes=True,
         ),
         "finetune": Writing(
             lambda out: assets.words("finetune", "table", f"work_dir={out}"),
             _training,
             5.0,
             size("tuned-table"),
+            resumes=True,
         ),
         "sweep": Writing(
             lambda out: (*assets.words("sweep", "table"), "--output", str(out), *grid),
             _sweep,
             6.0,
             size("tuned-table"),
+            resumes=True,
         ),
     }
     for kind, entries in (("wordpiece", 150), ("byte-bpe", 300), ("sentencepiece", 90)):
