@@ -4,7 +4,8 @@
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished.
 SIGTERM saves a checkpoint at the next step and exits with code 143; so do SIGHUP, with 129, and
-Ctrl-C, with 130, and a second Ctrl-C leaves earlier, after a save that has already begun.
+Ctrl-C, with 130. A second Ctrl-C leaves earlier, after a save that has already begun. --from-step N
+resumes from an earlier checkpoint, such as the last one before the loss diverged.
 """
 
 from __future__ import annotations
