@@ -19,6 +19,7 @@ from bert_jax.inference.work_dir import read_model
 from bert_jax.models.config import ComputeConfig
 from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training.checkpoint_checksums import custom_metadata, write_checksums
 from bert_jax.training.checkpoint_files import newest_step, saved_run
 from bert_jax.training.metrics_log import read_metrics
 
@@ -133,7 +134,8 @@ def test_a_student_goes_on_with_the_teacher_it_began_with(
     assert moved_on.code == 2
     assert f"this run's teacher was step {pinned}, but " in moved_on.errors
     assert "Put that teacher back, or give another --config.work_dir" in moved_on.errors
-    shutil.copytree(later, theirs / "checkpoints" / str(pinned))
+    replaced = Path(shutil.copytree(later, theirs / "checkpoints" / str(pinned)))
+    write_checksums(replaced, pinned, custom_metadata(replaced))  # as if saved at that step
     another = bert_jax_here(*words)
     assert another.code == 2 and "distillation.parameters: '" in another.errors
 

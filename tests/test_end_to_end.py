@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax import checksums
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.inference.work_dir import load_trained
 from bert_jax.training.metrics_log import read_metrics
@@ -229,6 +230,8 @@ def test_a_work_directory_is_whole(uninterrupted, tiny_config):
         manifest = (uninterrupted / f"manifest-phase{number}.json").read_bytes()
         assert manifest == (tiny_config.parent / length / "manifest.json").read_bytes()
     for file in (tiny_config.parent / "tokenizer").iterdir():
+        if file.name == checksums.NAME:  # a run's tokenizer is bound by its fingerprint instead
+            continue
         assert (uninterrupted / "tokenizer" / file.name).read_bytes() == file.read_bytes()
     resolved = json.loads((uninterrupted / "config.json").read_text())
     assert resolved.keys() == PretrainConfig.__dataclass_fields__.keys()
