@@ -281,11 +281,11 @@ def _log_to_stderr() -> None:
     logging.getLogger("bert_jax").setLevel(logging.INFO)
     # Orbax logs the traceback of a failed save in each of its threads, and raises the error too.
     if os.environ.get("BERT_JAX_TRACEBACK") != "1":
-        logging.getLogger("absl").addFilter(_is_not_of_orbax)
+        logging.getLogger("absl").addFilter(_has_no_traceback)
 
 
-def _is_not_of_orbax(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname
+def _has_no_traceback(record: logging.LogRecord) -> bool:
+    return not record.exc_info
 
 
 if __name__ == "__main__":
