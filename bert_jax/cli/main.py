@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import _thread
 import argparse
 import importlib
 import logging
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from bert_jax import __version__
 from bert_jax.cli.argument_checks import check_paths, check_repeated
 from bert_jax.cli.freed_memory import keep_freed_memory, return_freed_memory
 from bert_jax.cli.full_disk import named_by_the_system, unwritten_refusal
 from bert_jax.cli.out_of_memory import memory_refusal, panic_refusal
+from bert_jax.cli.uncaught import ignore_closed_loops, raise_lost_interrupts
 from bert_jax.suggestions import nearest
 
 USER_MISTAKE = 2
-_AGAIN_SECONDS = 0.05
 INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run that saved, too)
 
 
@@ -116,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     own_process = argv is None
     if own_process:
         raise_lost_interrupts()
+        ignore_closed_loops()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(words.copy(), own_process)
@@ -141,25 +139,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence()
         return code or 1
     return code
-
-
-def raise_lost_interrupts() -> None:
-    """Raise a KeyboardInterrupt again where Python would print it and continue.
-
-    Ctrl-C may come while a callback of the garbage collector runs, such as JAX's.
-    """
-    previous = sys.unraisablehook
-
-    def hook(unraisable: Any) -> None:
-        if unraisable.exc_type is KeyboardInterrupt:
-            # Later: here it would be printed, too.
-            again = threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main)
-            again.daemon = True
-            again.start()
-        else:
-            previous(unraisable)
-
-    sys.unraisablehook = hook
 
 
 def _explain(error: BaseException, words: Sequence[str]) -> int | None:

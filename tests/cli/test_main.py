@@ -1,10 +1,8 @@
 import argparse
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +10,7 @@ import pytest
 
 from bert_jax.cli import main as cli
 from bert_jax.cli.argument_checks import check_repeated
-from bert_jax.cli.main import VERBS, Verb, main, make_parser, raise_lost_interrupts
+from bert_jax.cli.main import VERBS, Verb, main, make_parser
 
 
 @pytest.fixture
@@ -175,19 +173,3 @@ def test_every_verb_has_its_module() -> None:
         if verb.module and not (root / (verb.module.replace(".", "/") + ".py")).is_file()
     ]
     assert missing == []
-
-
-def test_an_interrupt_in_a_callback_of_the_collector_is_not_lost(monkeypatch):
-    class Interrupted:
-        def __del__(self):
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        raise_lost_interrupts()
-        with pytest.raises(KeyboardInterrupt):
-            Interrupted()
-            time.sleep(5)
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,45 @@
+"""Errors that are raised where nothing can catch them, and that Python would print."""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+from types import TracebackType
+from typing import Any
+
+_AGAIN_SECONDS = 0.05
+
+
+def raise_lost_interrupts() -> None:
+    """Raise a KeyboardInterrupt again where Python would print it and continue.
+
+    Ctrl-C may come while a callback of the garbage collector runs, such as JAX's.
+    """
+    previous = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            # Later: here it would be printed, too.
+            again = threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main)
+            again.daemon = True
+            again.start()
+        else:
+            previous(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def ignore_closed_loops() -> None:
+    """Print nothing when a thread reports to an event loop that is closed.
+
+    TensorStore's threads do so when another part of the same save has failed already, and a full
+    disk fails all parts of it. The first error is raised and reported.
+    """
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not (kind is RuntimeError and str(error) == "Event loop is closed"):
+            previous(kind, error, trace)
+
+    sys.excepthook = hook
