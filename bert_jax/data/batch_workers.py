@@ -47,7 +47,9 @@ class _Ended:
 
 
 class BatchWorker(Protocol):
-    """Makes the batches that it is asked for, in that order."""
+    """Makes the batches that it is asked for, in that order; `name` is for messages."""
+
+    name: str
 
     def ask(self, step: int) -> None:
         """Ask for the batch of a step; returns at once."""
@@ -68,6 +70,7 @@ class ThreadWorker:
     """A `BatchWorker` in a thread of this process."""
 
     def __init__(self, source: Batches):
+        self.name = "the data thread"
         self._steps: SimpleQueue[int | None] = SimpleQueue()
         self._made: SimpleQueue[Batch | Exception] = SimpleQueue()
         self._thread = threading.Thread(
@@ -112,7 +115,7 @@ class ProcessWorker:
     """
 
     def __init__(self, source: Batches, name: str):
-        self._name = name
+        self.name = name
         context = get_context("spawn")
         self._connection, remote = context.Pipe()
         self._process = context.Process(target=_serve, args=(remote, source), daemon=True)
@@ -139,7 +142,7 @@ class ProcessWorker:
         made = self._made.get(timeout=seconds)
         if isinstance(made, _Ended):
             remedy = "use fewer workers (loader.num_workers) or make fewer batches ahead (prefetch)"
-            raise OSError(f"{self._name} {cause_of_death(self._process, remedy)}")
+            raise OSError(f"{self.name} {cause_of_death(self._process, remedy)}")
         if isinstance(made, Exception):
             raise made
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from bert_jax.data.pipeline import Batch, ExampleSource
 # second or two.
 _OVERDUE_SECONDS = 3.0
 _POLL_SECONDS = 0.5
+_WARNED_SECONDS = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 class BatchSource:
@@ -218,13 +222,22 @@ class Loader:
             self._asked += 1
 
     def _take(self, worker: BatchWorker) -> Batch:
-        overdue = time.monotonic() + _OVERDUE_SECONDS
+        began, warned = time.monotonic(), False
         while True:
             try:
                 return worker.take(_POLL_SECONDS)
             except Empty:
-                if time.monotonic() > overdue:
-                    self._while_waiting()
+                seconds = time.monotonic() - began
+            if seconds > _OVERDUE_SECONDS:
+                self._while_waiting()
+            if seconds > _WARNED_SECONDS and not warned:
+                logger.warning(
+                    "%s has not made a batch for %.0f s: it or the file system may hang. "
+                    "The run waits for it.",
+                    worker.name.capitalize(),
+                    seconds,
+                )
+                warned = True
 
     def close(self) -> None:
         """Ends the threads or processes; safe to call twice."""

@@ -243,8 +243,9 @@ def test_waiting_for_a_worker_that_hangs_can_be_ended(source, monkeypatch):
     assert not multiprocessing.active_children()
 
 
-def test_waiting_for_a_file_system_that_hangs_can_be_ended(expected, monkeypatch):
-    monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.1)
+def test_waiting_for_a_file_system_that_hangs_can_be_ended(expected, monkeypatch, caplog):
+    monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.7)
+    monkeypatch.setattr(loaders, "_WARNED_SECONDS", 0.1)
     monkeypatch.setattr(batch_workers, "_CLOSING_SECONDS", 0.1)
     hangs = threading.Event()
 
@@ -259,6 +260,8 @@ def test_waiting_for_a_file_system_that_hangs_can_be_ended(expected, monkeypatch
         with pytest.raises(Stopped):
             next(loader)
     hangs.set()
+    (warning,) = caplog.messages
+    assert warning.startswith("The data thread has not made a batch for ")
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 40])
