@@ -22,7 +22,7 @@ def unwritten_refusal(error: BaseException, verb: str) -> str | None:
       verb: the command, which decides whether it resumes.
     """
     message = str(error)
-    if "same command" in message:  # whoever raised it knows more
+    if isinstance(error, OSError) and "same command" in message:  # whoever raised it knows more
         return " ".join(message.split())
     if not isinstance(error, NotWritten):
         cause, path = full_disk(error), _path_of(error)

@@ -44,6 +44,7 @@ def test_what_is_written_is_named_with_the_cause_and_advice(tmp_path):
     assert "No incomplete file was left" in unwritten_refusal(caught.value, "export")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert unwritten_refusal(ValueError("no such key"), "pretrain") is None
+    assert unwritten_refusal(ValueError("differ:\n  a\nGive the same command"), "pretrain") is None
     with pytest.raises(KeyError), writing(tmp_path):
         raise KeyError("a mistake of ours")
 
