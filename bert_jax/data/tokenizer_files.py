@@ -199,13 +199,15 @@ def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / "tokenizer_config.json"
     if not file.is_file():
         return {}
-    config = {name: value for name, value in read_json_object(file).items() if value is not None}
+    content = read_json_object(file)
+    config = {name: value for name, value in content.items() if value is not None}
     kinds = dict.fromkeys(_TRUTHS, bool) | {"tokenizer_class": str}
     for name, kind in kinds.items():
         if not isinstance(config.get(name, kind()), kind):
             expected = "true or false" if kind is bool else "a string"
             raise ValueError(f"{file}: {name} is {config[name]!r}; expected {expected}")
-    return config
+    # Null is a value of this key, and overrides tokenizer.json: strip accents with the case.
+    return config | {name: content[name] for name in ("strip_accents",) if name in content}
 
 
 def _check_class(file: Path, config: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import transformers
 
 from bert_jax.data.tokenizer import Tokenizer
 
@@ -35,6 +36,21 @@ def test_null_is_the_default(tmp_path: Path) -> None:
     assert nulls.fingerprint == nothing.fingerprint
     assert nulls.encode_batch(["A a"]) == [[6, 5]]
     assert load(tmp_path, do_lower_case=True).encode_batch(["A a"]) == [[5, 5]]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_null_strips_the_accents_of_text_that_is_lower_cased(own: bool, tmp_path: Path) -> None:
+    load(tmp_path, do_lower_case=True).save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["normalizer"]["strip_accents"] = own
+    file.write_text(json.dumps(content))
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    here = Tokenizer.load(tmp_path)
+    assert here.normalize("MÖCHTE") == theirs.backend_tokenizer.normalizer.normalize_str("MÖCHTE")
+    assert here.normalize("MÖCHTE") == "mochte"
 
 
 @pytest.mark.parametrize("value", [1, True, ["BertTokenizer"], {}], ids=repr)
