@@ -193,7 +193,9 @@ def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> No
     output = output.absolute()  # "." has no name for a temporary directory beside it
     with writing(output):
         make_directory(output.parent)
-        with temporary_beside(output, directory=True) as temporary:
+        # An existing directory may be a file system of its own, and have no name, as "." has none.
+        beside = output / FILE_NAMES[0] if output.exists() else output
+        with temporary_beside(beside, directory=True) as temporary:
             try:
                 tokenizer.save(temporary)
                 for name, content in files.items():

@@ -1,5 +1,7 @@
 import gzip
 import json
+import os
+from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
@@ -42,6 +44,28 @@ def test_an_option_that_is_given_again_adds_to_the_first(corpus, tmp_path, capsy
     words += ["--output", str(tmp_path / "tokenizer"), "--text-field", "body"]
     assert main(["train-tokenizer", *words, "--vocab-size", "300"]) == 0
     assert "from 60 documents in 2 inputs" in capsys.readouterr().out
+
+
+def test_an_existing_directory_is_filled_from_within(corpus, tmp_path, monkeypatch):
+    """It may be a mounted file system, into which nothing outside can be renamed."""
+    output = tmp_path / "mounted"
+    output.mkdir()
+    (output / "notes.txt").write_text("of the user's own")
+    monkeypatch.chdir(output)
+    replace, moved = os.replace, []
+
+    def within(source, target):
+        moved.append(Path(source).resolve())
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", within)
+    command = ["train-tokenizer", "--input", str(corpus / "a.txt"), "--output", "."]
+    assert main([*command, "--vocab-size", "300"]) == 0
+    assert moved and all(path.is_relative_to(output) for path in moved)
+    assert "cafe" in Tokenizer.load(output).vocabulary
+    names = {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in output.iterdir()} >= names | {"SHA256SUMS", "notes.txt"}
+    assert not list(output.glob("*.tmp"))
 
 
 def test_options_reach_the_training(corpus, tmp_path, capsys):
