@@ -106,8 +106,9 @@ def run(args: argparse.Namespace) -> int:
         )
         loader = library(form, config, settings is not None)
         card = model_card(work_dir, config, origin, step, loader, code, dtype, settings)
-        (target / "README.md").write_text(card, encoding="utf-8")
         write_checksums(target)
+        # Not checked: people edit a model card.
+        (target / "README.md").write_text(card, encoding="utf-8")
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     if settings is not None and form != "huggingface":
         print(

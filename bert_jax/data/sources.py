@@ -91,10 +91,13 @@ def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Ite
         yield from _read_one(name, options, counts)
         counts.checksums[name] = file_sha256(name)
         return
-    hashing = counts.hashing = hashlib.sha256()
+    hashing, bytes_before = hashlib.sha256(), counts.bytes_read
+    counts.hashing = hashing
     yield from _read_one(name, options, counts)
     counts.hashing = None
-    counts.checksums[name] = hashing.hexdigest()
+    # xz stops at the end of its stream, and what follows that is not read.
+    whole = counts.bytes_read - bytes_before == os.path.getsize(name)
+    counts.checksums[name] = hashing.hexdigest() if whole else file_sha256(name)
 
 
 def _read_one(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:

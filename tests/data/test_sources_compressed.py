@@ -80,6 +80,14 @@ def test_a_file_that_is_not_the_archive_its_name_says(tmp_path, suffix):
         texts(path)
 
 
+def test_the_checksum_covers_what_follows_an_archive(tmp_path):
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(COMPRESS[".xz"](b"one\n") + bytes(range(256)) * 4096)
+    counts = SourceCounts(checksums={})
+    assert [each.text for each in read_documents([str(path)], DEFAULTS, counts)] == ["one"]
+    assert counts.checksums == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.parquet"])
 def test_the_checksum_is_of_the_file_as_it_lies_on_disk(tmp_path, name):
     """Of two archives in one file, read through to the end of the second."""

@@ -77,6 +77,11 @@ def test_auto_classes_load_what_is_exported(make_bert, bert_jax_here, tmp_path):
     assert "| hidden_dim | 32 |" in card
     # Its reader needs no path of the machine it was written on.
     assert "- source: theirs\n" in card and str(tmp_path) not in card
+    (back / "README.md").write_text(f"{card}\nOur own words.\n")
+    assert bert_jax_here("import", back, "--output", tmp_path / "again").code == 0
+    (back / "config.json").write_text((back / "config.json").read_text() + "\n")
+    refused = bert_jax_here("import", back, "--output", tmp_path / "not")
+    assert refused.code == 2 and "config.json: differs from its checksum" in refused.errors
 
 
 def test_a_label_with_a_bar_keeps_the_table_of_the_card(make_bert, bert_jax_here, tmp_path):
