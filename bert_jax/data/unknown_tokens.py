@@ -58,6 +58,7 @@ class UnknownCounts:
             TooManyUnknownError: too many are unknown of tokens that are enough to say so.
         """
         if unknown is None:
+            self.checks += 1  # finished work of an earlier version, which a refusal keeps
             return
         self.tokens += tokens
         self.unknown += unknown

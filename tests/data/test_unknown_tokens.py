@@ -14,7 +14,12 @@ from bert_jax.data.prepare import prepare
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.unknown_tokens import complaint, unknown_words
+from bert_jax.data.unknown_tokens import (
+    TooManyUnknownError,
+    UnknownCounts,
+    complaint,
+    unknown_words,
+)
 
 OPTIONS = PrepareOptions(max_length=64, max_pieces=4, heldout_fraction=0, unit_bytes=64 << 10)
 KNOWN = "new cat saw old dog " * 50
@@ -79,6 +84,17 @@ def test_what_was_done_before_too_much_was_unknown_is_kept(tokenizer, tmp_path):
     reported: list[Progress] = []
     manifest = prepare(inputs, tokenizer, output, OPTIONS, 1, reported.append, allow_unknown=True)
     assert reported[-1].new_shards < reported[-1].shards == len(manifest.train.shards)
+
+
+def test_the_work_of_an_earlier_version_is_not_little_to_lose():
+    counts = UnknownCounts(allowed=False)
+    counts.add(1_000_000, None)  # kept from before unknown tokens were counted
+    with pytest.raises(TooManyUnknownError) as error:
+        counts.add(20_000, 20_000)
+    assert not error.value.first
+    with pytest.raises(TooManyUnknownError) as error:
+        UnknownCounts(allowed=False).add(20_000, 20_000)
+    assert error.value.first
 
 
 def test_a_small_corpus_is_checked_at_its_end(tokenizer, tmp_path, caplog):
