@@ -86,7 +86,7 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
     """
     codes = np.frombuffer(f"{text}.".encode("utf-32-le"), np.uint32)
     space = _IS_SPACE[np.minimum(codes, _LAST_SPACE + 1)]
-    if not space.any():
+    if not (space[offsets[:, 0]].any() or space[offsets[:, 1] - 1].any()):
         return offsets
     places = np.arange(len(space), dtype=np.int32)
     # The next character from each on that is none, and the end of the last before each.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
 
 
 def _with_marks(
-    text: str, spans: Iterable[tuple[int, int]], *, split: bool
+    text: str, spans: Sequence[tuple[int, int]], *, split: bool
 ) -> list[tuple[int, int]]:
     """Return the spans of words with the marks behind them.
 
@@ -54,7 +55,7 @@ def _with_marks(
             joined to their word.
     """
     found: list[tuple[int, int]] = []
-    for start, last in spans:
+    for (start, last), following in zip_longest(spans, spans[1:]):
         begin = start
         if split and found:
             begin = max(start, found[-1][1])
@@ -63,7 +64,8 @@ def _with_marks(
             marked = _is_mark(unicodedata.normalize("NFD", text[begin - 1])[-1])
             if found[-1][1] == begin and marked and text[begin].isalpha():
                 begin = found.pop()[0]
-        found.append((begin, behind_marks(text, last)))
+        end = behind_marks(text, last)
+        found.append((begin, min(end, following[0]) if following and not split else end))
     return found
 
 

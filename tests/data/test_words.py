@@ -46,6 +46,14 @@ def test_accents_belong_to_their_word_and_specials_are_text(trained):
     assert split_words(ours, ["", " \x00\t"]) == [[], []]
 
 
+def test_a_mark_belongs_to_one_word_only(trained):
+    """A mark behind punctuation begins the next word, unless the tokenizer strips it."""
+    ours, _ = trained
+    spans = [(word.start, word.end) for word in split_words(ours, ["<\u093f\u00df <\u0301a"])[0]]
+    assert spans[:2] == [(0, 1), (1, 3)]
+    assert spans[2:] == ([(4, 6), (6, 7)] if ours.lowercase else [(4, 5), (5, 7)])
+
+
 def test_words_are_found_as_the_tokenizer_reads_them(trained):
     ours, _ = trained
     text = "Python, python; New  York's PYTHON"
