@@ -190,7 +190,7 @@ def test_what_is_not_a_runs_own_stays(bert_jax_here, trained, tmp_path):
     shutil.copytree(trained.corpus, corpus)
     before = {path: path.read_bytes() for path in corpus.rglob("*") if path.is_file()}
     refused = run(corpus, f"phases.only.corpus={corpus}")
-    assert refused.code == 2 and "it is a corpus. Give another directory." in refused.errors
+    assert refused.code == 2 and "this is a corpus. Give another directory." in refused.errors
     assert {path: path.read_bytes() for path in before} == before
 
     theirs = tmp_path / "theirs"

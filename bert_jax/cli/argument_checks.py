@@ -1,4 +1,4 @@
-"""Checks that every verb's command line passes before its module runs."""
+"""Check every verb's command line before its module runs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from bert_jax.local_paths import check_local
 
 
 def free_text(text: str) -> str:
-    """Return an argument unchanged; as an argparse type it says that the argument is not a path.
+    """Return an argument unchanged: an argparse type that marks the argument as not being a path.
 
-    Every other argument is refused if it begins with `scheme://`, so a new option needs no entry
-    anywhere to be checked.
+    Every argument of another type is refused if it begins with `scheme://`, so new options are
+    checked without being listed anywhere.
     """
     return text
 
 
 def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse arguments that begin with `scheme://`, as only local paths can be read and written.
+    """Refuse arguments that begin with `scheme://`: only local paths can be read and written.
 
     Raises:
-      ValueError: there is one; the message begins with its option.
+      ValueError: an argument begins with `scheme://`; the message begins with its option.
     """
     for action in parser._actions:
         if action.type is free_text:
@@ -33,10 +33,10 @@ def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> No
 
 
 def check_repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Refuse an option that is given twice where argparse would use only the last value.
+    """Refuse a repeated option of which argparse would use only the last value.
 
     Raises:
-      ValueError: there is one; options that collect their values (`action="extend"`) may repeat.
+      ValueError: an option is repeated; options that collect values (`action="extend"`) may be.
     """
     single = {
         option: action.option_strings[-1]

@@ -52,12 +52,13 @@ def load_config(cls: type[T], path: str, overrides: Sequence[str] = ()) -> T:
         and can be overridden like any other.
       path: a Python file with `get_config()` returning a ConfigDict; `FILE.py:ARGUMENT` calls
         `get_config("ARGUMENT")`.
-      overrides: words such as `--config.optimizer.peak_learning_rate=1e-4`, each key once.
+      overrides: arguments such as `--config.optimizer.peak_learning_rate=1e-4`, at most one per
+        key.
 
     Raises:
-      ValueError: no such file, a key given twice, an unknown key (the nearest are named), a value
-        that does not parse as its key's type, or one the dataclass refuses; the message holds the
-        key's dotted path.
+      ValueError: the file does not exist, a key is given twice or is unknown (the message suggests
+        similar keys), or a value does not parse as its key's type or is refused by the dataclass;
+        the message contains the key's dotted path.
     """
     _check_repeated(overrides)
     content = _read_file(path)
@@ -71,10 +72,10 @@ def load_config(cls: type[T], path: str, overrides: Sequence[str] = ()) -> T:
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
-    """Return overrides with one more, which a command-line option of its own stands for.
+    """Return the overrides with one more, which was given as a command-line option.
 
     Raises:
-      ValueError: the key is among the overrides already.
+      ValueError: the overrides already contain the key.
     """
     word = f"--config.{key}"
     for other in overrides:

@@ -46,10 +46,10 @@ def keep_config(config: Any, work_dir: Path, step: int, *, finished: bool) -> li
 
 
 def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:
-    """Return the config of an earlier version with the defaults of keys that were added since."""
+    """Return an earlier version's config, with defaults for the keys that were added since."""
     try:
         filled = to_plain(to_dataclass(cls, former))
-    except ValueError:  # keys were removed since: the lines show them
+    except ValueError:  # the printed differences show keys that were removed since
         return former
     values: dict[str, Any] = json.loads(json.dumps(filled))
     return values

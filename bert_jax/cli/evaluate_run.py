@@ -68,9 +68,9 @@ class SetScores:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The checkpoint of a step and the sets it is asked about, which have labels or have none.
+    """A checkpoint and the sets to evaluate it on, which are all labelled or all unlabelled.
 
-    source: of the sets, as `source_of` has it.
+    source: the source of the sets, as returned by `source_of`.
     """
 
     work_dir: Path

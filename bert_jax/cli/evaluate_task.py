@@ -58,7 +58,7 @@ def check_positions(config: FinetuneConfig, model: ModelConfig, work_dir: Path) 
 
 
 def tagged_alike(config: FinetuneConfig, model: ModelConfig) -> FinetuneConfig:
-    """Return the config with tags in the model's scheme: as written for BIOES, BILOU and BMES.
+    """Return the config with the model's tag scheme: as written for BIOES, BILOU and BMES.
 
     IOB1 is known by a type that is never parted from the one before: there is I-X and no B-X. Where
     every type has both, only who made the model knows, and says learn_as='IOB1': what the config

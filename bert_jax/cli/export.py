@@ -3,19 +3,18 @@
     bert-jax export runs/mine --format huggingface --output exported/mine
     bert-jax export runs/mine --format onnx --head encoder --output exported/encoder
 
-huggingface: for `from_pretrained`: config.json, model.safetensors, and of an imported
-  sentence-transformers model the files from which that library loads it; with --dtype float16 or
-  bfloat16 half the size. transformers 5 computes in the precision it finds unless
-  `from_pretrained` has dtype=torch.float32, and `verify` wants a --tolerance as large as the
-  rounding error.
+huggingface: for `from_pretrained`: config.json, model.safetensors and, for an imported
+  sentence-transformers model, the files that library needs; half the size with --dtype float16 or
+  bfloat16. transformers 5 computes in the stored precision unless `from_pretrained` is called with
+  dtype=torch.float32, and `verify` then needs a --tolerance as large as the rounding error.
 onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX Runtime and others.
 stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
 savedmodel: TensorFlow's, through jax2tf, any batch and length.
 
 Each with the tokenizer's files and a model card, whose first lines of code load the model. None of
 them holds how a fine-tuning run read its texts, nor, where two labels have one score, what the
-negative one is called. The programs give the vectors of tokens: how a sentence-transformers model
-pools them is in their model card.
+negative one is called. The programs return token vectors; their model card describes how a
+sentence-transformers model pools them.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     work_dir, output, form = Path(args.work_dir), Path(args.output), args.format
     if args.hidden_states and form == "huggingface":
         raise ValueError(
-            "--hidden-states means nothing to --format huggingface. Leave it out: the model gives "
-            "them if it is called with output_hidden_states=True"
+            "--hidden-states does not apply to --format huggingface. Leave it out: the model "
+            "returns hidden states when called with output_hidden_states=True"
         )
     if args.dtype is not None and form != "huggingface":
         raise ValueError(
@@ -112,8 +111,8 @@ def run(args: argparse.Namespace) -> int:
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     if settings is not None and form != "huggingface":
         print(
-            "NOTE  the program gives the vectors of tokens; how they become the vector of a text "
-            f"(pooling {' + '.join(settings.pooling)}) is in {output / 'README.md'}"
+            "NOTE  the program returns token vectors; for the sentence embedding "
+            f"(pooling {' + '.join(settings.pooling)}) see {output / 'README.md'}"
         )
     title = family_of(config.encoder).title
     print(f"{output}: {title} with the head {config.head!r}, {size / 2**20:,.1f} MiB")

@@ -12,7 +12,7 @@ from bert_jax.sentence_embedding import SentenceEmbedding
 
 FORMATS = ("huggingface", "onnx", "stablehlo", "savedmodel")
 DTYPES = ("float32", "float16", "bfloat16")
-# What loads a format, as Hugging Face's hub calls it; see `library`.
+# The library that loads each format, as named on the Hugging Face Hub; see `library`.
 LIBRARIES = {
     "huggingface": "transformers",
     "onnx": "onnx",
@@ -43,7 +43,7 @@ def write(
 
     hidden_states: also give every layer's output, where the format fixes what the outputs are.
     dtype: of the parameters as they are stored, one of `DTYPES`; float32 but for huggingface.
-    sentence_embedding: how the model makes the vector of a text; only huggingface holds it.
+    sentence_embedding: the settings of the model's sentence embedding; stored only by huggingface.
 
     Raises:
       ValueError: the format cannot hold the model or wants a library that is not installed.
@@ -73,7 +73,7 @@ def write(
 
 
 def library(form: str, config: ModelConfig, sentences: bool) -> str:
-    """Return what loads an export, as Hugging Face's hub calls it."""
+    """Return the library that loads an export, as named on the Hugging Face Hub."""
     whole = form == "huggingface" and sentences and config.head == "encoder"
     return "sentence-transformers" if whole else LIBRARIES[form]
 
@@ -81,8 +81,8 @@ def library(form: str, config: ModelConfig, sentences: bool) -> str:
 def usage(form: str, config: ModelConfig, *, mask: str, pairs: bool, sentences: bool) -> str:
     """Python code that loads and runs what `write` wrote.
 
-    mask: the tokenizer's. pairs: whether a classifier learned from such. sentences: whether the
-    model has a vector of its own for a text.
+    mask: the tokenizer's mask token. pairs: whether a classifier was trained on pairs. sentences:
+    whether the model defines a sentence embedding.
     """
     text = _text(config, mask, pairs)
     if library(form, config, sentences) == "sentence-transformers":

@@ -58,14 +58,14 @@ def describe(run: FinetuneRun) -> list[str]:
 def unknown_lines(features: Mapping[str, Features], tokenizer: Tokenizer) -> list[str]:
     """Return a line with the share of unknown tokens in every set, and a warning above 1 %."""
     sets = {
-        name: count_unknown(each.sequences.token_ids, tokenizer) for name, each in features.items()
+        name: count_unknown(rows.sequences.token_ids, tokenizer) for name, rows in features.items()
     }
     shares = ", ".join(f"{counts.share:.2%} of {name}" for name, counts in sets.items())
     lines = [f"unknown    {shares} ({tokenizer.specials.unk})"]
-    name, worst = max(sets.items(), key=lambda each: each[1].share)
+    name, worst = max(sets.items(), key=lambda item: item[1].share)
     if worst.share > WARNED_SHARE:
-        told = complaint(tokenizer, worst.unknown, worst.tokens, where=f" of {name}")
-        lines.append(f"WARNING    {told}")
+        warning = complaint(tokenizer, worst.unknown, worst.tokens, where=f" of {name}")
+        lines.append(f"WARNING    {warning}")
     return lines
 
 

@@ -55,7 +55,7 @@ def read_outcome(work_dir: Path) -> Outcome | None:
         named = (Path(prediction).name for prediction in content["predictions"])
         files = [work_dir / PREDICTIONS_NAME / name for name in named]
         scores = {name: float(score) for name, score in content["scores"].items()}
-        # Early versions wrote no tests: their predictions are written again.
+        # Early versions did not record test files, so their predictions are written again.
         return Outcome(int(content["step"]), scores, files, dict(content.get("tests", {})))
 
 

@@ -130,10 +130,10 @@ class FinetuneRun:
         return self.config.best_metric or self.data.best_metric
 
     def train(self, stop: StopRequest, closing: ExitStack, from_step: int | None = None) -> bool:
-        """Trains, scores and writes the predictions; False when told to stop before the end.
+        """Train, evaluate and write the predictions; return False if stopped before the end.
 
         Args:
-          from_step: the step of a kept checkpoint to go back to; see `recover`.
+          from_step: the step of a kept checkpoint to return to; see `recover`.
         """
         config = self.config
         rates = LearningRates(config.optimizer, self.total_steps)

@@ -62,18 +62,18 @@ def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
         if size % by:
             raise ValueError(
                 f"{name}={size} is not divisible by {by} (parts of the mesh, times "
-                f"accumulation_steps in training): set it to a multiple of {by}"
+                f"accumulation_steps in training). Set it to a multiple of {by}"
             )
 
 
 def check_data(config: FinetuneConfig, data: TaskData, tokenizer: Tokenizer) -> None:
-    """Raise ValueError for a best metric that the task lacks, or sets of mostly unknown tokens."""
+    """Raise ValueError if the task lacks the best metric or a set has too many unknown tokens."""
     check_best_metric(config, data)
     for name, features in data.features.items():
         counts = count_unknown(features.sequences.token_ids, tokenizer)
         if counts.too_many and not config.allow_unknown:
-            told = complaint(tokenizer, counts.unknown, counts.tokens, where=f" of {name}")
-            raise ValueError(f"{told} Set allow_unknown=True to train nevertheless.")
+            problem = complaint(tokenizer, counts.unknown, counts.tokens, where=f" of {name}")
+            raise ValueError(f"{problem} To train anyway, set allow_unknown=True.")
 
 
 def check_best_metric(config: FinetuneConfig, data: TaskData) -> None:
@@ -91,8 +91,8 @@ def open_checkpointer(run: FinetuneRun, early: EarlyStopping, verified: int | No
     """Return the checkpointer of a run, which keeps the newest checkpoint and the best one.
 
     Args:
-      early: what the run knows of its evaluations when it saves.
-      verified: the step that `recover` has verified.
+      early: the early-stopping state, which knows the best step.
+      verified: the step whose files `recover` has verified.
     """
     intervals = run.intervals
     kept = CheckpointConfig(
@@ -105,7 +105,7 @@ def open_checkpointer(run: FinetuneRun, early: EarlyStopping, verified: int | No
         run.work_dir / CHECKPOINTS_NAME,
         kept,
         identity(run),
-        # A state that was evaluated only after it was saved has no metrics either.
+        # A state that was saved before it was evaluated also lacks metrics.
         lambda step: intervals.evaluates(step) or step == early.best_step,
         verified=verified,
     )

@@ -41,13 +41,13 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
     """
     if (Path(source) / MODEL_NAME).is_file():
         raise ValueError(
-            f"{source} is a work directory already: finetune (--init), pretrain "
-            "(--config.init_from), export and verify take it as it is"
+            f"{source} is already a work directory. Pass it directly to finetune (--init), "
+            "pretrain (--config.init_from), export or verify"
         )
     if Path(source).is_dir():
         if revision is not None:
             raise ValueError(
-                f"--revision {revision}: {source} is a directory, which has none. "
+                f"--revision {revision}: {source} is a local directory, which has no revisions. "
                 "Leave --revision out"
             )
         return Path(source), None
@@ -78,8 +78,8 @@ def _download(name: str, revision: str | None) -> Path:
     except LocalEntryNotFoundError as error:
         raise ValueError(
             f"{name}: no such directory here, and the hub could not be asked for a model of that "
-            "name: no connection to it. Download the model where there is one, and give its "
-            "directory"
+            "name: no connection to it. Download the model on a machine that has one, and give "
+            "its directory"
         ) from error
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Sentences about files that cannot be written, on a full disk for example, with advice."""
+"""Error messages for files that cannot be written, for example because the disk is full."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from bert_jax.files import NotWritten, full_disk
 
 # Commands that continue from their unfinished output.
 _RESUMED = ("prepare", "pretrain", "finetune", "sweep")
-_RESUMES = "Fix the cause, such as a full disk, and the same command resumes"
+_RESUMES = "Fix the cause, such as a full disk, and run the same command again to resume"
 _AGAIN = (
-    "No incomplete file was left: fix the cause, such as a full disk, and give the same command "
+    "No incomplete file was left. Fix the cause, such as a full disk, and run the same command "
     "again"
 )
 
 
 def unwritten_refusal(error: BaseException, verb: str) -> str | None:
-    """Return a sentence about a file that cannot be written, or None if that is not the error.
+    """Return a message for a file that could not be written, or None for any other error.
 
     Args:
-      verb: the command, which decides whether it resumes.
+      verb: the command, which determines whether it can resume.
     """
     message = str(error)
-    if isinstance(error, OSError) and "same command" in message:  # whoever raised it knows more
+    if isinstance(error, OSError) and "same command" in message:  # has more specific advice
         return " ".join(message.split())
     if not isinstance(error, NotWritten):
         cause, path = full_disk(error), _path_of(error)
@@ -33,7 +33,7 @@ def unwritten_refusal(error: BaseException, verb: str) -> str | None:
 
 
 def named_by_the_system(error: BaseException) -> str | None:
-    """Return a sentence for an error in which the system names a file; None for all others."""
+    """Return a message for a system error that names a file, or None for any other error."""
     if not isinstance(error, OSError) or error.errno is None or not error.filename:
         return None
     other = f" (and {os.fsdecode(error.filename2)})" if error.filename2 else ""
@@ -41,7 +41,7 @@ def named_by_the_system(error: BaseException) -> str | None:
 
 
 def _path_of(error: BaseException | None) -> str:
-    """Return the file of the first error, of this one and its causes, that names one."""
+    """Return the first file named by an error or its causes; "" if there is none."""
     while error is not None:
         if isinstance(error, OSError) and error.filename:
             return os.fsdecode(error.filename)

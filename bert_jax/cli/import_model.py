@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))
     if prefix and args.revision is not None:
         raise ValueError(
-            f"--revision {args.revision}: {args.source} is a local checkpoint, which has none. "
+            f"--revision {args.revision}: {args.source} is local and has no revisions. "
             "Leave --revision out"
         )
     directory, commit = (prefix, None) if prefix else local_directory(args.source, args.revision)
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         print(line)
     if settings is not None:
         rows = (f"{name} {value}" for name, value in settings.described().items())
-        print(f"vector of a text: {', '.join(rows)}")
+        print(f"sentence embedding: {', '.join(rows)}")
     title = family_of(found.config.encoder).title
     print(f"{args.output}: {title} with the head {found.config.head!r}")
     return 0

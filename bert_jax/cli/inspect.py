@@ -68,7 +68,7 @@ def _work_dir_lines(work_dir: Path, compute: ComputeConfig) -> list[str]:
     lines = _table("model", rows)
     settings = read_sentence_embedding(work_dir)
     if settings is not None:
-        lines += ["", *_table("vector of a text", settings.described())]
+        lines += ["", *_table("sentence embedding", settings.described())]
     return [*lines, "", *_parameter_table(define_model(model, compute).shapes)]
 
 

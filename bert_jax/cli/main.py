@@ -106,8 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     A `ValueError` or `OSError` is a user's mistake: its message goes to stderr without a traceback
-    and the exit code is 2. So does a sentence about running out of memory, whichever library did.
-    With BERT_JAX_TRACEBACK=1 in the environment the error is raised.
+    and the exit code is 2. An error caused by running out of memory in any library is handled in
+    the same way. With BERT_JAX_TRACEBACK=1 in the environment the error is raised.
     """
     _log_to_stderr()
     own_process = argv is None
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit:
         raise
-    except BaseException as error:  # a panic in a library's Rust is not an Exception
+    except BaseException as error:  # a panic in a Rust library is not an Exception
         failed = _explain(error, words)
         if failed is None and not own_process:
             raise
@@ -142,9 +142,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: BaseException, words: Sequence[str]) -> int | None:
-    """Print a sentence about a user's mistake or a lack of memory; return its exit code.
+    """Print a message for a user's mistake or a lack of memory and return the exit code.
 
-    Other errors are not printed, and give None.
+    Returns None for other errors without printing them.
     """
     if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has gone
         _silence()
@@ -152,7 +152,8 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
     if os.environ.get("BERT_JAX_TRACEBACK") == "1":
         return None
     verb = " ".join(words[: 2 if words[:1] == ["bench"] else 1])
-    # A full disk first: TensorStore calls it an exhausted resource, as XLA does memory.
+    # Check for a full disk first: TensorStore reports it as RESOURCE_EXHAUSTED, which XLA uses for
+    # memory.
     file = unwritten_refusal(error, verb) or named_by_the_system(error)
     refusal = file or memory_refusal(error, verb) or panic_refusal(error) or _lost_process(error)
     if refusal is None and not isinstance(error, ValueError | OSError):
@@ -225,7 +226,7 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
 
 
 def make_parser(verb: Verb, program: str) -> argparse.ArgumentParser:
-    """Return the parser of a verb's words, which `program` precedes."""
+    """Return the parser for a verb's arguments; `program` is the command before them."""
     module = importlib.import_module(verb.module)
     parser = argparse.ArgumentParser(
         prog=program,
@@ -258,7 +259,7 @@ def _log_to_stderr() -> None:
     """Show this package's progress and everyone's warnings, without other libraries' chatter."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("bert_jax").setLevel(logging.INFO)
-    # Orbax logs the traceback of a failed save in each of its threads, and raises the error too.
+    # Orbax logs the traceback of a failed save in every thread, in addition to raising the error.
     if os.environ.get("BERT_JAX_TRACEBACK") != "1":
         logging.getLogger("absl").addFilter(_has_no_traceback)
 

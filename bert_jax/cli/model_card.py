@@ -50,7 +50,7 @@ def model_card(
       library: what loads it, as the hub calls it.
       usage: Python code that does.
       dtype: that the parameters are stored in.
-      sentence_embedding: how the model makes the vector of a text; None where nobody said.
+      sentence_embedding: the settings of the sentence embedding; None if the model has none.
     """
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
     family = family_of(config.encoder)
@@ -71,7 +71,7 @@ def model_card(
         labels = ", ".join(config.labels).replace("|", "\\|").replace("\n", " ")
         lines.append(f"| labels | {labels} |")
     if sentence_embedding is not None:
-        lines += _vector_of_a_text(sentence_embedding, library, config)
+        lines += _embedding_section(sentence_embedding, library, config)
     lines += ["", "## Origin", ""]
     for name in {"source", "sizes and tokenizer of"} & origin.keys():
         if "revision" not in origin:
@@ -81,22 +81,25 @@ def model_card(
     return "\n".join(lines) + "\n"
 
 
-def _vector_of_a_text(settings: SentenceEmbedding, library: str, config: ModelConfig) -> list[str]:
-    """How token vectors become one vector, and who does it."""
+def _embedding_section(settings: SentenceEmbedding, library: str, config: ModelConfig) -> list[str]:
+    """Return the section on pooling token vectors into a sentence embedding."""
     if library in ("transformers", "sentence-transformers"):
-        said = "`modules.json` and the files it names hold this for sentence-transformers."
+        intro = (
+            "sentence-transformers reads these settings from `modules.json` and the files that it "
+            "names."
+        )
     else:
         output = "last_hidden_state" if library == "onnx" else "hidden"
         with_head = " of an export with `--head encoder`" if config.head != "encoder" else ""
-        said = (
-            f"The program does not pool. The vectors of tokens are the output `{output}`"
-            f"{with_head}. Put the prompt before a text, cut it at `max_length` tokens, pool "
-            "without the padding, normalize if the table says so, and keep the first "
+        intro = (
+            f"The program does not pool. The token vectors are in the output `{output}`"
+            f"{with_head}. Prepend the prompt to the text, truncate it to `max_length` tokens, "
+            "pool without the padding, normalize if the table says so, and keep the first "
             "`truncate_dim` values."
         )
     rows = {name: value.replace("|", "\\|") for name, value in settings.described().items()}
     table = [f"| {name} | {value} |" for name, value in rows.items()]
-    return ["", "## Vector of a text", "", said, "", "| | |", "|---|---|", *table]
+    return ["", "## Sentence embedding", "", intro, "", "| | |", "|---|---|", *table]
 
 
 def _training(work_dir: Path, step: int) -> list[str]:

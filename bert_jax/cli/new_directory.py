@@ -18,7 +18,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
     Raises:
       ValueError: there is something at `path` already.
-      NotWritten: the disk is full; names `path`, which the user gave.
+      NotWritten: the disk is full; names `path` and not the temporary directory.
     """
     check_local(path)
     check_output(path, "--output")

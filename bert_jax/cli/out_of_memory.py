@@ -1,4 +1,4 @@
-"""Errors of libraries that ran out of memory, recognized without importing the libraries."""
+"""Recognize libraries' out-of-memory errors without importing the libraries."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ import errno
 from collections.abc import Iterator
 
 _SMALLER_STEP = (
-    "Raise accumulation_steps, lower the batch size or set compute.remat='layer'; over several "
-    "devices mesh.fsdp splits the parameters and the optimizer state"
+    "Raise accumulation_steps, lower the batch size or set compute.remat='layer'; with several "
+    "devices, mesh.fsdp shards the parameters and the optimizer state"
 )
 _SMALLER_SCORING = "Lower evaluation_batch_size or max_length, or use a device with more memory"
 _FEWER_WORKERS = "Use fewer --workers or a smaller --unit-bytes"
-_WEIGHTS = "All weights are in memory at once: use a machine with more of it"
-# Advice by verb.
+_WEIGHTS = "All weights are in memory at once. Use a machine with more memory"
+# Keys are verbs.
 _ADVICE = {
     "prepare": _FEWER_WORKERS,
     "train-tokenizer": "Lower --max-bytes or --vocab-size",
     "pretrain": f"{_SMALLER_STEP}. `bert-jax plan` finds a setting that fits",
-    "finetune": f"{_SMALLER_STEP}. tuning.top_layers trains fewer layers",
+    "finetune": f"{_SMALLER_STEP}. To train fewer layers, set tuning.top_layers",
     "evaluate": _SMALLER_SCORING,
-    "sweep": f"{_SMALLER_STEP}. Smaller --batch-sizes help too",
+    "sweep": f"{_SMALLER_STEP}. Smaller --batch-sizes also help",
     "import": _WEIGHTS,
     "export": _WEIGHTS,
     "extract": _WEIGHTS,
-    "verify": f"{_WEIGHTS}; both models are loaded",
-    "plan": "Plan a smaller model or batch, or use a machine with more memory to compile on",
+    "verify": f"{_WEIGHTS}; verify loads both models",
+    "plan": "Plan a smaller model or batch, or compile on a machine with more memory",
     "bench data": "Use a smaller --batch-size or fewer --workers",
     "bench prepare": _FEWER_WORKERS,
     "bench step": f"{_SMALLER_STEP}. `bert-jax plan` finds a setting that fits",
     "predict": "Lower --batch-size or --max-length",
 }
 _ELSEWHERE = "Use a machine with more memory"
-# Phrases of XLA, PyTorch, ONNX Runtime, Rust's allocator and Python's threads, which raise errors
-# of general classes.
+# XLA, PyTorch, ONNX Runtime, Rust's allocator and Python's threads raise general error classes with
+# these phrases.
 _PHRASES = (
     *("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "capacity overflow"),
     *("not enough memory", "can't allocate memory", "Failed to allocate memory"),
     *("memory allocation of", "can't start new thread"),
 )
 _GENERAL = ("RuntimeError", "RuntimeException", "Fail", "PanicException")
-_LIBRARY_PANIC = "PanicException"  # pyo3's, which derives from BaseException only
+_LIBRARY_PANIC = "PanicException"  # defined by pyo3; derives from BaseException, not Exception
 
 
 def memory_refusal(error: BaseException, verb: str) -> str | None:
-    """Return a sentence about running out of memory if that is what an error comes from.
+    """Return a message if an error was caused by running out of memory, else None.
 
-    verb: the words of the command, such as "bench step", which decide the advice.
+    verb: the command, such as "bench step", which determines the advice.
     """
     for cause in _chain(error):
         if _is_shortage(cause):
@@ -57,7 +57,7 @@ def memory_refusal(error: BaseException, verb: str) -> str | None:
 
 
 def panic_refusal(error: BaseException) -> str | None:
-    """Return a sentence about a panic in a library written in Rust, such as tokenizers."""
+    """Return a message for a panic in a Rust library such as tokenizers, else None."""
     if type(error).__name__ != _LIBRARY_PANIC:
         return None
     return f"a library stopped with an internal error: {' '.join(str(error).split())[:300]}"
@@ -75,7 +75,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_shortage(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):  # also numpy's and pyarrow's
+    if isinstance(error, MemoryError):  # base class of numpy's and pyarrow's
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM

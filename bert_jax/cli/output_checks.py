@@ -1,4 +1,4 @@
-"""Refusal of outputs that would be written into something else: a corpus, a model, a sweep."""
+"""Refuse output directories that already hold something else: a corpus, a model, a sweep."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Literal
 from bert_jax.data.tokenizer_files import holds_tokenizer
 from bert_jax.data.workspace import check_outside_corpora, holds_corpus
 
-# Copies of names in `inference.work_dir` and `sweep_directory`, which load JAX.
+# Copied from `inference.work_dir` and `sweep_directory`, which import JAX.
 MODEL_NAME, SWEEP_NAME = "model.json", "sweep.json"
 
 Kind = Literal["corpus", "sweep", "work directory", "Hugging Face directory", "tokenizer"]
 
 
 def kind_of(directory: Path) -> Kind | None:
-    """Return what a directory is by its files; None for anything else, or if it is missing."""
+    """Return the kind of a directory according to its files; None if unknown or missing."""
     if holds_corpus(directory):
         return "corpus"
     if (directory / SWEEP_NAME).is_file():
@@ -30,27 +30,27 @@ def kind_of(directory: Path) -> Kind | None:
 
 
 def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> None:
-    """Refuse an output directory that is something else already, or lies in a corpus.
+    """Refuse an output directory that already holds something else or is inside a corpus.
 
     Args:
-      path: the directory, which may be missing.
-      name: of the option or config key that gives it.
-      may_be: the kinds that the output may be: those that the command continues or adds to.
+      path: the directory, which need not exist.
+      name: the option or config key that specifies it.
+      may_be: the accepted kinds, which the command continues or adds to.
 
     Raises:
-      ValueError: the directory is of another kind, or lies in a corpus.
+      ValueError: the directory is of another kind or is inside a corpus.
     """
     kind = kind_of(path)
     if kind is not None and kind not in may_be:
-        raise ValueError(f"{name}={path}: it is a {kind}. Give another directory.")
+        raise ValueError(f"{name}={path}: this is a {kind}. Give another directory.")
     check_outside_corpora(path, name)
 
 
 def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
-    """Refuse a run's work directory as `check_output`, unless a run has begun in it.
+    """Check a run's work directory with `check_output`, unless a run has started in it.
 
     Raises:
-      ValueError: as `check_output`.
+      ValueError: see `check_output`.
     """
     if not (path / MODEL_NAME).is_file():
         check_output(path, "work_dir", may_be=may_be)

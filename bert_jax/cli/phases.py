@@ -149,9 +149,9 @@ def make_phase(
     flops: int,
     while_waiting: Callable[[], None],
 ) -> Phase:
-    """The trainer's view of a phase, of so many FLOPs a step; nothing is read before it begins.
+    """Return a phase for the trainer, which reads nothing before the phase begins.
 
-    while_waiting: called while a batch is overdue, as of `Loader`.
+    flops: FLOPs per step. while_waiting: called while a batch is overdue; see `Loader`.
     """
     vocabulary = Vocabulary.of(corpus.tokenizer)
     examples = config.examples

@@ -8,9 +8,9 @@ Input is plain text, a text a line, or JSON Lines: objects with the fields "text
 "second" (next-sentence, classify), "words" or, of one document, "sentences" (tag), "context" and
 "choices" (choose) or "question" and "context" (answer). An "id" comes back with its result. Blank
 lines of JSON Lines give nothing, each of plain text is a text. A line that cannot be used, such as
-one of more than 2 MiB, ends the command, or with --unusable report its result is an object with the
-field "error". The lines so far are answered whenever no further line is waiting, so that another
-program may ask line by line (its first line may be blank only if --format says what the lines are).
+one longer than 2 MiB, ends the command; with --unusable report its result is an object with the
+field "error". Results are written whenever no more input is waiting, so that another program can
+send one line at a time (the first line may be blank only if --format is given).
 
 Results have, beside the "id":
   classify       label, probability, scores (by label), truncated, labels (all above 0.5)
@@ -20,8 +20,8 @@ Results have, beside the "id":
   choose         index, text, probability, probabilities, truncated
   fill-mask      masks (of each its guesses: token, probability), truncated
   next-sentence  probability, truncated
-  embed          vector (the model's own, of a sentence-transformers model pooled as it says, else
-                 the mean), cls and mean (vectors of the whole text's last layer), truncated
+  embed          vector (a sentence-transformers model's own embedding, otherwise the mean), cls and
+                 mean (vectors of the whole text's last layer), truncated
 Words of a "text" end at every space and punctuation mark; files of tagged words often split less:
 give "words" as they do. A choice is all that follows the context, of SWAG sent2 and the ending.
 """
@@ -83,7 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="most tokens of a sequence (default: those of the fine-tuning run, or the model's "
-        "positions, of questions 384 at most; of embed, those of the sentence-transformers model)",
+        "positions, at most 384 for questions; for embed, the sentence-transformers model's own "
+        "length)",
     )
     parser.add_argument(
         "--dtype",
@@ -101,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompt-name",
         metavar="NAME",
-        help="the prompt of an imported sentence-transformers model to put before each text "
+        help="name of a prompt of an imported sentence-transformers model to prepend to every text "
         "(default: the model's default prompt, if it has one)",
     )
     parser.add_argument(

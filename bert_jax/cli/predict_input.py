@@ -25,21 +25,21 @@ OF_THE_TASK = (
     "For a test file of the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions "
     "DIR (of GLUE, FILE is the directory it is in)"
 )
-# Bytes of a line, and of the lines that are computed together or read ahead: 32 full batches of 32
-# rows of 512 tokens. To classify a line of that size took 0.6 GB, to tag it 1.0 GB, to answer a
-# question about it 1.7 GB (predict with a model of 40 positions, 2 CPU cores, 2026-11-25).
+# Limit on a line, and on the lines computed together or read ahead: 32 full batches of 32 rows of
+# 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB, answering a question
+# about it 1.7 GB (predict with a model of 40 positions, 2 CPU cores, 2026-11-25).
 MAX_BYTES = 2 << 20
 Line = TypeVar("Line")
-# A line, None for the end of the input, or the exception that ended the reading.
+# A line, None at the end of the input, or the exception that stopped the reader.
 _Read = bytes | Exception | None
 
 
 class _Waiting(Queue[_Read]):
-    """At most `most` lines and about `MAX_BYTES` of them; more than either when a line is put."""
+    """A queue that is full at `most` lines or `MAX_BYTES`; the last line may exceed either."""
 
     def __init__(self, most: int):
         super().__init__(MAX_BYTES)
-        self._least = -(-MAX_BYTES // most)  # so many bytes for a line, or more
+        self._least = -(-MAX_BYTES // most)  # least number of bytes counted for a line
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -118,10 +118,10 @@ def chunks(
     most: int,
     num_bytes: Callable[[Line], int] = lambda line: 0,
 ) -> Iterator[list[Line]]:
-    """Yield parts of `lines`: `first` of them, so that results begin soon, then more and more.
+    """Yield `lines` in parts of growing size, beginning with `first` so that results start early.
 
-    At a None a part ends with the lines so far, and where the next line would make it longer than
-    `MAX_BYTES` by `num_bytes`.
+    A None ends a part early, and so does a line that would bring its size, measured by `num_bytes`,
+    above `MAX_BYTES`.
     """
     part: list[Line] = []
     size, held = first, 0
@@ -165,7 +165,7 @@ def _check_name(path: str) -> None:
 def read_ahead(lines: Iterator[bytes], most: int) -> Iterator[bytes | None]:
     """The lines that a thread reads from now on, with None wherever the next has to be waited for.
 
-    The thread is never more than `most` lines or `MAX_BYTES` ahead. Its exception is raised here.
+    The thread is never more than `most` lines or `MAX_BYTES` ahead. Its exceptions are raised here.
     """
     waiting = _Waiting(most)
     # A daemon, or a command that has failed would go on until it is given another line.

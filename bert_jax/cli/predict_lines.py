@@ -36,7 +36,7 @@ class Document:
 class InputLine:
     """What is asked of the model: a text, or the values of several fields; and the object's id.
 
-    place: "file:line". num_bytes: the length of the line.
+    place: "file:line". num_bytes: the line's length.
     """
 
     place: str
@@ -49,7 +49,7 @@ class InputLine:
 class UnusableLine(ValueError):
     """A line that asks nothing which can be answered: its place and reason, its object's id."""
 
-    num_bytes = 0  # none is kept
+    num_bytes = 0  # the line itself is not kept
 
     def __init__(self, place: str, reason: str, *, has_id: bool = False, id: Any = None):
         super().__init__(f"{place}: {reason}")
@@ -71,8 +71,8 @@ def read_input(
 
     Raises:
       ValueError: the lines are of another form, such as a file of SQuAD's.
-      UnusableLine: a line is too long or not UTF-8; or no object, without the fields or with
-        another type in them.
+      UnusableLine: a line is too long, not UTF-8 or not an object, or its fields are missing or
+        of another type.
     """
     name, lines = source.name, source.lines
     named = content_suffix(Path(name)) == ".jsonl"
@@ -145,7 +145,7 @@ def output_to(path: str | None, source: Input) -> Iterator[TextIO]:
             raise
         raise NotWritten(
             target,
-            f"{cause}. {partial} holds the results up to there: make room, and give the same "
+            f"{cause}. {partial} holds the results so far. Free some space, and run the same "
             "command again",
         ) from error
 

@@ -70,15 +70,15 @@ TASKS: Mapping[str, PredictTask] = {
 
 
 def with_prompt(name: str, work_dir: Path, prompt_name: str) -> PredictTask:
-    """Return the task with one of the prompts of the model in `work_dir` before each text.
+    """Return the task with one of the prompts of the model in `work_dir` prepended to every text.
 
     Raises:
-      ValueError: the model has no such prompt, or the task makes no vectors of texts.
+      ValueError: the model has no such prompt, or the task does not embed texts.
     """
     if name != "embed":
         raise ValueError(
-            f"--prompt-name={prompt_name}: {name} takes no prompt; add --task embed, or leave out "
-            "the prompt"
+            f"--prompt-name={prompt_name}: {name} does not take a prompt. Add --task embed, or "
+            "leave the prompt out"
         )
     settings = read_sentence_embedding(work_dir) or SentenceEmbedding()
     prompt = settings.prompt_for(prompt_name, None)

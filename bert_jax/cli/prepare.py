@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-unknown",
         action="store_true",
-        help="a corpus of which more than a fifth is unknown to the tokenizer, which is refused "
-        "otherwise",
+        help="permission for a corpus with more than a fifth of tokens unknown to the tokenizer, "
+        "which is otherwise refused",
     )
     parser.add_argument(
         "--unit-bytes",

@@ -3,8 +3,8 @@
     bert-jax pretrain --config configs/pretrain/tiny.py --config.work_dir=runs/mine
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished.
-SIGTERM saves a checkpoint at the next step and exits with code 143; so do SIGHUP, with 129, and
-Ctrl-C, with 130. A second Ctrl-C leaves earlier, after a save that has already begun. --from-step N
+SIGTERM saves a checkpoint at the next step and exits with code 143; so do SIGHUP (129) and Ctrl-C
+(130). A second Ctrl-C exits immediately, or after a save that has already begun. --from-step N
 resumes from an earlier checkpoint, such as the last one before the loss diverged.
 """
 
@@ -115,7 +115,7 @@ def _train(
     stop: StopRequest,
     closing: ExitStack,
 ) -> bool:
-    """Run the phases; return False when a signal stops them before their end.
+    """Run the phases; return False if a signal stopped them before the end.
 
     Args:
       verified: the step of the checkpoint to resume from, as `recover` returned it.
@@ -199,7 +199,7 @@ def _train(
         ),
     )
     state, finished = trainer.run(state, phases)
-    checkpointer.close()  # a save that fails is reported instead of the line below
+    checkpointer.close()  # raises the error of a failed save before the line below is printed
     if first and not finished:
         with suppress(BrokenPipeError):  # a `tee` that heard the same Ctrl-C; the exit code tells
             print(f"told to stop: saved after step {int(state.step):,}; the same command goes on")

@@ -13,12 +13,12 @@ def random_batch(
     """Full rows of random tokens, each of `pieces` documents of equal length.
 
     Raises:
-      ValueError: there are several, of a config that joins them, or more than tokens.
+      ValueError: there are more documents than tokens, or several although the config joins them.
     """
     if pieces > phase.sequence_length:
         raise ValueError(
-            f"--pieces {pieces}: a row of {phase.sequence_length} tokens cannot hold so many "
-            "documents; leave --pieces out, or lower it"
+            f"--pieces {pieces}: a row of {phase.sequence_length} tokens cannot hold more than "
+            f"{phase.sequence_length} documents. Lower --pieces or leave it out"
         )
     if config.join_documents and pieces > 1:
         raise ValueError(

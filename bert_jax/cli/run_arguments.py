@@ -1,4 +1,4 @@
-"""Options that several commands that train or evaluate have in common."""
+"""Options shared by the commands that train or evaluate."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 
 
 def add_data_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare `--data` of the commands that train on a task."""
+    """Declare `--data` for the commands that train on a task."""
     parser.add_argument(
         "--data",
         metavar="FILE",
-        help="the training file, instead of the config's, in the same form; for GLUE the "
-        "directory of the task, with its validation and test files",
+        help="training file that replaces the config's, in the same format; for GLUE, the task's "
+        "directory, with its validation and test files",
     )
 
 
@@ -32,12 +32,12 @@ def add_from_step_argument(parser: argparse.ArgumentParser) -> None:
         type=_step,
         metavar="N",
         help="step of a kept checkpoint to resume from instead of the newest; later checkpoints "
-        "are moved to checkpoints-set-aside/ in the work directory. This happens once: the same "
-        "command, given again after an interruption, resumes from the newest checkpoint",
+        "are moved to checkpoints-set-aside/ in the work directory. Applies once: after an "
+        "interruption the same command resumes from the newest checkpoint",
     )
 
 
 def _step(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a step; give a whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step. Give a whole number")
     return int(text)

@@ -24,7 +24,7 @@ from bert_jax.validation import check_seed
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
 
-_MOST = 2**63 - 1  # beyond any use, and as far as every library counts
+_MOST = 2**63 - 1  # the largest integer that every library accepts
 
 
 def _at_least(minimum: int, section: str, **values: int) -> None:
@@ -60,8 +60,8 @@ class PhaseConfig:
         _at_least(8, "phase ", sequence_length=self.sequence_length)
         if self.sequence_length > MAX_LENGTH:
             raise ValueError(
-                f"phase sequence_length={self.sequence_length}: at most {MAX_LENGTH:,}, the "
-                "longest records of a corpus"
+                f"phase sequence_length={self.sequence_length}: expected at most {MAX_LENGTH:,}, "
+                "the maximum length of a corpus's records"
             )
 
 

@@ -1,4 +1,4 @@
-"""The least memory of a run, estimated from its config and compared with the machine's."""
+"""Estimate the least memory a run needs from its config, and compare it with the machine's."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from bert_jax.training.memory import (
 )
 from bert_jax.training.tuning import Tuning
 
-# Integers of a batch for each token: the token, its segment, its position and its document; a
-# fine-tuning batch has no positions and documents, but a mask.
+# Integers per token of a batch: token, segment, position and document; a fine-tuning batch has a
+# mask instead of positions and documents.
 _PRETRAINING_ARRAYS, _FINETUNING_ARRAYS = 4, 3
 
 
 def check_pretraining(
     config: PretrainConfig, mesh: Mesh, *, only: str | None = None, trains: bool = True
 ) -> None:
-    """Refuse a run that this machine cannot hold, before anything of it is traced.
+    """Refuse a run that does not fit into this machine's memory, before any of it is traced.
 
     Args:
-      only: the phase to look at; None for all.
-      trains: whether batches are also loaded and evaluated, as `bench step` does not.
+      only: the phase to check; None for all.
+      trains: whether batches are also loaded and evaluated; False for `bench step`.
 
     Raises:
-      ValueError: names the largest part of the memory and the keys that decide it.
+      ValueError: the run does not fit; names the largest part and the keys that determine it.
     """
     compute = config.compute.resolve(jax.devices()[0], config.model)
     if trains:
@@ -53,7 +53,7 @@ def check_pretraining(
         if not trains:
             continue
         if config.evaluation.every_steps:
-            # While it evaluates, a run keeps its state, but no gradients.
+            # During evaluation a run keeps its state but no gradients.
             kept = [part for part in parts[:-1] if part.name != "gradients"]
             check_fits([*kept, _evaluation_part(config, mesh, compute, phase)], mesh)
         ahead = min(config.loader.prefetch * max(1, config.loader.num_workers), phase.num_steps)
@@ -65,7 +65,7 @@ def check_pretraining(
 def pretraining_parts(
     config: PretrainConfig, mesh: Mesh, compute: ComputeConfig, name: str, phase: PhaseConfig
 ) -> list[Part]:
-    """Return the least memory of a phase's train step on one device."""
+    """Return the least memory a phase's train step needs on one device, in parts."""
     parameters = parameter_counts(config.model_config()).total
     clips = config.optimizer.clip_norm > 0 or config.accumulation_steps > 1
     state = state_parts(
@@ -94,7 +94,7 @@ def _evaluation_part(
         mesh,
         config.model,
         compute,
-        name="one batch of evaluation",
+        name="one evaluation batch",
         rows=rows,
         rows_at_once=rows,
         length=phase.sequence_length,
@@ -111,14 +111,14 @@ def check_finetuning(
     train: Features,
     row_lengths: Sequence[int],
 ) -> None:
-    """Refuse a fine-tuning run that this machine cannot hold.
+    """Refuse a fine-tuning run that does not fit into this machine's memory.
 
     Args:
-      compute: with "auto" resolved.
-      row_lengths: that rows of `train` are padded to, ascending; each epoch uses the longest.
+      compute: the computation's settings, with "auto" resolved.
+      row_lengths: padded lengths of the rows of `train`, ascending; every epoch uses the longest.
 
     Raises:
-      ValueError: as `check_pretraining`.
+      ValueError: see `check_pretraining`.
     """
     counts, tuning = parameter_counts(model), Tuning(config.tuning, model.encoder)
     rows, length = config.batch_size * train.sequences_per_example, row_lengths[-1]
@@ -149,7 +149,7 @@ def check_finetuning(
 
 
 def _model_keys(encoder: EncoderConfig) -> str:
-    """Return the keys of the tables' or of the layers' sizes, whichever have more parameters."""
+    """Return the keys that size the embeddings or the layers, whichever have more parameters."""
     counts = parameter_counts(ModelConfig(encoder, "encoder", pooler=False))
     names = ["hidden_dim", "ffn_dim", "num_layers"]
     if counts.embeddings > counts.layers:

@@ -53,7 +53,7 @@ def _program(config: ModelConfig) -> Callable[..., dict[str, jax.Array]]:
 
 
 class OwnSide:
-    """A model that this package computes, in float32."""
+    """A model that this package runs, in float32."""
 
     title: str
     sizes: Sizes | None
@@ -77,21 +77,21 @@ class OwnSide:
 
 
 def _work_dir_side(work_dir: Path) -> Side:
-    """Return the model of a work directory, with the parameters of the checkpoint it would use."""
+    """Return a work directory's model with the parameters of its chosen checkpoint."""
     config, step, parameters = load_for_export(work_dir, None)
     title = f"{work_dir} (work directory, {config.head}, step {step:,})"
     return OwnSide(title, config, parameters)
 
 
 def _tensorflow_side(path: Path, prefix: Path) -> Side:
-    """Return the model of a TensorFlow checkpoint, which is read as `import` reads it."""
+    """Return the model of a TensorFlow checkpoint, read in the same way as by `import`."""
     try:
         model = open_checkpoint(prefix, Wanted())
         parameters = model.parameters(seed=0)
     except ValueError as error:
         raise ValueError(
-            f"{error}. If an option of `bert-jax import` helps, compare the work directory that it "
-            "writes."
+            f"{error}. If `bert-jax import` has an option for this, import the checkpoint and "
+            "compare the work directory."
         ) from error
     title = f"{path} (TensorFlow checkpoint, {model.config.head})"
     return OwnSide(title, model.config, parameters)
@@ -113,8 +113,8 @@ def open_side(path: Path) -> Side:
         return StableHLOSide(path.parent)
     if (path / "saved_model.pb").is_file():
         raise ValueError(
-            f"{path}: a SavedModel, which verify does not run. Export the same model with --format "
-            "onnx or stablehlo and compare that."
+            f"{path}: verify cannot run a SavedModel. Export the same model with --format onnx or "
+            "stablehlo and compare that."
         )
     for file in (path, path / ONNX_NAME):
         if file.suffix == ".onnx" and file.is_file():
@@ -126,8 +126,8 @@ def open_side(path: Path) -> Side:
     raise ValueError(
         f"{path}: no model that is known: expected a work directory ({MODEL_NAME}), a Hugging Face "
         "directory (config.json), a TensorFlow checkpoint of BERT (*.index), an ONNX file "
-        f"(*.onnx) or a StableHLO artefact ({SIGNATURE}). Import a model of the hub, and give the "
-        "work directory."
+        f"(*.onnx) or a StableHLO artefact ({SIGNATURE}). To compare a model on the hub, import it "
+        "and give the work directory."
     )
 
 
@@ -148,12 +148,12 @@ def open_tokenizer(path: Path) -> Tokenizer | None:
 
 
 def unlike_vectors(first: Path, second: Path) -> list[str]:
-    """Return one line for every setting by which two models make the vector of a text differently.
+    """Return one line for every difference between two models' sentence-embedding settings.
 
-    Models that say nothing of it, as most do, differ in none.
+    Returns no lines unless both models have such settings, which most models lack.
 
     Raises:
-      ValueError: a file that describes it is damaged.
+      ValueError: a file that holds the settings is damaged.
     """
     settings = [_sentence_embedding(path) for path in (first, second)]
     return [] if None in settings else differences(*map(to_plain, settings))
@@ -164,7 +164,7 @@ def _sentence_embedding(path: Path) -> SentenceEmbedding | None:
         return read_sentence_embedding(path)
     if not (path / "config.json").is_file():
         return None
-    # For a head, modules that are not supported are left out instead of refused.
+    # With any other head, unsupported modules would be dropped instead of refused.
     settings = read_sentence_model(path, Wanted(head="encoder")).settings
     encoder = read_encoder(read_json_object(path / "config.json"), str(path / "config.json"))
     return None if settings is None else within(settings, encoder.max_positions, shortest=1)

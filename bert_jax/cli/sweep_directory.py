@@ -150,7 +150,7 @@ def ended(directory: Path) -> Ended | None:
     """How the run in `directory` ended; None if it has not."""
     diverged, found = directory / DIVERGED_NAME, read_outcome(directory)
     if diverged.is_file():
-        fix = "Remove it, and the run is made again"
+        fix = "Remove it to repeat the run"
         with expecting_fields(diverged, fix):
             message = read_json_object(diverged, fix)["message"]
         return Ended({}, {}, 0, _train_seconds(directory), str(message))

@@ -93,8 +93,8 @@ def known_teacher(config: PretrainConfig, device: Device) -> KnownTeacher | None
     if model.head not in ("pretraining", "masked_lm"):
         raise ValueError(
             f"distillation.teacher={directory} has the head {model.head!r}; expected a masked-LM "
-            "head ('pretraining' or 'masked_lm'), whose guesses are learned. Name a model as it "
-            "was pretrained, before it was fine-tuned"
+            "head ('pretraining' or 'masked_lm'), whose guesses are learned. Give a pretrained "
+            "model that has not been fine-tuned"
         )
     _check(config, wanted, model)
     dtype = wanted.dtype

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import jax
 
-_TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # NVIDIA's V100 is none
+_TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
 EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
 
 # What libtpu asks the metadata server of a Cloud TPU host for; anything will do where it only
@@ -30,8 +30,8 @@ def topology_devices(name: str) -> list[jax.Device]:
     is by default on the hardware.
 
     Raises:
-      ValueError: no such topology, it is of neither TPUs nor CPUs, JAX already runs with other
-        devices, or libtpu is missing.
+      ValueError: the topology does not exist or has neither TPUs nor CPUs, JAX already runs with
+        other devices, or libtpu is missing.
     """
     parsed = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name.lower())
     if not parsed:
@@ -44,9 +44,9 @@ def topology_devices(name: str) -> list[jax.Device]:
         return _cpu_devices(dims[0])
     if not _TPU.fullmatch(kind):
         raise ValueError(
-            f"--topology={name}: {kind} is not a TPU, and plan compiles for TPU slices and CPUs "
-            f"only ({EXAMPLES}). For a GPU, run `bert-jax bench step --config FILE` on it: that "
-            "compiles the same step for the GPUs of the machine and prints its time and memory"
+            f"--topology={name}: {kind} is not a TPU, and plan compiles only for TPU slices and "
+            f"CPUs ({EXAMPLES}). For a GPU, run `bert-jax bench step --config FILE` on it, which "
+            "compiles the same step for the machine's GPUs and prints its time and memory"
         )
     return _tpu_devices(name.lower(), kind, dims)
 

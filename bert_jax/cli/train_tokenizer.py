@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="lowercase",
         action="store_const",
         const=True,
-        help="lower case without accents and other marks (default, except for byte-bpe)",
+        help="lower-cased text without accents and other marks (default, except for byte-bpe)",
     )
     case.add_argument(
         "--cased",
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-accents",
         action="store_true",
-        help="lower case with accents, vowel signs and voicing marks, which --uncased strips",
+        help="lower-cased text with accents, vowel signs and voicing marks, which --uncased strips",
     )
     parser.add_argument(
         "--min-frequency",
@@ -169,14 +169,14 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.keep_accents and (kind == "byte-bpe" or args.lowercase is False):
         cause = "--kind byte-bpe" if kind == "byte-bpe" else "--cased"
         raise ValueError(
-            f"--keep-accents: {cause} keeps accents already. Leave one of the two out."
+            f"--keep-accents: {cause} already keeps accents. Leave out one of the two."
         )
     if kind == "byte-bpe" and args.lowercase:
         raise ValueError("--uncased: --kind byte-bpe keeps the case; expected another kind")
 
 
 def _marked_words(args: argparse.Namespace) -> MarkedWords | None:
-    """Return the counter of words that lose marks; None if marks are kept."""
+    """Return a counter for words that lose marks; None if the tokenizer keeps marks."""
     if args.keep_accents or args.lowercase is False or args.kind == "byte-bpe":
         return None
     return MarkedWords("wordpiece" if args.kind == "wordpiece" else "sentencepiece")
@@ -189,8 +189,8 @@ def _max_bytes(args: argparse.Namespace) -> int:
 
 
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
-    """Write all files of a tokenizer to `output`, or, if one cannot be written, none of them."""
-    output = output.absolute()  # "." has no name for a temporary directory beside it
+    """Write all files of a tokenizer to `output`, or none if any of them cannot be written."""
+    output = output.absolute()  # "." has no name for a temporary directory next to it
     with writing(output):
         make_directory(output.parent)
         # An existing directory may be a file system of its own, and have no name, as "." has none.
@@ -206,7 +206,7 @@ def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> No
             if not output.exists():
                 temporary.rename(output)
                 return
-            # Other files may be in it: these join them, the one that is read first at the end.
+            # Keep other files in the directory; move the file that is read first last.
             names = sorted(file.name for file in temporary.iterdir())
             for name in sorted(names, key=lambda name: name == FILE_NAMES[0]):
                 os.replace(temporary / name, output / name)
@@ -279,7 +279,7 @@ class _Texts:
         progress.end()
         if self._marked is not None and (warning := self._marked.warning()):
             logger.warning("%s", warning)
-        self._marked = None  # the second reading has the same words
+        self._marked = None  # the second pass reads the same words
 
     def _line(self, what: str, seconds: float) -> str:
         share = min(1.0, self.counts.bytes_read / max(1, self._total_bytes))

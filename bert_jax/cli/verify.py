@@ -6,13 +6,14 @@
 Each is a work directory, a Hugging Face directory (run by transformers itself), a TensorFlow
 checkpoint of Google's BERT (read as `import` reads it), an ONNX file or a StableHLO artefact. The
 input is random tokens over all positions and segments, and sentences of different lengths in pairs
-with padding. All is computed in float32, on the CPU unless JAX_PLATFORMS says otherwise. Both the
-largest absolute difference and the relative one, divided by the root mean square of the second
-model's values, are printed: rounding in float32 makes two frameworks differ, and more in a model
-with large values. The exit code is 0 if no relative difference exceeds the tolerance (with
---tolerance 0, if all outputs are equal bit for bit) and, where both have one, the tokenizers read
-the sentences alike, that of a Hugging Face directory as transformers does, and, where both say how
-they make the vector of a text (as models of sentence-transformers do), they say the same; else 1.
+with padding. Everything is computed in float32, on the CPU unless JAX_PLATFORMS says otherwise. The
+printed differences are the largest absolute one and the relative one, divided by the root mean
+square of the second model's values: float32 rounding makes two frameworks differ, and more so in a
+model with large values. The exit code is 0 if no relative difference exceeds the tolerance (with
+--tolerance 0, if all outputs are bitwise equal), the tokenizers, if both have one, read the
+sentences alike, a Hugging Face directory's tokenizer as transformers does, and the
+sentence-embedding settings, if both have them (as sentence-transformers models do), are equal; else
+1.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=1e-4,
         metavar="X",
-        help="largest relative difference that passes; 0 for outputs that are equal bit for bit "
+        help="largest relative difference that passes; 0 requires bitwise equal outputs "
         "(default: 1e-4)",
     )
     parser.add_argument(
@@ -67,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table; 0 if the two agree, 1 if not."""
     if not 0 <= args.tolerance < math.inf:
-        raise ValueError(f"--tolerance={args.tolerance}: expected a number from 0 (equal bits) up")
+        raise ValueError(
+            f"--tolerance={args.tolerance}: expected 0 (bitwise equality) or a positive number"
+        )
     check_seed(args.seed, "--seed")
     sides = [open_side(Path(path)) for path in (args.first, args.second)]
     vectors = unlike_vectors(Path(args.first), Path(args.second))
@@ -99,17 +102,17 @@ def run(args: argparse.Namespace) -> int:
         print("NOTE  no sentences: the tokenizer has more entries than a token table has rows")
     elif words:
         probes.append(sentence_probe(words[0], sizes.num_segments, sizes.max_positions))
-    found, unlike = {}, set()
+    found, unequal_outputs = {}, set()
     for probe in probes:
         rows, length = probe.token_ids.shape
         print(f"{probe.name}: {rows} x {length} positions, {probe.tokens:,} of them tokens")
         first, second = (side.outputs(probe) for side in sides)
         found[probe.name] = differences(first, second, probe)
-        unlike.update(unequal(first, second, probe))
+        unequal_outputs.update(unequal(first, second, probe))
         if not found[probe.name]:
             raise ValueError(
-                "A and B have no output in common. Compare models that have a head in common, or "
-                "export with --hidden-states"
+                "A and B have no output in common. Compare models with the same head, or export "
+                "with --hidden-states"
             )
         unpaired, odd = only_one_gives(first, second), misshapen(first, second)
     print("\n" + "\n".join(table(found)))
@@ -126,33 +129,35 @@ def run(args: argparse.Namespace) -> int:
     if vectors:
         print("FAIL: A and B pool differently (A -> B):\n  " + "\n  ".join(vectors))
         return 1
-    passed, verdict = judge(found, unlike, args.tolerance)
+    passed, verdict = verdict_on(found, unequal_outputs, args.tolerance)
     print(f"{'PASS' if passed else 'FAIL'}: {verdict}")
     return 0 if passed else 1
 
 
-def judge(
-    found: Mapping[str, Mapping[str, Difference]], unlike: Collection[str], tolerance: float
+def verdict_on(
+    differences_by_probe: Mapping[str, Mapping[str, Difference]],
+    unequal_outputs: Collection[str],
+    tolerance: float,
 ) -> tuple[bool, str]:
-    """Return whether two models agree, and the sentence that says how far apart they are.
+    """Return whether two models agree, and a sentence on how far apart they are.
 
     Args:
-      found: differences by probe and output.
-      unlike: outputs that are not equal bit for bit with some probe.
-      tolerance: the largest relative difference that passes; 0 asks for equal bits.
+      differences_by_probe: differences by probe and output.
+      unequal_outputs: outputs that are not bitwise equal with some probe.
+      tolerance: the largest relative difference that passes; 0 requires bitwise equality.
     """
-    differences = [difference for rows in found.values() for difference in rows.values()]
+    differences = [row for rows in differences_by_probe.values() for row in rows.values()]
     relative = max(difference.relative for difference in differences)
     absolute = max(difference.largest for difference in differences)
     if tolerance:
         passed = relative <= tolerance
         comparison = "within" if passed else "NOT within"
         verdict = f"{relative:.2g} is {comparison} {tolerance:.2g}"
-    elif passed := not unlike and relative == 0:
-        return passed, "A and B are equal bit for bit"
+    elif passed := not unequal_outputs and relative == 0:
+        return passed, "A and B are bitwise equal"
     else:
-        where = ", ".join(map(title, sorted(unlike))) or "there are values that are not finite"
-        verdict = f"NOT equal bit for bit: {where}"
+        where = ", ".join(map(title, sorted(unequal_outputs))) or "some values are not finite"
+        verdict = f"NOT bitwise equal: {where}"
     return passed, f"{verdict}; the largest absolute difference is {absolute:.2g}"
 
 
@@ -194,8 +199,8 @@ def smallest(sides: Sequence[Side]) -> Sizes:
     known = [side.sizes for side in sides if side.sizes is not None]
     if not known:
         raise ValueError(
-            "neither A nor B says how large its vocabulary is. Compare each with the work "
-            "directory it was exported from"
+            "neither A nor B records its vocabulary size. Compare each with the work directory it "
+            "was exported from"
         )
     return Sizes(
         min(sizes.vocab_size for sizes in known),

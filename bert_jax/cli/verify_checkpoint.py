@@ -3,8 +3,8 @@
     bert-jax verify-checkpoint runs/mine
     bert-jax verify-checkpoint runs/mine --step 400000
 
-Prints one line per checkpoint and exits with 1 if any is damaged. Every command does the same for
-the checkpoint that it loads, and training resumes from the newest intact one.
+Prints one line per checkpoint and exits with code 1 if any of them is damaged. Every command also
+verifies the checkpoint that it loads, and training resumes from the newest intact one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory",
         metavar="DIR",
-        help="work directory, its checkpoints directory, or a single checkpoint in it",
+        help="work directory, its checkpoints directory or a single checkpoint in it",
     )
-    parser.add_argument(
-        "--step", type=int, metavar="N", help="step to verify; all steps if not given"
-    )
+    parser.add_argument("--step", type=int, metavar="N", help="step to verify (default: all steps)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checkpoints(directory: Path) -> tuple[Path, list[int]]:
-    """Return the directory of checkpoints that the user means, and the steps in question.
+    """Return the checkpoints directory that an argument refers to, and the steps to verify.
 
     Raises:
-      ValueError: there is no checkpoint.
+      ValueError: the directory holds no checkpoints.
     """
     nested = directory / CHECKPOINTS_NAME
     for place in (nested, directory):

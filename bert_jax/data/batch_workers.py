@@ -1,9 +1,9 @@
-"""A thread or processes that make the batches of given steps while the caller is busy.
+"""A thread or processes that make the requested batches in the background.
 
-Batches come out of a process through a pipe, which ends when the process does. Shared memory and
-semaphores (as `multiprocessing.Queue` and Grain's `mp_prefetch` use them) have names that outlive a
-process group that is killed, and waiting for either never ends when the other side is killed in
-the middle of a message.
+A process sends its batches through a pipe, which closes when the process ends. Shared memory and
+semaphores (as in `multiprocessing.Queue` and Grain's `mp_prefetch`) have names that outlive a
+killed process group, and a wait on either never ends if the other side is killed in the middle of
+a message.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from bert_jax.data.worker_life import (
     ignore_stop_signals,
 )
 
-# How long a thread may take for the batch it is making before it is left to itself.
+# Time a thread gets to finish its current batch before it is abandoned.
 _CLOSING_SECONDS = 5.0
-# An error of these types is the user's to fix and keeps its type; any other is a bug.
+# Errors of these types are for the user to fix and keep their type; any other is a bug.
 _KEPT_TYPES = (ValueError, OSError, MemoryError)
 
 
@@ -43,23 +43,23 @@ class Batches(Protocol):
 
 
 class _Ended:
-    """Follows the last message of a process."""
+    """Marks the end of a process's messages."""
 
 
 class BatchWorker(Protocol):
-    """Makes the batches that it is asked for, in that order; `name` is for messages."""
+    """Makes the requested batches, in the order of the requests; `name` is for messages."""
 
     name: str
 
     def ask(self, step: int) -> None:
-        """Ask for the batch of a step; returns at once."""
+        """Request the batch of a step without waiting for it."""
 
     def take(self, seconds: float) -> Batch:
-        """Return the next batch that was asked for, or raise what making it raised.
+        """Return the next requested batch, or raise the error that occurred while making it.
 
         Raises:
-            queue.Empty: it is not there after so many seconds.
-            OSError: the process that was to make it has ended.
+            queue.Empty: the batch is not ready after `seconds`.
+            OSError: the worker process has ended.
         """
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class ThreadWorker:
         return made
 
     def close(self) -> None:
-        """As of `BatchWorker`; a thread that hangs is abandoned, since nothing can end it."""
+        """See `BatchWorker`; abandons a thread that hangs, since it cannot be killed."""
         while not self._steps.empty():
             with contextlib.suppress(Exception):
                 self._steps.get_nowait()
@@ -109,9 +109,9 @@ def _make(
 
 
 class ProcessWorker:
-    """A `BatchWorker` in a process of its own, `name` in messages.
+    """A `BatchWorker` in a separate process, called `name` in messages.
 
-    The process is spawned: the program's main module must be importable without side effects.
+    The process is spawned, so the program's main module must be importable without side effects.
     """
 
     def __init__(self, source: Batches, name: str):
@@ -121,7 +121,7 @@ class ProcessWorker:
         self._process = context.Process(target=_serve, args=(remote, source), daemon=True)
         self._made: SimpleQueue[Batch | Exception | _Ended] = SimpleQueue()
         self._closing = threading.Event()
-        # A thread, since a batch is larger than what a pipe holds: it is to be here when wanted.
+        # A batch is larger than a pipe's buffer, so a thread receives it ahead of time.
         self._receiver = threading.Thread(
             target=_receive,
             args=(self._process, self._connection, remote, self._made, self._closing),
@@ -129,19 +129,20 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # Before multiprocessing's own exit handler, which would wait for workers to heed SIGTERM.
+        # Runs before multiprocessing's exit handler, which would send SIGTERM, which workers
+        # ignore, and wait.
         atexit.register(self.close)
 
     def ask(self, step: int) -> None:
         """As of `BatchWorker`."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `take` says why
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `take` reports the cause
             self._connection.send(step)
 
     def take(self, seconds: float) -> Batch:
         """As of `BatchWorker`."""
         made = self._made.get(timeout=seconds)
         if isinstance(made, _Ended):
-            remedy = "use fewer workers (loader.num_workers) or make fewer batches ahead (prefetch)"
+            remedy = "Use fewer workers (loader.num_workers) or prefetch fewer batches (prefetch)"
             raise OSError(f"{self.name} {cause_of_death(self._process, remedy)}")
         if isinstance(made, Exception):
             raise made
@@ -152,7 +153,7 @@ class ProcessWorker:
         atexit.unregister(self.close)
         self._closing.set()
         if self._process.pid is not None:
-            self._process.kill()  # nothing is lost: it only reads
+            self._process.kill()  # safe, since it only reads
         self._receiver.join()
         if self._process.pid is not None:
             self._process.join()
@@ -166,8 +167,9 @@ def _receive(
     made: SimpleQueue[Batch | Exception | _Ended],
     closing: threading.Event,
 ) -> None:
-    """Start the process, then pass on what it sends until it ends."""
-    # Inherited by the process, which imports for a second before it can say what it ignores.
+    """Start the process, then forward its messages until it ends."""
+    # Inherited by the process, which imports modules for a second before it can ignore signals
+    # itself.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         process.start()
@@ -181,13 +183,13 @@ def _receive(
     try:
         while True:
             made.put(connection.recv())
-    except (EOFError, OSError):  # OSError: in the middle of a message
+    except (EOFError, OSError):  # OSError: the process ended in the middle of a message
         made.put(_Ended())
 
 
 def _serve(connection: Connection, source: Batches) -> None:
-    """Send the batch of every step received, or what making it raised, until the pipe ends."""
-    ignore_stop_signals()  # the parent may still need batches to reach its checkpoint
+    """Send the batch, or the error, for every step received until the pipe closes."""
+    ignore_stop_signals()  # the parent may need more batches before it can save a checkpoint
     end_with_parent()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
@@ -200,12 +202,12 @@ def _serve(connection: Connection, source: Batches) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that another process can unpickle, with its traceback as a note."""
+    """Return the error in a form that another process can unpickle, its traceback as a note."""
     trace = "".join(traceback.format_exception(error))
     error.add_note(f"The data worker's traceback:\n{trace}")
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # a type whose constructor takes something else than its message
+    except Exception:  # the type's constructor does not take the message as its only argument
         kind = next((kind for kind in _KEPT_TYPES if isinstance(error, kind)), RuntimeError)
         message = str(error) if kind is not RuntimeError else f"{type(error).__name__}: {error}"
         error = kind(message)

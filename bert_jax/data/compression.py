@@ -24,26 +24,26 @@ _ZSTD_MAX_WINDOW = 256 << 20  # held in memory; by default zstd itself refuses o
 
 
 class ReadCounter(Protocol):
-    """Where the bytes taken from disk are counted and, if `hashing` is set, hashed."""
+    """Counts the bytes read from disk and, if `hashing` is set, hashes them."""
 
     bytes_read: int
     hashing: Hash | None
 
 
 class Hash(Protocol):
-    """A checksum that grows, as those of hashlib."""
+    """An incremental checksum, such as hashlib's."""
 
     def update(self, data: memoryview, /) -> None:
-        """Append bytes to what is checked."""
+        """Add bytes to the checksum."""
 
 
 @contextmanager
 def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
     """Yields a buffered binary stream over the unpacked bytes of `path`.
 
-    Adds the bytes taken from disk to `counter.bytes_read`, and to `counter.hashing` if it is set.
+    Adds the bytes read from disk to `counter.bytes_read`, and to `counter.hashing` if it is set.
     Reading from a truncated or damaged archive raises one of `BROKEN_ARCHIVE`, never a silent end;
-    ValueError for one that takes too much memory.
+    reading from an archive that needs too much memory raises ValueError.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))

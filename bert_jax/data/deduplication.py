@@ -52,7 +52,7 @@ class SeenDocuments:
         """Add a digest; whether it was not there before.
 
         Raises:
-            NotWritten: the scratch file cannot grow (the disk is full).
+            NotWritten: the scratch file cannot grow because the disk is full.
         """
         with self._writing():
             cursor = self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))

@@ -76,8 +76,8 @@ class SourceCounts:
 
     `text_bytes` are bytes of document text as UTF-8, `bytes_read` bytes of the inputs on disk
     (compressed as they are), ahead of the last document by at most one read buffer or row group,
-    which is close enough for progress and ETA. If `checksums` is a dict, the SHA-256 of every file
-    is put in it under the file's name, in hex; `hashing` is of the file that is being read.
+    which is close enough for progress and ETA. If `checksums` is a dict, it receives the SHA-256 of
+    every file in hex, by file name; `hashing` belongs to the file that is being read.
     """
 
     documents: int = 0

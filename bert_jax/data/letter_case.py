@@ -35,7 +35,7 @@ def strips_accents(normalizer: Any) -> bool:
 
 
 def lowercasing(backend: Any) -> Any:
-    """Return a copy of a `tokenizers.Tokenizer` whose normalizer begins by lowering the case."""
+    """Return a copy of a `tokenizers.Tokenizer` whose normalizer lower-cases the text first."""
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     steps = [normalizers.Lowercase(), *([copy.normalizer] if copy.normalizer else [])]
     copy.normalizer = normalizers.Sequence(steps)

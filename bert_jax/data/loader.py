@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bert_jax.data.batch_workers import Batches, BatchWorker, ProcessWorker, ThreadWorker
 from bert_jax.data.pipeline import Batch, ExampleSource
 
-# A batch that is waited for this long is overdue: one takes milliseconds, and to start a process a
-# second or two.
+# A batch is overdue after this time: making one takes milliseconds, and starting a process a second
+# or two.
 _OVERDUE_SECONDS = 3.0
 _POLL_SECONDS = 0.5
 _WARNED_SECONDS = 60.0
@@ -141,8 +141,8 @@ class Loader:
     """Iterates over the batches of a source from `start_step` on, preparing some ahead.
 
     Its whole state is `step`, the number of the batch that comes next: a loader started there
-    continues exactly. Leaving a `with` statement, `close`, an error or the end of the program ends
-    its threads and processes.
+    continues exactly. Its threads and processes end with the `with` statement, `close`, an error or
+    the program.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class Loader:
                 module must be importable without side effects.
             prefetch: batches kept ready by the thread, or by each process. 0 makes each batch when
                 it is asked for, and is refused with processes.
-            while_waiting: called again and again while a batch is overdue, as when a process or
-                the file system hangs; may raise to end the wait.
+            while_waiting: called repeatedly while a batch is overdue, for example because a process
+                or the file system hangs; may raise to end the wait.
 
         Raises:
             ValueError: a number makes no sense, or `start_step` lies beyond the end.
@@ -195,12 +195,11 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
-        """Returns the next batch.
+        """Return the next batch; an error that occurred while making it is raised here.
 
         Raises:
-            ValueError: the loader is closed, or making the batch raised this; whatever that
-                raises is raised here.
-            OSError: a process that makes batches was killed; says which one and how.
+            ValueError: the loader is closed.
+            OSError: a worker process was killed; names the process and the cause.
         """
         if not self._close.alive:
             raise ValueError("this loader is closed")

@@ -42,8 +42,8 @@ class SplitInfo:
         num_tokens: tokens, special ones not counted.
         fill_rate: share of the records' positions taken when every piece is written as
             `[CLS] A [SEP] B [SEP]`; 0 for a split without records.
-        num_unknown: tokens that are unknown to the tokenizer; None in a corpus of before they were
-            counted.
+        num_unknown: tokens that are unknown to the tokenizer; None in older corpora, which did not
+            record it.
     """
 
     shards: tuple[ShardInfo, ...]
@@ -57,7 +57,7 @@ class SplitInfo:
 
     @property
     def unknown_share(self) -> float | None:
-        """The share of the tokens that is unknown; None if they were not counted."""
+        """The share of unknown tokens; None if they were not counted."""
         return None if self.num_unknown is None else self.num_unknown / max(1, self.num_tokens)
 
 
@@ -71,8 +71,8 @@ class Manifest:
         token_bytes: 2 or 4, size of a stored token id.
         tokenizer_files: name -> SHA-256 of the files in the tokenizer directory.
         options: the options of the preparation that decide its bytes.
-        sources: what was read, in order: {"path", "num_bytes" on disk}, of a file also {"mtime_ns",
-            "sha256"}, and {"split": "heldout"} of one that is held out whole.
+        sources: the sources, in reading order: {"path", "num_bytes" on disk}, for a file also
+            {"mtime_ns", "sha256"}, and {"split": "heldout"} if all of it is held out.
         duplicates_removed: documents left out because an earlier one has the same text.
         heldout_repeats: documents left out of training because one of an input that is held out
             whole has the same text, case and white space apart.
@@ -108,7 +108,7 @@ class Manifest:
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):
             del content[name]
-        for split in ("train", "heldout"):  # corpora of before it was counted keep theirs
+        for split in ("train", "heldout"):  # so that older corpora keep their fingerprints
             del content[split]["num_unknown"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -154,7 +154,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
 
 
 def _check_history(manifest: Manifest) -> None:
-    """Raise TypeError for a wrong type in the fields that the fingerprint leaves out."""
+    """Raise TypeError if a field that the fingerprint leaves out has a wrong type."""
     for name, value, kind in (
         ("options", manifest.options, dict),
         ("tokenizer_files", manifest.tokenizer_files, dict),

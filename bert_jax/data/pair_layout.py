@@ -62,7 +62,7 @@ def _parts(backend: Any, texts: tuple[str, ...], specials: SpecialTokens) -> lis
     for token, token_id in zip(encoding.tokens, encoding.ids, strict=True):
         if token in specials.bounds and token_id != backend.token_to_id(token):
             raise ValueError(
-                f"post_processor: {token} has id {token_id}, and in the vocabulary "
+                f"post_processor: {token} has id {token_id}, but its id in the vocabulary is "
                 f"{backend.token_to_id(token)}. Expected the vocabulary's id."
             )
     parts: list[list[str]] = [[]]

@@ -65,10 +65,10 @@ def prepare(
             (`options.heldout_fraction` is 0 then). Documents of `inputs` that are one of theirs,
             case and white space apart, are left out; parts of documents are not looked for.
         allow_unknown: whether more than a fifth of the tokens may be unknown to the tokenizer.
-            They are counted unit by unit, so that a wrong vocabulary is refused at the start.
+            Unknown tokens are counted unit by unit, so that a wrong vocabulary is refused early.
 
     Raises:
-        ValueError: the inputs, the options or what `output` holds are not usable, or too many
+        ValueError: the inputs, the options or the contents of `output` are not usable, or too many
             tokens are unknown.
         OSError: a file cannot be read or written, or a worker died; finished shards are kept.
     """
@@ -86,8 +86,10 @@ def prepare(
         known = UnknownCounts(allowed=allow_unknown)
         return _prepare(settled, plan, tokenizer, output, options, num_workers, progress, known)
     except OSError as error:
-        kept = f"The finished shards are kept in {Path(output, WORK)}"
-        raise OSError(f"{error}. {kept}: fix the cause, and the same command resumes") from error
+        advice = "Fix the cause, and run the same command again to resume"
+        raise OSError(
+            f"{error}. The finished shards are kept in {Path(output, WORK)}. {advice}"
+        ) from error
 
 
 def _prepare(
@@ -114,7 +116,7 @@ def _prepare(
                 workspace.discard()
             raise ValueError(
                 complaint(tokenizer, error.unknown, error.tokens, run.texts())
-                + " Prepare it nevertheless with --allow-unknown."
+                + " To prepare the corpus anyway, add --allow-unknown."
             ) from error
         try:
             run.check_splits()
@@ -157,11 +159,11 @@ class _Run:
         meter: ProgressMeter,
         progress: ProgressCallback | None,
     ) -> None:
-        """Fill `results`, with the shards that are there already and with new ones.
+        """Fill `results` with existing and new shards.
 
         Raises:
-            TooManyUnknownError: too many of the tokens of the first units are unknown, however
-                many; which units that are does not depend on the number of workers.
+            TooManyUnknownError: too many tokens of the units so far are unknown. Units are checked
+                in a fixed order, whatever the number of workers.
         """
         unchecked: deque[str] = deque()
 
@@ -214,7 +216,7 @@ class _Run:
         )
 
     def texts(self) -> Iterator[str]:
-        """Yield the texts of the documents, read again from the first on."""
+        """Read the documents from the beginning again and yield their texts."""
         heldout, documents = self.inputs.documents(self.options.sources, SourceCounts())
         return (document.text for document in chain(heldout, documents))
 

@@ -22,7 +22,7 @@ from bert_jax.data.sources import (
 
 # The key of a source in a manifest that says on which side all of it is. Others have none.
 SPLIT_KEY = "split"
-# The keys of a file's modification time and content, by which a later change of it is noticed.
+# Keys of a file's modification time and checksum, which reveal later changes.
 MTIME_KEY, CHECKSUM_KEY = "mtime_ns", "sha256"
 
 
@@ -59,9 +59,9 @@ class PrepareInputs:
     def with_checksums(
         self, sources: Sequence[dict[str, Any]], counts: SourceCounts
     ) -> tuple[dict[str, Any], ...]:
-        """Return what `described` gave, files with the checksum of what was read."""
+        """Return the result of `described` with the checksums of the files that were read."""
         checksums = counts.checksums
-        assert checksums is not None, "the checksums were not asked for"
+        assert checksums is not None, "checksums were not requested"
         return tuple(
             source | ({CHECKSUM_KEY: checksums[path]} if path in checksums else {})
             for path, source in zip(self.paths, sources, strict=True)

@@ -67,9 +67,9 @@ def write_python_docs(path: str | Path) -> PythonDocs:
                 num_bytes += len(text.encode("utf-8"))
         if num_bytes < _MIN_CORPUS_BYTES:
             raise ValueError(
-                f"this Python carries only {num_bytes} bytes of documentation in its standard "
-                f"library ({_library()}), expected about 2,300,000: it was installed without "
-                "source files or docstrings; use a full CPython"
+                f"this Python's standard library ({_library()}) has only {num_bytes} bytes of "
+                "documentation, expected about 2,300,000: it was installed without source files or "
+                "docstrings. Use a full CPython"
             )
         os.replace(temporary, path)
     return PythonDocs(num_documents, num_bytes)

@@ -88,7 +88,7 @@ class RecordBatch:
 
 
 def bytes_of_id(vocab_size: int) -> int:
-    """Return the bytes that an id of a vocabulary takes, 2 or 4."""
+    """Return the number of bytes of a stored token id, 2 or 4."""
     return 2 if vocab_size <= 1 << 16 else 4
 
 

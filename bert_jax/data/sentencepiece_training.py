@@ -45,8 +45,8 @@ def train_sentencepiece(
 ) -> tuple[Tokenizer, bytes]:
     """Learns <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and pieces.
 
-    Text is normalized as ALBERT's release does it: quotes, NFKD without accents and lower case (the
-    last only with `keep_accents`, and neither unless `lowercase`), then SentencePiece's nmt_nfkc.
+    Text is normalized as in ALBERT's release: quotes, NFKD without accents and lower case (only
+    lower case with `keep_accents`, neither unless `lowercase`), then SentencePiece's nmt_nfkc.
 
     `documents` is gone through twice, so it must not be an iterator: to measure it, and for at most
     `max_bytes` (UTF-8) of it, whole documents spread evenly over it.
@@ -104,7 +104,7 @@ def train_sentencepiece(
 
 
 def tokenizer_of(model: bytes, *, lowercase: bool, keep_accents: bool = False) -> Tokenizer:
-    """Return the tokenizer of a spiece.model's content; it keeps accents too if it is cased."""
+    """Return the tokenizer for the content of a spiece.model; a cased one always keeps accents."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / MODEL_NAME
         file.write_bytes(model)

@@ -27,9 +27,9 @@ _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """What turns a unit's text into a shard's bytes, besides the tokenizer.
+    """The settings, apart from the tokenizer, that determine a shard's bytes.
 
-    unknown_id: the token id that is counted as unknown.
+    unknown_id: the id of the unknown token, which is counted.
     """
 
     max_length: int
@@ -43,7 +43,7 @@ class ShardSettings:
 class UnitResult:
     """Counts of one unit, and its shard. `unit_digest` is the digest of what it was made from.
 
-    num_unknown: tokens that are unknown; None in results of before they were counted.
+    num_unknown: the number of unknown tokens; None in older results, which did not record it.
     """
 
     unit_digest: str
@@ -127,7 +127,7 @@ def read_result(directory: Path, name: str) -> UnitResult | None:
 
 
 def split_info(results: Sequence[UnitResult], max_length: int) -> SplitInfo:
-    """Return what the manifest says of a split that consists of these units, in their order."""
+    """Return the manifest entry of a split made of these units, in their order."""
     records = sum(result.shard.num_records for result in results)
     pieces = sum(result.num_pieces for result in results)
     tokens = sum(result.num_tokens for result in results)

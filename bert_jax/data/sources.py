@@ -35,8 +35,8 @@ def read_documents(
     """The documents of the inputs, in an order that only the inputs decide.
 
     Inputs are as `expand_inputs` takes them. Memory is bounded by `options.max_document_bytes`,
-    not by the size of the inputs. `counts` is kept up to date while the documents are taken; the
-    checksums it may ask for are taken from the bytes as they are read, of Parquet by reading again.
+    not by the size of the inputs. `counts` is updated while documents are read; the checksums that
+    it may request are computed from the bytes as they are read, for Parquet in a second pass.
     ValueError names file and line (row, byte) of what cannot be used, except for single lines
     that `options.on_bad_line` says to skip.
     """
@@ -83,11 +83,11 @@ def _read_all(
 
 
 def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    """As `_read_one`, with the file's checksum if `counts` is to have it."""
+    """Read a file with `_read_one`, and add its checksum to `counts` if requested."""
     if counts.checksums is None or is_tfds(name):
         yield from _read_one(name, options, counts)
         return
-    if content_suffix(Path(name)) in PARQUET_SUFFIXES:  # whose columns are read here and there
+    if content_suffix(Path(name)) in PARQUET_SUFFIXES:  # not read sequentially
         yield from _read_one(name, options, counts)
         counts.checksums[name] = file_sha256(name)
         return

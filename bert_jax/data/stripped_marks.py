@@ -1,4 +1,4 @@
-"""The words that lose marks when accents are stripped: in many scripts marks are vowels."""
+"""Warn about words that lose marks when accents are stripped: in many scripts marks are vowels."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _MOST_EXAMPLES = 3
 
 
 class MarkedWords:
-    """The distinct words of a sample of a text, and the ones among them that would lose marks.
+    """Counts the distinct words of a text sample that would lose marks.
 
-    The sample is the first 2,000 characters of every document, and 4 M characters in all.
+    The sample is the first 2,000 characters of every document, up to 4 M characters in total.
     """
 
     def __init__(self, kind: Kind):
-        """Start without words; BERT's normalizer strips fewer marks than SentencePiece's does."""
+        """Choose the marks: BERT's normalizer strips fewer than SentencePiece's."""
         self._marks = ("Mn",) if kind == "wordpiece" else ("Mn", "Mc", "Me")
         self._left = _TOTAL_CHARACTERS
         self._words: set[str] = set()
 
     def add(self, document: str) -> None:
-        """Take the words of a document into the sample, until the sample is full."""
+        """Add the words of a document to the sample, unless it is full."""
         if self._left > 0:
             sample = document[:_DOCUMENT_CHARACTERS]
             self._left -= len(sample)
             self._words.update(sample.lower().split())
 
     def warning(self) -> str | None:
-        """Return sentences for the user if more than a tenth of the words lose marks, else None."""
+        """Return a warning if more than a tenth of the words lose marks, else None."""
         marked = sorted(word for word in self._words if self._stripped(word) != _composed(word))
         share = len(marked) / max(1, len(self._words))
         if share <= WARNED_SHARE:
@@ -46,14 +46,15 @@ class MarkedWords:
         return (
             f"{len(marked):,} of {len(self._words):,} distinct words ({share:.1%}) lose accents, "
             f"vowel signs or voicing marks, so that different words may become one: {examples}. "
-            "A tokenizer of `bert-jax train-tokenizer --keep-accents` lower-cases and keeps them."
+            "To lower-case and keep them, train the tokenizer with `bert-jax train-tokenizer "
+            "--keep-accents`."
         )
 
     def _stripped(self, word: str) -> str:
         if word.isascii():
             return word
         parts = unicodedata.normalize("NFD", word)
-        kept = (each for each in parts if unicodedata.category(each) not in self._marks)
+        kept = (char for char in parts if unicodedata.category(char) not in self._marks)
         return _composed("".join(kept))
 
 
@@ -62,7 +63,7 @@ def _composed(word: str) -> str:
 
 
 def marks_warning(kind: Kind, documents: Iterable[str]) -> str | None:
-    """Return the warning of the first 200 of `documents`, None if few of their words lose marks."""
+    """Return a warning if many words of the first 200 documents lose marks, else None."""
     marked = MarkedWords(kind)
     for document in islice(documents, _SAMPLED_DOCUMENTS):
         marked.add(document)

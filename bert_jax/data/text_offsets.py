@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 
 _LAST_SPACE = 0x3000
 _IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 2)])
-# How ByteLevel finds words, before it writes their bytes as letters. The space that it may write in
-# front of a text keeps a suffix there from being one.
+# ByteLevel's pattern for words, applied before it maps bytes to letters. If it adds a space at the
+# beginning of a text, a suffix at the beginning is not recognized.
 _SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
 _BYTE_LEVEL_WORDS = r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# What splits words alike whether it sees them before or after ByteLevel, punctuation and digits
-# beyond ASCII aside.
+# Pre-tokenizers that split words in the same way before and after ByteLevel, except at punctuation
+# and digits beyond ASCII.
 _AFTER_BYTE_LEVEL = ("BertPreTokenizer", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
 
 
 def with_raw_offsets(backend: Any) -> Any:
-    """Return a backend that leaves offsets as its pre-tokenizer made them; itself if it does.
+    """Return a backend whose post-processor does not change offsets, the same one if it does not.
 
-    The post-processors of byte-level BPE drop the first character of a token that begins with a
-    space, even if the text has no such space.
+    Byte-level BPE's post-processors cut the first character off a token that begins with a space,
+    even if the text has no such space.
     """
     state = json.loads(backend.to_str())
     if not _trims(state["post_processor"]):
@@ -35,7 +35,7 @@ def with_raw_offsets(backend: Any) -> Any:
 
 
 def word_finder(backend: Any) -> Any:
-    """Return a backend whose tokens are the words that `backend` splits a text into."""
+    """Return a backend whose tokens are the words into which `backend` splits a text."""
     state = json.loads(backend.to_str())
     finder = tokenizers.Tokenizer(tokenizers.models.WordLevel({"": 0}, unk_token=""))
     described = json.loads(finder.to_str())
@@ -48,13 +48,13 @@ def word_finder(backend: Any) -> Any:
 
 
 def in_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a pre-tokenizer, as tokenizer.json describes it, that splits characters, not bytes.
+    """Return a pre-tokenizer, in tokenizer.json's form, that splits characters instead of bytes.
 
-    A pre-tokenizer behind ByteLevel sees letters that stand for bytes: the second byte of "á" is
-    punctuation to it.
+    A pre-tokenizer after ByteLevel sees letters that stand for bytes and takes the second byte of
+    "á" for punctuation.
 
     Raises:
-        ValueError: a pre-tokenizer behind ByteLevel may see anything in bytes.
+        ValueError: a pre-tokenizer after ByteLevel has no equivalent that splits characters.
     """
     if splitter is None:
         return None
@@ -63,8 +63,8 @@ def in_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         if seen and part["type"] not in _AFTER_BYTE_LEVEL:
             raise ValueError(
-                f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so no word "
-                "is known by its characters. Put it before ByteLevel."
+                f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so the "
+                "characters of its words are unknown. Put it before ByteLevel."
             )
         seen = seen or part["type"] == "ByteLevel"
         if part["type"] != "ByteLevel" or following is None:
@@ -75,7 +75,7 @@ def in_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def offsets_of(encoding: Any) -> NDArray[np.int32]:
-    """Return int32 [tokens, 2] of an encoding of the library."""
+    """Return an encoding's offsets as int32 [tokens, 2]."""
     return np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2)
 
 
@@ -98,10 +98,10 @@ def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 
 
 def words_of(offsets: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the offsets [words, 2] that are not empty, none of which share a character.
+    """Return the nonempty offsets [words, 2], without overlaps.
 
-    A normalizer may make several words of a character, such as three dots of an ellipsis. The
-    first of them keeps it.
+    A normalizer may make several words of one character, such as three dots of an ellipsis; the
+    character then belongs to the first.
     """
     ends = np.maximum.accumulate(offsets[:, 1])
     starts = np.maximum(offsets[:, 0], np.concatenate([[0], ends])[: len(ends)])

@@ -106,11 +106,11 @@ class Tokenizer:
         return self.encode_batch(words)
 
     def word_offsets(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Return the offsets of the words that each text is split into before they become pieces.
+        """Return the offsets of every text's words, before they are split into pieces.
 
-        For each text int32 [words, 2]: the characters of the text as it was given. Punctuation
-        marks are words; text that spells a special token is text; characters that
-        `encode_with_offsets` drops belong to no word. SentencePiece splits at white space only.
+        Offsets are int32 [words, 2] for each text, in characters of the original text. Punctuation
+        marks are words; special tokens spelled in the text are ordinary text; characters that
+        `encode_with_offsets` drops belong to no word. SentencePiece splits only at white space.
         """
         encodings = self._encode(self._word_finder, texts, True)
         return [words_of(offsets) for offsets in self._offsets(encodings, texts, True)]
@@ -210,7 +210,7 @@ class Tokenizer:
 
     @cached_property
     def splits_at_marks(self) -> bool:
-        """Whether an accent that is a character of its own ends a word, as in ByteLevel."""
+        """Whether a combining accent ends a word, as in ByteLevel."""
         return "ByteLevel" in types_of(self._state()["pre_tokenizer"])
 
     @cached_property
@@ -266,7 +266,7 @@ class Tokenizer:
         return np.array(ids, np.int32)
 
     def lowercased(self) -> Tokenizer:
-        """Return this tokenizer with text lower-cased before everything else, accents kept."""
+        """Return a copy of this tokenizer that first lower-cases the text and keeps accents."""
         return self if self.lowercase else Tokenizer(lowercasing(self._backend))
 
     @cached_property
@@ -276,7 +276,7 @@ class Tokenizer:
 
     @cached_property
     def strips_accents(self) -> bool:
-        """Whether text loses accents, and other marks, before it is looked up."""
+        """Whether accents and other marks are stripped from the text."""
         return strips_accents(self._state()["normalizer"])
 
     @cached_property

@@ -42,12 +42,12 @@ _CLASSES = {
 }
 # Of XLM-RoBERTa and CamemBERT as they were first released.
 _FAIRSEQ_MODEL = "sentencepiece.bpe.model"
-# Keys of tokenizer_config.json that are true or false, or null for the default.
+# Boolean keys of tokenizer_config.json; null means the default.
 _TRUTHS = (
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
     *("keep_accents", "add_prefix_space"),
 )
-# Files that make a tokenizer, in a directory that may also hold a model.
+# A tokenizer's files, in a directory that may also hold a model.
 _CHECKED = (
     *FILE_NAMES,
     byte_bpe_files.MERGES_NAME,

@@ -1,4 +1,4 @@
-"""tokenizer.json, the file of the `tokenizers` library: its checks, and how it loads."""
+"""Load and check tokenizer.json, the file of the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         config: the content of tokenizer_config.json in the same directory.
 
     Raises:
-        ValueError: the file is damaged, its ids cannot number a table, or its tokenizer is not
-            of the family.
+        ValueError: the file is damaged, its ids are not usable as indices of a table, or its
+            tokenizer is not supported.
     """
     state = read_json(file, f"This is not {_FORM}")
     try:
@@ -101,14 +101,14 @@ def _loading(file: Path) -> Iterator[None]:
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     except BaseException as error:
-        # The library raises bare Exceptions, and panics as another kind of BaseException.
+        # The library raises plain Exceptions; its panics derive directly from BaseException.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise ValueError(f"{file}: the tokenizers library cannot load it: {error}") from error
 
 
 def _check_state(state: Mapping[str, Any]) -> None:
-    """Raise ValueError for ids, pieces and merges that the library would load and should not."""
+    """Raise ValueError for invalid ids, pieces or merges, which the library would accept."""
     added = ((token["content"], token["id"]) for token in state["added_tokens"] or ())
     check_ids([*_model_ids(state["model"]), *added])
     model = state["model"]
@@ -119,8 +119,8 @@ def _check_state(state: Mapping[str, Any]) -> None:
         case "BPE":
             if model.get("dropout"):
                 raise ValueError(
-                    f"model.dropout={model['dropout']}: the same text would have other tokens each "
-                    "time. Set it to null."
+                    f"model.dropout={model['dropout']}: the same text would get different tokens "
+                    "each time. Set it to null."
                 )
             _check_unknown_token(model)
             merges = [_pair(merge) for merge in model["merges"]]
@@ -139,7 +139,7 @@ def _model_ids(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     pieces: set[str] = set()
     for index, (piece, _) in enumerate(model["vocab"]):
         if piece in pieces:
-            raise ValueError(f"model.vocab has {piece!r} twice. Expected every piece once.")
+            raise ValueError(f"model.vocab contains {piece!r} twice. Expected every piece once.")
         pieces.add(piece)
         yield piece, index
 
@@ -147,7 +147,7 @@ def _model_ids(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _check_unknown_token(model: Mapping[str, Any]) -> None:
     unknown = model.get("unk_token")
     if unknown is not None and unknown not in model["vocab"]:
-        raise ValueError(f"model.unk_token={unknown!r}: model.vocab lacks it. Add it there.")
+        raise ValueError(f"model.unk_token={unknown!r}: not in model.vocab. Add it there.")
 
 
 def _pair(merge: Any) -> tuple[str, str]:
@@ -156,25 +156,25 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _check_added_tokens(state: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
-    """Raise ValueError if the library gave an added token another id than the file has."""
+    """Raise ValueError if the library gave an added token a different id from the file's."""
     for token in state["added_tokens"] or ():
         content, token_id = token["content"], token["id"]
         if vocabulary.get(content) != token_id:
             raise ValueError(
-                f"added_tokens: {content!r} has id {token_id}, and the tokenizers library gives it "
-                f"{vocabulary.get(content)}. Expected ids that follow those of the model without "
-                "gaps, in ascending order."
+                f"added_tokens: {content!r} has id {token_id}, but the tokenizers library gives it "
+                f"{vocabulary.get(content)}. Expected ids in ascending order that continue the "
+                "model's ids without gaps."
             )
 
 
 def fingerprint_of(
     state: Mapping[str, Any], vocabulary: Mapping[str, int], separators_between: int | None
 ) -> str:
-    """Return the SHA-256 (hex) over all that decides the ids of a text.
+    """Return the SHA-256 (hex) of everything that determines a text's ids.
 
     Args:
         vocabulary: every entry and its id, in the order of the ids.
-        separators_between: of a pair of texts; None for as many as its kind usually has.
+        separators_between: number of separators between two texts; None for the kind's default.
     """
     model = {key: value for key, value in state["model"].items() if key != "vocab"}
     normalizer = dict(state["normalizer"] or {})
@@ -199,9 +199,10 @@ def fingerprint_of(
 def override_normalizer(
     backend: Any, file: Path, config: Mapping[str, Any], lowercase: bool | None
 ) -> None:
-    """Let the caller, or else tokenizer_config.json, override the normalizer, as transformers does.
+    """Override the normalizer's settings as transformers does.
 
-    tokenizer_config.json overrides BERT's normalizer only; the others describe themselves.
+    `lowercase` takes precedence over tokenizer_config.json, which applies only to BERT's
+    normalizer; the other normalizers' settings are complete.
     """
     state = json.loads(backend.to_str())["normalizer"] or {}
     if state.get("type") != "BertNormalizer":
@@ -223,7 +224,7 @@ def override_normalizer(
 
 
 def types_of(part: Any) -> set[str]:
-    """Return the types of a pre-tokenizer or normalizer and of all that it is made of."""
+    """Return the types of a pre-tokenizer or normalizer and of all its parts."""
     if not isinstance(part, dict):
         return set()
     inner = (*part.get("pretokenizers", ()), *part.get("normalizers", ()))

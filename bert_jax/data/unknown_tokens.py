@@ -1,4 +1,4 @@
-"""The share of a text that is unknown to its tokenizer, its likely cause, and when to stop."""
+"""Measure a text's share of unknown tokens, name the likely cause, and refuse too large a share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.wordpiece_files import has_upper_case
 
-# BERT's uncased vocabulary knows all of the 213,300 tokens of WikiText-2's validation set.
+# With BERT's uncased vocabulary, none of the 213,300 tokens of WikiText-2's validation set is
+# unknown.
 WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
-# Fewer tokens say little about a corpus: it is checked later, at its end if need be.
+# Fewer tokens say little about a corpus, so the check waits for more, if need be until the end.
 _ENOUGH_TOKENS = 10_000
-# Fewer are a trial, a fifth of which may be one word.
+# Fewer tokens are a quick trial, in which a single word may be a fifth of the tokens.
 _LEAST_REFUSED = 100
 _SAMPLE_CHARACTERS = 1 << 18
 _MOST_WORDS = 5
@@ -26,7 +27,7 @@ _MOST_WORDS = 5
 class TooManyUnknownError(ValueError):
     """More than `REFUSED_SHARE` of the tokens are unknown.
 
-    first: whether this was the first time that they were looked at, so that little is lost.
+    first: whether this was the first check, so that little work is lost.
     """
 
     def __init__(self, unknown: int, tokens: int, *, first: bool) -> None:
@@ -36,9 +37,9 @@ class TooManyUnknownError(ValueError):
 
 @dataclass
 class UnknownCounts:
-    """The tokens of a corpus so far, and the unknown ones among them.
+    """The numbers of tokens and of unknown tokens so far.
 
-    allowed: whether any share of them may be.
+    allowed: whether any share of unknown tokens is accepted.
     """
 
     allowed: bool
@@ -48,14 +49,14 @@ class UnknownCounts:
 
     @property
     def share(self) -> float:
-        """The share of the tokens that is unknown; 0 without tokens."""
+        """The share of unknown tokens; 0 without tokens."""
         return self.unknown / max(1, self.tokens)
 
     def add(self, tokens: int, unknown: int | None) -> None:
-        """Count the next tokens; `unknown` is None if nobody counted, and they are left out then.
+        """Add the next tokens; they are ignored if `unknown`, the number of unknown ones, is None.
 
         Raises:
-            TooManyUnknownError: too many are unknown of tokens that are enough to say so.
+            TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
         """
         if unknown is None:
             self.checks += 1  # finished work of an earlier version, which a refusal keeps
@@ -67,7 +68,7 @@ class UnknownCounts:
 
     @property
     def too_many(self) -> bool:
-        """Whether more than `REFUSED_SHARE` of a hundred tokens or more are unknown."""
+        """Whether there are 100 tokens or more, and more than `REFUSED_SHARE` are unknown."""
         return self.share > REFUSED_SHARE and self.tokens >= _LEAST_REFUSED
 
     def check(self) -> None:
@@ -78,7 +79,7 @@ class UnknownCounts:
 
 
 def count_unknown(token_ids: NDArray[np.integer], tokenizer: Tokenizer) -> UnknownCounts:
-    """Return the counts of token ids, of which [CLS] and [SEP] are none of a text."""
+    """Return the counts of token ids, leaving out [CLS] and [SEP]."""
     ids = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
     cls, sep, unknown = (int(np.count_nonzero(token_ids == token_id)) for token_id in ids)
     return UnknownCounts(allowed=True, tokens=len(token_ids) - cls - sep, unknown=unknown)
@@ -87,10 +88,10 @@ def count_unknown(token_ids: NDArray[np.integer], tokenizer: Tokenizer) -> Unkno
 def complaint(
     tokenizer: Tokenizer, unknown: int, tokens: int, texts: Iterable[str] = (), where: str = ""
 ) -> str:
-    """Return sentences that name the share of unknown tokens, some of them, and a likely cause.
+    """Return a message with the share of unknown tokens, some examples and the likely cause.
 
     Args:
-        texts: those that the tokens are of. The first of them, up to 256 K characters, are read.
+        texts: the texts of the tokens, of which up to 256 K characters are read for examples.
         where: the source of the tokens, such as " of train".
     """
     words = unknown_words(tokenizer, texts)
@@ -120,13 +121,13 @@ def _likely_cause(tokenizer: Tokenizer) -> str:
     entries = tokenizer.vocabulary
     if not tokenizer.lowercase and not has_upper_case(entries):
         return (
-            "The vocabulary has no capital letters and the tokenizer keeps the capitals of a text: "
-            "lower-case it (without --cased; do_lower_case in tokenizer_config.json)."
+            "The vocabulary has no capital letters, but the tokenizer does not lower-case text. "
+            "Make it lower-case (leave --cased out; do_lower_case in tokenizer_config.json)."
         )
     spaced = sum(entry != entry.strip() for entry in entries)
     if spaced > len(entries) // 10:
         return (
-            f"{spaced:,} of {len(entries):,} entries of the vocabulary have white space around "
-            "them, so no word is one of them: remove it."
+            f"{spaced:,} of {len(entries):,} vocabulary entries begin or end with white space, so "
+            "they match no word. Remove the white space."
         )
-    return "Is the vocabulary for the language and the script of the text?"
+    return "Check that the vocabulary is for the text's language and script."

@@ -1,4 +1,4 @@
-"""Checks of a tokenizer's files, before anything is allocated from their content."""
+"""Check a tokenizer's files before memory is allocated for their content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_jax import json_files
 
 # A hundred times RoBERTa's vocab.json and merges.txt together.
 MAX_FILE_BYTES = 128 << 20
-# Ids without an entry. Each is a row of the embedding table that no text ever trains.
+# Most ids without an entry, each of which is a row of the embedding table that is never trained.
 MAX_UNUSED_IDS = 1_000
 
 
@@ -19,13 +19,13 @@ def check_size(file: Path) -> None:
     size = file.stat().st_size
     if size > MAX_FILE_BYTES:
         raise ValueError(
-            f"{file}: the file has {size:,} bytes, and a vocabulary at most {MAX_FILE_BYTES:,}. "
-            "Give the tokenizer's own file."
+            f"{file}: the file has {size:,} bytes; expected at most {MAX_FILE_BYTES:,} for a "
+            "vocabulary. Give the tokenizer's own file."
         )
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a vocabulary's file, without a byte-order mark.
+    """Return the text of a vocabulary file without its byte-order mark.
 
     Raises:
         ValueError: the file is far too large for a vocabulary, or is not UTF-8.
@@ -39,7 +39,7 @@ def read_text(file: Path) -> str:
 
 
 def read_json(file: Path, fix: str = "") -> Any:
-    """Return the content of a vocabulary's JSON file; ValueError as `json_files.read_json`."""
+    """Return the content of a vocabulary's JSON file; see `json_files.read_json` for errors."""
     check_size(file)
     return json_files.read_json(file, fix)
 
@@ -48,50 +48,50 @@ def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
     """Check pairs of a token and its id; a pair may repeat.
 
     Raises:
-        ValueError: an id is not a whole number from 0 up, two tokens share an id, a token has two
-            ids, or more than `MAX_UNUSED_IDS` ids below the largest belong to no token.
+        ValueError: an id is not a nonnegative integer, two tokens share an id, a token has two ids,
+            or more than `MAX_UNUSED_IDS` ids below the largest belong to no token.
     """
     ids: dict[str, int] = {}
     tokens: dict[int, str] = {}
     for token, token_id in vocabulary:
         if type(token_id) is not int or token_id < 0:
             raise ValueError(
-                f"the id of {token!r} is {token_id!r}. Expected a whole number from 0 up."
+                f"the id of {token!r} is {token_id!r}. Expected a nonnegative integer."
             )
         if ids.setdefault(token, token_id) != token_id:
             raise ValueError(
-                f"{token!r} has two ids, {ids[token]} and {token_id}. Expected one id for a token."
+                f"{token!r} has two ids, {ids[token]} and {token_id}. Expected one id per token."
             )
         if tokens.setdefault(token_id, token) != token:
             raise ValueError(
                 f"{tokens[token_id]!r} and {token!r} have the same id, {token_id}. "
-                "Expected an id of its own for every token."
+                "Expected a different id for every token."
             )
     largest = max(tokens, default=-1)
     unused = largest + 1 - len(tokens)
     if unused > MAX_UNUSED_IDS:
         raise ValueError(
-            f"the largest id is {largest:,} ({tokens[largest]!r}), with {len(tokens):,} tokens in "
-            f"all: {unused:,} ids belong to no token, and at most {MAX_UNUSED_IDS:,} may. "
-            "Number the tokens without gaps."
+            f"the largest id is {largest:,} ({tokens[largest]!r}), but there are only "
+            f"{len(tokens):,} tokens: {unused:,} ids are unused; expected at most "
+            f"{MAX_UNUSED_IDS:,}. Number the tokens without gaps."
         )
 
 
 def check_merges(
     vocabulary: Mapping[str, Any], merges: Iterable[Sequence[str]], prefix: str = ""
 ) -> None:
-    """Check that the two pieces of every BPE merge, and their union, are in a vocabulary.
+    """Check that a vocabulary contains the two pieces of every BPE merge and their union.
 
     Args:
-        prefix: the beginning of a piece that continues a word, such as "##".
+        prefix: the prefix of pieces that continue a word, such as "##".
 
     Raises:
-        ValueError: one is not; names the merge.
+        ValueError: a piece is missing; names the merge.
     """
     for left, right in merges:
         for piece in (left, right, left + right.removeprefix(prefix)):
             if piece not in vocabulary:
                 raise ValueError(
-                    f"the merge of {left!r} and {right!r} needs {piece!r}, which the vocabulary "
-                    "lacks. Take both from the same release."
+                    f"the merge of {left!r} and {right!r} needs {piece!r}, which is not in the "
+                    "vocabulary. Take merges and vocabulary from the same release."
                 )

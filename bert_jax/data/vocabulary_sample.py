@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLE_BYTES = 1 << 30  # three to five minutes on two cores
-# Ten times the largest published vocabularies; the libraries reserve memory for so many at once.
+# Ten times the largest published vocabularies; the libraries allocate memory for all entries at
+# once.
 MAX_VOCAB_SIZE = 10_000_000
-MAX_COUNT = 2**63 - 1  # as the libraries count
+MAX_COUNT = 2**63 - 1  # the libraries' integer type
 
 
 def check_sizes(**sizes: tuple[int, int, int]) -> None:
-    """Raise ValueError for a (value, least, most) whose value lies outside the other two."""
+    """Raise ValueError if a size's value, given as (value, least, most), is out of range."""
     for name, (value, least, most) in sizes.items():
         if value < least:
             raise ValueError(f"{name} is {value}, expected at least {least}")

@@ -59,8 +59,8 @@ def wordpiece_backend(
 def read_vocabulary(file: Path) -> dict[str, int]:
     """Return the pieces of a vocab.txt and their ids.
 
-    White space around a piece is dropped, as BERT's released code does, unless nothing else is on
-    the line or the piece is on another line already: then the entry keeps its id as it is.
+    White space around a piece is stripped, as in BERT's released code, unless the line holds
+    nothing else or the piece is already on another line; such lines are kept as they are.
 
     Raises:
         ValueError: the file is damaged or not BERT's.
@@ -89,7 +89,7 @@ def _fault(line: str, vocabulary: Mapping[str, int], lines: Container[str]) -> s
     if line:
         return f"the line repeats line {vocabulary[line] + 1}; {expected}"
     slot = next(name for name in map("[unused{}]".format, count()) if name not in lines)
-    return f"the line is empty; {expected}. Write {slot} there to keep the ids of the others."
+    return f"the line is empty; {expected}. Replace it with {slot} to keep the other ids."
 
 
 def has_upper_case(vocabulary: Mapping[str, int]) -> bool:

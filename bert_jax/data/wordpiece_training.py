@@ -57,7 +57,7 @@ def train_wordpiece(
     occur at least `min_frequency` times (the 1,000 most frequent; fewer in a small vocabulary,
     so that they and their continuations never take more than half of it), then learned pieces.
 
-    Text that is lower-cased loses its accents and other marks, unless `keep_accents`.
+    Lower-cased text loses its accents and other marks, unless `keep_accents`.
 
     `documents` is gone through twice, so it must not be an iterator: once for the characters, of
     all of it, and once for the words, of at most `max_bytes` (UTF-8) of it, whole documents spread

@@ -48,11 +48,11 @@ def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
 def _with_marks(
     text: str, spans: Sequence[tuple[int, int]], *, split: bool
 ) -> list[tuple[int, int]]:
-    """Return the spans of words with the marks behind them.
+    """Return the spans of words, extended by the marks that follow them.
 
     Args:
-        split: whether spans end at marks, so that marks and the letters behind them have to be
-            joined to their word.
+        split: whether spans end at marks, so that marks and the letters after them must be joined
+            to their word.
     """
     found: list[tuple[int, int]] = []
     for (start, last), following in zip_longest(spans, spans[1:]):
@@ -97,10 +97,10 @@ def find_words(tokenizer: Tokenizer, text: str, wanted: str) -> list[tuple[int, 
 
 
 def behind_marks(text: str, end: int) -> int:
-    """Return `end`, or the end of the marks of the letter before it.
+    """Return the end of the marks at `end` that belong to the letter before it.
 
-    Tokenizers strip marks, or compose them with their letter: accents, vowel signs, and the vowels
-    and final consonants of a syllable of Hangul.
+    Tokenizers strip marks or compose them with their letter: accents, vowel signs, and the vowels
+    and final consonants of a Hangul syllable.
     """
     while end < len(text) and _is_mark(text[end]):
         end += 1

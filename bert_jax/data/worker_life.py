@@ -1,4 +1,4 @@
-"""How worker processes end: with the process that started them, or on their own."""
+"""End worker processes with their parent, and report how they ended on their own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import threading
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
 
-# Ctrl-C, a scheduler's request to stop, and the loss of the terminal.
+# Ctrl-C, a scheduler's request to stop, and a closed terminal.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ignore_stop_signals() -> None:
-    """Leave the signals that may be sent to the whole process group to the parent process."""
+    """Ignore signals sent to the whole process group, which the parent handles."""
     for signum in STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
@@ -31,16 +31,16 @@ def _wait_for_the_end() -> None:
 
 
 def cause_of_death(process: BaseProcess, remedy: str) -> str:
-    """Return how a worker that is ending came to its end, and `remedy` if memory ran out.
+    """Wait for an ending worker and return how it ended, with `remedy` if memory may have run out.
 
-    Waits for the process: a predicate such as "was killed by SIGTERM", for a message.
+    The result is a predicate for a message, such as "was killed by SIGTERM".
     """
     process.join()
     code = process.exitcode or 0
     if code == -signal.SIGKILL:
-        return f"was killed by SIGKILL; the system does that when memory runs out: {remedy}"
+        return f"was killed by SIGKILL, which the system sends when memory runs out. {remedy}"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     if code > 0:
-        return f"ended with code {code}; its traceback is printed above"
-    return "ended with code 0"
+        return f"exited with code {code}; its traceback is printed above"
+    return "exited with code 0"

@@ -118,7 +118,7 @@ def _receive(worker: _Worker) -> Done:
 
 
 def _death(worker: _Worker) -> OSError:
-    cause = cause_of_death(worker.process, "try fewer workers or smaller units")
+    cause = cause_of_death(worker.process, "Use fewer workers or smaller units")
     return OSError(f"the worker preparing {worker.unit} {cause}")
 
 
@@ -137,7 +137,7 @@ def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, direc
             del unit, result
     except EOFError:
         return
-    # Any other error is a bug, whose traceback goes to stderr.
+    # Any other error is a bug; its traceback goes to stderr.
     except (ValueError, OSError, MemoryError) as error:
         requests.send(error)
 

@@ -37,24 +37,24 @@ _LOCK = "lock"
 
 
 def holds_corpus(directory: Path) -> bool:
-    """Return whether a directory is a corpus, finished or being prepared."""
+    """Return whether a directory holds a corpus, finished or in preparation."""
     finished = (directory / MANIFEST).is_file() and any(directory.glob("*.arrayrecord"))
     return finished or (directory / WORK / _PLAN).is_file()
 
 
 def check_outside_corpora(path: Path, name: str) -> None:
-    """Refuse an output that lies in the directory of a corpus.
+    """Refuse an output path inside a corpus's directory.
 
     Args:
-      path: of the output, which may be missing; a corpus itself passes.
-      name: of the option or the config key that gives it.
+      path: the output's path, which need not exist; the corpus's own directory passes.
+      name: the option or config key that specifies it.
 
     Raises:
-      ValueError: it does; names the corpus.
+      ValueError: the path is inside a corpus; names the corpus.
     """
     for parent in () if holds_corpus(path) else path.resolve().parents:
         if holds_corpus(parent):
-            raise ValueError(f"{name}={path}: it lies in the corpus {parent}. Give another path.")
+            raise ValueError(f"{name}={path}: inside the corpus {parent}. Give another path.")
 
 
 def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Manifest | None:
@@ -86,10 +86,10 @@ def _check_contents(
     recorded: Iterable[Mapping[str, Any]],
     current: Iterable[Mapping[str, Any]],
 ) -> None:
-    """Refuse input files whose content is not what the finished corpus was made from.
+    """Refuse input files whose content has changed since the corpus was finished.
 
-    Only a file that was modified at another time than recorded is read, and compared with its
-    checksum. Early manifests record neither: a file that is newer than the corpus is warned of.
+    Reads only files whose modification time differs from the recorded one, to compare their
+    checksums. Early manifests record neither, so files newer than the corpus cause a warning.
     """
     finished = Path(output, MANIFEST).stat().st_mtime_ns
     before = {source["path"]: source for source in recorded}
@@ -100,17 +100,17 @@ def _check_contents(
         if CHECKSUM_KEY not in then:
             if source[MTIME_KEY] > finished:
                 logger.warning(
-                    "%s was modified after %s was finished, which an earlier version made without "
-                    "checksums of its inputs: if it has changed, prepare it into another directory",
+                    "%s was modified after %s was finished, whose early version has no checksums "
+                    "of its inputs. If its content has changed, choose another output directory",
                     path,
                     output,
                 )
             continue
-        logger.info("%s was modified since: comparing its content", path)
+        logger.info("%s was modified since then: comparing its content", path)
         if file_sha256(path) != then[CHECKSUM_KEY]:
             raise ValueError(
                 f"{output} holds a finished corpus made from something else: {path} has changed "
-                "since, though its size has not. Choose another output directory."
+                "since then, although its size has not. Choose another output directory."
             )
 
 

@@ -40,7 +40,7 @@ def test_what_is_written_is_named_with_the_cause_and_advice(tmp_path):
             raise full()
     assert str(caught.value) == f"{tmp_path / 'inner'}: cannot be written: No space left on device"
     sentence = unwritten_refusal(caught.value, "pretrain")
-    assert sentence.endswith("and the same command resumes")
+    assert sentence.endswith("run the same command again to resume")
     assert "No incomplete file was left" in unwritten_refusal(caught.value, "export")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert unwritten_refusal(ValueError("no such key"), "pretrain") is None

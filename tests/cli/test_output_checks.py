@@ -62,7 +62,7 @@ def test_a_directory_is_known_by_its_files(directories, tmp_path) -> None:
 
 def test_a_kind_that_a_command_continues_is_taken(directories) -> None:
     check_output(directories["sweep"], "--output", may_be=["sweep"])
-    with pytest.raises(ValueError, match="it is a sweep. Give another directory"):
+    with pytest.raises(ValueError, match="this is a sweep. Give another directory"):
         check_output(directories["sweep"], "--output")
     check_work_dir_kind(directories["work directory"])
     check_output(directories["work directory"] / "exported", "--output")  # beside its files
@@ -102,12 +102,12 @@ def test_every_command_that_makes_a_directory(verb, directories, bert_jax_here, 
 
 def test_a_corpus_is_not_prepared_in_another(directories, tmp_path) -> None:
     (tmp_path / "a.txt").write_text("text\n")
-    with pytest.raises(ValueError, match="it lies in the corpus"):
+    with pytest.raises(ValueError, match="inside the corpus"):
         prepare([str(tmp_path / "a.txt")], None, directories["corpus"] / "b", PrepareOptions(), 1)
 
 
 def test_a_report_does_not_replace_that_of_another_sweep(directories, bert_jax_here) -> None:
     other = directories["sweep"]
     refused = bert_jax_here("sweep", "--report-only", other.parent / "x", "--output", other)
-    assert refused.code == 2 and "it is a sweep. Give another directory" in refused.errors
+    assert refused.code == 2 and "this is a sweep. Give another directory" in refused.errors
     assert json.loads((other / "results.json").read_text()) == {}

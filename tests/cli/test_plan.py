@@ -119,7 +119,10 @@ def test_a_run_that_does_not_fit_is_told_what_helps(config_file: Path) -> None:
         (["--topology", "cpu:2x2"], "write the number of devices, such as cpu:8"),
         (["--topology", "cpu:0"], "write the number of devices, such as cpu:8"),
         (["--topology", "abacus!"], "write a kind and a shape"),
-        (["--topology", "h100:8"], "h100 is not a TPU, and plan compiles for TPU slices and CPUs"),
+        (
+            ["--topology", "h100:8"],
+            "h100 is not a TPU, and plan compiles only for TPU slices and CPUs",
+        ),
         (["--topology", "A100:8"], "run `bert-jax bench step --config FILE` on it"),
         (["--topology", "v100:8"], "v100 is not a TPU"),
         (["--topology", "cpu:4096"], "call `bert-jax plan` in a process of its own"),

@@ -62,7 +62,7 @@ def test_a_worker_that_fails_costs_no_step(
         disturbing.join()
     assert finished.code == code, finished.errors
     if kill:
-        assert "bert-jax: error: data worker 1 of 1 was killed by SIGKILL; " in finished.errors
+        assert "bert-jax: error: data worker 1 of 1 was killed by SIGKILL, " in finished.errors
     saved = re.search(r"saved after step ([\d,]+)", finished.output + caplog.text)
     assert saved is not None
     step = saved[1].replace(",", "")

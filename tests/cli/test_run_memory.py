@@ -40,9 +40,12 @@ def nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
         ("loader.num_workers=1000000", r"loader.num_workers=1000000: that many worker processes"),
         (
             "evaluation.batch_size=8000000000000",
-            r"one batch of evaluation .*Lower evaluation.batch",
+            r"one evaluation batch .*Lower evaluation.batch",
         ),
-        ("phases.phase1.sequence_length=1000000", "sequence_length=1000000: at most 65,535"),
+        (
+            "phases.phase1.sequence_length=1000000",
+            "sequence_length=1000000: expected at most 65,535",
+        ),
         (f"phases.phase1.batch_size={10**400}", r"phase batch_size=1(0+)\.\.\.: must be at most"),
         (f"loader.num_workers={10**18}", "processes take at least over 1,023 EiB"),
     ],

@@ -189,7 +189,7 @@ def test_a_killed_worker_is_named_with_what_killed_it(source):
         # Of the process that makes the batches of odd steps; those it has already sent may come.
         os.kill(second_worker(loader), signal.SIGKILL)
         with pytest.raises(
-            OSError, match=r"^data worker 2 of 2 was killed by SIGKILL; .* memory .* fewer workers"
+            OSError, match=r"^data worker 2 of 2 was killed by SIGKILL, .* memory .* fewer workers"
         ):
             for _ in loader:
                 pass

@@ -73,7 +73,9 @@ def test_an_input_of_the_same_size_that_has_changed_is_refused(small, tmp_path):
         assert source["mtime_ns"] == file.stat().st_mtime_ns
     before = files[0].read_bytes()
     modified_later(files[0], before.replace(b"number", b"letter"))
-    with pytest.raises(ValueError, match=r"a\.txt has changed since, though its size has not"):
+    with pytest.raises(
+        ValueError, match=r"a\.txt has changed since then, although its size has not"
+    ):
         run()
     modified_later(files[0], before)  # as a copy of it is: the same text at another time
     assert run() == manifest

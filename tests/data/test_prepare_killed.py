@@ -21,7 +21,7 @@ def test_a_killed_worker_is_reported_and_its_unit_made_again(
         os.kill(child.pid, signal.SIGKILL)
 
     with pytest.raises(
-        OSError, match=r"preparing (train|heldout)-\d+ was killed by SIGKILL; .*mem"
+        OSError, match=r"preparing (train|heldout)-\d+ was killed by SIGKILL, .*mem"
     ):
         prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1, kill_one)
     assert not multiprocessing.active_children()

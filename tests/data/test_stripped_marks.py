@@ -93,8 +93,8 @@ def test_sentencepiece_that_keeps_accents(kind: str, text_file: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--cased"], "--keep-accents: --cased keeps accents already"),
-        (["--kind", "byte-bpe"], "--keep-accents: --kind byte-bpe keeps accents already"),
+        (["--cased"], "--keep-accents: --cased already keeps accents"),
+        (["--kind", "byte-bpe"], "--keep-accents: --kind byte-bpe already keeps accents"),
     ],
 )
 def test_what_keeps_accents_anyway(options, message, text_file, tmp_path, capsys):

@@ -88,8 +88,11 @@ def test_the_files_that_the_others_are_damages_of_load(make: Callable[[], State]
 
 DAMAGED = {
     "two pieces of an id": (with_pieces(c=6), "'b' and 'c' have the same id, 6"),
-    "a huge id": (with_pieces(c=10**9), "the largest id is 1,000,000,000 .'c'., with 8 tokens"),
-    "a gap of thousands": (with_pieces(c=5000), "4,993 ids belong to no token"),
+    "a huge id": (
+        with_pieces(c=10**9),
+        "the largest id is 1,000,000,000 .'c'., but there are only 8 tokens",
+    ),
+    "a gap of thousands": (with_pieces(c=5000), "4,993 ids are unused"),
     "a negative id": (with_pieces(c=-1), "the id of 'c' is -1"),
     "an id that is a truth": (with_pieces(c=True), "the id of 'c' is True"),
     "an id that is a float": (with_pieces(c=7.0), "the id of 'c' is 7.0"),
@@ -102,13 +105,16 @@ DAMAGED = {
     ),
     "a gap before what is added": (
         with_added(added("c", 9)),
-        "'c' has id 9, and the tokenizers library gives it 7",
+        "'c' has id 9, but the tokenizers library gives it 7",
     ),
     "added in another order": (
         with_added(added("c", 8), added("d", 7)),
-        "'c' has id 8, and the tokenizers library gives it 7",
+        "'c' has id 8, but the tokenizers library gives it 7",
     ),
-    "no unknown token": (with_model(unk_token="<unk>"), "model.unk_token='<unk>': model.vocab"),
+    "no unknown token": (
+        with_model(unk_token="<unk>"),
+        "model.unk_token='<unk>': not in model.vocab",
+    ),
     "a vocabulary that is a list": (with_model(vocab=["a"]), "not a tokenizer.json"),
     "no model": (wordpiece() | {"model": None}, "not a tokenizer.json"),
     "another [CLS]": (with_bounds(cls=99), r"post_processor: \[CLS\] has id 99, and in the .* 2"),
@@ -118,10 +124,10 @@ DAMAGED = {
     "a merge of three": (byte_bpe(merges=["a b a"]), "cannot load|merges|expected"),
     "a merge of numbers": (byte_bpe(merges=[[1, 2]]), "not a tokenizer.json"),
     "dropout": (byte_bpe(dropout=0.1), "model.dropout=0.1: the same text would have other tokens"),
-    "no unknown token of BPE": (byte_bpe(unk_token="?"), "model.unk_token='.': model.vocab lacks"),
+    "no unknown token of BPE": (byte_bpe(unk_token="?"), "model.unk_token='.': not in model.vocab"),
     "a piece twice": (
         unigram(vocab=[["<pad>", 0.0], ["<unk>", 0.0], ["a", 0.0], ["a", -1.0]]),
-        "model.vocab has 'a' twice",
+        "model.vocab contains 'a' twice",
     ),
     "no unknown piece": (unigram(unk_id=None), "model.unk_id is missing"),
     "an unknown piece beyond": (unigram(unk_id=99), "cannot load it"),
@@ -194,7 +200,7 @@ def test_a_file_far_too_large_for_a_vocabulary_is_not_read(
     monkeypatch.setattr(vocabulary_checks, "MAX_FILE_BYTES", 1000)
     (tmp_path / name).write_bytes(b"\n" * 1001)
     (tmp_path / "merges.txt").write_text("")
-    with pytest.raises(ValueError, match=f"{name}: the file has 1,001 bytes, and a vocabulary at"):
+    with pytest.raises(ValueError, match=f"{name}: the file has 1,001 bytes; expected at most"):
         Tokenizer.load(tmp_path / name)
 
 

@@ -126,7 +126,7 @@ def load(path: Path, entries: Sequence[str], lowercase: bool | None = None) -> T
 def test_likely_causes(tmp_path):
     cased = load(tmp_path / "vocab.txt", ["the", "cat"], lowercase=False)
     assert unknown_words(cased, ["The the Cat cat The", "Dog"]) == ["The", "Cat", "Dog"]
-    assert "no capital letters and the tokenizer keeps" in complaint(cased, 1, 2)
+    assert "no capital letters, but the tokenizer does not lower-case" in complaint(cased, 1, 2)
     capitals = load(tmp_path / "vocab.txt", ["The", "cat"])
     assert "language and the script" in complaint(capitals, 1, 2)
     backend = json.loads(PlainTokenizer.to_str(capitals._backend))

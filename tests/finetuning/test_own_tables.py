@@ -147,5 +147,5 @@ def test_rows_of_glue_are_skipped_by_their_label(tmp_path, toy, caplog) -> None:
     assert data.train is not None and len(data.train) == 1
     assert [len(each.features) for each in data.validation.values()] == [1, 1]
     assert f"{tmp_path}/dev_matched.tsv: skipped 1 row labelled '-'" in caplog.messages
-    with pytest.raises(ValueError, match="'neutral' is one of the labels too"):
+    with pytest.raises(ValueError, match="'neutral' is also one of the labels"):
         GlueConfig("MNLI", "x", skip_labels=("neutral",))

@@ -204,7 +204,7 @@ def test_files_that_are_something_else_are_named(make_bert, refused):
 
 def test_what_is_ours_already_and_what_cannot_be_written(make_bert, imported, refused, tmp_path):
     _, ours = imported(make_bert())
-    assert "is a work directory already" in refused(ours)
+    assert "is already a work directory" in refused(ours)
     (tmp_path / "new").write_text("a file")
     assert f"{tmp_path / 'new'} is a file, so" in refused(tmp_path / "theirs")
 
@@ -225,7 +225,7 @@ def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
     assert "model*.safetensors" in patterns and not any(p.endswith(".bin") for p in patterns)
     assert read_model(ours)[1]["revision"] == snapshot.name
     monkeypatch.undo()
-    assert "is a directory, which has none" in refused(snapshot, "--revision", "v2")
+    assert "is a local directory, which has no revisions" in refused(snapshot, "--revision", "v2")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "the hub could not be asked for a model of that name" in refused("someone/nothing")
     assert "no such directory, nor a model's name" in refused("models/of/mine")

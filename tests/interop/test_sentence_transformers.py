@@ -115,7 +115,7 @@ def test_vectors_there_here_and_there_again(case, build, imported, bert_jax_here
     theirs = build(family, pooling, *behind, **settings)
     output, ours = imported(theirs)
     modes = (pooling,) if isinstance(pooling, str) else pooling
-    assert f"vector of a text: pooling {' + '.join(modes)}, " in output
+    assert f"sentence embedding: pooling {' + '.join(modes)}, " in output
     embed, original = Embed(ours), load(theirs)
     compare(original, embed)
     again = exported(ours, bert_jax_here)
@@ -198,7 +198,7 @@ def test_the_layout_of_early_versions(build, imported, tmp_path):
 def test_a_model_without_settings_has_the_mean(build, imported, bert_jax_here):
     theirs = build(name="theirs").with_name("theirs-encoder")
     output, ours = imported(theirs)
-    assert "vector of a text" not in output and read_sentence_embedding(ours) is None
+    assert "sentence embedding" not in output and read_sentence_embedding(ours) is None
     embed = Embed(ours)
     compare(load(theirs), embed)  # the library takes the mean too
     content = json.loads((ours / "model.json").read_text())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_jax.cli.verify import judge
+from bert_jax.cli.verify import verdict_on
 from bert_jax.interop.comparison import Difference, differences, only_one_gives, unequal
 from bert_jax.interop.probes import Probe, random_probe
 
@@ -93,14 +93,14 @@ def test_a_tolerance_is_kept(ours, bert_jax_here):
     assert bert_jax_here("verify", ours, theirs, "--tolerance", "1e-9").code == 1
     for wrong in ("-1", "nan", "inf"):
         refused = bert_jax_here("verify", ours, theirs, f"--tolerance={wrong}")
-        assert refused.code == 2 and "expected a number from 0 (equal bits) up" in refused.errors
+        assert refused.code == 2 and "expected 0 (bitwise equality) or a positive" in refused.errors
 
 
 def test_a_tolerance_of_0_asks_for_equal_bits(ours, bert_jax_here, tmp_path):
     same, moved = (tmp_path / name for name in ("same", "moved"))
     shutil.copytree(ours, same)
     equal = bert_jax_here("verify", ours, same, "--tolerance", "0")
-    assert equal.code == 0 and "PASS: A and B are equal bit for bit" in equal.output
+    assert equal.code == 0 and "PASS: A and B are bitwise equal" in equal.output
 
     theirs = ours.parent / "theirs"  # the same weights, computed by PyTorch: rounded otherwise
     close = bert_jax_here("verify", ours, theirs, "--tolerance", "1e-4")
@@ -111,7 +111,7 @@ def test_a_tolerance_of_0_asks_for_equal_bits(ours, bert_jax_here, tmp_path):
     cells = [row[22:].split() for row in rows]
     assert absolute == pytest.approx(max(float(x) for row in cells for x in row[::2]), rel=0.05)
     exact = bert_jax_here("verify", ours, theirs, "--tolerance", "0")
-    assert exact.code == 1 and "FAIL: NOT equal bit for bit: " in exact.output
+    assert exact.code == 1 and "FAIL: NOT bitwise equal: " in exact.output
 
     # The last bit of one bias, far below any tolerance that rounding leaves room for.
     def nudge(tensors):
@@ -124,7 +124,7 @@ def test_a_tolerance_of_0_asks_for_equal_bits(ours, bert_jax_here, tmp_path):
     assert bert_jax_here("verify", theirs, moved).code == 0
     exact = bert_jax_here("verify", theirs, moved, "--tolerance", "0")
     assert exact.code == 1
-    assert "FAIL: NOT equal bit for bit: sentence-pair logits;" in exact.output
+    assert "FAIL: NOT bitwise equal: sentence-pair logits;" in exact.output
 
 
 def test_a_seed_is_not_negative(ours, bert_jax_here):
@@ -249,8 +249,8 @@ def test_padding_may_have_any_bits():
 
 def test_values_that_are_not_finite_do_not_pass():
     broken = Difference(np.inf, np.inf)
-    passed, verdict = judge({"random": {"hidden": broken}}, [], 0)
-    assert not passed and "values that are not finite" in verdict
+    passed, verdict = verdict_on({"random": {"hidden": broken}}, [], 0)
+    assert not passed and "some values are not finite" in verdict
 
 
 def test_features_are_no_positions():

@@ -33,8 +33,8 @@ class ChoiceFiles:
 
     Columns by name or number; those of a JSON list as "choices.0", "choices.1". context: the first
     segment. beginning: what every ending goes on from, "" for none. endings: a column a choice.
-    labels: how the label column calls the endings in turn; () for "0", "1", ... skip_labels: rows
-    with one of these labels are left out; "" is a row without a label.
+    labels: how the label column calls the endings in turn; () for "0", "1", ... skip_labels: labels
+    of the rows to skip; "" for rows without a label.
     """
 
     train: LocalPath = ""

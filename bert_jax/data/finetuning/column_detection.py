@@ -1,8 +1,8 @@
-"""Find the columns of texts and labels of a table, and its labels, where they are not given.
+"""Detect a table's text and label columns, and its labels, if they are not given.
 
-Names decide first, then the content of the columns. An ambiguous table is refused with a list of
-its columns and the keys to set: a model that was trained on the wrong column answers as confidently
-as any other.
+Column names take precedence over column contents. An ambiguous table is refused with a list of its
+columns and the keys to set: a model trained on the wrong column predicts as confidently as any
+other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bert_jax.data.input_paths import is_tfds
 
 logger = logging.getLogger(__name__)
 
-# Names are compared in lower case, with "_" for spaces and hyphens.
+# Names are compared in lower case, with "_" instead of spaces and hyphens.
 _TEXT_NAMES = frozenset(
     "text sentence review content comment tweet body document message utterance".split()
 )
@@ -44,35 +44,35 @@ _PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# By how much texts must be longer than the next column like text to be taken for the text.
+# Least ratio of the text column's mean length to that of the next text-like column.
 _CLEARLY_LONGER = 2.0
 
 
 def detect_columns(
-    files: SentenceFiles, split: Split = "train", known: Sequence[str] | None = None
+    files: SentenceFiles, split: Split = "train", model_labels: Sequence[str] | None = None
 ) -> SentenceFiles:
-    """Read a file and return `files` with its columns and labels for "auto".
+    """Read a file and return `files` with its columns and labels instead of "auto".
 
     The labels are in ascending order, whole numbers by value. The result depends only on the
-    file's content, and the log reports it.
+    file's content and is logged.
 
     Args:
-        files: may have nothing to detect, and is then returned as it is.
-        split: of the file to look at; a test file needs no labels.
-        known: the labels of an existing model, () if it predicts numbers, None without a model.
+        files: the files; returned unchanged if there is nothing to detect.
+        split: the split whose file is read; a test file needs no labels.
+        model_labels: an existing model's labels, () if it predicts numbers, None without a model.
 
     Raises:
-        ValueError: the file cannot be read, or is ambiguous; names the columns and the keys to set.
+        ValueError: the file cannot be read or is ambiguous; names the columns and the keys to set.
     """
     if not files.detected:
         return files
     path = getattr(files, files.source_of(split))
     if not path:
-        raise ValueError(f"no {split} file was given to find columns in; set {KEYS}{split}")
+        raise ValueError(f"{KEYS}{split} is not set: there is no file to detect columns in. Set it")
     if is_tfds(path):
         raise ValueError(
-            f"{path}: columns are detected in files only; set {KEYS}first, second, label and "
-            "labels (of a TensorFlow dataset the labels are their names)"
+            f"{path}: columns are detected only in files. Set {KEYS}first, second, label and "
+            "labels (the labels' names for a TensorFlow dataset)"
         )
     table = _Table(path, column_profiles(path, files.form), files)
     label: str | None = files.label
@@ -83,31 +83,31 @@ def detect_columns(
         label = "label" if split == "test" else table.label_by_content({first, second})
     labels = files.labels
     if files.labels_detected:
-        labels = tuple(known or ())
-        if known is None or not (split == "test" or table.fits(label, labels)):
+        labels = tuple(model_labels or ())
+        if model_labels is None or not (split == "test" or table.fits(label, labels)):
             labels = table.labels(label)
     table.check_header([first, second, *([] if split == "test" else [label])])
-    found = replace(files, first=first, second=second, label=label, labels=labels)
-    table.report(found)
-    return found
+    detected = replace(files, first=first, second=second, label=label, labels=labels)
+    table.report(detected)
+    return detected
 
 
 class _Table:
-    """The columns of a file and the choice among them; messages name the file and its columns."""
+    """A file's columns, from which it chooses; its messages name the file and the columns."""
 
     def __init__(self, path: str, profiles: Sequence[ColumnProfile], files: SentenceFiles):
         self._path, self._files = path, files
         self._profiles = {profile.name: profile for profile in profiles}
 
     def named_label(self) -> str | None:
-        """Return the one column with a usual name for labels, None if there is none."""
+        """Return the only column with a usual name for labels, None if there is none."""
         named = self._named(_LABEL_NAMES, self._profiles.values())
         if len(named) > 1:
             raise self._refused(f"{_listed(named)} could each be the label", "label")
         return named[0].name if named else None
 
     def label_by_content(self, texts: Collection[str]) -> str:
-        """Return the one column besides `texts` that can hold the labels."""
+        """Return the only column outside `texts` that can hold the labels."""
         fitting = [
             profile
             for name, profile in self._profiles.items()
@@ -122,7 +122,7 @@ class _Table:
         """Return the columns of the first and the second text, "" for none.
 
         Args:
-            others: columns that hold labels.
+            others: the label columns.
         """
         first, second = self._files.first, self._files.second
         if first != AUTO:
@@ -149,45 +149,45 @@ class _Table:
             raise self._refused(f"{_listed(named)} could each be the text", "first", "second")
         if pairs:
             return pairs[0]
-        alone = "" if second == AUTO else second
-        return (singles[0].name if singles else self._longest(free)), alone
+        given_second = "" if second == AUTO else second
+        return (singles[0].name if singles else self._longest(free)), given_second
 
-    def fits(self, label: str, known: Sequence[str]) -> bool:
-        """Return whether a column has no labels but the known ones, () for numbers."""
+    def fits(self, label: str, model_labels: Sequence[str]) -> bool:
+        """Return whether a column has only a model's labels, () for numbers."""
         values = self._profile(label).values
         return (
-            not known
+            not model_labels
             or values is not None
-            and kept(values, self._files.skip_labels).keys() <= set(known)
+            and kept(values, self._files.skip_labels).keys() <= set(model_labels)
         )
 
     def labels(self, label: str) -> tuple[str, ...]:
-        """Return the labels in a column in order, () for numbers."""
+        """Return the labels in a column in ascending order, () for numbers."""
         forced = self._files.labels == DETECT_CLASSES
         return labels_in(self._profile(label), self._path, self._files.skip_labels, forced=forced)
 
     def check_header(self, columns: Sequence[str]) -> None:
-        """Refuse a first line that seems to be an example, by the columns chosen."""
+        """Refuse a header that, in one of the chosen columns, looks like an example."""
         if not self._files.form.header:
             return
         for profile in (self._profiles[name] for name in columns if name in self._profiles):
             if profile.values is not None and profile.name in profile.values:
                 raise ValueError(
-                    f"{self._path}: its first line names a column {profile.name!r}, which is also "
-                    "a value in that column: is the line an example? If so, set "
-                    f"{KEYS}form.header=False; if not, give the columns: {self._keys()}"
+                    f"{self._path}:1: the column name {profile.name!r} is also a value in that "
+                    "column, so the line may be an example. If it is, set "
+                    f"{KEYS}form.header=False; if not, set {self._keys()}"
                 )
 
-    def report(self, found: SentenceFiles) -> None:
-        """Log the columns and the labels, and the columns that are not used."""
-        texts = " and ".join(repr(name) for name in (found.first, found.second) if name)
-        of_labels = [found.label] if found.label else found.labels
-        used = {found.first, found.second, found.index, *of_labels}
+    def report(self, detected: SentenceFiles) -> None:
+        """Log the columns, the labels and the unused columns."""
+        texts = " and ".join(repr(name) for name in (detected.first, detected.second) if name)
+        of_labels = [detected.label] if detected.label else detected.labels
+        used = {detected.first, detected.second, detected.index, *of_labels}
         unused = [repr(name) for name in self._profiles if name not in used]
         logger.info(
             "%s: text in %s, label in %s (%s)%s. To change this, set %sfirst, second, label "
             "or labels",
-            *(self._path, texts, ", ".join(map(repr, of_labels)), _described(found.labels)),
+            *(self._path, texts, ", ".join(map(repr, of_labels)), _described(detected.labels)),
             *(f"; not used: {', '.join(unused)}" if unused else "", KEYS),
         )
 
@@ -201,13 +201,13 @@ class _Table:
         texts = [p for p in free if p.like_text and not self._has_classes(p)]
         texts.sort(key=lambda profile: -profile.mean_length)
         if not texts:
-            raise self._refused("no column seems to hold texts", "first")
+            raise self._refused("no column seems to hold text", "first")
         if len(texts) > 1 and texts[0].mean_length < _CLEARLY_LONGER * texts[1].mean_length:
             raise self._refused(f"{_listed(texts[:2])} could each be the text", "first", "second")
         return texts[0].name
 
     def _may_be_label(self, profile: ColumnProfile) -> bool:
-        """Return whether a column can hold the labels that are given, or else has few values."""
+        """Return whether a column can hold the given labels or, if none are given, classes."""
         if not self._files.labels:
             return profile.numbers and profile.rows > 0
         if self._files.labels_detected or profile.nested or profile.values is None:

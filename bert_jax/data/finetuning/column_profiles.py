@@ -1,4 +1,4 @@
-"""Profiles of the columns of a table, from one pass over all of its rows."""
+"""Profile a table's columns in one pass over its rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bert_jax.data.finetuning.file_lines import find_file
 from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.finetuning.tables import json_records
 
-# Different values that are counted: more than any set of classes has.
+# Distinct values that are counted at most: more than any set of classes has.
 MOST_VALUES = 10_000
-# Two words, or letters of a script that need no spaces: dates, addresses and ids have neither.
+# Two words, or letters of a script written without spaces: dates, addresses and ids have neither.
 _LIKE_TEXT = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}|[^\W\d_\x00-\x7f]{2}")
 
 
@@ -26,10 +26,10 @@ _LIKE_TEXT = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}|[^\W\d_\x00-\x7f]{2}")
 class ColumnProfile:
     """Counts over the cells of a column.
 
-    name: of the column, or its number in a file without a header. rows: that have a value; missing:
-    that have none, first_missing: where the first of them is. values: how often each value occurs,
-    None above `MOST_VALUES`. texts: the number of values like text. nested: whether some are lists
-    or objects.
+    name: the column's name, or its number in a file without a header. rows: the number of rows with
+    a value. missing: the number of rows without one, and first_missing, the first one's place.
+    values: how often each value occurs, None above `MOST_VALUES`. texts: the number of text-like
+    values. nested: whether some values are lists or objects.
     """
 
     name: str
@@ -67,12 +67,12 @@ class ColumnProfile:
 
     @property
     def mean_length(self) -> float:
-        """Characters of a value."""
+        """The mean number of characters of a value."""
         return self.characters / max(1, self.rows)
 
     @property
     def like_text(self) -> bool:
-        """Whether at least half of the values are like text."""
+        """Whether at least half of the values look like text."""
         return not self.nested and self.rows > 0 and 2 * self.texts >= self.rows
 
 
@@ -86,16 +86,17 @@ def as_number(cell: str) -> float | None:
 
 
 def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
-    """Read a file, packed or not, and return the profiles of its columns in order.
+    """Read a file, compressed or not, and return the profiles of its columns in order.
 
-    Columns that share their name with another are left out, and Parquet columns that hold neither
-    strings, numbers nor truth values.
+    Skips columns that share their name with another, and Parquet columns that do not hold strings,
+    numbers or booleans.
 
     Raises:
-        ValueError: no such file, or a damaged one; names file and line. As `TableFormat.of`.
+        ValueError: the file does not exist or is damaged; names file and line. See also
+            `TableFormat.of`.
     """
     form, file = form.of(path), find_file(path)
-    names: list[str] = []  # of JSON Lines they come with the rows
+    names: list[str] = []  # JSON Lines name their columns in every row
     if form.kind == "jsonl":
         records = json_records(file)
     elif form.kind == "parquet":
@@ -111,7 +112,7 @@ def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
     total = 0
     for place, record in records:
         for name in [name for name in record if name not in profiles]:
-            first = f"{file}:1" if total else ""  # the rows before have no such field
+            first = f"{file}:1" if total else ""  # earlier rows lack the field
             profiles[name] = ColumnProfile(name, missing=total, first_missing=first)
         for name, profile in profiles.items():
             profile.add(record.get(name), place)

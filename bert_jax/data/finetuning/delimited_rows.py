@@ -64,7 +64,7 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
 
 
 def other_form(first: Sequence[str], form: TableFormat) -> str:
-    """Return advice on a first line without the expected columns, "" for none."""
+    """Return advice for a first line that lacks the expected columns, "" for none."""
     if first[0].lstrip().startswith("{"):
         return "; or form.kind='jsonl', if it is"
     if len(first) > 1:
@@ -119,7 +119,7 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
-    # Characters, for the whole process: otherwise 131,072.
+    # A process-wide limit in characters; the default is 131,072.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(file_lines(path), strict=True, delimiter=delimiter)
     while True:
@@ -139,8 +139,8 @@ def _not_csv(error: csv.Error, path: Path) -> str:
         return f"{LONE_RETURN}, or put a text that holds one between quotes"
     if "field larger than" in str(error):
         return (
-            f"a cell that begins here is longer than {MAX_LINE_BYTES:,} characters. Split its "
-            'text, or close the quote (") that opens it'
+            f"the cell that starts here is longer than {MAX_LINE_BYTES:,} characters. Split its "
+            'text, or close its opening quote (")'
         )
     hint = ""
     if "end of data" in str(error):

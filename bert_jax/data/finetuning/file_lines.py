@@ -12,23 +12,23 @@ from bert_jax.data.compression import BROKEN_ARCHIVE, COMPRESSIONS, open_stream
 from bert_jax.data.documents import SourceCounts
 from bert_jax.local_paths import check_local
 
-# Bytes of a line of a file of examples: as long as a document of a corpus may be by default. The
-# lines of a file are read before anybody looks at them, and one of 200 MB would take gigabytes.
+# Limit on a line of a file of examples, equal to the default limit for a corpus's documents. Lines
+# are read before they are checked, and a line of 200 MB would take gigabytes.
 MAX_LINE_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 _BEGINNING_BYTES = 100
 
 
 class LongLine(bytes):
-    """The beginning of a line that is too long to be read; `num_bytes`, of the whole line."""
+    """The beginning of a line that is too long to read; `num_bytes` is the whole line's length."""
 
     num_bytes: int
 
     def fault(self, limit: int) -> str:
-        """Return the fault, for a message that names the place."""
+        """Return a description of the fault, to follow the line's place in a message."""
         return (
-            f"the line is {self.num_bytes:,} bytes long; expected at most {limit:,}. Split its "
-            "text, or see whether the file lacks line feeds"
+            f"the line has {self.num_bytes:,} bytes; expected at most {limit:,}. Split its text, "
+            "or check whether the file lacks line feeds"
         )
 
 
@@ -60,8 +60,8 @@ def _first_there(plain: Path) -> Path | None:
 def file_lines(path: Path) -> Iterator[str]:
     """Yields the lines of a UTF-8 file with their line ends, without a byte-order mark.
 
-    Only a line feed ends a line. Raises ValueError naming file and line for a line that is not
-    UTF-8 or longer than `MAX_LINE_BYTES`, and for a damaged archive.
+    Only a line feed ends a line. Raises ValueError with file and line for a line that is not UTF-8
+    or is longer than `MAX_LINE_BYTES`, and for a damaged archive.
     """
     with open_stream(path, SourceCounts()) as stream:
         yield from stream_lines(stream, str(path))
@@ -79,7 +79,7 @@ def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
 
 
 def file_bytes(path: Path, limit: int) -> Iterator[bytes]:
-    """Yield the lines of a file as `stream_bytes` does."""
+    """Yield the lines of a file in the same way as `stream_bytes`."""
     with open_stream(path, SourceCounts()) as stream:
         yield from stream_bytes(stream, str(path), limit)
 
@@ -96,10 +96,10 @@ def decoded(data: bytes) -> str:
 
 
 def stream_bytes(stream: IO[bytes], name: str, limit: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a stream, not decoded; a `LongLine` for one of more than `limit` bytes.
+    """Yield the undecoded lines of a stream; a `LongLine` replaces a line above `limit` bytes.
 
     Raises:
-        ValueError: the stream, which messages call `name`, is a damaged archive.
+        ValueError: the stream, called `name` in messages, is a damaged archive.
     """
     number = 0
     while True:

@@ -1,4 +1,4 @@
-"""Find the labels in a column: classes, or numbers to predict."""
+"""Detect the labels in a column: classes, or numbers to predict."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Mapping
 
 from bert_jax.data.finetuning.column_profiles import MOST_VALUES, ColumnProfile, as_number
 
-KEYS = "sentences.files."  # where the keys are that messages name
-# Of so many different values at most a column is taken for classes by its content.
+KEYS = "sentences.files."  # prefix of the keys named in messages
+# Most distinct values with which a column is detected as classes by its content.
 FEW_CLASSES = 20
 _MOST_CLASSES = 1_000
 _PLACEHOLDERS = frozenset(["", "-", "--", "?", "nan", "n/a", "#n/a", "<na>", "null"])
 
 
 def kept(values: Mapping[str, int], skip_labels: Collection[str]) -> Counter[str]:
-    """Return how often each value occurs, without those that are skipped."""
+    """Return how often each value occurs, leaving out skipped values."""
     return Counter({cell: n for cell, n in values.items() if cell not in skip_labels})
 
 
@@ -24,24 +24,24 @@ def labels_in(
 ) -> tuple[str, ...]:
     """Return the labels in a column in ascending order, numbers by value; () to predict numbers.
 
-    Up to 20 different whole numbers are classes; more than 20 different numbers, some of them not
+    Up to 20 distinct whole numbers are classes; more than 20 distinct numbers, some of them not
     whole, are numbers to predict.
 
     Args:
-        column: the column of labels.
-        path: of the file, for messages.
+        column: the label column.
+        path: the file's path, for messages.
         skip_labels: the values that are not labels.
-        forced: make a class of every value, also of numbers.
+        forced: whether every value, including numbers, is a class.
 
     Raises:
-        ValueError: rows without a label, less than two labels or far too many, labels that seem to
-            be missing or misspelled, or numbers that could be either; says which keys to set.
+        ValueError: rows lack a label, there are fewer than two labels or far too many, labels seem
+            to be missing or misspelled, or numbers could be either; says which keys to set.
     """
-    where = f"the label's column {column.name!r}"
+    where = f"the label column {column.name!r}"
     if column.nested:
         raise ValueError(
-            f"{path}: {where} holds lists. Where several labels may hold for a row, set "
-            f"{KEYS}labels and separator"
+            f"{path}: {where} holds lists. If a row can have several labels, set {KEYS}labels and "
+            "separator"
         )
     if column.missing and "" not in skip_labels:
         raise ValueError(
@@ -63,13 +63,13 @@ def labels_in(
         if not few or not whole:
             raise ValueError(
                 f"{path}: {where} has {count} different numbers, which could be numbers to predict "
-                f"""or classes. Set {KEYS}labels="()" for numbers, "('classes',)" for classes"""
+                f"""or classes. Set {KEYS}labels="()" for numbers or "('classes',)" for classes"""
             )
     rows = column.rows if values is None else sum(values.values())
     if values is None or len(values) > _MOST_CLASSES or (2 * len(values) > rows and not forced):
         raise ValueError(
             f"{path}: {where} has {count} different values in {rows:,} rows, too many for classes. "
-            f"Set {KEYS}label to another column, or give all labels as {KEYS}labels"
+            f"Set {KEYS}label to another column, or list all labels in {KEYS}labels"
         )
     _check_spelling(values, path, where)
     return tuple(sorted(values, key=lambda cell: (as_number(cell) or 0.0, cell)))
@@ -77,9 +77,9 @@ def labels_in(
 
 def _check_values(values: Mapping[str, int], path: str, where: str) -> None:
     if len(values) < 2:
-        every = f"every label in {where} is {min(values)!r}" if values else f"no label in {where}"
+        every = f"every label in {where} is {min(values)!r}" if values else f"{where} has no labels"
         raise ValueError(
-            f"{path}: {every}; expected at least two different ones. Set {KEYS}label to another "
+            f"{path}: {every}; expected at least two different labels. Set {KEYS}label to another "
             "column, or add rows with other labels"
         )
     for cell, count in values.items():
@@ -87,12 +87,12 @@ def _check_values(values: Mapping[str, int], path: str, where: str) -> None:
             raise ValueError(
                 f"{path}: {cell!r} in {where} ({count:,} rows) often stands for a missing label. "
                 f"""Skip such rows with {KEYS}skip_labels="({cell!r},)", or, if it is a label, """
-                f"give all as {KEYS}labels"
+                f"list all labels in {KEYS}labels"
             )
 
 
 def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
-    """Refuse labels that differ only in case, white space or how a number is written."""
+    """Refuse labels that differ only in case, white space or number format."""
     spelled: dict[object, str] = {}
     for cell in sorted(values):
         number = as_number(cell)
@@ -100,14 +100,14 @@ def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
         if (other := spelled.setdefault(key, cell)) != cell:
             raise ValueError(
                 f"{path}: {other!r} and {cell!r} in {where} seem to be the same label. Fix the "
-                f"file, or, if they differ, give all labels as {KEYS}labels"
+                f"file, or, if they differ, list all labels in {KEYS}labels"
             )
 
 
 def _is_placeholder(cell: str, values: Collection[str]) -> bool:
     if cell.strip().casefold() in _PLACEHOLDERS:
         return True
-    # As the one negative number before 0, 1, 2, ... it marks "no label" in many data sets; with 0
-    # and 1 only, or other negative numbers, it may be a polarity or a point of a scale.
+    # A single negative number before 0, 1, 2, ... means "no label" in many data sets; next to 0 and
+    # 1 only, or to other negative numbers, it may be a polarity or a point on a scale.
     negative = any(value != cell and value.startswith("-") for value in values)
     return cell == "-1" and {"0", "1", "2"} <= set(values) and not negative

@@ -46,7 +46,7 @@ def is_label(label: str, known: Collection[str]) -> bool:
 def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
     """Refuses a set of labels with less than two or the same twice, or names that do not fit it.
 
-    And labels that `check_label_names` refuses.
+    Also refuses labels that `check_label_names` refuses.
     """
     if len(labels) == 1:
         parts = tuple(part.strip(" []()'\"") for part in labels[0].split(","))
@@ -61,11 +61,11 @@ def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
 
 
 def check_skipped(skip_labels: Sequence[str], labels: Sequence[str]) -> None:
-    """Refuse skip_labels that are labels too."""
+    """Refuse skip_labels that are also labels."""
     if both := set(skip_labels) & set(labels):
         raise ValueError(
-            f"skip_labels={tuple(skip_labels)}: {min(both)!r} is one of the labels too. Leave it "
-            "out of one of them"
+            f"skip_labels={tuple(skip_labels)}: {min(both)!r} is also one of the labels. Remove it "
+            "from skip_labels or from labels"
         )
 
 

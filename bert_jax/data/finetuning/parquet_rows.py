@@ -42,10 +42,10 @@ def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, d
 
 
 def parquet_columns(path: Path) -> list[str]:
-    """Return the names of the columns that hold strings, numbers or truth values.
+    """Return the names of the columns that hold strings, numbers or booleans.
 
     Raises:
-        ValueError: the file is not a whole Parquet file.
+        ValueError: the file is not a complete Parquet file.
     """
     try:
         schema = pq.read_schema(path)

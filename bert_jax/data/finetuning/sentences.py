@@ -45,11 +45,11 @@ class SentenceFiles:
     single sentences, index "" for the number of the row from 0. labels: as they stand in the files,
     () for regression. label_names: how people call them, () for the same.
 
-    first, second and label may be "auto" and labels ("auto",): `detect_columns` then finds them in
-    a file; labels ("classes",) makes a class of every value, also of numbers. skip_labels: rows
-    with one of these labels are left out, ("-",) in SNLI; "" is a row without a label.
-    validation_share: of the rows of `train`, validated on and not trained on where `validation` is
-    "", see `is_held_out`; 0 for none.
+    first, second and label may be "auto", and labels ("auto",), for `detect_columns` to detect;
+    labels ("classes",) makes every value a class, including numbers. skip_labels: labels of the
+    rows to skip, ("-",) in SNLI; "" for rows without a label. validation_share: share of the rows
+    of `train` that are held out for validation if `validation` is "", see `is_held_out`; 0 for
+    none.
 
     Where several labels may hold, or none: separator, what stands between them in the label's
     column (any, where that holds JSON arrays); or label "": each label has a column of its own
@@ -76,13 +76,13 @@ class SentenceFiles:
             check_label_set(self.labels, self.label_names)
         elif self.several or self.label_names:
             raise ValueError(
-                f"labels={self.labels}: labels that have names (label_names), or several of which "
-                "may hold for a row, are not detected; give them as a tuple of strings"
+                f"labels={self.labels}: labels cannot be detected with label_names or with several "
+                "labels per row. Give them as a tuple of strings"
             )
         self._check_skipped()
         if not 0.0 <= self.validation_share < 1.0:
             raise ValueError(
-                f"validation_share={self.validation_share}: expected 0 <= x < 1, such as 0.1"
+                f"validation_share={self.validation_share}: expected 0 <= share < 1, such as 0.1"
             )
         if not self.first:
             raise ValueError("first is empty; name the column of the (first) sentence")
@@ -104,23 +104,23 @@ class SentenceFiles:
     def _check_skipped(self) -> None:
         if self.skip_labels and not self.label:
             raise ValueError(
-                f"skip_labels={self.skip_labels}: rows are skipped by the value of the label's "
-                "column, and label is ''. Leave skip_labels empty"
+                f"skip_labels={self.skip_labels}: rows are skipped by the label column's value, "
+                "but label is ''. Leave skip_labels empty"
             )
         check_skipped(self.skip_labels, self.labels)
 
     @property
     def labels_detected(self) -> bool:
-        """Whether the labels are to be detected."""
+        """Whether the labels have to be detected."""
         return self.labels in (DETECT_LABELS, DETECT_CLASSES)
 
     @property
     def detected(self) -> bool:
-        """Whether columns or labels are to be detected before the files are read."""
+        """Whether columns or labels have to be detected before the files are read."""
         return self.labels_detected or AUTO in (self.first, self.second, self.label)
 
     def source_of(self, split: Split) -> Split:
-        """Return the split whose file has the rows of a split: train where a share is held out."""
+        """Return the split whose file has a split's rows: train if a share of it is held out."""
         held_out = self.validation_share and not self.validation
         return "train" if held_out and split == "validation" else split
 
@@ -155,7 +155,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
     Raises:
         ValueError: as `read_table`, and for a label outside `files.labels` (without them, one that
             is no finite number), and as `check_ids` and `check_no_header`; names file, line and
-            value. `files` has columns to detect, or a validation share of no rows.
+            value. Also if `files` has columns to detect or holds out none or all of the rows.
     """
     if files.detected:
         raise ValueError("first, second, label or labels are 'auto': call detect_columns first")
@@ -166,7 +166,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
     scalars = [*(of_labels if labelled else []), *([files.index] if files.index else [])]
     arrays = of_labels if labelled and files.separator else []
     skip = None
-    if labelled and files.skip_labels:  # of a shared file training reports the rows
+    if labelled and files.skip_labels:  # if validation shares the file, train logs the rows
         skip = Skip(files.label, files.skip_labels, logged=source == split)
     table = read_table(path, files.form, texts, scalars, arrays, skip)
     columns, places, numbers = _of_split(table, files, split, texts)
@@ -191,7 +191,7 @@ def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> Sen
 
 
 def _of_split(table: Table, files: SentenceFiles, split: Split, texts: Sequence[str]) -> Table:
-    """Return the rows of a split of a file that train and validation share; else all rows."""
+    """Return a split's rows: a part of a file shared by train and validation, else all rows."""
     if split == "test" or files.validation or not files.validation_share:
         return table
     wanted, share = split == "validation", files.validation_share
@@ -201,7 +201,7 @@ def _of_split(table: Table, files: SentenceFiles, split: Split, texts: Sequence[
     if not kept:
         raise ValueError(
             f"{files.train}: validation_share={share} leaves none of its {total:,} rows to "
-            f"{'validate' if wanted else 'train'} on. Set another share, or name a validation file"
+            f"{'validate' if wanted else 'train'} on. Set another share, or give a validation file"
         )
     if wanted:
         logger.info(

@@ -45,11 +45,11 @@ def split_path(files: object, split: Split) -> str:
 
 
 def is_held_out(texts: Sequence[str], share: float) -> bool:
-    """Return whether a row with these texts is in the share of rows kept for validation.
+    """Return whether a row with these texts belongs to the share held out for validation.
 
-    It depends on nothing but the texts, by their hash and without regard to case and white space:
-    duplicates are on the same side, rows that are added to a file move no others, and a larger
-    share holds all rows of a smaller one.
+    The result depends only on a hash of the texts, ignoring case and white space: duplicates are on
+    the same side, adding rows to a file moves no other rows, and a larger share contains all rows
+    of a smaller one.
     """
     digest = document_digest(b"".join(map(folded_digest, texts)))
     return int.from_bytes(digest[:8], "big") < share * 2**64

@@ -23,9 +23,9 @@ _JSON_KINDS = {"NoneType": "null", "dict": "object", "list": "array", "bool": "b
 
 
 class Skip(NamedTuple):
-    """Rows to leave out: their cell in `column` is one of `values`, where null is "".
+    """Rows to skip: their cell in `column` is one of `values`, "" for null.
 
-    logged: whether the log says how many there were.
+    logged: whether to log their number.
     """
 
     column: str
@@ -62,8 +62,8 @@ def read_table(
     texts: columns of strings. scalars: columns that may also hold JSON or TFDS numbers and
     booleans, which become their JSON text. arrays: those of them that may hold arrays too. A class
     label of TFDS becomes its name, "" where there is none. A JSON field of which "a.0" or "a.b"
-    names a part is taken apart where no field has that very name. skip: rows that are left out;
-    its column is one of the scalars.
+    names a part is taken apart where no field has that very name. skip: the rows to skip; its
+    column is one of the scalars.
 
     Raises:
         ValueError: no such file or column, a row without a column, a value of another type, a file
@@ -101,8 +101,8 @@ def read_table(
     if short:
         logger.warning("%s: left out %d rows that end before their last column", path, short)
     for cell, count in skipped.items() if skip and skip.logged else ():
-        rows_are = "1 row" if count == 1 else f"{count:,} rows"
-        logger.info("%s: skipped %s labelled %r", path, rows_are, cell)
+        num_rows = "1 row" if count == 1 else f"{count:,} rows"
+        logger.info("%s: skipped %s labelled %r", path, num_rows, cell)
     if skipped and not places:
         raise ValueError(
             f"{path}: all rows have one of the labels {', '.join(map(repr, skipped))}, which are "
@@ -114,7 +114,7 @@ def read_table(
 
 
 def _skipped(value: Any, skip: Skip, place: str) -> str | None:
-    """Return the cell of a row to leave out, None for a row to keep."""
+    """Return the label of a row to skip, None for a row to keep."""
     if value is None:
         return "" if "" in skip.values else None
     if isinstance(value, (list, dict)):
@@ -160,7 +160,7 @@ def _json_rows(path: Path, names: Sequence[str], skip: Skip | None) -> Iterator[
 
 
 def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each object of a JSON Lines file is, "file:line", and the object.
+    """Yield the place ("file:line") and content of every object of a JSON Lines file.
 
     Raises:
         ValueError: a line is not a JSON object; names file and line.

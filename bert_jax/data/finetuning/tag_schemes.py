@@ -1,9 +1,9 @@
-"""Schemes of entity tags: IOB1, IOB2, BIOES, BILOU and BMES recognized and converted.
+"""Recognize and convert the entity tag schemes IOB1, IOB2, BIOES, BILOU and BMES.
 
 IOB1 (Ramshaw and Marcus 1995): entities of I-, B- only where one directly follows another of its
 type. IOB2 (Tjong Kim Sang and Veenstra 1999): every entity begins with B-. BIOES: entities of
-several words end with E-, one-word entities are S-. BILOU (Ratinov and Roth 2009) calls E- and S-
-of BIOES L- and U-; BMES, common for Chinese, calls its I- M-.
+several words end with E-, one-word entities are S-. BILOU (Ratinov and Roth 2009) has L- and U-
+instead of E- and S-; BMES, common for Chinese, has M- instead of I-.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ Scheme = Literal["IOB1", "IOB2", ClosedScheme, "plain"]
 
 
 class _Letters(NamedTuple):
-    """The prefixes of a scheme that marks where entities end, besides B-."""
+    """The prefixes, apart from B-, of a scheme that marks the ends of entities."""
 
     inside: str
     last: str
     single: str
-    own: str  # those that no other scheme has, or for BIOES that IOB1 and IOB2 do not have
+    own: str  # prefixes that no other scheme has; for BIOES, that IOB1 and IOB2 do not have
 
 
 _CLOSED: Mapping[ClosedScheme, _Letters] = {
     "BILOU": _Letters("I", "L", "U", own="LU"),
     "BMES": _Letters("M", "E", "S", own="M"),
-    "BIOES": _Letters("I", "E", "S", own="ES"),  # last: its letters are in BMES too
+    "BIOES": _Letters("I", "E", "S", own="ES"),  # last, since BMES has its letters too
 }
 _MARKED = re.compile(r"([BIESLUM])-(.+)")
-# Prefixes that also begin plain tags: they mark entities only where all other tags do.
+# Prefixes that plain tags may also have: they mark entities only if all other tags have prefixes.
 _RARE = frozenset("LUM")
-_ADVICE = "Fix the file, or train on the tags as they are with learn_as='as_written'"
+_ADVICE = "Fix the file, or set learn_as='as_written' to train on the tags as they are"
 
 
 class _Mark(NamedTuple):
@@ -64,10 +64,9 @@ class _Marks:
 def recognise_scheme(
     tags: Sequence[Sequence[str]], places: Sequence[Sequence[str]] | None = None
 ) -> Scheme:
-    """Return the scheme of the tags of sentences, "plain" if they do not mark entities.
+    """Return the tag scheme of sentences, "plain" if their tags do not mark entities.
 
-    Tags that IOB1 and IOB2 write alike because there is no entity are "plain". Without an I- or M-,
-    B-, E- and S- are BIOES.
+    Sentences without entities are "plain". B-, E- and S- without any I- or M- are BIOES.
 
     Args:
         tags: [sentences][words].
@@ -96,7 +95,7 @@ def recognise_scheme(
         raise ValueError(
             f"mixed tag schemes: {sentences.place(not_iob1)}: {not_iob1.tag!r} begins an entity as "
             f"in IOB2, and {sentences.place(not_iob2)}: {not_iob2.tag!r} begins one as in IOB1; "
-            f"expected one scheme in a file. {_ADVICE}"
+            f"expected one scheme per file. {_ADVICE}"
         )
     return "IOB2" if not_iob1 else "IOB1"
 
@@ -134,11 +133,11 @@ def to_iob1(tags: Sequence[str], scheme: Scheme) -> list[str]:
 
 
 def to_closed(tags: Sequence[str], scheme: ClosedScheme) -> list[str]:
-    """Return the tags of a sentence in a scheme that marks where entities end.
+    """Convert the tags of a sentence to a scheme that marks the ends of entities.
 
     Args:
-        tags: in IOB2; an I- that follows no entity of its type begins one, as in IOB1.
-        scheme: the scheme to write.
+        tags: tags in IOB2; an I- that follows no entity of its type begins one, as in IOB1.
+        scheme: the target scheme.
     """
     letters, begun = _CLOSED[scheme], to_iob2(tags, "IOB1")
     converted = []
@@ -162,7 +161,7 @@ def _parsed(tag: str) -> tuple[str, str]:
 
 
 def _first_of_prefix(sentences: Iterable[Sequence[_Mark]]) -> dict[str, _Mark]:
-    """Return the first mark of every prefix that occurs."""
+    """Return the first mark with each prefix."""
     first: dict[str, _Mark] = {}
     for sentence in sentences:
         for mark in sentence:
@@ -173,9 +172,9 @@ def _first_of_prefix(sentences: Iterable[Sequence[_Mark]]) -> dict[str, _Mark]:
 
 def _unmarked(sentences: _Marks, mark: _Mark) -> str:
     return (
-        f"{sentences.place(mark)}: tag {mark.tag!r}; other tags have the prefixes of IOB1, IOB2, "
-        "BIOES, BILOU or BMES: expected 'O' or one of B-, I-, E-, S-, L-, U-, M- before the type "
-        f"of the entity. {_ADVICE}"
+        f"{sentences.place(mark)}: tag {mark.tag!r} has no prefix, but other tags have prefixes of "
+        "IOB1, IOB2, BIOES, BILOU or BMES; expected 'O' or one of B-, I-, E-, S-, L-, U-, M- and "
+        f"the entity's type. {_ADVICE}"
     )
 
 
@@ -191,12 +190,12 @@ def _first_beginning(sentences: Iterable[Sequence[_Mark]], prefix: str) -> _Mark
 
 
 def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _Mark]) -> None:
-    """Refuse prefixes that the scheme does not have, and entities that do not end as in it.
+    """Refuse prefixes that the scheme does not have and entities that do not end as it requires.
 
     Args:
         sentences: the marks.
-        scheme: the scheme to check.
-        first: the first mark of every prefix.
+        scheme: the scheme to check against.
+        first: the first mark with each prefix.
     """
     letters = _CLOSED[scheme]
     for prefix, mark in first.items():
@@ -209,19 +208,19 @@ def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _
             if unfinished and not (continues and unfinished.kind == mark.kind):
                 raise _mixed(sentences, scheme, unfinished, _NOTHING_AFTER)
             if continues and not unfinished:
-                raise _mixed(sentences, scheme, mark, "it goes on from nothing of its type")
+                raise _mixed(sentences, scheme, mark, "it continues no entity of its type")
             unfinished = mark if mark.prefix in ("B", letters.inside) else None
         if unfinished:
             raise _mixed(sentences, scheme, unfinished, _NOTHING_AFTER)
 
 
-_NOTHING_AFTER = "nothing of its type goes on from it"
+_NOTHING_AFTER = "no tag of its type continues it"
 
 
 def _mixed(sentences: _Marks, scheme: ClosedScheme, mark: _Mark, problem: str) -> ValueError:
     own = [f"{letter}-" for letter in _CLOSED[scheme].own]
-    said = f"the prefixes {' and '.join(own)} say" if len(own) > 1 else f"the prefix {own[0]} says"
+    reason = f"the prefixes {' and '.join(own)} mean" if len(own) > 1 else f"{own[0]} means"
     return ValueError(
-        f"mixed tag schemes: {said} {scheme}, but {sentences.place(mark)}: {mark.tag!r}: {problem}"
-        f". {_ADVICE}"
+        f"mixed tag schemes: {reason} {scheme}, but {sentences.place(mark)}: {mark.tag!r}: "
+        f"{problem}. {_ADVICE}"
     )

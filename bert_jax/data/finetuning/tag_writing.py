@@ -23,16 +23,16 @@ def write_tags(
 ) -> None:
     """Write the lines that `sentences` were read from, with the predicted tags.
 
-    In a column file the predicted tag follows the columns of its line, separated as they are by
-    tabs or spaces, and a blank line ends every sentence: CoNLL's scorer, conlleval, takes the last
-    two columns for the right tag and the predicted one. Where `tag` is not the last column, the
-    right tag is repeated before the predicted one. In CoNLL-U the predicted tag replaces the one in
-    its column, as the scorer of Universal Dependencies takes it, and all other lines stay.
+    In a column file the predicted tag follows the columns of its line, with the line's separator
+    (tab or space), and a blank line ends every sentence: conlleval, CoNLL's scorer, reads the right
+    tag and the predicted one from the last two columns. If `tag` is not the last column, the right
+    tag is repeated before the predicted one. In CoNLL-U the predicted tag replaces the one in its
+    column, as the Universal Dependencies scorer expects, and all other lines are unchanged.
 
-    Predictions for a file in BILOU or BMES, which conlleval does not know, are written in the
-    file's scheme. Where a file has another scheme than the predictions, the right tag is repeated
-    in theirs, so that conlleval can compare them. A file without entity tags gets the predictions
-    as they are.
+    Predictions for a file in BILOU or BMES, which conlleval does not support, are written in the
+    file's scheme. If the schemes of the file and of the predictions differ, the right tag is
+    repeated in the predictions' scheme, so that conlleval can compare them. A file without entity
+    tags gets the predictions unchanged.
     """
     lines, written = sentences.lines.copy(), []
     numbers = [
@@ -64,7 +64,7 @@ class _TagsInFile(NamedTuple):
 def _tags_in_file(
     files: TagFiles, lines: Sequence[str], numbers: Sequence[Sequence[int]]
 ) -> _TagsInFile | None:
-    """Return the tags that the file has in the tag's column, None if some line has none."""
+    """Return the tags in the file's tag column, None if a line lacks that column."""
     if files.kind == "conllu":
         column = CONLLU_COLUMNS.index(files.tag or "UPOS")
         rows = [[lines[number].split("\t") for number in sentence] for sentence in numbers]
@@ -82,7 +82,7 @@ def _tags_in_file(
 def _right_tags(
     files: TagFiles, in_file: _TagsInFile | None, scheme: Scheme
 ) -> list[list[str]] | None:
-    """Return the right tags to repeat, None if the lines end in them or have none."""
+    """Return the right tags to repeat, None if lines already end with them or have none."""
     if in_file is None:
         return None
     kept = scheme in (files.learn_as, "plain", "BILOU", "BMES")
@@ -95,7 +95,7 @@ def _right_tags(
 def _scheme_of(in_file: _TagsInFile | None) -> Scheme:
     try:
         return recognise_scheme(in_file.tags) if in_file else "plain"
-    except ValueError:  # the tags of a test file may be anything
+    except ValueError:  # a test file's tags are not checked
         return "plain"
 
 

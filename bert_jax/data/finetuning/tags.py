@@ -37,8 +37,9 @@ class TagFiles:
     CoNLL-U; columns go by number, "0" the first, in CoNLL-U by name. word: the word's column; ""
     for the first, FORM of CoNLL-U. comment: what lines begin with that are passed over, "" for
     none: in most column files "#" is a word. learn_as: "IOB2" recognizes the scheme of entity tags
-    (IOB1, IOB2, BIOES, BILOU or BMES), refuses a mixture and converts them to IOB2, "IOB1" to IOB1;
-    "as_written" takes them as they are. labels: () to collect them from train.
+    (IOB1, IOB2, BIOES, BILOU or BMES), refuses a mixture and converts the tags to IOB2; "IOB1" does
+    the same with IOB1; "as_written" keeps the tags as they are. labels: () to collect them from
+    train.
     """
 
     train: LocalPath = ""

@@ -114,8 +114,8 @@ def test_columns_are_found_by_name_and_then_by_content(tmp_path: Path, rows, exp
         (reviews(question=review, answer=review), "'question' and 'answer' and 'text' could each"),
         (renamed(reviews(b=lambda n: n % 3), label="a"), "'a' and 'b' could each be the label"),
         (renamed(reviews(label=int), label="a"), "no column seems to be the label"),
-        (renamed(reviews(text=int), text="a"), "no column seems to hold texts"),
-        (reviews(label="good"), "every label in the label's column 'label' is 'good'; expected"),
+        (renamed(reviews(text=int), text="a"), "no column seems to hold text"),
+        (reviews(label="good"), "every label in the label column 'label' is 'good'; expected"),
         (reviews(label=lambda n: f"id-{n}"), "40 different values in 40 rows, too many for cl"),
         (reviews(label=int), "40 different numbers, which could be numbers to predict or classes"),
         (reviews(label=lambda n: n % 2 / 4), "has 2 different numbers, which could be numbers to"),
@@ -188,7 +188,7 @@ def test_skipped_labels_are_not_labels(tmp_path: Path) -> None:
 
 def test_a_file_without_a_header_is_not_read_as_one_with_names(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", reviews(), header=False)
-    with pytest.raises(ValueError, match="'bad', which is also a value.*form.header=False"):
+    with pytest.raises(ValueError, match="'bad' is also a value.*form.header=False"):
         detected(path)
     bare = detected(path, form=TableFormat(header=False))
     assert columns(bare) == ("0", "", "1", BOTH)
@@ -222,7 +222,7 @@ def test_json_lines_may_lack_fields_and_hold_lists(tmp_path: Path) -> None:
     found = detected(path, skip_labels=("",))
     assert columns(found) == ("text", "", "label", BOTH)
     assert len(read_sentences(found, "train", labelled=True)) == 39
-    with pytest.raises(ValueError, match="holds lists. Where several labels may hold"):
+    with pytest.raises(ValueError, match="holds lists. If a row can have several"):
         detected(path, label="tags")
 
 
@@ -250,11 +250,11 @@ def test_what_was_found_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"separator": "|"}, "several of which may hold for a row, are not detected"),
-        ({"label": ""}, "several of which may hold for a row, are not detected"),
+        ({"separator": "|"}, "cannot be detected with label_names or"),
+        ({"label": ""}, "cannot be detected with label_names or"),
         ({"label_names": ("x", "y")}, "labels that have names"),
-        ({"train": "tfds:imdb_reviews"}, "columns are detected in files only"),
-        ({"train": ""}, "no train file was given to find columns in"),
+        ({"train": "tfds:imdb_reviews"}, "columns are detected only in files"),
+        ({"train": ""}, "files.train is not set"),
         ({"train": "nowhere.csv"}, "nowhere.csv does not exist"),
     ],
 )

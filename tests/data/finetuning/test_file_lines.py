@@ -66,10 +66,12 @@ def test_a_byte_order_mark_is_no_part_of_a_long_line() -> None:
 def test_long_lines_and_cells_are_refused_by_place(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_bytes(b"text\nfine\n" + (MAX_LINE_BYTES + 1) * b"x" + b"\n")
-    with pytest.raises(ValueError, match=r"train.tsv:3: the line is 16,777,218 bytes long; expec"):
+    with pytest.raises(ValueError, match=r"train.tsv:3: the line has 16,777,218 bytes; expected"):
         list(file_lines(path))
     # A quote that nothing closes takes in the lines after it.
     path = tmp_path / "train.csv"
     path.write_bytes(b'text\nfine\n"open\n' + (MAX_LINE_BYTES // 99 + 1) * (98 * b"x" + b"\n"))
-    with pytest.raises(ValueError, match=r"train.csv:3: a cell that begins here is longer than 16"):
+    with pytest.raises(
+        ValueError, match=r"train.csv:3: the cell that starts here is longer than 16"
+    ):
         read_table(str(path), TableFormat(kind="csv"), ["text"])

@@ -88,7 +88,7 @@ def test_a_share_of_no_rows_is_refused(tmp_path: Path, share: float, message: st
     with pytest.raises(ValueError, match=f"leaves none of its 4 rows to {message}"):
         split(path, "validation" if "val" in message else "train", validation_share=share)
     for wrong in (1.0, -0.1, float("nan")):
-        with pytest.raises(ValueError, match=r"validation_share=.*: expected 0 <= x < 1"):
+        with pytest.raises(ValueError, match=r"validation_share=.*: expected 0 <= share < 1"):
             split(path, "train", validation_share=wrong)
 
 
@@ -124,14 +124,14 @@ def test_choices_are_skipped_by_their_label(tmp_path: Path) -> None:
     assert read_choices(files, "train", labelled=True).contexts == ["c", "e"]
     test = ChoiceFiles(test=str(path), skip_labels=("-1",), **options)  # type: ignore[arg-type]
     assert len(read_choices(test, "test", labelled=False)) == 3
-    with pytest.raises(ValueError, match="'1' is one of the labels too"):
+    with pytest.raises(ValueError, match="'1' is also one of the labels"):
         ChoiceFiles(train="a", skip_labels=("1",), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"skip_labels": ("a",)}, "'a' is one of the labels too"),
+        ({"skip_labels": ("a",)}, "'a' is also one of the labels"),
         ({"skip_labels": ("-",), "label": ""}, "and label is ''"),
     ],
 )
