@@ -1,4 +1,4 @@
-"""SHA256SUMS: the checksums of a directory's files, as `sha256sum -c` reads them."""
+"""Write and check SHA256SUMS, a directory's checksums in the format of `sha256sum -c`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEX_DIGITS = 64
 
 
 def write_checksums(directory: Path) -> None:
-    """Write the checksums of all files below a directory to its SHA256SUMS.
+    """Write the checksums of all files in a directory tree to its SHA256SUMS.
 
     Raises:
       NotWritten: the file cannot be written.
@@ -28,15 +28,15 @@ def write_checksums(directory: Path) -> None:
 
 
 def check_checksums(directory: Path, names: Collection[str] | None = None) -> None:
-    """Compare the files of a directory with its SHA256SUMS; without one, check nothing.
+    """Compare the files of a directory with its SHA256SUMS, if it has one.
 
-    Files that it does not list may be there.
+    Files that are not listed are ignored.
 
     Args:
-      names: compare only these files, if they are listed.
+      names: the files to compare, if they are listed; None for all.
 
     Raises:
-      ValueError: a file is missing or differs, or SHA256SUMS is damaged; names it.
+      ValueError: a file is missing or differs, or SHA256SUMS is damaged; names the file.
     """
     check_local(directory)
     file = directory / NAME
@@ -46,16 +46,16 @@ def check_checksums(directory: Path, names: Collection[str] | None = None) -> No
         if names is not None and name not in names:
             continue
         listed = directory / name
-        problem = "is missing" if not listed.is_file() else "differs from its checksum"
+        problem = "missing, but listed" if not listed.is_file() else "differs from its checksum"
         if not listed.is_file() or file_sha256(listed) != digest:
             raise ValueError(
-                f"{listed}: {problem} in {NAME}. Restore it from a copy, or, if it was changed on "
-                f"purpose, remove {file}"
+                f"{listed}: {problem} in {NAME}. Restore it from a copy, or, if the change is "
+                f"intended, remove {file}"
             )
 
 
 def _read(file: Path) -> dict[str, str]:
-    """Return the checksums by name."""
+    """Return the checksums by file name."""
     checksums = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -64,11 +64,11 @@ def _read(file: Path) -> dict[str, str]:
     for number, line in enumerate(lines, start=1):
         digest, name = line[:_HEX_DIGITS], line[_HEX_DIGITS + 2 :]
         mark = line[_HEX_DIGITS : _HEX_DIGITS + 2]  # two spaces, or " *" for a binary file
-        whole = set(digest) <= set("0123456789abcdef") and mark in ("  ", " *")
-        if not whole or not name or ".." in Path(name).parts or Path(name).is_absolute():
+        well_formed = set(digest) <= set("0123456789abcdef") and mark in ("  ", " *")
+        if not well_formed or not name or ".." in Path(name).parts or Path(name).is_absolute():
             raise ValueError(
-                f"{file}:{number}: damaged: expected a SHA-256 and a name. Restore it from a copy, "
-                "or remove it to leave the files unchecked"
+                f"{file}:{number}: damaged: expected a SHA-256 and a name. Restore the file from a "
+                "copy, or remove it to skip the check"
             )
         checksums[name] = digest
     return checksums

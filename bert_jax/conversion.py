@@ -86,7 +86,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise ValueError(f"{path}: {str(value)[:20]}... is too large a number") from None
+            raise ValueError(f"{path}: the number {str(value)[:20]}... is too large") from None
     if type(value) is not hint:
         kind = type(value).__name__
         raise ValueError(f"{path}: expected {hint.__name__}, got {value!r} ({kind})")

@@ -12,8 +12,8 @@ from pathlib import Path
 from bert_jax.local_paths import check_local
 from bert_jax.temporary import temporary_beside
 
-# A full disk: the system's error numbers, and the words of libraries that raise errors of their own
-# (Orbax and TensorStore, array_record, Arrow, safetensors, SentencePiece, SQLite, TensorFlow).
+# Signs of a full disk: the system's error numbers, and phrases in the errors of libraries (Orbax
+# and TensorStore, array_record, Arrow, safetensors, SentencePiece, SQLite, TensorFlow).
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 
@@ -23,7 +23,7 @@ class NotWritten(OSError):
 
     Attributes:
         path: the file or directory.
-        cause: the reason, in a few words.
+        cause: a short reason.
     """
 
     def __init__(self, path: str | os.PathLike[str], cause: str):
@@ -35,7 +35,7 @@ class NotWritten(OSError):
 
 
 def full_disk(error: BaseException | None) -> str:
-    """Return the words for a full disk, "" if neither `error` nor what caused it means one."""
+    """Return a phrase for a full disk, "" if neither `error` nor its causes indicate one."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return os.strerror(error.errno)
@@ -48,9 +48,9 @@ def full_disk(error: BaseException | None) -> str:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise `NotWritten`, which names `path`, for an error of the system or a full disk in a block.
+    """Turn a system error or a full disk in the block into a `NotWritten` that names `path`.
 
-    An error that names what could not be written already stays as it is.
+    An error that already names the unwritten file is raised unchanged.
     """
     try:
         yield
@@ -76,7 +76,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
     Raises:
         ValueError: the path has a scheme, such as gs://.
-        NotWritten: it cannot be written; names it.
+        NotWritten: the file cannot be written; names the file.
     """
     check_local(path)
     with writing(path), temporary_beside(path) as temporary:

@@ -1,4 +1,4 @@
-"""JSON files and lines, read so that every fault in one is a ValueError that names the file."""
+"""Read JSON files and lines, and turn every fault into a ValueError that names the file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-# The largest tokenizer.json of a published encoder is about 20 MB; parsing takes some ten times a
-# file's size in memory.
+# The largest tokenizer.json of a published encoder is about 20 MB; parsing takes about ten times
+# the file's size in memory.
 MAX_BYTES = 1 << 28
-# The tokenizers library reads no deeper either; its limit is 128.
+# The tokenizers library's limit is 128.
 MAX_DEPTH = 100
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a line of JSON; NaN and Infinity are numbers, as Python writes them.
+    """Return the value of a JSON line, accepting NaN and Infinity as Python writes them.
 
     Raises:
-      ValueError: the text is not JSON, is nested too deeply, repeats a key of an object, or holds
-        an integer of more than 4,300 digits.
+      ValueError: the text is not JSON, is nested too deeply, repeats a key of an object, or
+        contains an integer of more than 4,300 digits.
     """
     return _parsed(text, _LINES)
 
@@ -31,30 +31,30 @@ def read_json(file: Path, fix: str = "") -> Any:
     """Return the value in a JSON file.
 
     Args:
-      file: may begin with a byte-order mark.
+      file: the file, which may begin with a byte-order mark.
       fix: advice for the error message.
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: it is too large, not UTF-8 text, or faulty as in `parse_json`; or it holds NaN,
-        Infinity or a lone surrogate, or is nested more than 100 levels deep. Names the file.
+      ValueError: the file is too large, is not UTF-8 text, is refused by `parse_json`, contains
+        NaN, Infinity or a lone surrogate, or is nested more than 100 levels deep; names the file.
     """
     size = file.stat().st_size
     if size > MAX_BYTES:
         raise ValueError(
-            f"{file}: {size / 1e6:,.0f} MB is too large for a file of this kind; at most "
-            f"{MAX_BYTES / 1e6:,.0f} MB are read. Check that it is the right file"
+            f"{file}: {size / 1e6:,.0f} MB is too large for a file of this kind; expected at most "
+            f"{MAX_BYTES / 1e6:,.0f} MB. Check that it is the right file"
         )
     try:
         text = file.read_bytes().decode("utf-8-sig")
         value = _parsed(text, _FILES)
         _check_depth(value)
-        if "\\ud" in text.lower():  # only an escape can write a lone surrogate
+        if "\\ud" in text.lower():  # UTF-8 can represent a lone surrogate only as an escape
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
         raise _fault(file, f"not UTF-8 text ({error})", fix) from error
     except UnicodeEncodeError as error:
-        reason = "a string holds a lone surrogate, which is not a character of Unicode text"
+        reason = "a string contains a lone surrogate, which is not a valid Unicode character"
         raise _fault(file, reason, fix) from error
     except json.JSONDecodeError as error:
         raise _fault(file, f"not valid JSON: {error}", fix) from error
@@ -67,7 +67,7 @@ def read_json_object(file: Path, fix: str = "") -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-      OSError, ValueError: as `read_json`, or the file holds something else. Names the file.
+      OSError, ValueError: see `read_json`; also if the file's value is not an object.
     """
     value = read_json(file, fix)
     if not isinstance(value, dict):
@@ -77,9 +77,9 @@ def read_json_object(file: Path, fix: str = "") -> dict[str, Any]:
 
 @contextmanager
 def expecting_fields(file: Path, fix: str = "") -> Iterator[None]:
-    """Turn a missing key or a value of the wrong type, met inside, into a ValueError naming `file`.
+    """Turn a KeyError or TypeError in the block into a ValueError that names `file`.
 
-    A ValueError raised inside passes if it names the file, and gets its name otherwise.
+    A ValueError raised in the block is extended by the file's name unless it contains it already.
     """
     try:
         yield
@@ -94,7 +94,7 @@ def expecting_fields(file: Path, fix: str = "") -> Iterator[None]:
 
 
 def check_kinds(content: Mapping[str, Any], **kinds: type) -> None:
-    """Raise TypeError for a key with a value of another type; it may be missing or null."""
+    """Raise TypeError if a key's value is neither missing, null nor of the given type."""
     for name, kind in kinds.items():
         value = content.get(name)
         if value is not None and type(value) is not kind:
@@ -102,7 +102,7 @@ def check_kinds(content: Mapping[str, Any], **kinds: type) -> None:
 
 
 def json_kind(value: Any) -> str:
-    """Return what JSON calls a value, with its article."""
+    """Return JSON's name for a value's type, with an article."""
     kinds = {bool: "true or false", str: "a string", list: "an array", dict: "an object"}
     return "null" if value is None else kinds.get(type(value), "a number")
 
@@ -133,13 +133,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError(f"{digits[:80]} is too large a number")
+        raise ValueError(f"the number {digits[:80]} is too large")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Paths on a mounted file system; a path with a scheme, such as gs://, is refused."""
+"""Refuse paths with a scheme, such as gs://: only mounted file systems are supported."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-# The type of a config field that holds a path, by which `check_config_paths` recognizes it.
+# The type of config fields that hold paths, which `check_config_paths` checks.
 LocalPath = Annotated[str, "local path"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-# Path("gs://x") is gs:/x. Only known schemes: a directory may be called "notes:".
+# Path("gs://x") is gs:/x. Only known schemes are recognized, since a directory may be called
+# "notes:".
 _COLLAPSED = re.compile(
     r"(gs|gcs|s3|s3a|s3n|r2|az|abfss?|wasbs?|adl|oss|cos|swift|dbfs|hdfs|webhdfs|https?|ftp|sftp"
     r"|ssh|file|hf|memory):/(?!/)",
@@ -23,14 +24,14 @@ _COLLAPSED = re.compile(
 
 
 def check_local(path: str | os.PathLike[str], name: str = "") -> None:
-    """Refuse a path with a scheme, which Python would take for a relative one.
+    """Refuse a path with a scheme, which Python would treat as a relative path.
 
     Args:
-      path: as the user gave it. "tfds:NAME" has no "//" and passes.
-      name: of the option or the config key that holds it; "" for none.
+      path: the path as given by the user. "tfds:NAME" has no "//" and passes.
+      name: the option or config key that holds it; "" for none.
 
     Raises:
-      ValueError: it begins with `scheme://`.
+      ValueError: the path begins with `scheme://`.
     """
     text = path if isinstance(path, str) else _COLLAPSED.sub(r"\1://", os.fspath(path), count=1)
     match = _URL.match(text)
@@ -42,7 +43,7 @@ def check_local(path: str | os.PathLike[str], name: str = "") -> None:
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that `check_local` passes."""
+    """Return `path` as a Path after checking it with `check_local`."""
     check_local(path)
     return Path(path)
 
@@ -52,24 +53,24 @@ def _way_out(text: str, scheme: str) -> str:
     if scheme == "file":
         return f"Write the path without it: {'/' + rest.partition('/')[2]}."
     if scheme == "hf" or rest.startswith(("huggingface.co/", "hf.co/")):
-        return "Give a model on the hub by its name, OWNER/NAME."
+        return "Give the name of a model on the hub as OWNER/NAME."
     if scheme in ("http", "https", "ftp"):
-        return "Download it and give the path of the file."
+        return "Download it and give the file's path."
     return (
-        "Use a path on a local disk or a mounted file system; gcsfuse, Mountpoint for Amazon S3 "
-        "or rclone mount a bucket."
+        "Use a path on a local disk or a mounted file system; to mount a bucket, use gcsfuse, "
+        "Mountpoint for Amazon S3 or rclone."
     )
 
 
 def check_config_paths(config: Any, prefix: str = "") -> None:
-    """Refuse a config dataclass that holds a path with a scheme in any of its sections.
+    """Refuse a config that contains a path with a scheme in any of its sections.
 
     Args:
-      config: its fields of type `LocalPath` are checked.
-      prefix: of the keys in messages, with its dot.
+      config: the config, whose fields of type `LocalPath` are checked.
+      prefix: the prefix, including its dot, of keys in messages.
 
     Raises:
-      ValueError: such a path begins with `scheme://`; the message has the dotted key.
+      ValueError: a path begins with `scheme://`; the message contains the dotted key.
     """
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
@@ -85,12 +86,12 @@ def check_config_paths(config: Any, prefix: str = "") -> None:
 
 
 def is_path(hint: Any) -> bool:
-    """Return whether a field's type, as `get_type_hints(include_extras=True)` has it, is a path."""
+    """Return whether a type hint from `get_type_hints(include_extras=True)` is a path's."""
     return hint == LocalPath or LocalPath in typing.get_args(hint)
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
-    """Make a directory and its parents where they are missing, and return its path.
+    """Make a directory and its missing parents, and return its path.
 
     Raises:
       ValueError: the path begins with `scheme://`.

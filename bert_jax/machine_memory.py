@@ -1,4 +1,4 @@
-"""The memory that this process may use, and a check that worker processes fit in it."""
+"""Determine the memory this process may use, and check that worker processes fit into it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import resource
 from pathlib import Path, PurePosixPath
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# Memory that a worker process shares with no other, measured before it has read anything: 17 MiB of
-# a loader's worker, 21 MiB of one that prepares a corpus (Linux, 2026-11).
+# Unshared memory of a worker process before it has read anything: measured 17 MiB for a loader's
+# worker and 21 MiB for a corpus preparation's (Linux, 2026-11).
 WORKER_BYTES = 16 << 20
 
 
@@ -17,7 +17,7 @@ def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _
 
     Args:
       membership: lines "number:controllers:path", no controllers in version 2 (Linux, cgroups(7)).
-      cgroups: where their directories are; a group's limit holds for all groups below it.
+      cgroups: the directory of control groups; a group's limit applies to all groups below it.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -48,7 +48,7 @@ def format_bytes(size: int) -> str:
 
 
 def check_workers(key: str, workers: int) -> None:
-    """Raise ValueError if so many worker processes cannot fit in memory.
+    """Raise ValueError if that many worker processes cannot fit into memory.
 
     key: the option or config key that sets their number, for the message.
     """
@@ -56,13 +56,13 @@ def check_workers(key: str, workers: int) -> None:
     if needed > memory:
         raise ValueError(
             f"{key}={workers}: that many worker processes take at least {format_bytes(needed)}, "
-            f"and this machine has {format_bytes(memory)}. Use at most {memory // WORKER_BYTES}, "
-            "or better one for each core"
+            f"but this machine has {format_bytes(memory)}. Use at most {memory // WORKER_BYTES}, "
+            "preferably one per core"
         )
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # not Linux, or no limit on this level
+    except OSError:  # not Linux, or no limit at this level
         return ""

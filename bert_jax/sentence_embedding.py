@@ -1,4 +1,4 @@
-"""How a model turns a text into one vector: settings that sentence-transformers models have."""
+"""The settings with which sentence-transformers models embed a text."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Literal
 
 from bert_jax.suggestions import nearest
 
-# The library's own names, in the order in which it concatenates modes that are given as flags.
+# The library's names, in the order in which it concatenates modes given as flags.
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
-# For a run that starts from such a model: after training the settings are of another encoder.
-SETTINGS_DROPPED = "its settings for the vector of a text (pooling, prompts) are dropped"
+# A run that starts from such a model drops the settings, which do not apply to the trained encoder.
+SETTINGS_DROPPED = "its sentence-embedding settings (pooling, prompts) are dropped"
 
 
 @dataclass(frozen=True)
 class SentenceEmbedding:
-    """The steps from a text to its vector.
+    """The settings of a sentence embedding.
 
-    pooling: how the last layer's token vectors become one; several are concatenated in this order.
-    normalize: scale the vector to length 1.
-    max_length: most tokens of a text, special ones included; None for all positions of the model.
-    prompts: texts to put before a text, by name. default_prompt_name: the one to use when none is
-      asked for; None for none.
-    include_prompt: pool the prompt's tokens too, and not only those after it.
-    truncate_dim: keep the first N values of the vector; None keeps all.
-    similarity: the measure that the vectors were trained for.
+    pooling: the pooling modes of the last layer's token vectors; the vectors of several modes are
+      concatenated in this order.
+    normalize: whether to scale the vector to length 1.
+    max_length: most tokens of a text, including special tokens; None for all of the model's
+      positions.
+    prompts: prompts that can be prepended to a text, by name. default_prompt_name: the prompt used
+      by default; None for none.
+    include_prompt: whether to pool the prompt's tokens too.
+    truncate_dim: the number of leading values of the vector to keep; None for all.
+    similarity: the similarity measure that the vectors were trained for.
     """
 
     pooling: tuple[PoolingMode, ...] = ("mean",)
@@ -40,18 +42,18 @@ class SentenceEmbedding:
 
     def __post_init__(self) -> None:
         if not self.pooling:
-            raise ValueError("pooling is empty; expected at least one mode")
+            raise ValueError("pooling is empty. Expected at least one mode")
         for name, number in (("max_length", self.max_length), ("truncate_dim", self.truncate_dim)):
             if number is not None and number < 1:
                 raise ValueError(f"{name}={number}: expected 1 or more")
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             raise ValueError(
-                f"default_prompt_name={self.default_prompt_name!r}: no such prompt; the prompts "
-                f"are {', '.join(map(repr, self.prompts)) or 'empty'}"
+                f"default_prompt_name={self.default_prompt_name!r}: no such prompt. Expected one "
+                f"of: {', '.join(map(repr, self.prompts)) or 'no prompts'}"
             )
 
     def prompt_for(self, prompt_name: str | None, prompt: str | None) -> str:
-        """Return the prompt to put before a text: given, named or the default.
+        """Return the prompt to prepend to a text: the given, the named or the default one.
 
         Raises:
           ValueError: the model has no such prompt, or both a prompt and a name are given.
@@ -59,19 +61,19 @@ class SentenceEmbedding:
         if prompt is not None:
             if prompt_name is not None:
                 raise ValueError(
-                    f"prompt={prompt!r} and prompt_name={prompt_name!r}: give only one of them"
+                    f"prompt={prompt!r} and prompt_name={prompt_name!r} are both given. Give one"
                 )
             return prompt
         name = self.default_prompt_name if prompt_name is None else prompt_name
         if name is None:
             return ""
         if name not in self.prompts:
-            named = nearest(name, self.prompts) if self.prompts else "the model has no prompts"
-            raise ValueError(f"prompt_name={name!r}: no such prompt; {named}")
+            hint = nearest(name, self.prompts) if self.prompts else "the model has no prompts"
+            raise ValueError(f"prompt_name={name!r}: no such prompt; {hint}")
         return self.prompts[name]
 
     def described(self) -> dict[str, str]:
-        """Return the settings for people, by name; those that change nothing are left out."""
+        """Return the settings in readable form, by name, without those that have no effect."""
         rows = {
             "pooling": " + ".join(self.pooling),
             "normalized": "yes" if self.normalize else "no",

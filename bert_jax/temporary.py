@@ -1,4 +1,4 @@
-"""Temporary files and directories beside their targets, and removal of what kills left of them."""
+"""Make temporary files and directories next to their targets; remove those of killed processes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MAX_HOST_LENGTH = 32  # a file system allows 255 bytes for the whole name
 
 @contextmanager
 def temporary_beside(path: Path, *, directory: bool = False) -> Iterator[Path]:
-    """Make an empty file or directory beside `path`, to be filled and then renamed to `path`.
+    """Make an empty file or directory next to `path`, to be filled and then renamed to `path`.
 
-    If it is not renamed, it is removed at the end. It is locked until then: by that, whatever
-    processes of this machine that were killed left for the same path is recognized and removed
-    first. The name holds the machine's, since a lock on a shared file system may be known to
-    one machine only; and a lock, unlike a process id, is never taken over by another process.
+    It is removed at the end if it has not been renamed. Until then it is locked, so that unlocked
+    leftovers of killed processes on this machine can be recognized; those for the same path are
+    removed first. The name includes the host name, since locks on a shared file system may be
+    visible only to one machine. Unlike a process id, a lock cannot be reused by another process.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file or directory cannot be made.
     """
     _remove_leftovers(path)
     # Not the process id, which a container may have again while a leftover cannot be removed.
@@ -45,24 +45,24 @@ def _prefix(path: Path) -> str:
 
 
 def _locked(temporary: Path, directory: bool) -> int:
-    """Make `temporary` and return its descriptor, which holds a lock on it."""
+    """Make and lock `temporary`; return the descriptor that holds the lock."""
     while True:
         if directory:
             temporary.mkdir()
             descriptor = os.open(temporary, os.O_RDONLY)
         else:
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        # Without locks on this file system, nobody removes leftovers either.
+        # On a file system without locks, leftovers are not removed either.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_open_as(descriptor, temporary):
             return descriptor
-        os.close(descriptor)  # another process took it for a leftover before it was locked
+        os.close(descriptor)  # another process removed it as a leftover before it was locked
 
 
 def _remove_leftovers(path: Path) -> None:
     prefix = _prefix(path)
-    with suppress(OSError):  # such as a directory that does not exist or cannot be listed
+    with suppress(OSError):  # for example, the directory does not exist or cannot be listed
         for name in os.listdir(path.parent):
             if name.startswith(prefix) and re.fullmatch(r"\d+\.tmp", name.removeprefix(prefix)):
                 _remove_unlocked(path.with_name(name))

@@ -1,4 +1,4 @@
-"""Checks of values that several commands and configs take: seeds and names of labels."""
+"""Check values shared by several commands and configs: seeds and label names."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ def check_seed(seed: int, name: str = "seed") -> None:
     """Refuse a seed outside 0 to 2^32 - 1.
 
     Args:
-      seed: as the user gave it.
-      name: of the option or the config key that holds it.
+      seed: the seed given by the user.
+      name: the option or config key that holds it.
 
     Raises:
-      ValueError: it is outside; the message names it.
+      ValueError: the seed is out of range.
     """
     if not 0 <= seed < SEEDS:
         raise ValueError(f"{name}={seed}: expected 0 up to 2^32 - 1, the range of a JAX key")
 
 
 def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
-    """Refuse names of labels that are empty or repeated, or would break a line of predictions.
+    """Refuse label names that are empty or repeated, or would break a line of predictions.
 
     Args:
       labels: the names, in the order of the scores.
-      name: of the option or the config key that holds them.
+      name: the option or config key that holds them.
 
     Raises:
-      ValueError: a name is empty or blank, there twice, or has a tab or a line end in it.
+      ValueError: a name is blank or repeated, or contains a tab or a line break.
     """
     if isinstance(labels, str) or len(set(labels)) != len(labels):
         raise ValueError(f"{name} is {labels!r}; expected a tuple of different strings")

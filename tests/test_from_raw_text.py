@@ -252,7 +252,7 @@ def test_one_checkpoint_becomes_a_work_directory(bert_jax_here, trained, tmp_pat
     refused = bert_jax_here(*words, *(f"--config.{s}" for s in STILL))
     assert refused.code == 2 and "parameters alone" in refused.errors
     for told, message in (
-        ("7", "no checkpoint of step 7; there are: "),
+        ("7", "no checkpoint of step 7. Available steps: "),
         ("last", "--step last: expected a number of steps, 'best' or 'newest'"),
     ):
         output = tmp_path / "refused"

@@ -20,9 +20,9 @@ HOSTILE = {
     ),
     "a repeated key": (b'{"a": 1, "b": {"c": 1, "c": 2}}', "an object has 'c' twice"),
     "an integer of 5,000 digits": (b'{"a": ' + b"9" * 5_000 + b"}", "more than 4,300 digits"),
-    "not a number": (b'{"a": NaN}', "NaN is not a number of JSON"),
-    "infinity": (b'{"a": -Infinity}', "-Infinity is not a number of JSON"),
-    "an overflowing number": (b'{"a": 1e999}', "1e999 is too large a number"),
+    "not a number": (b'{"a": NaN}', "NaN is not a JSON number"),
+    "infinity": (b'{"a": -Infinity}', "-Infinity is not a JSON number"),
+    "an overflowing number": (b'{"a": 1e999}', "the number 1e999 is too large"),
     "a lone surrogate": (b'{"a": "\\uD800"}', "lone surrogate"),
 }
 

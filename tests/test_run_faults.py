@@ -88,10 +88,10 @@ def test_going_back_to_a_step(
     assert {step for step in before if before[step] != after[step]} == set(range(12, TOTAL + 1))
     assert {path.name for path in (run / ASIDE_NAME).iterdir()} >= {"20", "30", "32"}
     again = bert_jax_here(*back)
-    assert again.code == 0 and "was carried out by an earlier command" in again.output
+    assert again.code == 0 and "was already applied by an earlier command" in again.output
     assert losses(run) == after
     refused = bert_jax_here(*pretrain(run), "--from-step", "11")
-    assert refused.code == 2 and "no checkpoint of step 11; there are: 10" in refused.errors
+    assert refused.code == 2 and "no checkpoint of step 11. Available steps: 10" in refused.errors
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_run_ends_with_a_sentence_on_a_full_disk_and_resumes(
     assert stopped.code == 2
     (error,) = [line for line in stopped.errors.splitlines() if "error" in line]
     assert "the checkpoint cannot be saved: No space left on device (" in error
-    assert "the same command resumes" in error and "Traceback" not in stopped.errors
+    assert "run the same command again to resume" in error and "Traceback" not in stopped.errors
     kept = [path.name for path in (work_dir / "checkpoints").iterdir()]
     assert all(name.isdigit() for name in kept)  # nothing is left of the failed save
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
@@ -129,7 +129,7 @@ def test_a_removed_work_directory_stops_the_run(bert_jax, pretrain: Words, tmp_p
     work_dir.rename(tmp_path / "elsewhere")
     finished = bert_jax.finish(process)
     assert finished.code == 2
-    assert "was removed while the run was using it" in finished.errors
+    assert "was removed during the run" in finished.errors
     assert "Traceback" not in finished.errors and not work_dir.exists()
 
 

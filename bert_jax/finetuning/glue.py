@@ -1,4 +1,4 @@
-"""GLUE: its tasks, read from their official files and predicted as its server takes them."""
+"""GLUE's tasks: read the official files and write predictions in the server's format."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from bert_jax.local_paths import LocalPath
 class GlueConfig:
     """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2".
 
-    validation: a file in the form of the directory's dev.tsv, to be judged on instead; "" for that.
-    tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default. skip_labels: rows of
-    training and validation files with one of these labels are left out.
+    validation: a validation file in the format of the directory's dev.tsv, "" for that file.
+    tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default. skip_labels: labels
+    of the rows to skip in training and validation files.
     """
 
     task: str

@@ -1,4 +1,4 @@
-"""The same task on another file, and with the columns of that file."""
+"""Use a task's config with another file and the columns of that file."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig
     """Return the config with `path` as its training, validation or test file.
 
     Args:
-      config: of any task.
-      path: a file of the same form, or for a task of GLUE a directory or "tfds:glue/..."; a
-        validation file of GLUE may be a file, but not its training set, nor its test sets:
-        submissions are called after the files in the directory.
-      split: of the file.
+      config: the config of any task.
+      path: a file in the same format or, for a GLUE task, a directory or "tfds:glue/...". A GLUE
+        validation set may also be a file; training and test sets may not, since submissions are
+        named after the files in the directory.
+      split: the split that the file replaces.
 
     Raises:
-      ValueError: a directory where a file is needed, or the reverse.
+      ValueError: the path is a directory where a file is needed, or the reverse.
     """
     if config.glue is None and Path(path).is_dir():
         raise ValueError(f"{path} is a directory; expected a file with {split} examples")
     if config.glue is not None and split == "train":
         if not (is_tfds(path) or Path(path).is_dir()):
             raise ValueError(
-                f"{path} is not a directory: {config.glue.task} is trained on the official files "
-                "in a directory (train.tsv and the others), or on tfds:glue/.... For a file of "
-                "your own use configs/finetune/table.py"
+                f"{path} is not a directory: {config.glue.task} is trained on a directory with the "
+                "official files (train.tsv and the others) or on tfds:glue/.... For a file of your "
+                "own, use configs/finetune/table.py"
             )
         kept = config.glue.tfds_data_dir if is_tfds(path) else ""
         return replace(config, glue=replace(config.glue, directory=path, tfds_data_dir=kept))
@@ -66,22 +66,22 @@ def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig
 def with_columns(
     config: FinetuneConfig, split: Split = "train", model: ModelConfig | None = None
 ) -> FinetuneConfig:
-    """Return the config with the columns and labels of a table that are "auto" detected.
+    """Return the config with detected columns and labels instead of "auto".
 
     Args:
-      config: of any task.
-      split: whose file is read.
-      model: an existing classifier, whose labels are used if they fit; None to train one.
+      config: the config of any task.
+      split: the split whose file is read.
+      model: an existing classifier, whose labels are used if they fit; None to train a new one.
 
     Raises:
-      ValueError: as `detect_columns`.
+      ValueError: see `detect_columns`.
     """
     if config.sentences is None or not config.sentences.files.detected:
         return config
-    known = None
+    labels = None
     if model is not None:
-        known = () if model.problem == "regression" else model.labels
-    files = detect_columns(config.sentences.files, split, known)
+        labels = () if model.problem == "regression" else model.labels
+    files = detect_columns(config.sentences.files, split, labels)
     try:
         return replace(config, sentences=replace(config.sentences, files=files))
     except ValueError as error:
@@ -89,10 +89,10 @@ def with_columns(
 
 
 def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
-    """Return the one set that was read from the file `path`, under the file's name.
+    """Return the set that was read from the file `path`, named after the file.
 
-    An ending that says the format is left out; another one, as in "eng.testa", tells files apart.
-    The sets of a directory or of TensorFlow Datasets keep their names.
+    The name leaves out the extension of a known format but keeps others, as in "eng.testa". The
+    sets of a directory or of TensorFlow Datasets keep their names.
     """
     if is_tfds(path) or Path(path).is_dir():
         return dict(sets)
@@ -103,7 +103,7 @@ def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleS
 
 
 def source_of(config: FinetuneConfig, split: Split) -> str:
-    """Return what names the input of a split for good: an absolute path, or "tfds:..."."""
+    """Return a permanent name for a split's input: an absolute path, or "tfds:..."."""
     if config.glue is not None:
         given = config.glue.directory
         if split == "validation" and config.glue.validation:

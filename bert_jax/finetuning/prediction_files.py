@@ -1,4 +1,4 @@
-"""Files of predictions, and the inputs they were made from."""
+"""Record which input each file of predictions was made from."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ INPUTS_NAME = "inputs.json"
 
 
 def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
-    """Note in a directory that files are about to be written for an input.
+    """Record in a directory that files are about to be written for an input.
 
     Args:
-      directory: made if it is missing.
-      names: of the files.
-      source: of the predictions, as `other_files.source_of` has it.
+      directory: the predictions' directory; created if it is missing.
+      names: the names of the files.
+      source: the predictions' input, as returned by `other_files.source_of`.
 
     Raises:
-      ValueError: as `check_files`.
+      ValueError: see `check_files`.
     """
     check_files(directory, names, source)
     made = _inputs(directory) | dict.fromkeys(names, source)
@@ -30,10 +30,10 @@ def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
 
 
 def check_files(directory: Path, names: Sequence[str], source: str) -> None:
-    """Refuse to replace a file of predictions that another input was read for.
+    """Refuse to replace a file of predictions for another input.
 
     Raises:
-      ValueError: one of the files exists, and `INPUTS_NAME` does not say that it was made from
+      ValueError: one of the files exists, and according to `INPUTS_NAME` it was not made from
         `source`.
     """
     inputs = _inputs(directory)
@@ -41,10 +41,10 @@ def check_files(directory: Path, names: Sequence[str], source: str) -> None:
         file = directory / name
         if not file.exists() or inputs.get(name) == source:
             continue
-        made = f"has the predictions for {inputs[name]}" if name in inputs else "exists already"
+        problem = f"holds predictions for {inputs[name]}" if name in inputs else "already exists"
         raise ValueError(
-            f"{file}: it {made}, and those for {source} would replace it. Give another "
-            "--predictions, or remove the file"
+            f"{file}: the file {problem}, and predictions for {source} would replace it. Give "
+            "another --predictions, or remove the file"
         )
 
 

@@ -52,7 +52,7 @@ class SentencesConfig:
         if self.files.several:
             self._check_several()
             return
-        if self.files.labels_detected:  # checked when it is known whether they are numbers
+        if self.files.labels_detected:  # checked once detection has found classes or numbers
             return
         need = "class" if self.files.labels else "number"
         for name in self.metrics:
@@ -209,7 +209,7 @@ def _report_absent(examples: SentenceExamples, files: SentenceFiles, split: Spli
 
 
 def head_of(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
-    """Return the head for the labels: one score for numbers, else a class or several labels."""
+    """Return the head for the labels: regression for numbers, else one or several classes."""
     names = files.label_names or files.labels
     if not names:
         return HeadConfig("classification", ("score",), "regression")
@@ -229,10 +229,10 @@ def read_set(
     sigmoid: bool,
     glue: GlueTask | None,
 ) -> SentenceSet:
-    """Read and tokenize the examples of a split; their labels too except for test.
+    """Read and tokenize a split's examples, with their labels unless it is the test split.
 
     Raises:
-      ValueError: as `read_sentences`; for GLUE's test sets also as `check_submission_ids`.
+      ValueError: see `read_sentences` and, for GLUE's test sets, `check_submission_ids`.
     """
     examples = read_sentences(files, split, labelled=split != "test")
     if glue is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bert_jax.validation import check_seed
 
-# Each run is a directory that is looked into whenever another has ended.
+# Whenever a run ends, the directories of all other runs are read.
 MAX_RUNS = 10_000
 _DIALS = ("batch_sizes", "learning_rates", "num_epochs")
 
@@ -74,12 +74,13 @@ class Grid:
         check_seed(self.first_seed, "first_seed")
         if self.first_seed + self.num_seeds > 1 << 32:
             raise ValueError(
-                f"seeds={self.num_seeds} from {self.first_seed} on: a seed is at most 2^32 - 1"
+                f"num_seeds={self.num_seeds} from first_seed={self.first_seed}: seeds must be at "
+                "most 2^32 - 1"
             )
         if (runs := math.prod(map(len, self._dials)) * self.num_seeds) > MAX_RUNS:
             raise ValueError(
-                f"the grid has {runs:,} runs ({self.num_seeds:,} seeds of each combination), and a "
-                f"sweep makes at most {MAX_RUNS:,}: lower the seeds, or give fewer values"
+                f"the grid has {runs:,} runs ({self.num_seeds:,} seeds per combination); expected "
+                f"at most {MAX_RUNS:,}. Use fewer seeds or fewer values"
             )
 
     @property

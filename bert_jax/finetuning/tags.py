@@ -182,7 +182,7 @@ def open_tags(
         sentences = read_tags(files, split, labelled=split != "test")
         read_in = scheme
         if scheme is not None and sentences.tags is not None:
-            # Of a scheme's prefixes the training file may lack some.
+            # The training file may lack some of the scheme's prefixes.
             there = {tag for tags in sentences.tags for tag in tags}
             read_in = scheme_of([*labels, *there]) or scheme
             _check_scheme(sentences, read_in)

@@ -27,8 +27,8 @@ class ExampleSet(abc.ABC):
     The logits are float32 [examples, ...], or [tokens, ...] of `features.sequences.token_ids`
     where the model scores every token.
 
-    metrics: what `scores` gives, by name. type_is: what `scores_by_type` tells apart. endings: of
-    the files of predictions, behind the name of the set.
+    metrics: the names of the `scores`. type_is: what a type of `scores_by_type` is. endings: the
+    endings of the prediction files, after the set's name.
     """
 
     features: Features
@@ -73,7 +73,7 @@ class ExampleSet(abc.ABC):
         """
 
     def file_names(self, name: str) -> list[str]:
-        """Return the names of the files that `write` makes for a set of this name."""
+        """Return the names of the files that `write` makes for a set called `name`."""
         return [f"{name}{ending}" for ending in self.endings]
 
     @abc.abstractmethod
@@ -138,7 +138,7 @@ class TaskData:
 
     @property
     def features(self) -> dict[str, Features]:
-        """What a model reads of every set, by the set's name."""
+        """The features of every set, by the set's name."""
         train = {} if self.train is None else {"train": self.train}
         sets = {**self.validation, **self.test}
         return train | {name: examples.features for name, examples in sets.items()}

@@ -21,7 +21,7 @@ from bert_jax.machine_memory import format_bytes, memory_bytes
 _SHORTEST_ROW = 16
 # Rows of batches with few sequences: one text asked for, or a few windows of one passage.
 _FEW_ROWS = (1, 8)
-_BYTES_OF_A_TOKEN = 3 * 4  # its id, its segment and its place in the mask, as int32
+_BYTES_OF_A_TOKEN = 3 * 4  # id, segment and mask entry, as int32
 
 Outputs = Mapping[str, jax.Array]
 Row = dict[str, NDArray[Any]]
@@ -93,12 +93,12 @@ class BatchRunner:
         yield _fetched(*pending)
 
     def _check_fits(self, rows: int) -> None:
-        """Raise ValueError if even a batch of the shortest rows does not fit in memory."""
+        """Raise ValueError if not even a batch of the shortest rows fits into memory."""
         needed, memory = rows * self._row_lengths[0] * _BYTES_OF_A_TOKEN, memory_bytes()
         if needed > memory:
             raise ValueError(
                 f"batch_size={self._batch_size}: a batch takes at least {format_bytes(needed)}, "
-                f"and this machine has {format_bytes(memory)}. Use a smaller one"
+                f"but this machine has {format_bytes(memory)}. Use a smaller batch"
             )
 
     def _rows_for(self, count: int) -> int:

@@ -34,11 +34,11 @@ FloatArray = NDArray[np.float32]
 class Embedding:
     """A text as an encoder sees it.
 
-    vector: float32 [dimension], the model's own vector of the text: pooled as its work directory
-    says, the mean where it says nothing. tokens: `[CLS]`, word-pieces, `[SEP]`. offsets: int32
-    [tokens, 2], their characters in `text`, (0, 0) of `[CLS]`, a prompt's tokens and `[SEP]`.
-    hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and what every layer
-    gives. truncated: whether the text was cut as too long.
+    vector: float32 [dimension], the model's own sentence embedding, pooled as its work directory
+    specifies, by default the mean. tokens: `[CLS]`, word-pieces, `[SEP]`. offsets: int32
+    [tokens, 2], their characters in `text`, (0, 0) for `[CLS]`, a prompt's tokens and `[SEP]`.
+    hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and every layer's
+    output. truncated: whether the text was truncated.
     """
 
     text: str
@@ -137,10 +137,10 @@ class Embed(Predictor):
         max_length: int | None = None,
         dtype: DTypeName = "auto",
     ):
-        """Load the model as `Predictor` does.
+        """Load the model in the same way as `Predictor`.
 
-        An imported sentence-transformers model cuts texts at its own maximum length unless
-        `max_length` gives another one.
+        An imported sentence-transformers model truncates texts to its own maximum length unless
+        `max_length` is given.
         """
         settings = read_sentence_embedding(Path(work_dir))
         if max_length is None and settings is not None:
@@ -162,12 +162,12 @@ class Embed(Predictor):
         """All vectors of a text, or of each of several: 4 MB a 100 tokens of BERT-base.
 
         Args:
-          text: one or a list.
-          prompt_name: which of the model's prompts to put before each text; None for its default.
-          prompt: another text to put before each text; "" for none.
+          text: a text or a list of texts.
+          prompt_name: the model's prompt to prepend to every text; None for its default prompt.
+          prompt: another text to prepend to every text; "" for none.
 
         Raises:
-          ValueError: neither a string nor a list, or no such prompt.
+          ValueError: `text` is neither a string nor a list, or the prompt does not exist.
           UnusableText: no Unicode text.
         """
         before = self.sentence_embedding.prompt_for(prompt_name, prompt)
@@ -179,10 +179,10 @@ class Embed(Predictor):
     ) -> list[SentenceVectors]:
         """The vectors of whole texts alone: for many texts.
 
-        prompt_name, prompt: the prompt to put before each text, as in a call of the model.
+        prompt_name, prompt: the prompt to prepend to every text, as in `__call__`.
 
         Raises:
-          ValueError: not a list, or no such prompt.
+          ValueError: `texts` is not a list, or the prompt does not exist.
           UnusableText: no Unicode text.
         """
         before = self.sentence_embedding.prompt_for(prompt_name, prompt)
@@ -226,17 +226,17 @@ class Embed(Predictor):
         )
 
     def _program(self, program: Callable[..., Outputs], prompt: str, features: Features) -> Program:
-        """`program` with the model's own way to a vector, for texts that begin with a prompt.
+        """Return `program` with the model's pooling, for texts that begin with a prompt.
 
         Raises:
-          UnusableText: the prompt is not pooled, and nothing but the prompt is left.
+          UnusableText: the prompt is not pooled, and a text has no tokens besides the prompt's.
         """
         settings, skipped = self.sentence_embedding, 0
         if prompt and not settings.include_prompt:
             (tokens,) = self.tokenizer.encode_batch([prompt])
             skipped = 1 + min(len(tokens), self.max_length - 2)  # with [CLS]
             short = np.flatnonzero(features.sequences.lengths <= skipped)
-            reason = f"its first tokens are joined with the prompt's ({prompt!r}), and none is left"
+            reason = f"no tokens are left to pool after those of the prompt ({prompt!r})"
             refuse({int(index): reason for index in short}, len(features))
         return partial(program, skipped=np.int32(skipped), settings=settings)
 

@@ -52,8 +52,8 @@ class TaggedEntity:
 class TaggedText:
     """The words of a text with their tags.
 
-    entities: marked by tags with the prefixes of IOB, BIOES, BILOU or BMES; None if the tags have
-      no prefixes.
+    entities: the entities marked by tags with the prefixes of IOB, BIOES, BILOU or BMES; None if
+      the tags have no prefixes.
     """
 
     words: tuple[TaggedWord, ...]

@@ -67,8 +67,8 @@ def write_model(
     reads, saved beside it and told by its fingerprint here. best_step: of the checkpoint that is to
     be used; None for the best by `compared_by` of those that the log beside it tells of and that
     are there, or, without that, for the newest. usage: what predictors are to do as the run did;
-    None for a model that was not fine-tuned here. sentence_embedding: how the model makes the
-    vector of a text; None where nobody said.
+    None for a model that was not fine-tuned here. sentence_embedding: the settings of the model's
+    sentence embedding; None if it has none.
     """
     content = {
         "model": to_plain(config),
@@ -127,10 +127,10 @@ def read_usage(work_dir: Path) -> Usage | None:
 
 
 def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
-    """Return the settings that `write_model` wrote; None if it was given none.
+    """Return the sentence-embedding settings in `model.json`; None if there are none.
 
     Raises:
-      ValueError: as `read_model`, or the settings are damaged.
+      ValueError: see `read_model`; also if the settings are damaged.
     """
     values = _content(work_dir).get("sentence_embedding")
     place = f"{work_dir / MODEL_NAME}: sentence_embedding"
@@ -263,8 +263,8 @@ def what_it_is(work_dir: Path) -> str:
     if not work_dir.exists():
         if re.fullmatch(r"[\w-]+/[\w.-]+", str(work_dir)):
             return (
-                " (there is no such directory; if it is a model on the hub, `bert-jax import "
-                f"{work_dir} --output DIR` makes one)"
+                " (the directory does not exist; to import a model of that name from the hub, run "
+                f"`bert-jax import {work_dir} --output DIR`)"
             )
         return " (there is no such directory)"
     if work_dir.is_file():

@@ -61,9 +61,9 @@ def differences(first: Outputs, second: Outputs, probe: Probe) -> dict[str, Diff
 
 
 def unequal(first: Outputs, second: Outputs, probe: Probe) -> list[str]:
-    """Return the outputs of both that are not equal bit for bit; padding is not looked at.
+    """Return the common outputs that are not bitwise equal, ignoring padding.
 
-    0.0 and -0.0 are unequal, and so are shapes that differ.
+    0.0 and -0.0 are unequal, and so are different shapes.
     """
     return [
         name
@@ -105,7 +105,7 @@ def _difference(
 def _compared(
     first: NDArray[np.float32], second: NDArray[np.float32], probe: Probe
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the values at tokens that are not padding; arrays of different shapes unchanged."""
+    """Return the values without padding; arrays of different shapes are returned unchanged."""
     if first.shape != second.shape or first.ndim != 3:  # [batch, length, ...]
         return first, second
     real = probe.attention_mask.astype(bool)

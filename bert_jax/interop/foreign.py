@@ -133,12 +133,12 @@ def read(account: Account, tensors: ForeignTensors) -> Iterator[tuple[str, Float
         if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
             raise ValueError(
                 f"{origin.name} holds {values.dtype}, expected floating-point numbers. Import the "
-                "model as it was before it was quantized"
+                "model from before its quantization"
             )
         converted = np.ascontiguousarray(origin.values_here(values), dtype=np.float32)
         if not np.isfinite(converted).all():
             raise ValueError(
-                f"{origin.name} holds numbers that are not finite: damaged weights. "
-                "Fetch them again"
+                f"{origin.name} holds numbers that are not finite: the weights are damaged. "
+                "Download them again"
             )
         yield name, converted

@@ -66,7 +66,7 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
 
 
 def _check_names(content: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError for a wrong type in the keys that name classes and labels."""
+    """Raise ValueError if a key that names classes or labels has a wrong type."""
     classes, labels = content.get("architectures"), content.get("id2label")
     for key in ("model_type", "problem_type"):
         if not isinstance(content.get(key, ""), str | None):
@@ -81,7 +81,7 @@ def _check_names(content: Mapping[str, Any], where: str) -> None:
         for number, name in labels.items()
     ):
         raise ValueError(
-            f"{where}: id2label is {str(labels)[:200]}; expected an object of numbers and their "
+            f"{where}: id2label is {str(labels)[:200]}; expected an object that maps numbers to "
             "labels"
         )
 
@@ -100,7 +100,7 @@ def _as_float(value: float, place: str) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{place} is {str(value)[:20]}..., too large a number") from None
+        raise ValueError(f"{place} is {str(value)[:20]}..., which is too large") from None
 
 
 def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[str, ...]:
@@ -142,8 +142,8 @@ def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
         return "regression" if scores == 1 else "single_label"
     if told not in PROBLEMS:
         raise ValueError(
-            f"problem_type is {told!r}; expected one of {', '.join(PROBLEMS)}. Say what the scores "
-            f"mean: --problem {', '.join(PROBLEMS.values())}"
+            f"problem_type is {told!r}; expected one of {', '.join(PROBLEMS)}. Specify the scores' "
+            f"meaning with --problem {', '.join(PROBLEMS.values())}"
         )
     return PROBLEMS[told]
 

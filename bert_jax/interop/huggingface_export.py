@@ -34,7 +34,7 @@ def write_directory(
 
     parameters: emptied as they are converted, so that they are never in memory twice.
     dtype: of the parameters in the file: float32, or float16 or bfloat16, to the nearest.
-    sentence_embedding: written as the files of sentence-transformers, if it is given.
+    sentence_embedding: if given, also written as the files of sentence-transformers.
 
     Raises:
       ValueError: the model is none that Hugging Face's library can be, or has a parameter too
@@ -78,6 +78,6 @@ def _rounded(values: NDArray[np.float32], dtype: str, name: str) -> NDArray[np.f
     if np.isfinite(values).all() and not np.isfinite(found).all():
         raise ValueError(
             f"--dtype {dtype}: {name} has a parameter of {float(np.abs(values).max()):,.0f}, and "
-            f"{dtype} ends at {float(jnp.finfo(found.dtype).max):,.0f}. Give --dtype float32"
+            f"{dtype}'s maximum is {float(jnp.finfo(found.dtype).max):,.0f}. Use --dtype float32"
         )
     return found

@@ -88,7 +88,7 @@ class Family:
 
 
 def whole_number(content: Mapping[str, Any], key: str) -> int:
-    """Return the whole number that a config.json has under `key`; ValueError for anything else."""
+    """Return the integer under `key` of a config.json; raise ValueError for anything else."""
     value = content[key]
     if type(value) is not int:
         raise ValueError(f"{key} is {value!r}; expected a whole number")

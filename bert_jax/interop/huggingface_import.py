@@ -46,7 +46,7 @@ class ForeignModel:
     """A foreign model, settled and not yet read.
 
     pairs: what its head of pairs tells apart, if it has one. notes: what a person should know of
-    it, a line each. sentence_embedding: how it makes the vector of a text, if it says so.
+    it, a line each. sentence_embedding: the settings of its sentence embedding, if it has any.
     """
 
     source: Path
@@ -60,7 +60,7 @@ class ForeignModel:
 
     @property
     def _encoder_fits(self) -> bool:
-        """Whether all that does not fit is of the heads."""
+        """Whether only weights of the heads do not fit."""
         encoder = self.config.encoder
         pooler = holds_pooler(family_of(encoder), self.tensors.shapes)
         account = settle_model(
@@ -76,8 +76,8 @@ class ForeignModel:
         """Reads the parameters; `seed` is of those drawn anew.
 
         Raises:
-          ValueError: the account has something unexplained, a tensor's values are unusable, or the
-            seed is negative or too large.
+          ValueError: weights are missing, unexpected or have a wrong shape, a tensor's values are
+            unusable, or the seed is negative or too large.
         """
         check_seed(seed)
         if not self.account.explained:
@@ -85,7 +85,11 @@ class ForeignModel:
                 f"{self.source}: the weights do not fit the model (- missing, + unexpected, != "
                 "wrong shape):\n"
                 + "\n".join(self.account.lines())
-                + ("\nThe encoder is whole: --head encoder takes it" if self._encoder_fits else "")
+                + (
+                    "\nThe encoder is complete. Import only the encoder with --head encoder"
+                    if self._encoder_fits
+                    else ""
+                )
             )
         try:
             parameters = dict(read(self.account, self.tensors))
@@ -112,8 +116,8 @@ def open_directory(
     """Opens a Hugging Face directory; reads its config and its tensors' names.
 
     Args:
-      directory: holds config.json, weights, and the files of a tokenizer; or is one of
-        sentence-transformers, with a modules.json.
+      directory: a directory with config.json, weights and a tokenizer's files, or a
+        sentence-transformers directory with a modules.json.
       wanted: what of it to take.
       tokenizer: of the model, where `directory` does not hold it.
 
@@ -148,17 +152,17 @@ def open_directory(
 
 
 def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
-    """Return the tokenizer that is given for a model, or the one in the model's directory.
+    """Return the tokenizer given for a model, or else the one in the model's directory.
 
     Raises:
-      ValueError: it cannot be read; names the option that gives another one.
+      ValueError: the tokenizer cannot be read; names the option for giving another one.
     """
     if given is not None:
         return _load_tokenizer(given)
     try:
         return _load_tokenizer(source)
     except ValueError as error:
-        raise ValueError(f"{error}. Another can be given: --tokenizer FILE_OR_DIR") from error
+        raise ValueError(f"{error}. Give another one with --tokenizer FILE_OR_DIR") from error
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:
@@ -275,7 +279,7 @@ def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
         raise ValueError(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
             f"{encoder.vocab_size:,} rows: they belong to different models. Give the model's own "
-            "tokenizer: --tokenizer FILE_OR_DIR"
+            "tokenizer with --tokenizer FILE_OR_DIR"
         )
 
 

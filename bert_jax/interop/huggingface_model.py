@@ -146,7 +146,7 @@ def _another_task(content: Mapping[str, Any], head: Head, family: Family) -> boo
 
 
 def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
-    """Return whether tensors of these names have the pooler of a family's bare encoder."""
+    """Return whether tensors of these names include the pooler of a family's bare encoder."""
     return bool(family.pooler) and any(name.startswith(family.pooler) for name in shapes)
 
 

@@ -72,7 +72,7 @@ class HuggingFaceSide:
         if ours not in heads:
             raise ValueError(
                 f"{file}: architectures is {named}; expected one of {', '.join(heads)}. Import the "
-                "model with --head, and compare the work directory"
+                "model with --head and compare the work directory"
             )
         self._head = heads[ours]
         self._torch, self.directory = torch, directory
@@ -86,18 +86,19 @@ class HuggingFaceSide:
                 local_files_only=True,
                 dtype=torch.float32,
                 attn_implementation="eager",
-                # Saves memory for the same values, and refuses lengths that it does not divide.
+                # Chunking saves memory without changing values, but refuses lengths that are not
+                # multiples of the chunk.
                 chunk_size_feed_forward=0,
                 **options,
             )
-        except Exception as error:  # a config or a pickle can make their code raise anything
+        except Exception as error:  # a config or a pickle can make transformers raise anything
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise ValueError(f"{directory}: {named} cannot be loaded from it: {reason}") from error
         absent = sorted(loading["missing_keys"])
         if absent:
             raise ValueError(
                 f"{directory}: {named} finds no usable weights for {', '.join(absent)}. Import the "
-                "model with --head encoder, and compare the work directory"
+                "model with --head encoder and compare the work directory"
             )
         self._model.eval()
         self.title = f"{directory} (Hugging Face, {named})"

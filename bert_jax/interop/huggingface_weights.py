@@ -166,11 +166,11 @@ def _unpickled(file: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict) or not all(
         isinstance(name, str) and torch.is_tensor(tensor) for name, tensor in loaded.items()
     ):
-        raise ValueError(f"{file}: expected a dict of tensors by name, as a state_dict is saved")
+        raise ValueError(f"{file}: expected a state_dict, a dict of tensors by name")
     for name, tensor in loaded.items():
         if tensor.layout != torch.strided or tensor.is_meta or tensor.is_complex():
             raise ValueError(
-                f"{file}: {name} is a {tensor.dtype} tensor on {tensor.device}, laid out as "
-                f"{tensor.layout}; expected plain arrays of real numbers"
+                f"{file}: {name} is a {tensor.dtype} tensor on {tensor.device} with layout "
+                f"{tensor.layout}; expected dense arrays of real numbers"
             )
     return loaded

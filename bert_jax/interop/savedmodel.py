@@ -99,6 +99,6 @@ def _check_runs(signature: Any, rank: int) -> None:
         reason = next((line for line in str(error).splitlines() if "deserialize" in line), "")
         raise ValueError(
             f"TensorFlow {tf.__version__} cannot run a program of jax {jax.__version__}: "
-            f"{reason or error}; use one that was released a few weeks after TensorFlow at most, "
-            "or --format onnx or stablehlo"
+            f"{reason or error}. Use a version released at most a few weeks after TensorFlow's, or "
+            "--format onnx or stablehlo"
         ) from error

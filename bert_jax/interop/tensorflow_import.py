@@ -129,7 +129,7 @@ def open_checkpoint(
     file = prefix.parent / CONFIG
     if not file.is_file():
         raise ValueError(
-            f"{prefix}: no {CONFIG} beside it. Put it there; Google's release of a BERT has one"
+            f"{prefix}: no {CONFIG} in the same directory. Copy it there from the model's release"
         )
     content = read_json_object(file)
     encoder = read_encoder(content, str(file))

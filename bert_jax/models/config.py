@@ -20,7 +20,7 @@ Remat = Literal["none", "dots", "layer"]
 # JAX indexes arrays with 32-bit integers.
 MAX_DIM = 2**31 - 1
 # Twice the layers of the deepest published Transformer (Wang et al. 2022, "DeepNet"). Layers and
-# segments are traced one by one: 19 ms a layer only to name its parameters (2026-11).
+# segments are traced one by one; naming the parameters alone takes 19 ms per layer (2026-11).
 MAX_LAYERS = 2_000
 MAX_SEGMENTS = 1_000
 # NVIDIA's GPUs from Ampere on multiply bfloat16, and have cuDNN's fused attention.
@@ -138,13 +138,13 @@ class EncoderConfig:
 
     def _check_limits(self) -> None:
         for name, most, why in (
-            ("num_layers", MAX_LAYERS, "every layer is traced by itself"),
-            ("num_segments", MAX_SEGMENTS, "every segment is traced by itself"),
+            ("num_layers", MAX_LAYERS, "every layer is traced separately"),
+            ("num_segments", MAX_SEGMENTS, "every segment is traced separately"),
             *(
                 (name, MAX_DIM, "arrays are indexed with 32-bit integers")
                 for name in ("vocab_size", "hidden_dim", "ffn_dim", "embedding_dim")
             ),
-            ("max_positions", MAX_DIM - self.position_offset, "as many rows as can be indexed"),
+            ("max_positions", MAX_DIM - self.position_offset, "rows have 32-bit indices"),
         ):
             value = getattr(self, name) or 0
             _require(value <= most, f"{name}={value}: expected at most {most:,} ({why})")
@@ -283,7 +283,7 @@ def _check_cudnn(
 
 
 def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
-    """Return one line for every value by which one set of parameters would give other numbers.
+    """Return one line for every difference that changes the outputs of the same parameters.
 
     Dropout and initialisation are the training's own.
     """

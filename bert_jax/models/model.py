@@ -124,7 +124,7 @@ def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition
 
 
 def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
-    """Return the model with fewer of its heads; None keeps them.
+    """Return the model with only some of its heads; None keeps all.
 
     Raises:
       ValueError: `head` wants parameters that the model does not have.

@@ -1,4 +1,4 @@
-"""One vector for a text from the vectors of its tokens."""
+"""Pool token vectors into sentence embeddings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from bert_jax.sentence_embedding import PoolingMode, SentenceEmbedding
 
-# Where a vector is this short, normalizing divides by this instead of by its length.
+# Lower bound on the length that normalization divides by.
 _SHORTEST = 1e-12
 
 
@@ -19,16 +19,16 @@ def sentence_vectors(
     skipped: jax.Array | int,
     settings: SentenceEmbedding,
 ) -> jax.Array:
-    """Pool the token vectors of each text as `settings` describe.
+    """Pool the token vectors of each text according to `settings`.
 
     Args:
       hidden: [batch, length, hidden_dim], the last layer's output.
       attention_mask: [batch, length], 1 for tokens and 0 for the padding that follows them.
-      skipped: how many tokens at the beginning are not pooled.
-      settings: its pooling, normalize and truncate_dim are used.
+      skipped: the number of tokens at the beginning that are not pooled.
+      settings: the settings, of which pooling, normalize and truncate_dim are used.
 
     Returns:
-      float32 [batch, number of modes * hidden_dim], or the first `truncate_dim` values of that.
+      float32 [batch, number of modes * hidden_dim], truncated to `truncate_dim` values per row.
 
     Source: Reimers and Gurevych 2019 ("Sentence-BERT"), section 3; weightedmean: Muennighoff 2022
     ("SGPT"), section 3.1.
@@ -43,7 +43,7 @@ def sentence_vectors(
 
 
 def _pooled(mode: PoolingMode, hidden: jax.Array, kept: jax.Array) -> jax.Array:
-    """[batch, hidden_dim] of hidden [batch, length, hidden_dim] where `kept` [batch, length]."""
+    """Pool hidden [batch, length, hidden_dim] over `kept` [batch, length]; [batch, hidden_dim]."""
     length = hidden.shape[1]
     weights = kept.astype(jnp.float32)[..., None]
     match mode:
@@ -58,12 +58,12 @@ def _pooled(mode: PoolingMode, hidden: jax.Array, kept: jax.Array) -> jax.Array:
         case "mean_sqrt_len_tokens":
             return (hidden * weights).sum(axis=1) / jnp.sqrt(jnp.maximum(weights.sum(axis=1), 1))
         case "weightedmean":
-            # A token counts as often as its place says: later ones have seen more in a decoder.
+            # Weighted by position, from 1: in a decoder, later tokens have more context.
             weights = weights * jnp.arange(1, length + 1, dtype=jnp.float32)[:, None]
             return (hidden * weights).sum(axis=1) / jnp.maximum(weights.sum(axis=1), 1)
     assert_never(mode)
 
 
 def _at(hidden: jax.Array, places: jax.Array) -> jax.Array:
-    """[batch, hidden_dim], the vector at one place [batch] of each row."""
+    """Return the vector [batch, hidden_dim] at one place [batch] of each row."""
     return jnp.take_along_axis(hidden, places[:, None, None], axis=1)[:, 0]

@@ -1,4 +1,4 @@
-"""How many parameters a model has, by arithmetic: nothing is traced, however large it is."""
+"""Compute the number of a model's parameters arithmetically, without tracing the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ParameterCounts:
 
 
 def parameter_counts(model: ModelConfig) -> ParameterCounts:
-    """Count a model's parameters as `define_model` names them."""
+    """Count the parameters that `define_model` gives a model."""
     encoder = model.encoder
     hidden = encoder.hidden_dim
     above = 2 * hidden if encoder.norm == "pre" else 0

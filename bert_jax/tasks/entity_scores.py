@@ -20,7 +20,7 @@ PREFIXES: Mapping[Scheme, str] = {
     "BILOU": "BILU",
     "BMES": "BMES",
 }
-# The other names of inside, last and single.
+# Other letters for inside, last and single.
 _IN_BIOES = {"M": "I", "L": "E", "U": "S"}
 # The type of a tag that is a prefix alone, as in seqeval.
 NO_TYPE = "_"
@@ -29,10 +29,10 @@ Tags = Sequence[str]
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme | None:
-    """Return the scheme whose prefixes these labels have, None if they do not mark entities.
+    """Return the scheme with these labels' prefixes, None if they do not mark entities.
 
-    Several schemes that have them all read them alike: IOB1 as IOB2 (see `entities_of`), and B, E
-    and S without I or M as BIOES.
+    If several schemes have all of the prefixes, they read them in the same way: IOB1 as IOB2 (see
+    `entities_of`), and B, E and S without I or M as BIOES.
     """
     parts = [label.partition("-") for label in labels if label != "O"]
     if any(bool(hyphen) != bool(kind) for _, hyphen, kind in parts):
@@ -60,8 +60,8 @@ def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
 
     Args:
       tags: "O", a prefix alone ("B"), or a prefix and a type ("B-PER").
-      scheme: which prefixes there are: those in `PREFIXES`. BILOU and BMES are read as BIOES with
-        other letters: L and U for E and S, M for I.
+      scheme: the scheme, which determines the prefixes (see `PREFIXES`). BILOU and BMES are read as
+        BIOES with other letters: L and U for E and S, M for I.
 
     Raises:
       ValueError: a tag of another form or with a prefix that the scheme does not have.

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: whole or absent, and refused where they do not belong."""
+"""Save and restore a run's checkpoints: atomically, and only for the run they belong to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PART_BYTES = 1 << 12
 
 
 class CheckpointNotSaved(OSError):
-    """A checkpoint could not be written; those before it are intact."""
+    """A checkpoint could not be written; earlier checkpoints are intact."""
 
 
 class Checkpointer:
@@ -40,10 +40,11 @@ class Checkpointer:
 
     Args:
       identity: everything that makes a checkpoint belong to this run (model, corpus, tokenizer,
-        ...), stored with each and compared when restoring; plain JSON values, nested dicts allowed.
+        ...), stored with every checkpoint and compared when restoring; plain JSON values, nested
+        dicts allowed.
       judged_later: whether the checkpoint of a step is kept although it was saved without metrics:
         a run that was stopped where an evaluation was due may have stopped at one of its best.
-      verified: the step whose files `recover` has just verified; `restore` does not repeat that.
+      verified: the step whose files `recover` has just verified, which `restore` does not repeat.
     """
 
     def __init__(
@@ -78,12 +79,12 @@ class Checkpointer:
         try:
             self.close()
         except CheckpointNotSaved:
-            # The failed save has ended the run already, or the run ends for another reason.
+            # The run ends because the save failed, or for another reason.
             if kind is None:
                 raise
 
     def close(self) -> None:
-        """Wait for the save in progress and free its threads.
+        """Wait for the save in progress, then release its threads.
 
         Raises:
           CheckpointNotSaved: the save failed.
@@ -91,9 +92,9 @@ class Checkpointer:
         try:
             self._checkpointer.close()
         except Exception as error:
-            if self._failed is None:  # else Orbax repeats the error that has been raised
+            if self._failed is None:  # otherwise Orbax repeats an error that was already raised
                 raise self._not_saved(error) from error
-        self._remove_unfinished()  # again: other threads of Orbax were still writing
+        self._remove_unfinished()  # again, since other Orbax threads were still writing
         if self._save is not None:
             self._saved()
 
@@ -107,17 +108,17 @@ class Checkpointer:
         return bool(agreed(latest is not None and bool(latest.metrics)))
 
     def save(self, state: TrainState, metrics: Mapping[str, float] | None) -> None:
-        """Save `state` under its own step; return while the bytes are still being written.
+        """Start to save `state` under its own step; writing continues in the background.
 
-        The checkpoint gets its final name after its checksums and everything else are on disk.
+        The checkpoint gets its final name only when all of it, including checksums, is on disk.
 
         Args:
           metrics: the held-out metrics at this step, for `keep_best`; None where not evaluated.
 
         Raises:
           ValueError: `best_metric` is not among `metrics`.
-          CheckpointNotSaved: the directory was removed, cannot be written to, or the save before
-            this one failed.
+          CheckpointNotSaved: the directory was removed or cannot be written to, or the previous
+            save failed.
         """
         if metrics and self._best_metric and self._best_metric not in metrics:
             raise ValueError(
@@ -127,7 +128,7 @@ class Checkpointer:
         step = int(state.step)
         self.raise_if_failed(wait=True)
         self._save = _Save(step)
-        if not self._directory.is_dir():  # Orbax would make it again
+        if not self._directory.is_dir():  # Orbax would create it again
             raise self._not_saved(FileNotFoundError(self._directory))
         metadata = {"identity": self._identity, CHECKSUMS_MARK: True}
         context = saving_context(self._directory, step, metadata)
@@ -145,10 +146,10 @@ class Checkpointer:
             raise self._not_saved(error) from error
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Raise the error of the save in progress, if it has failed; cheap enough for every step.
+        """Raise the error of the save in progress if it has failed; cheap enough for every step.
 
         Args:
-          wait: return only when the save has finished.
+          wait: whether to wait for the save to finish.
 
         Raises:
           CheckpointNotSaved: names the checkpoint, the cause and the newest intact step.
@@ -158,7 +159,7 @@ class Checkpointer:
         try:
             self._save.response.result(timeout=None if wait else 0)
         except TimeoutError as error:
-            # From the future, which is not done. Orbax gives its own a text.
+            # The future is not done; Orbax's own TimeoutErrors have a message.
             if not (wait or error.args):
                 return
             raise self._not_saved(error) from error
@@ -181,30 +182,32 @@ class Checkpointer:
         self._save = None
         if not self._directory.is_dir():
             return CheckpointNotSaved(
-                f"{self._directory}: was removed while the run was using it, so step {step} "
-                "cannot be saved. Put the work directory back, or start the run again"
+                f"{self._directory}: the directory was removed during the run, so step {step} "
+                "cannot be saved. Restore the work directory, or start the run again"
             )
         self._remove_unfinished()
         intact = newest_intact_step(self._directory)
-        last = "there is none yet" if intact is None else f"step {intact} is the newest intact one"
+        newest = (
+            "it has none" if intact is None else f"its newest intact checkpoint is step {intact}"
+        )
         return CheckpointNotSaved(
             f"{self._directory / str(step)}: the checkpoint cannot be saved: {cause_of(error)}. "
-            f"The run has stopped; of its checkpoints, {last}. Fix the cause, such as a full disk, "
-            "and the same command resumes from there"
+            f"The run has stopped; {newest}. Fix the cause, such as a full disk, and run the same "
+            "command again to resume"
         )
 
     def _remove_unfinished(self) -> None:
-        """Remove a checkpoint that could not be saved; half of one would keep a full disk full."""
+        """Remove a partly saved checkpoint, which would otherwise keep the disk full."""
         if self._failed is not None and jax.process_index() == 0:
             for path in self._directory.glob(f"{self._failed}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, abstract: TrainState) -> TrainState:
-        """Return the newest checkpoint, laid out like `abstract`.
+        """Return the newest checkpoint with the layout of `abstract`.
 
         Raises:
-          DamagedCheckpoint: it differs from the one that was saved; names the file.
-          OSError: it is intact, but cannot be loaded.
+          DamagedCheckpoint: the checkpoint differs from the saved one; names the file.
+          OSError: the checkpoint is intact but cannot be loaded.
           ValueError: it belongs to a different model, corpus, tokenizer or optimizer; says where
             they differ.
         """
@@ -230,7 +233,7 @@ class Checkpointer:
         return TrainState(step, loaded[PARAMETERS], opt_state)
 
     def check_identity(self) -> None:
-        """Refuse a newest checkpoint of another run.
+        """Refuse the newest checkpoint if it belongs to another run.
 
         Raises:
           ValueError: as `restore`.

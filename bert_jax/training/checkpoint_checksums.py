@@ -1,4 +1,4 @@
-"""Checksums of a checkpoint's files: written when it is saved, compared before it is used."""
+"""Write checksums of a checkpoint's files when it is saved; compare them before it is used."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import xxhash
 from bert_jax.files import sync_directory, write_file
 
 CHECKSUMS_NAME = "checksums.json"
-# Marks, in the metadata of a checkpoint, that CHECKSUMS_NAME completes it. Checkpoints of earlier
-# versions have neither.
+# A key in a checkpoint's metadata: the checkpoint is incomplete without CHECKSUMS_NAME. Checkpoints
+# of earlier versions have neither.
 CHECKSUMS_MARK = "checksums"
 PARAMETERS = "params"
 REMOVED = "it was removed while it was read; a run removes older checkpoints when it saves"
 _METADATA_NAME = "_CHECKPOINT_METADATA"
 _READ_BYTES = 1 << 20
-# Files up to this size are hashed even in a quick check: all metadata, none of the arrays.
+# Files up to this size are hashed even in a quick check: all of the metadata, no arrays.
 _SMALL_BYTES = 1 << 16
-# More threads than this do not hash faster: two read 13 GB/s from the page cache.
+# More threads are not faster: two already read 13 GB/s from the page cache.
 _THREADS = 4
 
 
@@ -33,7 +33,7 @@ class Verification:
     """The outcome of checking one checkpoint.
 
     problem: a phrase that names the damaged file; None if the checkpoint is intact.
-    has_checksums: False for a checkpoint saved by a version that recorded none.
+    has_checksums: False for a checkpoint saved by an earlier version, which recorded none.
     num_files, num_bytes: the amount of data that was compared with checksums.
     """
 
@@ -44,13 +44,13 @@ class Verification:
 
 
 def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) -> None:
-    """Record checksums of all files of a checkpoint that is about to be renamed to its final name.
+    """Record checksums of all files of a checkpoint that is about to get its final name.
 
-    All of them are flushed to disk, but for the two that Orbax has not finished writing: an empty
-    mark, and `_METADATA_NAME`, of which only our own part is recorded.
+    Flushes all files to disk, except for two that Orbax has not finished writing: an empty marker
+    and `_METADATA_NAME`, of which only this package's part is recorded.
 
     Args:
-      metadata: our own part of the checkpoint's metadata.
+      metadata: this package's part of the checkpoint's metadata.
 
     Raises:
       OSError: a file cannot be read, flushed or written.
@@ -74,7 +74,7 @@ def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) ->
 
 
 def flush(checkpoint: Path) -> None:
-    """Flush to disk what the commit of a checkpoint changed after its checksums were written."""
+    """Flush the changes that a checkpoint's commit made after its checksums were written."""
     with open(checkpoint / _METADATA_NAME, "rb") as file:
         os.fsync(file.fileno())
     sync_directory(checkpoint)
@@ -84,11 +84,11 @@ def flush(checkpoint: Path) -> None:
 def verify(
     directory: Path, step: int, *, parts: tuple[str, ...] = (), quick: bool = False
 ) -> Verification:
-    """Compare the checkpoint of `step` in `directory` with the checksums recorded at its save.
+    """Compare the checkpoint of `step` in `directory` with the checksums saved with it.
 
     Args:
-      parts: check only these parts, such as `PARAMETERS`, and the metadata; all by default.
-      quick: compare large files by size only.
+      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () for all.
+      quick: whether to compare large files only by size.
     """
     checkpoint = directory / str(step)
     if not checkpoint.is_dir():
@@ -99,11 +99,11 @@ def verify(
             return Verification(_problem_without_checksums(checkpoint), has_checksums=False)
         if recorded.step != step:
             return Verification(
-                f"{CHECKSUMS_NAME} says that it was saved as step {recorded.step}, so the "
+                f"it was saved as step {recorded.step} according to {CHECKSUMS_NAME}, so the "
                 "directory was renamed"
             )
         if recorded.metadata != _metadata_digest(custom_metadata(checkpoint)):
-            return Verification(f"{_METADATA_NAME} differs from the metadata that was saved")
+            return Verification(f"{_METADATA_NAME} differs from the saved metadata")
         files = [file for file in recorded.files if file.belongs_to(parts)]
         with ThreadPoolExecutor(_THREADS) as pool:
             problems = pool.map(lambda file: _problem_of(checkpoint, file, quick), files)
@@ -128,7 +128,7 @@ class _File:
     digest: str
 
     def belongs_to(self, parts: tuple[str, ...]) -> bool:
-        """Return whether the file is in one of the `parts` of the checkpoint; no parts mean all."""
+        """Return whether the file is in one of a checkpoint's `parts`; () means all."""
         return not parts or self.path.partition("/")[0] in parts
 
 
@@ -140,7 +140,7 @@ class _Recorded:
 
 
 def _recorded(checkpoint: Path) -> _Recorded | None:
-    """Return the recorded checksums; None for a checkpoint of a version that recorded none."""
+    """Return the recorded checksums; None for a checkpoint of an earlier version without any."""
     path = checkpoint / CHECKSUMS_NAME
     if not path.is_file():
         if CHECKSUMS_MARK not in custom_metadata(checkpoint):
@@ -161,7 +161,7 @@ def custom_metadata(checkpoint: Path) -> Mapping[str, Any]:
     """Return the metadata that was saved with a checkpoint in addition to Orbax's own.
 
     Raises:
-      Unreadable: its file is missing or damaged.
+      Unreadable: the metadata file is missing or damaged.
     """
     try:
         custom = json.loads((checkpoint / _METADATA_NAME).read_bytes())["custom_metadata"] or {}
@@ -179,7 +179,7 @@ def _metadata_digest(metadata: Mapping[str, Any]) -> str:
 
 
 def _problem_without_checksums(checkpoint: Path) -> str | None:
-    """Return whichever file is missing from a checkpoint that has no checksums to compare with."""
+    """Return a phrase for a missing file of a checkpoint without checksums; None if complete."""
     names = (f"{PARAMETERS}/_METADATA", f"{PARAMETERS}/manifest.ocdbt")
     missing = (name for name in names if not (checkpoint / name).is_file())
     return next((f"{name} is missing" for name in missing), None)
@@ -190,7 +190,7 @@ def _problem_of(checkpoint: Path, file: _File, quick: bool) -> str | None:
     try:
         size = path.stat().st_size
         if size != file.num_bytes:
-            return f"{file.path} has {size:,} bytes, {file.num_bytes:,} were saved"
+            return f"{file.path} has {size:,} bytes instead of {file.num_bytes:,}"
         if quick and size > _SMALL_BYTES:
             return None
         if _digest(path) != file.digest:

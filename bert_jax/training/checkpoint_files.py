@@ -1,4 +1,4 @@
-"""The checkpoints in a directory: their steps, what they belong to, and which are intact."""
+"""Find the checkpoints in a directory, with their steps and identities, and verify them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bert_jax.training.distributed import agreed
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint is incomplete, or differs from the one that was saved."""
+    """A checkpoint is incomplete or differs from the saved one."""
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Return the steps that `directory` has a checkpoint of, damaged or not, ascending."""
+    """Return the steps of all checkpoints in `directory`, including damaged ones, ascending."""
     if not directory.is_dir():
         return []
     names = (path.name for path in directory.iterdir() if path.is_dir())
@@ -25,7 +25,7 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def intact_steps(directory: Path) -> list[int]:
-    """Return the steps whose checkpoints pass a full check, ascending."""
+    """Return the steps of the checkpoints that pass a full check, ascending."""
     return [step for step in steps_in(directory) if verify(directory, step).problem is None]
 
 
@@ -48,10 +48,10 @@ def newest_step(directory: Path) -> int:
 
 
 def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
-    """Return the step and the identity of the newest checkpoint that passes a quick check.
+    """Return the step and identity of the newest checkpoint that passes a quick check, or None.
 
-    Return None if there is none. All processes of a run must call this together, and all get the
-    first one's answer: another run may save a checkpoint while they look.
+    All processes of a run must call this together, and all get the first one's answer, since
+    another run may save a checkpoint in the meantime.
     """
     sound = (
         step
@@ -63,10 +63,10 @@ def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
 
 
 def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
-    """Return the `identity` that the `Checkpointer` of a checkpoint was given.
+    """Return the `identity` that was passed to a checkpoint's `Checkpointer`.
 
     Raises:
-      ValueError: there is no finished checkpoint of that step, or it is damaged; lists the others.
+      ValueError: the step has no finished checkpoint, or it is damaged; lists the others.
     """
     require_step(directory, step)
     outcome = verify(directory, step, quick=True)
@@ -107,14 +107,14 @@ def require_step(directory: Path, step: int) -> None:
     steps = steps_in(directory)
     if step not in steps:
         listed = ", ".join(map(str, steps)) or "none"
-        raise ValueError(f"{directory}: no checkpoint of step {step}; there are: {listed}")
+        raise ValueError(f"{directory}: no checkpoint of step {step}. Available steps: {listed}")
 
 
 def require_intact(directory: Path, step: int, *, parts: tuple[str, ...] = ()) -> None:
     """Raise DamagedCheckpoint unless a checkpoint passes a full check.
 
     Args:
-      parts: check only these parts, such as `PARAMETERS`, and the metadata; all by default.
+      parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () for all.
     """
     problem = verify(directory, step, parts=parts).problem
     if problem is not None:

@@ -1,4 +1,4 @@
-"""Loading and saving the parameters of a checkpoint without the rest of a run's state."""
+"""Load and save a checkpoint's parameters without the rest of a run's state."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def load_parameters(
     shardings: Mapping[str, Any],
     step: int | None = None,
 ) -> Parameters:
-    """Return the parameters of a checkpoint in `directory`, to start from or to use.
+    """Return the parameters of a checkpoint in `directory`, to initialize a run or for inference.
 
     All processes of a run must call this together.
 
     Args:
-      step: None takes the newest. Parameters that only the training of a student had
-        (`TRAINING_ONLY`) are not loaded.
+      step: the checkpoint's step; None for the newest. Parameters that only a student's training
+        needs (`TRAINING_ONLY`) are not loaded.
 
     Raises:
-      DamagedCheckpoint: the checkpoint differs from the one that was saved; lists the intact ones.
-      OSError: the checkpoint is intact, but cannot be loaded.
+      DamagedCheckpoint: the checkpoint differs from the saved one; lists the intact ones.
+      OSError: the checkpoint is intact but cannot be loaded.
       ValueError: no checkpoint of that step, or its parameters do not fit (± names, shapes).
     """
     if not directory.is_dir():
@@ -78,7 +78,7 @@ def load_parameters(
     context.pytree.loading.partial_load = True
     try:
         with context:
-            path = directory.absolute() / str(step)  # Orbax takes no relative path
+            path = directory.absolute() / str(step)  # Orbax does not accept relative paths
             loaded = ocp.load_checkpointables(path, {PARAMETERS: abstract})
     except Exception as error:
         raise not_loaded(directory, step, error) from error
@@ -89,13 +89,13 @@ def load_parameters(
 def save_parameters(
     directory: Path, params: Mapping[str, np.ndarray], identity: Mapping[str, Any], step: int = 0
 ) -> None:
-    """Save parameters without an optimizer, as the checkpoint of `step`; wait until it is on disk.
+    """Save parameters without an optimizer as the checkpoint of `step`, and flush it to disk.
 
-    No run resumes from it, since none has this `identity`: it is to start from or to use.
+    No run can resume from it, since no run has this `identity`.
     """
-    # Nobody changes the arrays meanwhile, so they need not be copied. What is under way to disk is
-    # bounded, by no less than the largest array, which is written whole. Compressed, BERT-large
-    # would take 7 % less room on disk and 0.8 GB more memory meanwhile.
+    # The arrays do not change during the save, so they are not copied. The bytes being written at a
+    # time are limited, but not below the largest array, which is written in one piece. Compression
+    # would save 7 % of BERT-large's size on disk and take 0.8 GB more memory during the save.
     largest = max(array.nbytes for array in params.values())
     metadata = {"identity": dict(identity), CHECKSUMS_MARK: True}
     context = saving_context(directory, step, metadata)
@@ -110,10 +110,10 @@ def save_parameters(
 
 
 def saving_context(directory: Path, step: int, metadata: Mapping[str, Any]) -> Any:
-    """Return Orbax settings under which a save of `step` writes its checksums before its commit.
+    """Return an Orbax context in which a save of `step` writes its checksums before its commit.
 
-    Orbax calls this on the first process after every process has written its part, before it gives
-    the checkpoint its final name and before it removes any older one.
+    Orbax runs the callback on the first process, after every process has written its part and
+    before the checkpoint gets its final name and older ones are removed.
     """
 
     def complete() -> None:
@@ -135,14 +135,14 @@ def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
             error = damage
     if not agreed(error is None):
         raise error or DamagedCheckpoint(
-            f"{directory / str(step)}: process 0 found the checkpoint damaged; see its message"
+            f"{directory / str(step)}: the checkpoint is damaged. See the message of process 0"
         )
 
 
 def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
-    """Return the shapes and dtypes of one part of a checkpoint by name."""
+    """Return the shapes and dtypes of one part of a checkpoint, by name."""
     try:
-        # Not of all parts at once: a damaged optimizer does not matter to the parameters.
+        # Read only this part, since a damaged optimizer state does not affect the parameters.
         stored: Any = ocp.metadata(directory.absolute() / str(step), part).metadata
     except Exception as error:
         raise not_loaded(directory, step, error) from error
@@ -155,23 +155,23 @@ def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
 def not_loaded(directory: Path, step: int, error: Exception) -> ValueError | OSError:
     """Return the error to raise when a checkpoint cannot be loaded.
 
-    If its files match their checksums, it is not damaged: memory or the file system has failed.
+    If its files match their checksums, it is not damaged, and memory or the file system failed.
     """
     outcome = verify(directory, step, quick=True)
     if outcome.problem is None and outcome.has_checksums:
         return OSError(
-            f"{directory / str(step)}: the checkpoint is intact, but cannot be loaded: "
+            f"{directory / str(step)}: the checkpoint is intact but cannot be loaded: "
             f"{cause_of(error)}"
         )
     return damaged(directory, step, outcome.problem or cause_of(error))
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the cause of an error in a few words; libraries add pages of detail to it."""
+    """Return a short cause of an error, without the pages of detail that libraries add."""
     text = str(error).strip()
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + (f" ({error.filename})" if error.filename else "")
-    # TensorStore repeats paths before it comes to the point.
+    # TensorStore repeats paths before it states the cause.
     code, path = re.search(r"os_error_code='(\d+)'", text), re.search(r'"(/[^"]+)"', text)
     if code is not None and path is not None:
         return f"{os.strerror(int(code[1]))} ({path[1]})"

@@ -1,4 +1,4 @@
-"""Choosing the checkpoint to resume from: the newest intact one, or an earlier one on request."""
+"""Choose the checkpoint to resume from: the newest intact one, or an earlier one on request."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _NOTHING, _REFUSED = -1, -2
 class Recovery:
     """The checkpoint that a run resumes from.
 
-    step: its step; its files have just been verified. None if there is no checkpoint yet.
-    lines: one sentence for each thing the user should know, on the first process.
+    step: its step, whose files have just been verified; None if there is no checkpoint yet.
+    lines: lines to print for the user, on the first process.
     """
 
     step: int | None
@@ -44,14 +44,14 @@ def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None 
     """Make the newest checkpoint in `directory` the one that a run resumes from.
 
     Damaged checkpoints, and with `from_step` all later ones, are moved to `ASIDE_NAME` next to
-    `directory`; nothing is deleted. The caller must hold the work directory against other runs, and
-    all processes of a run must call this together.
+    `directory`; nothing is deleted. The caller must have locked the work directory against other
+    runs, and all processes of a run must call this together.
 
     Args:
-      identity: of this run, or the part of it that is known so far. The checkpoint of `from_step`
-        must have it too, which is checked before any other is moved.
-      from_step: the step to go back to. The request is carried out once: if the same command is
-        repeated after an interruption, the run resumes from its newest checkpoint.
+      identity: the run's identity, or the part of it that is known so far. The checkpoint of
+        `from_step` must have the same identity, which is checked before others are moved.
+      from_step: the step to return to. Applies once: if the same command is repeated after an
+        interruption, the run resumes from its newest checkpoint.
 
     Raises:
       ValueError: all checkpoints are damaged, or `from_step` has no intact checkpoint of this run.
@@ -61,7 +61,7 @@ def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None 
     if jax.process_index() != 0:
         step = agreed(_NOTHING)
         if step == _REFUSED:
-            raise ValueError(f"{directory}: process 0 cannot resume from it; see its message")
+            raise ValueError(f"{directory}: cannot resume from it. See the message of process 0")
         return Recovery(None if step == _NOTHING else step)
     try:
         recovery = _recover(directory, identity, from_step)
@@ -80,7 +80,7 @@ def _recover(directory: Path, identity: Mapping[str, Any], from_step: int | None
     damage: dict[int, str] = {}
     newest = None
     for step in reversed(steps):
-        # Only the checkpoint to resume from is read whole.
+        # Only the checkpoint to resume from is read in full.
         problem = verify(directory, step, quick=newest is not None).problem
         if problem is not None:
             damage[step] = problem
@@ -89,7 +89,7 @@ def _recover(directory: Path, identity: Mapping[str, Any], from_step: int | None
     if damage and newest is None:
         raise DamagedCheckpoint(
             f"{directory}: all checkpoints are damaged ({_listed(damage)}). Restore one from a "
-            "copy, or move the directory away to start the run again"
+            "copy, or move the directory to start the run again"
         )
     if damage:
         aside = _set_aside(directory, sorted(damage))
@@ -99,12 +99,12 @@ def _recover(directory: Path, identity: Mapping[str, Any], from_step: int | None
 
 
 def _go_back(directory: Path, identity: Mapping[str, Any], step: int) -> list[str]:
-    """Move every checkpoint after `step` aside, unless an earlier command has done so."""
+    """Move all checkpoints after `step` aside, unless an earlier command did so already."""
     record = directory.parent / ASIDE_NAME / _FROM_STEP_NAME
     if record.is_file() and _recorded_step(record) == step:
         return [
-            f"from step  --from-step {step} was carried out by an earlier command, so the run "
-            f"continues; remove {record} to go back again"
+            f"from step  --from-step {step} was already applied by an earlier command, so the run "
+            f"resumes from its newest checkpoint; to apply it again, remove {record}"
         ]
     require_step(directory, step)
     require_intact(directory, step)
@@ -133,10 +133,10 @@ def _recorded_step(record: Path) -> int | None:
 
 
 def _set_aside(directory: Path, steps: Sequence[int]) -> Path:
-    """Move the checkpoints of `steps` out of `directory`; return where they are now."""
+    """Move the checkpoints of `steps` out of `directory` and return their new directory."""
     aside = directory.parent / ASIDE_NAME
     aside.mkdir(exist_ok=True)
-    # The newest first: if this is interrupted, no later checkpoint is left to resume from.
+    # Move the newest first: after an interruption, no later checkpoint may be left to resume from.
     for step in sorted(steps, reverse=True):
         (directory / str(step)).rename(_unused(aside / str(step)))
     sync_directory(aside)
@@ -145,7 +145,7 @@ def _set_aside(directory: Path, steps: Sequence[int]) -> Path:
 
 
 def _unused(path: Path) -> Path:
-    """Return `path`, or a name with a number after it that does not exist yet."""
+    """Return `path`, or `path` with a number appended if it already exists."""
     candidate, number = path, 1
     while candidate.exists():
         candidate, number = path.with_name(f"{path.name}.{number}"), number + 1

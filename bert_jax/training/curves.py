@@ -42,7 +42,7 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
     The picture appears under its name whole or not at all. A log without entries draws nothing.
 
     Raises:
-      NotWritten: the picture cannot be written.
+      NotWritten: the image cannot be written.
     """
     entries = read_metrics(log)
     names = _panels(entries)

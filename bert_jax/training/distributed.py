@@ -51,8 +51,8 @@ def leave(code: int, *, lost: bool = False) -> None:
     """Ends this process, which has failed, with exit code `code` if others of the run go on.
 
     Args:
-      lost: whether it failed because another process has ended. Then only process 0 waits, since it
-        coordinates the others; in them JAX would abort if process 0 is the one that ended.
+      lost: whether it failed because another process ended. Only process 0, the coordinator, waits
+        in that case; in the others JAX would abort if process 0 is the one that ended.
 
     Returns where it is alone, and where the others have come to their end as well. JAX would wait
     for them for 5 minutes: for so long the others compute nothing, since they wait for what this

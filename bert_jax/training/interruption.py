@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and Ctrl-C as requests to stop at the next step, agreed by all processes."""
+"""Treat SIGTERM, SIGHUP and Ctrl-C as requests that all processes stop at the next step."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class StopRequest:
     Of several processes each has one, and all ask equally often: they agree upon a question, one
     that none of them has asked yet.
 
-    A second Ctrl-C raises KeyboardInterrupt. A signal that is ignored, such as SIGINT in a shell's
-    background jobs or SIGHUP under `nohup`, remains ignored.
+    A second Ctrl-C raises KeyboardInterrupt. Signals that were ignored before, such as SIGINT in a
+    shell's background jobs or SIGHUP under `nohup`, remain ignored.
 
     exit_code: 143, 130 after a Ctrl-C, or 129 after SIGHUP.
     """
@@ -42,7 +42,7 @@ class StopRequest:
         self._signalled = False
         self._questions = 0
         self._previous: dict[int, signal._HANDLER] = {}
-        # A terminal that has gone no longer says that it is one.
+        # A closed terminal is no longer recognized as a terminal.
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def __enter__(self) -> StopRequest:
@@ -61,7 +61,7 @@ class StopRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # SIGTERM last: the handlers of the others count on its handler.
+        # SIGTERM last, since the other handlers rely on its handler.
         for signum, handler in reversed(self._previous.items()):
             signal.signal(signum, handler)
 
@@ -80,10 +80,10 @@ class StopRequest:
             raise ToldToStop
 
     def while_waiting(self) -> None:
-        """Raise ToldToStop once this process has been signaled and runs by itself.
+        """Raise ToldToStop if this process has been signaled and is the run's only one.
 
-        For waits that may never end. A process of several cannot leave where it waits: the others
-        have begun the step that it has no batch for, so their states are no longer the same.
+        Meant for waits that may never end. One of several processes cannot stop during a wait: the
+        others have already begun the step whose batch it lacks, so their states differ.
         """
         if self._signalled:
             raise ToldToStop
@@ -92,7 +92,7 @@ class StopRequest:
         self._signalled = True
 
     def _hang_up(self, signum: int, frame: FrameType | None) -> None:
-        """Stop as after SIGTERM; the terminal has gone, so every write to it would fail."""
+        """Stop as after SIGTERM; writes to the closed terminal would fail, so discard them."""
         self.exit_code = HUNG_UP
         for descriptor in self._terminals:
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -135,7 +135,7 @@ class Trainer:
 
         Raises:
           TrainingDiverged: a metric or the state to save became NaN or infinite; names step and
-            metric. Checkpoints written before are untouched.
+            metric. Earlier checkpoints are intact.
           CheckpointNotSaved: a checkpoint could not be written; raised at the next step.
         """
         step = self._saved = int(state.step)
@@ -183,9 +183,9 @@ class Trainer:
     def _next_batch(
         self, batches: Iterator[HostBatch], state: TrainState, step: int
     ) -> HostBatch | None:
-        """Return the next batch, or None when told to stop while it was overdue.
+        """Return the next batch, or None after a request to stop while it was overdue.
 
-        Saves the state before that, and before an error: it is good whatever befell the data.
+        Saves the state before it returns None or raises: a data error does not affect the state.
         """
         try:
             return next(batches)
@@ -201,8 +201,8 @@ class Trainer:
         self._saved = step
 
     def _save_in_need(self, state: TrainState, step: int, error: Exception) -> None:
-        """Save before `error` ends the run; if that fails, log `error` and raise the failure."""
-        # Of several processes the others have begun the next step, and cannot take part.
+        """Save before `error` ends the run; if the save fails, log `error` and raise its failure."""
+        # With several processes, the others have begun the next step and cannot take part.
         if step <= self._saved or jax.process_count() > 1:
             return
         try:
@@ -213,7 +213,7 @@ class Trainer:
             if not isinstance(error, ToldToStop):
                 _LOGGER.error("%s", error)
             raise
-        _LOGGER.info("saved after step %s; the same command resumes from it", f"{step:,}")
+        _LOGGER.info("saved after step %s; run the same command to resume", f"{step:,}")
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
         """Whether the run stopped right where it was to evaluate: it saved and left instead.

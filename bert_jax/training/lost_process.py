@@ -1,4 +1,4 @@
-"""One sentence for a process of a run whose other processes are gone."""
+"""Report in one sentence that a run's other processes have ended."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LOST = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _ADDRESS = re.compile(r"(?:peer|error) (\[[0-9a-f.:]+\]:\d+)")
-_RESUME = "the same command, given to all processes, resumes from the last checkpoint"
+_RESUME = "run the same command again on all processes to resume from the last checkpoint"
 _ABORTED = (
-    "\nbert-jax: error: JAX has ended this process; its message above says why. If it has lost the "
-    f"connection to another process (the coordinator is process 0), {_RESUME}\n"
+    "\nbert-jax: error: JAX has ended this process; see its message above. If the connection to "
+    f"another process was lost (the coordinator is process 0), {_RESUME}\n"
 ).encode()
 _USER_MISTAKE = 2
 
 
 def lost_process(error: BaseException) -> str | None:
-    """Return a sentence for an error caused by the end of another process; None for others."""
-    # JAX raises some of them as ValueError.
+    """Return a message for an error caused by the end of another process; None for others."""
+    # JAX raises some of these errors as ValueError.
     if not isinstance(error, jax.errors.JaxRuntimeError | ValueError):
         return None
     if not jax.distributed.is_initialized() or not _LOST.search(str(error)):
@@ -34,18 +34,19 @@ def lost_process(error: BaseException) -> str | None:
     count, index = jax.process_count(), jax.process_index()
     address = _ADDRESS.search(str(error))
     where = f" (last seen at {address[1]})" if address else ""
-    gone = f"process {1 - index}" if count == 2 else f"one of the other {count - 1} processes"
+    lost = f"process {1 - index}" if count == 2 else f"one of the other {count - 1} processes"
     return (
-        f"{gone}{where} has ended or cannot be reached, and process {index} cannot continue "
-        f"without it. Its own last lines say why, unless it was killed; {_RESUME}"
+        f"{lost}{where} has ended or cannot be reached, and process {index} cannot continue "
+        "without it. See that process's last lines for the reason (a killed process prints none); "
+        f"{_RESUME}"
     )
 
 
 def explain_aborts() -> None:
-    """End this process with a sentence when JAX aborts it, instead of a core dump.
+    """Exit with a message instead of a core dump when JAX aborts this process.
 
-    JAX does so from a thread of its own, without raising an error, when the coordinator is gone or
-    another process no longer sends heartbeats. Its own message comes first.
+    JAX aborts from a background thread, without raising an error, when the coordinator has ended or
+    another process no longer sends heartbeats. JAX prints its own message first.
     """
     ctypes.CDLL(None).signal(signal.SIGABRT, _HANDLER)
 
@@ -55,5 +56,5 @@ def _explain(signum: int) -> None:
     os._exit(_USER_MISTAKE)
 
 
-# Set in C: Python runs its own handlers only in the main thread, which may be waiting for ever.
+# A C handler, since Python handlers run only in the main thread, which may wait forever.
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain)

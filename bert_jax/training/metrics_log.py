@@ -45,20 +45,21 @@ class MetricsLog:
             self._last_step = {entry["kind"]: entry["step"] for entry in kept}
         self._path = path
         with writing(path):
-            # Without a buffer, whose rest would be written, or fail to be, once more at the end.
+            # Unbuffered: closing the file would try again to write a buffer that failed.
             self._file = path.open("ab", buffering=0)
 
     def append(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """Write one entry; a value that is not finite is written as null, as JSON has no NaN.
+        """Write one entry, with null for values that are not finite, since JSON has no NaN.
 
         Raises:
           FileNotFoundError: the file was removed.
-          NotWritten: it cannot be written to, as on a full disk.
+          NotWritten: the file cannot be written, for example because the disk is full.
         """
-        if not self._path.exists():  # what is written would go nowhere
+        if not self._path.exists():  # writes to a removed file would be lost
             raise FileNotFoundError(
-                f"{self._path}: was removed while the run was using it, so the run has stopped. "
-                "Put the work directory back, and the same command resumes; or start the run again"
+                f"{self._path}: the file was removed during the run, so the run has stopped. "
+                "Restore the work directory and run the same command again to resume, or start "
+                "the run again"
             )
         if step <= self._last_step.get(kind, -1):
             return
@@ -66,7 +67,7 @@ class MetricsLog:
         finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
         line = json.dumps({"kind": kind, "step": step, **finite}).encode() + b"\n"
         with writing(self._path):
-            while line:  # the part that fits is written first
+            while line:  # an unbuffered write may be partial
                 line = line[self._file.write(line) or 0 :]
 
     def close(self) -> None:
@@ -85,8 +86,8 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}: not UTF-8 text ({error}), so not a metrics log; move the file away to start "
-            "a new one"
+            f"{path}: not UTF-8 text ({error}), so not a metrics log. Move the file to start a new "
+            "one"
         ) from error
     if lines.pop():
         logger.warning("%s: the last line was cut off when its writer was killed; left out", path)
@@ -95,7 +96,7 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         try:
             entry = parse_json(line)
             if not isinstance(entry["kind"], str) or type(entry["step"]) is not int:
-                raise ValueError("its kind is not a string or its step not a whole number")
+                raise ValueError("its kind is not a string or its step is not a whole number")
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
                 f"{path}, line {number}: not an entry of a metrics log ({error}); mend that line "

@@ -90,11 +90,11 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     """Learning rate by step: step 0 of the decay is the first step after warm-up.
 
     Raises:
-      ValueError: the warm-up is longer than the run, or there are more steps than are counted.
+      ValueError: the warm-up is longer than the run, or the run has more than `MAX_STEPS` steps.
     """
     if total_steps > MAX_STEPS:
         raise ValueError(
-            f"the run has {total_steps:,} steps, and at most {MAX_STEPS:,} can be counted: lower "
+            f"the run has {total_steps:,} steps; expected at most {MAX_STEPS:,}. Lower "
             "phases.*.num_steps, or num_epochs of a fine-tuning run"
         )
     peak, end = config.peak_learning_rate, config.end_learning_rate
@@ -124,13 +124,13 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 
 
 class LearningRates:
-    """The learning rate of every step of a run, computed for many steps at a time.
+    """The learning rate of every step of a run, computed in blocks of steps.
 
-    A run of 2^31 steps would have 8 GiB of them.
+    All rates of a run of 2^31 steps would take 8 GiB.
     """
 
     def __init__(self, config: OptimizerConfig, total_steps: int):
-        """Raises ValueError as `make_schedule`."""
+        """Make the schedule; see `make_schedule` for its ValueErrors."""
         self._compute = jax.jit(jax.vmap(make_schedule(config, total_steps)))
         self._total_steps = total_steps
         self._first, self._rates = 0, np.empty(0, np.float32)
@@ -139,7 +139,7 @@ class LearningRates:
         return self._total_steps
 
     def __getitem__(self, step: int) -> np.float32:
-        """Return the rate of a step; raise IndexError if the run does not have it."""
+        """Return the rate of a step; raise IndexError if the run does not have that step."""
         if not 0 <= step < self._total_steps:
             raise IndexError(f"step {step} of {self._total_steps}")
         if not self._first <= step < self._first + len(self._rates):

@@ -118,8 +118,8 @@ def _phase_problems(
     if phase.batch_size % parts:
         problems.append(
             f"batch_size={phase.batch_size} is not divisible by {parts} "
-            f"({batch_extent(mesh)} parts of the mesh x accumulation_steps={accumulation_steps}): "
-            f"set it to a multiple of {parts}"
+            f"({batch_extent(mesh)} parts of the mesh x accumulation_steps={accumulation_steps}). "
+            f"Set it to a multiple of {parts}"
         )
     if evaluates and phase.evaluation_batch_size % batch_extent(mesh):
         problems.append(

@@ -1,4 +1,4 @@
-"""The metrics that gather between two reports."""
+"""Collect the metrics between two reports."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ class Reporter:
         try:
             print(line, file=self._stream, flush=True)
         except OSError as error:
-            # The reader has gone: a `tee` that received the same Ctrl-C, or the terminal of a
-            # dropped connection. That must not cost the checkpoint; the log keeps the entries.
+            # The reader has exited: a `tee` that received the same Ctrl-C, or the terminal of a
+            # dropped connection. The checkpoint must still be saved; the log has the entries.
             if error.errno not in (errno.EPIPE, errno.EIO):
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
@@ -142,7 +142,7 @@ class Reporter:
         self._drawn = True
         try:
             draw_curves(log, curves, title=self._work_dir.resolve().name)
-        except OSError as error:  # a picture must not cost the run
+        except OSError as error:  # a missing image must not stop the run
             if not self._undrawn:
                 logger.warning("%s. Training continues without the curves.", error)
             self._undrawn = True

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, which a run can do without."""
+"""Write event files for TensorBoard, which are optional for a run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ TENSORBOARD_NAME = "tensorboard"
 
 
 class TensorBoard:
-    """An event file in `work_dir`/tensorboard, written as values come.
+    """An event file in `work_dir`/tensorboard, written immediately.
 
-    A file that cannot be written, on a full disk for example, is given up with one warning:
-    `metrics.jsonl` has the same values. (tensorboardX's own writer has a thread of its own, which
-    such an error ends with a traceback, and for which the run would then wait forever.)
+    If the file cannot be written, for example because the disk is full, it is abandoned with one
+    warning: `metrics.jsonl` has the same values. (tensorboardX's own writer uses a thread that such
+    an error would end with a traceback, and the run would then wait for it forever.)
 
     Args:
-      start_step: the step that the run continues from; events after it are hidden.
+      start_step: the step from which the run resumes; later events are hidden.
     """
 
     def __init__(self, work_dir: Path, start_step: int) -> None:
-        # Imported late: it imports PyTorch where that is installed, two seconds of every start.
+        # Imported late, since it imports PyTorch if installed, which takes two seconds.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 
@@ -37,7 +37,7 @@ class TensorBoard:
         try:
             with writing(self._directory):
                 make_directory(self._directory)
-                # An absolute path: others that begin with "gs:" or "s3:" are taken for a bucket's.
+                # A relative path that begins with "gs:" or "s3:" would be treated as a bucket.
                 self._writer = EventsWriter(str(self._directory.absolute() / "events"))
         except OSError as error:
             self._give_up(error)

@@ -1,4 +1,4 @@
-"""What cases are made of: small texts, tokenizers, corpora, runs and exported models."""
+"""Make the assets of the cases: small texts, tokenizers, corpora, runs and exported models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def get_config():
 
 @dataclass(frozen=True)
 class Assets:
-    """The folder that holds them; every property is a path in it."""
+    """The folder of the assets; every property is a path in it."""
 
     root: Path
 
@@ -35,21 +35,21 @@ class Assets:
         return self.root / name
 
     def words(self, verb: str, config: str, *overrides: str) -> tuple[str, ...]:
-        """Return the words of a training command: `pretrain`, or a `finetune` of the tiny run."""
+        """Return the words of a `pretrain` command, or of a `finetune` of the tiny run."""
         init = () if verb == "pretrain" else ("--init", str(self / "run"))
         values = (f"--config.{word}" for word in overrides)
         return (verb, "--config", str(self / f"{config}.py"), *init, *values)
 
 
 def sentence(rng: random.Random, *kept: str) -> str:
-    """Return a sentence of random nouns that holds the words `kept`."""
+    """Return a sentence of random nouns that contains the words `kept`."""
     words = [*kept, *rng.choices(NOUNS, k=rng.randint(3, 8))]
     rng.shuffle(words)
     return " ".join(words)
 
 
 def documents(rng: random.Random, count: int) -> list[str]:
-    """Return short documents, a sentence a line."""
+    """Return short documents with one sentence per line."""
     return [
         "\n".join(f"{sentence(rng).capitalize()}." for _ in range(rng.randint(2, 6)))
         for _ in range(count)
@@ -62,7 +62,7 @@ def write_config(path: Path, values: dict[str, Any]) -> None:
 
 
 def make_assets(root: Path, lanes: int) -> Assets:
-    """Make the assets that are missing; SystemExit if a command that makes one fails."""
+    """Make the missing assets; raise SystemExit if a command that makes one fails."""
     assets = Assets(root)
     root.mkdir(parents=True, exist_ok=True)
     if not (root / "text.txt").is_file():
@@ -132,7 +132,7 @@ def _exported(assets: Assets) -> dict[str, Job]:
 
 
 def _second_step(assets: Assets, _: str) -> None:
-    """Make what needs other libraries: a .bin and a TensorFlow checkpoint."""
+    """Make the assets that need other libraries: a .bin and a TensorFlow checkpoint."""
     from foreign import write_bin, write_tensorflow
 
     write_bin(assets / "huggingface", assets / "bin")
@@ -169,13 +169,13 @@ def _rows(count: int, make: Callable[[int], str]) -> list[str]:
 
 
 def review(rng: random.Random, number: int) -> str:
-    """Return a row of a table of reviews."""
+    """Return one row of a table of reviews."""
     kind = number % 2
     return f"{sentence(rng, rng.choice(GOOD if kind else BAD))},{'good' if kind else 'bad'}\n"
 
 
 def tagged(rng: random.Random) -> str:
-    """Return a tagged sentence, a word a line."""
+    """Return a tagged sentence with one word per line."""
     tags = dict.fromkeys(PEOPLE, "B-PER") | dict.fromkeys(PLACES, "B-LOC")
     words = sentence(rng, rng.choice(PEOPLE), rng.choice(PLACES)).split()
     return "".join(f"{word}\t{tags.get(word, 'O')}\n" for word in words) + "\n"
@@ -190,7 +190,7 @@ def choice(rng: random.Random, number: int) -> str:
 
 
 def squad(rng: random.Random, count: int) -> dict[str, Any]:
-    """Return questions on passages in SQuAD's form."""
+    """Return questions on passages in SQuAD's format."""
     paragraphs = []
     for number in range(count):
         place = rng.choice(PLACES)

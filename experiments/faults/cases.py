@@ -1,4 +1,4 @@
-"""Cases of the campaign: commands, and the outcome that each of them must have."""
+"""The campaign's cases: commands and their expected outcomes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
-# Precedes the result of a job's `call` on standard output.
+# The prefix of a job's `call` result on standard output.
 VALUE = "\x00value: "
 MAX_SECONDS = 90.0
 MAX_MEMORY = 2 << 30
 USER_MISTAKE = 2
 
-# "anything" is for damage whose effect cannot be known beforehand: either of the two will do.
+# "anything" is for damage with an unpredictable effect: either outcome is accepted.
 Expectation = Literal["accepted", "refused", "anything"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One process: a `bert-jax` command, or a Python function whose result is wanted.
+    """One process: a `bert-jax` command, or a Python function whose result is needed.
 
     Attributes:
         words: the command's words.
         call: a function to call instead of a command; its result is printed as JSON.
-        signal: sent to the process `after` this many seconds; None for none.
-        to_group: whether it is sent to the whole process group, not to the process only.
-        environment: variables to set, besides the campaign's.
+        signal: the signal sent to the process `after` this many seconds; None for none.
+        to_group: whether the signal goes to the whole process group instead of the process.
+        environment: environment variables to set in addition to the campaign's.
     """
 
     words: tuple[str, ...] = ()
@@ -62,9 +62,9 @@ Steps = Generator[Job, Ended, list[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """A name that is unique in its group, and the jobs that a folder of its own is given to.
+    """A name that is unique in its group, and the jobs to run in a separate folder.
 
-    `steps` yields jobs, is sent how each ended, and returns the problems it noticed.
+    `steps` yields jobs, is sent the end of every job, and returns the problems it noticed.
     """
 
     group: str
@@ -92,14 +92,14 @@ def command_case(
     check: Check | None = None,
     must_not_exist: str = "",
 ) -> Case:
-    """Return a case that writes its files into its folder and runs one command.
+    """Return a case that writes files into its folder and runs one command.
 
     Args:
-        words: the command, given the folder.
-        write: makes the files.
-        mentions: a regular expression for the name that a refusal must hold, such as the file's.
-        check: looks at the output of an accepted command; returns the problem, or "".
-        must_not_exist: a name in the folder that a refused command must not leave there.
+        words: a function that returns the command, given the folder.
+        write: a function that writes the files, given the folder.
+        mentions: a regular expression that a refusal must match, such as the file's name.
+        check: a function that checks an accepted command's output; returns a problem, or "".
+        must_not_exist: a name in the folder that a refused command must not leave behind.
     """
 
     def steps(here: Path) -> Steps:
@@ -117,7 +117,7 @@ def command_case(
 
 
 def problems_of(ended: Ended, expectation: Expectation, mentions: str = "") -> list[str]:
-    """Return the problems with how a command ended; each begins with its kind and a colon."""
+    """Return the problems with a command's end; every problem begins with its kind and a colon."""
     problems = faults_of(ended)
     refused = ended.code == USER_MISTAKE
     match expectation:
@@ -158,12 +158,12 @@ def faults_of(ended: Ended) -> list[str]:
 
 
 def has_traceback(ended: Ended) -> bool:
-    """Whether a Python traceback, or a panic or abort of a library, was printed."""
+    """Return whether a Python traceback, or a panic or abort of a library, was printed."""
     signs = ("Traceback (most recent call last)", "panicked at", "Fatal Python error")
     return any(sign in ended.errors for sign in signs)
 
 
 def sentence_of(ended: Ended) -> str:
-    """Return the error message of a command, all lines of it."""
+    """Return all lines of a command's error message."""
     start = re.search(r"^bert-jax[^:\n]*: error: ", ended.errors, re.MULTILINE)
     return ended.errors[start.start() :].strip() if start else ""

@@ -1,4 +1,4 @@
-"""Every command that writes: its words, and how its finished output is compared with an asset's."""
+"""All commands that write: their words, and the comparison of their output with an asset."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Writing:
     """A command with an output.
 
     Attributes:
-        words: given the output.
-        result: the content of the output, for comparison; runs in a process of its own.
-        seconds: roughly how long it takes.
-        resumes: whether it continues a killed command's work, and may be repeated when finished.
-        size: bytes of its output, to choose the sizes of disks by.
+        words: a function that returns the command, given the output.
+        result: a function that returns the output's contents for comparison, in its own process.
+        seconds: the approximate duration.
+        resumes: whether the command resumes a killed command and may be repeated when finished.
+        size: the output's size in bytes, which determines the sizes of disks.
     """
 
     words: Callable[[Path], tuple[str, ...]]
@@ -52,7 +52,7 @@ def _sweep(directory: Path) -> Any:
 
 
 def writing_commands(assets: Assets) -> dict[str, Writing]:
-    """Return them by name."""
+    """Return the commands by name."""
     run, tuned, text = str(assets / "run"), str(assets / "tuned-table"), str(assets / "text.txt")
 
     def tokenizer(kind: str, size: int) -> Callable[[Path], tuple[str, ...]]:

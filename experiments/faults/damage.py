@@ -1,4 +1,4 @@
-"""Ways to damage bytes, JSON values and lines, each deterministic given its generator."""
+"""Damage bytes, JSON values and lines deterministically, given a random generator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def flip_bit(path: Path, rng: random.Random) -> int:
 
 
 def not_a_file_of_its_kind(rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield contents that no format here has, by name."""
+    """Yield contents that are invalid in every format, with their names."""
     yield "empty", b""
     yield "zeros", bytes(4096)
     yield "random bytes", rng.randbytes(2048)
@@ -38,19 +38,19 @@ def not_a_file_of_its_kind(rng: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def truncations(data: bytes, rng: random.Random, count: int) -> Iterator[tuple[str, bytes]]:
-    """Yield beginnings of the bytes, none of them whole."""
+    """Yield truncated copies of the bytes."""
     for _ in range(count):
         length = rng.randrange(1, len(data) - 1)
         yield f"cut to {length} bytes", data[:length]
 
 
 def deep_json(depth: int = 100_000) -> bytes:
-    """Return arrays in arrays, deeper than any parser recurses."""
+    """Return nested arrays, deeper than any parser recurses."""
     return b"[" * depth + b"]" * depth
 
 
 def not_json(data: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield contents that are not a JSON object, made of one that is."""
+    """Yield damaged or different variants of a JSON object that are not JSON objects."""
     yield from not_a_file_of_its_kind(rng)
     yield from truncations(data.rstrip(b"}\n "), rng, 4)
     yield "an array", b"[1, 2, 3]"
@@ -85,7 +85,7 @@ def without(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def same_json(value: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield other spellings of the same JSON object."""
+    """Yield different serializations of the same JSON object."""
     yield "without spaces", json.dumps(value, separators=(",", ":")).encode()
     yield "indented", json.dumps(value, indent=4).encode() + b"\n\n"
     yield "with CRLF", json.dumps(value, indent=1).replace("\n", "\r\n").encode()

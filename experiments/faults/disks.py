@@ -1,4 +1,4 @@
-"""Commands that write to a disk that becomes full, and are repeated once it is large enough."""
+"""Run commands on a disk that becomes full, and repeat them after it is enlarged."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cases import Case, Job, Steps, problems_of, sentence_of
 from commands_that_write import Writing, writing_commands
 from kills import leftovers
 
-# Sizes of the disk, as shares of the size of a command's output.
+# Sizes of the disk, as shares of a command's output.
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)
 _ENOUGH = "size=256m"
-_LONGEST_ERROR = 3  # lines on standard error besides progress
+_LONGEST_ERROR = 3  # lines on standard error, not counting progress
 
 
 def cannot_mount() -> str:
-    """Return why no small disk can be mounted here, "" if one can be."""
+    """Return the reason why no small disk can be mounted, "" if one can be."""
     if os.geteuid() != 0:
-        return "mounting a tmpfs takes root"
+        return "mounting a tmpfs requires root"
     return ""
 
 
 def disk_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield commands that write to disks of several sizes; none where nothing can be mounted."""
-    del seed  # nothing is drawn
+    """Yield commands that write to disks of several sizes; none if nothing can be mounted."""
+    del seed  # nothing is random
     if reason := cannot_mount():
         print(f"disks: skipped, {reason}")
         return
@@ -61,7 +61,7 @@ def _full(command: Writing, here: Path, disk: Path) -> Steps:
         if len(sentence.splitlines()) > 1:
             problems.append(f"{len(sentence.splitlines())} lines: {sentence[:300]}")
         if sentence and not any(word in sentence for word in ("same command", "othing w")):
-            problems.append(f"says not whether anything was written: {sentence[:300]}")
+            problems.append(f"does not say whether anything was written: {sentence[:300]}")
         problems += [f"leftover: {left}" for left in leftovers(here) if ".work" not in left]
         subprocess.run(["mount", "-o", f"remount,{_ENOUGH}", str(disk)], check=True)
         ended = yield Job(words)

@@ -1,4 +1,4 @@
-"""Bits flipped in checkpoints, corpora, tokenizers and exports, and checkpoints without a part."""
+"""Flip bits in checkpoints, corpora, tokenizers and exports, and remove parts of checkpoints."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from cases import Case, Expectation, Job, Steps, problems_of
 from damage import flip_bit
 from parameters import digest, losses
 
-# The last checkpoint but one of the tiny run, from which it continues to its end.
+# The second-to-last checkpoint of the tiny run, from which it resumes.
 NEWEST = "20"
 CHECKPOINT = f"run/checkpoints/{NEWEST}"
 Damage = Callable[[Path, random.Random], str]
 
 
 def files_below(directory: Path) -> list[str]:
-    """Return the files below a directory that are not empty, by their names there."""
+    """Return the relative names of all nonempty files in a directory tree."""
     files = (file for file in sorted(directory.rglob("*")) if file.is_file())
     return [str(file.relative_to(directory)) for file in files if file.stat().st_size]
 
 
 def checkpoint_files(assets: Assets) -> list[str]:
-    """Return the files of the newest checkpoint but one that nothing reads."""
+    """Return the files of the newest checkpoint, except one that nothing reads."""
     return [file for file in files_below(assets / CHECKPOINT) if file != "commit_success.txt"]
 
 
 def flip_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield uses of copies in which one bit of one file is flipped."""
+    """Yield commands that use copies with one flipped bit in one file."""
     rng = random.Random(f"{seed}/flips")
     for number, make in enumerate(_all(assets, rng), 1):
         yield make(f"{number:03d}")
@@ -87,7 +87,7 @@ def _flipped(
         shutil.copytree(assets / source, given)
         flip_bit(given / file, random.Random(seed))
         ended = yield Job(command(assets, given))
-        # A flipped name in SHA256SUMS leaves a file unchecked, and everything else as it was.
+        # A flipped bit in a name in SHA256SUMS leaves a file unchecked and changes nothing else.
         expectation: Expectation = "anything" if file == "SHA256SUMS" else "refused"
         return problems_of(ended, expectation, "given")
 
@@ -107,7 +107,7 @@ def _flipped_checkpoint(assets: Assets, file: str, seed: float, number: str) -> 
 
 
 def part_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield trainings whose newest checkpoint lacks a part, or has one that is cut or renamed."""
+    """Yield runs whose newest checkpoint has a missing, truncated, empty or renamed part."""
     rng = random.Random(f"{seed}/parts")
     checkpoint = assets / CHECKPOINT
     files = checkpoint_files(assets)
@@ -131,7 +131,7 @@ def part_cases(assets: Assets, seed: int) -> Iterator[Case]:
 def _resumed(
     assets: Assets, name: str, damage: Damage, seed: float, number: str, group: str = "flips"
 ) -> Case:
-    """Return a training that must continue from an older checkpoint, and end as it would have."""
+    """Return a run that must resume from an older checkpoint and end like an undisturbed one."""
 
     def steps(here: Path) -> Steps:
         given = here / "given"
@@ -147,9 +147,9 @@ def _resumed(
         if ended.code == 0:
             result = yield Job(call=lambda: [digest(given), digest(assets / "run")])
             if len(set(result.value)) > 1:
-                problems.append("wrong result: other parameters than the undisturbed run's")
+                problems.append("wrong result: parameters differ from the undisturbed run's")
             if losses(given) != losses(assets / "run"):
-                problems.append("wrong result: other losses than the undisturbed run's")
+                problems.append("wrong result: losses differ from the undisturbed run's")
         return problems
 
     return Case(group, f"{number} {name}".replace("/", "|"), steps, "accepted")

@@ -1,4 +1,4 @@
-"""Models as other frameworks keep them, made from the tensors of a Hugging Face directory."""
+"""Write a Hugging Face directory's model in the formats of other frameworks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Google's names of 2018, by patterns of Hugging Face's; a "kernel" lies the other way round.
+# Google's names of 2018, by patterns of Hugging Face's; a "kernel" is transposed.
 _NAMES = (
     (r"\.layer\.(\d+)\.", r"/layer_\1/"),
     (r"_embeddings\.weight$", "_embeddings"),
@@ -30,7 +30,7 @@ def tensors_of(directory: Path) -> dict[str, np.ndarray]:
 
 
 def copy_but(source: Path, target: Path, *without: str) -> None:
-    """Copy a directory, some of its files left out."""
+    """Copy a directory without some of its files."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(*without), dirs_exist_ok=True)
 
 
@@ -44,14 +44,14 @@ def write_bin(source: Path, target: Path) -> None:
 
 
 def write_tensorflow(source: Path, target: Path) -> None:
-    """Write the directory as Google's release of a BERT."""
+    """Write the directory's model in the format of Google's BERT release."""
     import tensorflow
 
     target.mkdir(parents=True, exist_ok=True)
     variables = {}
     for name, values in tensors_of(source).items():
         if name == "cls.predictions.decoder.weight" or name.endswith("decoder.bias"):
-            continue  # the table of tokens once more
+            continue  # a second copy of the token table
         for pattern, replacement in _NAMES:
             name = re.sub(pattern, replacement, name)
         name = name.replace(".", "/")

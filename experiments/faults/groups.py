@@ -1,4 +1,4 @@
-"""The groups of the campaign, by name: each makes its cases from assets and a seed."""
+"""The campaign's groups by name; every group makes its cases from the assets and a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that are killed at random moments and given again."""
+"""Kill commands at random moments and repeat them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cases import Case, Job, Steps, faults_of, problems_of
 from commands_that_write import Writing, writing_commands
 
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Processes killed for each command; each of a case is killed once or twice.
+# Cases per command, in each of which the command is killed once or twice.
 _CASES = {"pretrain": 8, "finetune": 8, "sweep": 4, "prepare": 8}
 _CASES_OF_OTHERS = 4
 
 
 def kill_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield cases that kill a command once or twice, then give it again to its end."""
+    """Yield cases that kill a command once or twice and then run it to its end."""
     rng = random.Random(f"{seed}/kills")
     for name, command in writing_commands(assets).items():
         for number in range(_CASES.get(name, _CASES_OF_OTHERS)):
@@ -38,7 +38,7 @@ def _case(
             after = 0.05 + moment * command.seconds
             killed = yield Job(words, signal=number, after=after, to_group=to_group)
             problems += faults_of(killed)
-            if not command.resumes and (here / "out").exists():  # it was finished before
+            if not command.resumes and (here / "out").exists():  # it finished before the signal
                 break
         else:
             problems += problems_of((yield Job(words)), "accepted")

@@ -1,8 +1,8 @@
-"""Runs jobs in forked processes of this one, which has imported all that commands import.
+"""Run jobs in processes forked from this one, which has imported everything commands import.
 
-A fork takes a hundredth of the time of a new interpreter that imports JAX, and what one of them
-does, even crash, touches no other. JAX starts its threads when it is first used, which this process
-never does.
+A fork takes a hundredth of the time of a new interpreter that imports JAX, and a crash in one
+process does not affect the others. JAX starts its threads on first use, and this process never uses
+it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from cases import VALUE, Case, Ended, Job, Steps
 
 _POLL_SECONDS = 0.02
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# A process over this is killed, so that one fault does not take the machine's memory.
+# A process above this limit is killed, so that one fault does not exhaust the machine's memory.
 _KILL_MEMORY = 4 << 30
 _KEPT_CHARACTERS = 20_000  # of a process's output
-# What commands import when they need it.
+# Modules that commands import on demand.
 _MODULES = (
     "bert_jax.cli.main",
     "bert_jax.cli.pretrain",
@@ -52,7 +52,7 @@ _MODULES = (
 
 @dataclass
 class _Active:
-    """A case under way, and its current process."""
+    """A case in progress and its current process."""
 
     case: Case
     steps: Steps
@@ -70,7 +70,7 @@ class _Active:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case that is over: how each of its jobs ended, and its problems."""
+    """A finished case, with the ends of its jobs and its problems."""
 
     case: Case
     ended: list[Ended]
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def warm_up(cache: Path) -> None:
-    """Import the modules that commands import. `cache` is where compiled programs are kept."""
+    """Import everything that commands import; `cache` is the directory of compiled programs."""
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
@@ -95,7 +95,7 @@ def warm_up(cache: Path) -> None:
 
 
 def run_cases(cases: Iterator[Case], work: Path, lanes: int) -> Iterator[Outcome]:
-    """Run cases, `lanes` of them at once, each in a folder of its own; yield them as they end."""
+    """Run `lanes` cases at once, each in a separate folder, and yield their outcomes."""
     free, active = set(range(lanes)), list[_Active]()
     more = True
     try:
@@ -168,7 +168,7 @@ def _start(active: _Active) -> None:
 
 
 def _become(active: _Active) -> None:
-    """Be the process of a job, from its beginning to its end."""
+    """Run a job in this forked process, and exit."""
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -182,7 +182,8 @@ def _become(active: _Active) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import jax
 
-    # JAX writes an entry in place: lanes do not share them, and what may be killed only reads.
+    # JAX does not write cache entries atomically, so every lane has its own cache, and jobs that
+    # may be killed only read it.
     cache = Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / str(active.lane)
     jax.config.update("jax_compilation_cache_dir", str(cache))
     if active.job.signal is not None:
@@ -194,7 +195,7 @@ def _become(active: _Active) -> None:
             code = 0
         else:
             main = importlib.import_module("bert_jax.cli.main")
-            sys.modules["__main__"] = main  # which a data worker imports when it is spawned
+            sys.modules["__main__"] = main  # imported by spawned data workers
             sys.argv = ["bert-jax", *active.job.words]
             code = main.main()
     except SystemExit as end:
@@ -211,7 +212,7 @@ def _become(active: _Active) -> None:
 
 
 def _look(active: _Active) -> Ended | None:
-    """Return how the process ended, or None while it runs; sends it its signal, and stops it."""
+    """Return the end of the process, or None while it runs; send due signals and stop it if due."""
     pid, status, usage = os.wait4(active.pid, os.WNOHANG)
     seconds = time.monotonic() - active.started
     if pid == 0:
@@ -224,7 +225,7 @@ def _look(active: _Active) -> Ended | None:
             active.hung = seconds > job.seconds
             _kill_group(active.pid)
         return None
-    _kill_group(active.pid)  # its own processes that are still alive
+    _kill_group(active.pid)  # processes it may have left behind
     output, errors = (
         (active.here / f".{kind}{active.number}").read_text(errors="backslashreplace")
         for kind in ("out", "err")
@@ -263,5 +264,5 @@ def _kill_group(pid: int) -> None:
 
 def _kill(active: _Active) -> None:
     _kill_group(active.pid)
-    with suppress(ChildProcessError):  # it has ended, and was waited for
+    with suppress(ChildProcessError):  # it has ended and has been waited for
         os.waitpid(active.pid, 0)

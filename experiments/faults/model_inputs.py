@@ -1,4 +1,4 @@
-"""Models, work directories and manifests that are wrong, or odd and right."""
+"""Models, work directories and manifests that are invalid, or unusual but valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from damage import (
 from parameters import digest
 from tensor_files import header_cases, tensor_cases
 
-# Of a config.json: what describes the model's sizes, and must be a whole number above 0.
+# Keys of config.json that hold the model's sizes, which must be positive integers.
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -54,7 +54,7 @@ def _import_case(
     expectation: Expectation,
     seconds: float = 90,
 ) -> Case:
-    """Return an import of a damaged copy; an accepted one must have the same parameters."""
+    """Return a case that imports a damaged copy; if accepted, its parameters must be the same."""
 
     def steps(here: Path) -> Steps:
         shutil.copytree(assets / source, here / "given")
@@ -67,7 +67,7 @@ def _import_case(
         if ended.code == 0 and expectation == "accepted":
             result = yield Job(call=lambda: [digest(here / "model"), digest(assets / "run")])
             if len(set(result.value)) > 1:
-                problems.append("wrong result: other parameters than the exported model's")
+                problems.append("wrong result: parameters differ from the exported model's")
         return problems
 
     return Case("models", name, steps, expectation)
@@ -96,7 +96,7 @@ def model_cases(assets: Assets, seed: int) -> Iterator[Case]:
 def _files(
     assets: Assets, rng: random.Random
 ) -> Iterator[tuple[str, str, str, bytes, Expectation]]:
-    """Yield (source, file, damage, content, expectation)."""
+    """Yield (source, file, name of the change, new content, expectation)."""
     for name, content, expectation in _config_json(assets, rng):
         yield "huggingface", "config.json", name, content, expectation
     tensors = (assets / "huggingface/model.safetensors").read_bytes()
@@ -128,7 +128,7 @@ def _config_json(assets: Assets, rng: random.Random) -> Iterator[tuple[str, byte
     for key in _RATES:
         for value in (-1, "0.1", None, True, [], float("nan"), float("inf"), 10**400):
             if value is None:
-                continue  # transformers takes its default there
+                continue  # transformers uses a default for it
             yield f"{key} {str(value)[:9]}", _dumped(changed(config, (key,), value)), "refused"
     for key, value in (
         ("model_type", "gpt2"),
@@ -154,7 +154,7 @@ def _dumped(value: Any) -> bytes:
 
 
 def _bins(assets: Assets) -> Iterator[tuple[str, bytes]]:
-    """Yield pickles of PyTorch that are not a state_dict of the model."""
+    """Yield PyTorch pickles that are not a state_dict of the model."""
     import io
 
     import torch
@@ -268,7 +268,7 @@ def _manifest(assets: Assets, rng: random.Random) -> Iterator[tuple[str, bytes, 
         yield name, data, "refused"
     for key in content:
         if key in ("options", "sources", "empty_files_skipped", "heldout_repeats") or (
-            key == "tokenizer_files"  # read by what reads text
+            key == "tokenizer_files"  # read only by commands that read text
         ):
             continue
         yield f"without {key}", _dumped(without(content, (key,))), "refused"

@@ -1,4 +1,4 @@
-"""Paths, names and options that are wrong: schemes, hub-like names, repeated and odd options."""
+"""Invalid paths, names and options: schemes, hub-like names, repeated and odd options."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from assets import Assets
 from cases import Case, command_case
 
 _SCHEMES = ("gs://bucket/x", "s3://bucket/x", "hf://org/x", "https://a.org/x", "file:///tmp/x")
-# Options of every verb with what each must be, and the words without which it is not valid.
+# The words of a command: the verb, options and their values.
 Words = tuple[str, ...]
 
 
 def _verbs(assets: Assets) -> dict[str, Words]:
-    """Return whole commands by verb; {out} is the output."""
+    """Return complete commands by verb; {out} is the output."""
     run, text = str(assets / "run"), str(assets / "text.txt")
     tokenizer = str(assets / "wordpiece")
     prepare = ("--input", text, "--tokenizer", tokenizer, "--output", "{out}", "--workers", "1")
@@ -144,7 +144,7 @@ def _options(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
 
 
 def _outputs(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
-    """Yield outputs that nothing can be written to."""
+    """Yield commands with outputs that cannot be written."""
     for verb, words in verbs.items():
         if not any("{out}" in word for word in words):
             continue
@@ -156,7 +156,7 @@ def _outputs(verbs: dict[str, Words]) -> Iterator[tuple[str, Words, str]]:
 
 
 def _inputs(assets: Assets, rng: random.Random) -> Iterator[tuple[str, Words, str]]:
-    """Yield inputs that are not there, or of another kind."""
+    """Yield commands with inputs that do not exist or are of the wrong kind."""
     run, text = str(assets / "run"), str(assets / "text.txt")
     tokenizer = str(assets / "wordpiece")
     names = [
@@ -198,5 +198,5 @@ def _inputs(assets: Assets, rng: random.Random) -> Iterator[tuple[str, Words, st
     for verb, words in commands.items():
         for name in rng.sample(names, 14):
             if verb == "prepare --input" and name in ("/etc/passwd", ".", "..", "/", "*", "~"):
-                continue  # text, or different on every machine
+                continue  # readable text, or different on every machine
             yield f"{verb} {name[:40]!r}", tuple(word.replace("{in}", name) for word in words), ""

@@ -1,4 +1,4 @@
-"""Parameters and losses of runs, in a form that can be compared bit for bit."""
+"""Return the parameters and losses of runs in a form that allows bitwise comparison."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 
-# Values of a log that the model did not compute.
+# Keys of the log's entries that the model did not compute.
 _NOT_COMPUTED = {"tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
 def digest(work_dir: Path, step: int | None = None) -> str:
-    """Return a hash over the parameters of a work directory's chosen checkpoint. Uses JAX."""
+    """Return a hash of the parameters of a work directory's chosen checkpoint, using JAX."""
     import numpy as np
 
     from bert_jax.inference.work_dir import load_model_parameters, read_model
@@ -28,7 +28,7 @@ def digest(work_dir: Path, step: int | None = None) -> str:
 
 
 def losses(work_dir: Path) -> list[str]:
-    """Return the values in a run's log that the model computed, an entry a line."""
+    """Return the model's results in the run's log, one entry per line."""
     entries = [json.loads(x) for x in (work_dir / "metrics.jsonl").read_text().splitlines()]
     return [
         json.dumps({k: v for k, v in entry.items() if k not in _NOT_COMPUTED}, sort_keys=True)
@@ -37,7 +37,7 @@ def losses(work_dir: Path) -> list[str]:
 
 
 def files_of(directory: Path, *but: str) -> dict[str, str]:
-    """Return the SHA-256 of every file below a directory, by its name there."""
+    """Return the SHA-256 of every file in a directory tree, by relative name."""
     return {
         str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(directory.rglob("*"))

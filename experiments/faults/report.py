@@ -1,4 +1,4 @@
-"""The results of a campaign: a line for each case, and a table of all problems."""
+"""Save a campaign's results, one line per case, and make a table of the problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = (
 
 
 class Results:
-    """Results on disk, a JSON object a line, of one state of the code and one seed."""
+    """Results on disk, one JSON object per line, for one version of the code and one seed."""
 
     def __init__(self, path: Path, code: str, seed: int):
         self._path, self._stamp = path, {"code": code, "seed": seed}
@@ -48,11 +48,11 @@ class Results:
 
     @property
     def problems(self) -> list[str]:
-        """All that was wrong, with the case's name."""
+        """All problems, with the names of their cases."""
         return [f"{row['case']}: {problem}" for row in self.rows for problem in row["problems"]]
 
     def add(self, outcome: Outcome) -> None:
-        """Keep an outcome."""
+        """Save an outcome."""
         ended = outcome.ended
         row = {
             "case": outcome.case.key,
@@ -78,7 +78,7 @@ def _kind(problem: str) -> str:
 
 
 def table(results: Results) -> str:
-    """Return the table as Markdown, a line a group."""
+    """Return the table as Markdown, one line per group."""
     groups = defaultdict(list)
     for row in results.rows:
         groups[row["group"]].append(row)
@@ -98,7 +98,7 @@ def table(results: Results) -> str:
 
 
 def processor() -> str:
-    """Return the processor's name, as Linux has it."""
+    """Return the processor's name according to Linux."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

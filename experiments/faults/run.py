@@ -1,13 +1,14 @@
-r"""Does bert-jax corrupt anything in silence, or answer a user's mistake with a traceback?
+r"""Does bert-jax corrupt anything silently, or answer a user's mistake with a traceback?
 
     python experiments/faults/run.py --work runs/faults
 
-Kills commands at random moments and repeats them, flips bits, cuts and removes parts of
-checkpoints, fills disks, and gives commands hundreds of generated inputs that are wrong, or odd and
-right. Killed commands must resume and end with the same parameters bit for bit; damaged or wrong
-inputs must be refused in a sentence with exit code 2; odd and right ones must be accepted with the
-right result. Killed at any moment, the same command continues. Writes results.json and prints the
-table; with --fast or --only, into the folder --work.
+Kills commands at random moments and repeats them, flips bits in their inputs, truncates and removes
+parts of them, fills disks, and feeds commands hundreds of generated inputs that are invalid, or
+unusual but valid. A killed command must resume and end with the same parameters bit for bit;
+damaged or invalid input must be refused in a sentence with exit code 2; unusual but valid input
+must be accepted with the correct result. The campaign can be killed at any moment and resumed with
+the same command. Writes results.json and prints the table; with --fast or --only, writes to the
+--work folder.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from lanes import run_cases, warm_up  # noqa: E402
 
 
 def code_hash() -> str:
-    """Return a hash of the package and of the campaign: results are of one state of both."""
+    """Return a hash of the package and the campaign, which results depend on."""
     digest = hashlib.sha256()
     for folder in (ROOT / "bert_jax", HERE):
         for file in sorted(folder.rglob("*.py")):
@@ -39,16 +40,16 @@ def code_hash() -> str:
 
 
 def main() -> int:
-    """Run the cases without a result, write and print all results; return 1 after a problem."""
+    """Run the missing cases, write the results and print the table; return 1 if any failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--work", type=Path, required=True, help="where everything goes")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (default: 0)")
+    parser.add_argument("--work", type=Path, required=True, help="folder for all files")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all cases (default: 0)")
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), help="groups to run")
-    parser.add_argument("--match", default="", help="run cases whose name holds this only")
-    parser.add_argument("--fast", action="store_true", help="every eighth case of each group")
-    parser.add_argument("--lanes", type=int, default=2, help="cases at once (default: 2)")
+    parser.add_argument("--match", default="", help="text in the names of the cases to run")
+    parser.add_argument("--fast", action="store_true", help="only every eighth case of each group")
+    parser.add_argument("--lanes", type=int, default=2, help="parallel cases (default: 2)")
     args = parser.parse_args()
     work = args.work.resolve()
     warm_up(work / "programs")

@@ -1,4 +1,4 @@
-"""Config files that are wrong, and overrides with values that a key cannot have."""
+"""Invalid config files, and overrides with values that their keys do not accept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from assets import CONFIG, Assets
 from cases import Case, Expectation, command_case
 
-# Kinds of values, and what none of their keys can be.
+# Kinds of values, with values that no key of the kind accepts.
 _WRONG = {
     "count": ("0", "-1", "1.5", "abc", "", "nan", "True", "None", "1e3", str(10**30), "[1]"),
     "count or 0": ("-1", "-7", "0.5", "abc", "", "inf", "None", str(10**30)),
@@ -110,7 +110,7 @@ _FINETUNE = _COMMON | {
     "tuning.embeddings": "truth",
     "tuning.layer_decay": "positive",
 }
-# Large whole numbers that a key may well have: no epoch, step or record is beyond them.
+# Keys whose values may be very large, since they only limit numbers of epochs, steps or records.
 _MAY_BE_LARGE = {
     "checkpoint.every_steps", "checkpoint.keep_last", "checkpoint.keep_every",
     "checkpoint.keep_best", "evaluation.every_steps", "evaluation.max_records",
@@ -121,7 +121,7 @@ _MAY_BE_LARGE = {
 
 
 def setting_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield trainings with wrong configs; each is refused before it trains, or writes."""
+    """Yield runs with invalid configs, which must be refused before they train or write."""
     rng = random.Random(f"{seed}/settings")
     made = [*_overrides("pretrain", _PRETRAIN, rng), *_overrides("table", _FINETUNE, rng)]
     for number, (config, word) in enumerate(made, 1):

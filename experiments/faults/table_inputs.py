@@ -1,4 +1,4 @@
-"""Files of fine-tuning tasks: tables of every form, tagged sentences, choices, and questions."""
+"""Files of fine-tuning tasks: tables in all formats, tagged sentences, choices and questions."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def _evaluate(
 
 
 def _same_scores(assets: Assets, model: str, here: Path, _: Ended) -> str:
-    """Compare with the scores that the run itself had on the same examples."""
-    if not any(here.glob("given*")):  # rows were added to it
+    """Compare with the run's own scores on the same examples."""
+    if not any(here.glob("given*")):  # the file has additional rows
         return ""
     expected = json.loads((assets / f"tuned-{model}/scores.json").read_text())
     found = json.loads((here / "scores.json").read_text())["sets"]
     [scores] = [each["scores"] for each in found.values()]
     text = json.dumps(expected)
     missing = [name for name, x in scores.items() if json.dumps(x) not in text]
-    return f"other scores than the run's: {', '.join(missing)}" if missing == [*scores] else ""
+    return f"scores differ from the run's: {', '.join(missing)}" if missing == [*scores] else ""
 
 
 def _tables(assets: Assets, rng: random.Random) -> Iterator[Made]:

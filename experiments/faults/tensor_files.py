@@ -1,4 +1,4 @@
-"""Safetensors files whose header or tensors are wrong, or odd and right."""
+"""Safetensors files whose header or tensors are invalid, or unusual but valid."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Made = tuple[str, bytes, Expectation]
 
 
 def split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the header and the bytes of the tensors."""
+    """Split a file into its header and the bytes of its tensors."""
     (length,) = struct.unpack("<Q", data[:8])
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
 def joined(header: dict[str, Any] | bytes, body: bytes) -> bytes:
-    """Return a file with this header."""
+    """Join a header and the bytes of tensors into a file."""
     content = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(content)) + content + body
 
 
 def header_cases(data: bytes, rng: random.Random) -> Iterator[Made]:
-    """Yield files with another header."""
+    """Yield files with changed headers."""
     header, body = split(data)
     names = sorted(name for name in header if name != "__metadata__")
     yield "as it is", data, "accepted"
@@ -71,7 +71,7 @@ def header_cases(data: bytes, rng: random.Random) -> Iterator[Made]:
 
 
 def tensor_cases(data: bytes, rng: random.Random) -> Iterator[Made]:
-    """Yield files with other tensors."""
+    """Yield files with changed tensors."""
     from safetensors.numpy import load, save
 
     tensors = load(data)

@@ -23,7 +23,7 @@ Made = tuple[str, str, bytes, tuple[str, ...], Expectation]
 
 
 def text_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield preparations of generated inputs, and predictions of generated lines."""
+    """Yield cases that prepare generated inputs and predict generated lines."""
     rng = random.Random(f"{seed}/text")
     number = 0
     for name, file, content, more, expectation in [*_texts(assets, rng), *_lines(assets, rng)]:
@@ -66,12 +66,12 @@ def _predict(assets: Assets, model: str, file: str, here: Path) -> tuple[str, ..
 
 
 def _same_corpus(assets: Assets, here: Path, _: Ended) -> str:
-    """Compare with the corpus of the same text in plain form."""
+    """Compare with the corpus of the same text as a plain file."""
     given, expected = (
         json.loads((corpus / "manifest.json").read_text())
         for corpus in (here / "corpus", assets / "corpus")
     )
-    return "" if given["fingerprint"] == expected["fingerprint"] else "another corpus"
+    return "" if given["fingerprint"] == expected["fingerprint"] else "a different corpus"
 
 
 def _a_result_for_each(here: Path, _: Ended) -> str:

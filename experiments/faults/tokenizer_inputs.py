@@ -1,4 +1,4 @@
-"""Tokenizer files that are wrong, or odd and right: every kind of vocabulary and its settings."""
+"""Invalid, or unusual but valid, tokenizer files: all kinds of vocabularies and their settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Files = dict[str, bytes]
 
 
 def tokenizer_cases(assets: Assets, seed: int) -> Iterator[Case]:
-    """Yield preparations with generated tokenizers."""
+    """Yield cases that prepare a corpus with generated tokenizers."""
     for number, (name, files, expectation) in enumerate(_all(assets, random.Random(f"{seed}/tok"))):
         yield command_case(
             "tokenizers",
@@ -41,7 +41,7 @@ def _write(files: Files, here: Path) -> None:
 
 
 def _same_corpus(assets: Assets, files: Files, here: Path, _: Ended) -> str:
-    """Compare with the corpus that the undamaged tokenizer gives, where there is one."""
+    """Compare with the corpus of the undamaged tokenizer, if there is one."""
     if not {"vocab.txt", "tokenizer.json"} & set(files):
         return ""
     given, expected = (

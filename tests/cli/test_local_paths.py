@@ -253,9 +253,9 @@ def test_directories_are_made_by_one_function() -> None:
         ("S3://bucket", "S3://bucket: s3:// is not supported"),
         ("file:///data/x", "Write the path without it: /data/x."),
         ("file://localhost/data/x", "Write the path without it: /data/x."),
-        ("https://huggingface.co/a/b", "Give a model on the hub by its name, OWNER/NAME."),
-        ("hf://a/b", "Give a model on the hub by its name, OWNER/NAME."),
-        ("https://example.org/a.txt", "Download it and give the path of the file."),
+        ("https://huggingface.co/a/b", "Give the name of a model on the hub as OWNER/NAME."),
+        ("hf://a/b", "Give the name of a model on the hub as OWNER/NAME."),
+        ("https://example.org/a.txt", "Download it and give the file's path."),
         (Path("gs://bucket/x"), "gs://bucket/x: gs:// is not supported"),
     ],
 )

@@ -32,7 +32,10 @@ def nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("model.ffn_dim=1000000000000", "ffn_dim=1000000000000: expected at most 2,147,483,647"),
         ("model.num_layers=100000", r"num_layers=100000: expected at most 2,000 \(every layer"),
-        ("model.hidden_dim=1000000000", r"can be compiled up to 1.0 EiB. Lower model.hidden_dim"),
+        (
+            "model.hidden_dim=1000000000",
+            r"can be compiled only up to 1.0 EiB. Lower model.hidden_dim",
+        ),
         ("model.vocab_size=2000000000", r"Lower model.vocab_size=2000000000, model.max_positions"),
         ("model.max_positions=2000000000", r"this machine has .*model.max_positions=2000000000"),
         ("model.num_segments=1000000", "num_segments=1000000: expected at most 1,000"),
@@ -71,6 +74,6 @@ def test_batch_sizes_are_for_bench_step_too(tiny_config: Path, bert_jax_here: Ru
 def test_plan_is_not_bound_by_this_machine(tiny_config: Path, bert_jax_here: Run) -> None:
     words = ("plan", "--config", tiny_config, "--topology", "cpu:8", "--config.work_dir=x")
     refused = bert_jax_here(*words, "--config.model.hidden_dim=2000000000")
-    assert refused.code == 2 and "a step can be compiled up to 1.0 EiB" in refused.errors
+    assert refused.code == 2 and "a step can be compiled only up to 1.0 EiB" in refused.errors
     with pytest.raises(AssertionError, match="traced"):  # 2 TiB of parameters
         bert_jax_here(*words, "--config.model.ffn_dim=2000000000")

@@ -250,7 +250,7 @@ def test_a_killed_process_is_named_by_the_other(bert_jax, victim):
     (survivor,) = end_of(processes, which=[1 - victim], seconds=120)
     assert survivor.code == 2, survivor.errors
     sentences = [line for line in survivor.errors.splitlines() if line.startswith("bert-jax: ")]
-    assert len(sentences) == 1 and "the same command, given to all processes" in sentences[0]
+    assert len(sentences) == 1 and "run the same command again on all processes" in sentences[0]
     assert f"process {victim} " in sentences[0] or "the coordinator is process 0" in sentences[0]
     assert "Traceback" not in survivor.errors
 

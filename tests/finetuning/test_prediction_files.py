@@ -49,8 +49,9 @@ def test_two_files_of_one_stem_have_predictions_each(toy, make_source, bert_jax_
     assert words[0] == words[1]
     refused = evaluate(elsewhere)
     assert refused.code == 2
-    assert f"eng.testa.txt: it has the predictions for {first}, and those for {elsewhere}" in (
-        refused.errors
+    assert (
+        f"eng.testa.txt: the file holds predictions for {first}, and predictions for {elsewhere}"
+        in (refused.errors)
     )
     assert (out / "eng.testa.txt").read_bytes() == before
 
@@ -66,13 +67,17 @@ def test_a_file_is_replaced_by_what_made_it(tmp_path):
         "a_n_best.json": "/data/a.json",
         "b.json": "/data/b.json",
     }
-    with pytest.raises(ValueError, match="a_n_best.json: it has the predictions for /data/a.json"):
+    with pytest.raises(
+        ValueError, match="a_n_best.json: the file holds predictions for /data/a.json"
+    ):
         claim_files(tmp_path / "out", ["a_n_best.json"], "/data/a_n_best.json")
 
 
 def test_a_file_of_unknown_origin_is_not_replaced(tmp_path):
     (tmp_path / "dev.tsv").touch()
-    with pytest.raises(ValueError, match="dev.tsv: it exists already, and those for /d/dev.tsv"):
+    with pytest.raises(
+        ValueError, match="dev.tsv: the file already exists, and predictions for /d/dev.tsv"
+    ):
         check_files(tmp_path, ["dev.tsv"], "/d/dev.tsv")
     (tmp_path / INPUTS_NAME).write_text("[")
     with pytest.raises(ValueError, match=f"{INPUTS_NAME}.*Give another --predictions"):

@@ -234,7 +234,7 @@ def test_a_grid_of_a_million_runs_is_refused_before_it_is_laid_out() -> None:
     with pytest.raises(ValueError, match="the grid has 24,000,000 runs .* at most 10,000"):
         Grid(num_seeds=1_000_000)
     with pytest.raises(
-        ValueError, match=r"seeds=2 from 4294967295 on: a seed is at most 2\^32 - 1"
+        ValueError, match=r"num_seeds=2 from first_seed=4294967295: seeds must be at most 2\^32 - 1"
     ):
         Grid(num_seeds=2, first_seed=2**32 - 1)
     assert len(Grid(num_seeds=400).runs) == 9_600

@@ -16,7 +16,7 @@ SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, 
 @pytest.mark.parametrize(
     ("files", "asked", "told"),
     [
-        ((), "nowhere", "there is no such directory"),
+        ((), "nowhere", "the directory does not exist"),
         (("a.txt",), "a.txt", "that is a file"),
         (("run/checkpoints/500/x",), "run/checkpoints/500", "extract {root}/run --step 500"),
         (("runs/one/model.json", "sweep.json"), ".", "a model is in {root}/runs/one"),
@@ -36,8 +36,8 @@ def test_what_was_taken_for_a_work_directory_is_told(
 
 
 def test_a_name_on_the_hub_is_to_be_imported_first() -> None:
-    way_out = "`bert-jax import google-bert/bert-base-uncased --output DIR` makes one"
-    with pytest.raises(ValueError, match=way_out):
+    advice = "run `bert-jax import google-bert/bert-base-uncased --output DIR`"
+    with pytest.raises(ValueError, match=advice):
         read_model(Path("google-bert/bert-base-uncased"))
 
 

@@ -105,7 +105,7 @@ def test_a_whole_encoder_under_a_damaged_head_is_offered(head, make_bert, import
     theirs = make_bert(head)
     part = "classifier.bias" if head != "pretraining" else "cls.predictions.transform.dense.bias"
     change_tensors(theirs, lambda tensors: tensors.pop(part))
-    assert refused(theirs).rstrip().endswith("The encoder is whole: --head encoder takes it")
+    assert refused(theirs).rstrip().endswith("Import only the encoder with --head encoder")
     _, ours = imported(theirs, "--head", "encoder")
     token = load_trained(str(ours)).model.encoder.embeddings.token[...]
     np.testing.assert_array_equal(token, tensors_of(theirs)[TABLE])

@@ -75,7 +75,7 @@ def test_a_vocabulary_that_does_not_fit(make_bert, refused, imported):
     assert f"the tokenizer has {len(WORDS) + 2} entries, the token table {len(WORDS)} rows" in (
         told := refused(theirs)
     )
-    assert "Give the model's own tokenizer: --tokenizer FILE_OR_DIR" in told
+    assert "Give the model's own tokenizer with --tokenizer FILE_OR_DIR" in told
     (theirs / "vocab.txt").unlink()
     told = refused(theirs)
     assert "holds no tokenizer" in told and "--tokenizer FILE_OR_DIR" in told

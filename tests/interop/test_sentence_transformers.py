@@ -152,7 +152,7 @@ def test_prompts(build, imported, bert_jax_here):
     assert found.word("pet").shape == (3, 32) and found.text == "a pet"
     with pytest.raises(ValueError, match="prompt_name='queri': no such prompt; nearest: query"):
         embed("a", prompt_name="queri")
-    with pytest.raises(ValueError, match="prompt='x' and prompt_name='long': give only one"):
+    with pytest.raises(ValueError, match="prompt='x' and prompt_name='long' are both given"):
         embed.sentences(["a"], prompt_name="long", prompt="x")
     with pytest.raises(UnusableText, match="text 1 of 2: a lone surrogate"):
         embed(["a", "\udc00"], prompt_name="long")
@@ -228,7 +228,7 @@ def test_what_is_told_and_kept(build, imported, bert_jax_here, tmp_path):
     program = exported(ours, bert_jax_here, form="onnx")
     card = (program / "README.md").read_text()
     assert "| pooling | cls |" in card and "The program does not pool" in card
-    assert "library_name: onnx" in card and "the output `last_hidden_state`. Put" in card
+    assert "library_name: onnx" in card and "the output `last_hidden_state`. Prepend" in card
 
 
 def test_verify_compares_the_vectors_of_texts(build, imported, bert_jax_here):
@@ -270,7 +270,7 @@ def test_what_is_not_supported_is_named(build, imported, refused, tmp_path):
     told = refused(theirs)
     assert "modules.json: a Dense module is not supported" in told and "--head encoder" in told
     output, ours = imported(theirs, "--head", "encoder")
-    assert "modules.json: Pooling, Dense left out: " in output
+    assert "modules.json: Pooling, Dense dropped: " in output
     assert read_sentence_embedding(ours) is None
     theirs = build("Bert", "mean", Normalize(), name="damaged")
     pooling, normalize = (theirs / name / "config.json" for name in ("1_Pooling", "2_Normalize"))
@@ -280,23 +280,23 @@ def test_what_is_not_supported_is_named(build, imported, refused, tmp_path):
     custom = [modules[0] | {"type": "custom.Transformer"}, *modules[1:]]
     outside = [modules[0], modules[1] | {"path": "../1_Pooling"}]
     for file, content, message in (
-        (pooling, {"embedding_dimension": 32, "pooling_mode": "first"}, "pooling_mode is ['first'"),
+        (pooling, {"embedding_dimension": 32, "pooling_mode": "first"}, "pooling_mode=['first'"),
         (pooling, {"embedding_dimension": 32, "pooling_mode": []}, "pooling is empty"),
         (pooling, {"embedding_dimension": 32, "include_prompt": 1}, "include_prompt: expected"),
         (pooling, {"embedding_dimension": 32, "pooling_mode_top": True}, "pooling_mode_top"),
         (pooling, {}, "it lacks word_embedding_dimension"),
         (pooling, None, "1_Pooling/config.json: missing"),
-        (normalize, {"module_input_name": "token_embeddings"}, "module_input_name is 'token_em"),
-        (model, {"model_type": "SparseEncoder"}, "model_type is 'SparseEncoder'"),
+        (normalize, {"module_input_name": "token_embeddings"}, "module_input_name='token_em"),
+        (model, {"model_type": "SparseEncoder"}, "model_type='SparseEncoder'"),
         (model, {"prompts": {"a": 1}}, "prompts.a: expected str"),
         (model, {"default_prompt_name": "a"}, "default_prompt_name='a': no such prompt"),
         (model, {"similarity_fn_name": "maxsim"}, "similarity: 'maxsim' is not one of"),
-        (encoder, {"query_length": 8}, "query_length is 8"),
+        (encoder, {"query_length": 8}, "query_length=8"),
         (encoder, {"max_seq_length": 3}, "max_seq_length=3: expected 5 tokens or more"),
         (encoder, {"max_seq_length": "3"}, "max_seq_length='3': expected a whole number"),
         (theirs / "modules.json", custom, "a custom.Transformer module is not supported"),
         (theirs / "modules.json", outside, "path '../1_Pooling'"),
-        (theirs / "modules.json", [], "names no module"),
+        (theirs / "modules.json", [], "lists no modules"),
         (theirs / "modules.json", [1], "modules.json: damaged"),
     ):  # fmt: skip
         before = file.read_bytes()

@@ -192,7 +192,7 @@ def test_damage_is_named(make_release, bert_jax_here, tmp_path):
     (release / "bert_model.ckpt.index").write_bytes(b"")
     assert "TensorFlow cannot read it" in bert_jax_here(*words).errors
     (release / "bert_config.json").unlink()
-    assert "no bert_config.json beside it" in bert_jax_here(*words).errors
+    assert "no bert_config.json in the same directory" in bert_jax_here(*words).errors
     (release / "other.ckpt.index").write_bytes(b"")
     assert "holds several checkpoints" in bert_jax_here(*words).errors
     assert not (tmp_path / "ours").exists()

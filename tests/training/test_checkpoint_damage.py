@@ -146,7 +146,11 @@ def damaged(checkpoints: Path, request: pytest.FixtureRequest) -> tuple[Path, in
             return checkpoints, 500, "_CHECKPOINT_METADATA is missing"
         case "renamed":
             newest.rename(checkpoints / "300")
-            return checkpoints, 300, "was saved as step 30, so the directory was renamed"
+            return (
+                checkpoints,
+                300,
+                "was saved as step 30 according to checksums.json, so the directory was renamed",
+            )
         case _:
             raise AssertionError(request.param)
 
@@ -261,7 +265,7 @@ def test_going_back_moves_later_checkpoints_aside_once(checkpoints: Path) -> Non
     # The run has trained on when a scheduler repeats the command.
     shutil.copytree(aside / "20", checkpoints / "20")
     again = recover(checkpoints, IDENTITY, from_step=10)
-    assert again.step == 20 and "was carried out by an earlier command" in again.lines[0]
+    assert again.step == 20 and "was already applied by an earlier command" in again.lines[0]
     # A second way back does not overwrite the first one's checkpoints.
     (aside / "from-step.json").unlink()
     assert recover(checkpoints, IDENTITY, from_step=10).step == 10
@@ -280,7 +284,8 @@ def test_going_back_in_another_run_moves_nothing(checkpoints: Path) -> None:
 @pytest.mark.parametrize("step", [15, 20])
 def test_going_back_needs_an_intact_checkpoint(checkpoints: Path, step: int) -> None:
     shutil.rmtree(checkpoints / "20" / "params")
-    with pytest.raises(ValueError, match="no checkpoint of step 15; there are: 10, 20, 30|step 20"):
+    available = "Available steps: 10, 20, 30"
+    with pytest.raises(ValueError, match=f"no checkpoint of step 15. {available}|step 20"):
         recover(checkpoints, IDENTITY, from_step=step)
     assert steps_in(checkpoints) == [10, 20, 30]
 
@@ -348,14 +353,14 @@ def test_a_failed_save_is_reported_at_the_next_step(
             checkpointer.raise_if_failed(wait=True)
     message = str(error.value)
     assert f"{directory / '2'}: the checkpoint cannot be saved: " in message
-    assert "No space left" in message and "step 1 is the newest intact one" in message
-    assert "\n" not in message and "the same command resumes" in message
+    assert "No space left" in message and "its newest intact checkpoint is step 1" in message
+    assert "\n" not in message and "run the same command again to resume" in message
     assert [path.name for path in directory.iterdir()] == ["1"]
     assert recover(directory, IDENTITY).step == 1
 
 
 def test_a_save_that_times_out_is_a_failure(checkpoints: Path) -> None:
-    """A future that is not done raises the same error, without a text."""
+    """A future that is not done raises the same error without a message."""
 
     class Response:
         def result(self, timeout: float | None) -> None:
@@ -365,7 +370,7 @@ def test_a_save_that_times_out_is_a_failure(checkpoints: Path) -> None:
         checkpointer._save = _Save(40)
         checkpointer._save.response = Response()
         checkpointer.raise_if_failed()
-        with pytest.raises(CheckpointNotSaved, match="step 30 is the newest intact one"):
+        with pytest.raises(CheckpointNotSaved, match="its newest intact checkpoint is step 30"):
             checkpointer.raise_if_failed(wait=True)
 
 
@@ -373,7 +378,7 @@ def test_a_removed_directory_stops_the_run(checkpoints: Path, task: Task, mesh: 
     state = init_state(task.definition, OPTIMIZER, mesh, seed=0)
     with Checkpointer(checkpoints, KEEP_ALL, IDENTITY) as checkpointer:
         shutil.rmtree(checkpoints.parent)
-        with pytest.raises(CheckpointNotSaved, match="was removed while the run was using it"):
+        with pytest.raises(CheckpointNotSaved, match="was removed during the run"):
             checkpointer.save(at(state, 40), None)
     assert not checkpoints.exists()
 

@@ -109,19 +109,21 @@ def test_an_accelerator_is_asked_for_the_memory_of_one_device() -> None:
 
     check_fits(parts, mesh(1_000))
     check_fits(parts, mesh(None))  # a device that does not report its memory
-    with pytest.raises(ValueError, match="a NVIDIA H100 has 999 bytes.*or split the state with"):
+    with pytest.raises(ValueError, match="a NVIDIA H100 has 999 bytes.*or shard the state with"):
         check_fits(parts, mesh(999))
 
 
 def test_what_no_compiler_can_count() -> None:
     mesh = make_mesh(MeshConfig())
     check_traceable([Part("parameters", 1 << 57, "model.ffn_dim")], mesh)
-    with pytest.raises(ValueError, match="can be compiled up to 1.0 EiB. Lower model.ffn_dim"):
+    with pytest.raises(ValueError, match="can be compiled only up to 1.0 EiB. Lower model.ffn_dim"):
         check_traceable([Part("parameters", (1 << 57) + 1, "model.ffn_dim")], mesh)
 
 
 def test_batches_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1 << 20)
     check_ahead("loader.prefetch=4", 4, 1 << 18)
-    with pytest.raises(ValueError, match="loader.prefetch=5: 5 batches ahead take 1.2 MiB, and"):
+    with pytest.raises(
+        ValueError, match="loader.prefetch=5: 5 prefetched batches take 1.2 MiB, but"
+    ):
         check_ahead("loader.prefetch=5", 5, 1 << 18)
