@@ -1,4 +1,4 @@
-"""The campaign of `experiments/faults`: its verdicts, and a small part of it."""
+"""The campaign of `experiments/faults`: its verdicts, and a run of a small part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every JSON file that a command reads, with hostile content: one sentence that names the file."""
+"""Hostile content in any JSON file is refused in one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def make_sweep(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """A file: how one is made, and what of the package reads it from its directory."""
+    """A kind of file, a function that makes one, and one that reads it from its directory."""
 
     name: str
     make: Callable[[Path], object]
@@ -237,7 +237,7 @@ VALUES: tuple[Any, ...] = (None, True, -1, 10**400, "maybe", [None], {"a": 1})
 
 
 def with_one_changed(content: Any) -> Iterator[Any]:
-    """Yield copies of a JSON value with one part replaced, or left out."""
+    """Yield copies of a JSON value with one part replaced or removed."""
     yield from VALUES
     if isinstance(content, (dict, list)):
         for key in list(content) if isinstance(content, dict) else range(len(content)):
@@ -254,7 +254,7 @@ def with_one_changed(content: Any) -> Iterator[Any]:
 def test_values_of_every_wrong_type(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # half of the time
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # takes half of the time
     kind.make(tmp_path)
     file = tmp_path / kind.name
     whole = json.loads(file.read_text())

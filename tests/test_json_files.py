@@ -1,4 +1,4 @@
-"""JSON that people, other programs and broken disks leave behind."""
+"""JSON files damaged by people, other programs or broken disks."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_files_are_named_with_their_fault(case: str, tmp_path: Path) -> None:
+def test_errors_name_hostile_files_and_their_faults(case: str, tmp_path: Path) -> None:
     content, message = HOSTILE[case]
     file = tmp_path / "config.json"
     file.write_bytes(content)
@@ -42,14 +42,14 @@ def test_hostile_files_are_named_with_their_fault(case: str, tmp_path: Path) -> 
     ("content", "kind"),
     [("[]", "an array"), ("null", "null"), ('"a"', "a string"), ("1.5", "a number")],
 )
-def test_another_top_level_type_is_said(content: str, kind: str, tmp_path: Path) -> None:
+def test_another_top_level_type_is_named(content: str, kind: str, tmp_path: Path) -> None:
     file = tmp_path / "model.json"
     file.write_text(content)
     with pytest.raises(ValueError, match=f"model.json: expected a JSON object, got {kind}$"):
         read_json_object(file)
 
 
-def test_a_file_that_is_far_too_large_is_not_parsed(tmp_path: Path) -> None:
+def test_a_far_too_large_file_is_not_parsed(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     with file.open("wb") as sparse:
         sparse.truncate(MAX_BYTES + 1)
@@ -70,7 +70,7 @@ def test_what_python_writes_comes_back(tmp_path: Path) -> None:
         file = tmp_path / f"{number}.json"
         file.write_text(text, encoding="utf-8")
         assert read_json(file) == value
-    assert str(parse_json('{"score": NaN}')) == "{'score': nan}"  # a missing value of pandas
+    assert str(parse_json('{"score": NaN}')) == "{'score': nan}"  # pandas' missing value
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_python_writes_comes_back(tmp_path: Path) -> None:
         (lambda content: int("x"), "damaged: invalid literal"),
     ],
 )
-def test_fields_that_are_not_as_expected(use, message: str, tmp_path: Path) -> None:
+def test_unexpected_fields(use, message: str, tmp_path: Path) -> None:
     file = tmp_path / "scores.json"
     file.write_text(json.dumps({"a": 1, "huge": 10**400}))
     with pytest.raises(ValueError, match=f"scores.json: {message}.*. Remove it$"):

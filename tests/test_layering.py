@@ -35,7 +35,7 @@ MAY_IMPORT = {
 # `interop` and `analysis` need the words behind the ids, and nothing else of `data`.
 TOKENIZER_ONLY = {"interop", "analysis"}
 COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
-# Orbax changes its interface before 1.0, so few files may depend on it.
+# Orbax will change its API before 1.0, so few files may depend on it.
 USE_ORBAX = {"bert_jax/training/checkpoint.py", "bert_jax/training/checkpoint_parameters.py"}
 MAX_LINES = 300
 
@@ -133,12 +133,12 @@ def test_files_are_short_and_say_what_they_are(path: Path) -> None:
     assert path.stem not in {"utils", "util", "helpers", "misc", "common"}
 
 
-# Has a class of its own for a file that cannot be read.
+# Has its own error class for unreadable files.
 READS_ITS_OWN_JSON = {"bert_jax/training/checkpoint_checksums.py"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_json_files_are_read_by_their_reader(path: Path) -> None:
+def test_json_files_are_read_by_json_files(path: Path) -> None:
     if name_of(path) in READS_ITS_OWN_JSON:
         return
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

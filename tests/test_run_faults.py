@@ -31,7 +31,7 @@ Words = Callable[..., list[str]]
 
 @pytest.fixture(scope="module")
 def pretrain(tiny_config: Path) -> Words:
-    """Returns the words of a `pretrain` of the tiny config."""
+    """Return the words of a `pretrain` command with the tiny config."""
 
     def words(work_dir: Path, *overrides: str) -> list[str]:
         named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]
@@ -42,7 +42,7 @@ def pretrain(tiny_config: Path) -> Words:
 
 @pytest.fixture(scope="module")
 def finished_run(pretrain: Words, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has ended, on as many devices as the tests' process has; to be copied."""
+    """Return a finished run to copy, on as many devices as the tests' process has."""
     work_dir = tmp_path_factory.mktemp("runs") / "finished"
     assert main(pretrain(work_dir)) == 0
     return work_dir
@@ -53,7 +53,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
-def test_a_run_resumes_from_the_intact_checkpoint_before(
+def test_a_run_resumes_from_the_previous_intact_checkpoint(
     bert_jax_here, pretrain: Words, finished_run: Path, run: Path
 ) -> None:
     newest, before = sorted(int(path.name) for path in (run / "checkpoints").iterdir())[:-3:-1]
@@ -75,7 +75,7 @@ def test_a_run_resumes_from_the_intact_checkpoint_before(
     assert bert_jax_here("verify-checkpoint", run).code == 0
 
 
-def test_going_back_to_a_step(
+def test_returning_to_an_earlier_step(
     bert_jax_here, pretrain: Words, finished_run: Path, run: Path
 ) -> None:
     back = [*pretrain(run, "optimizer.peak_learning_rate=1e-4"), "--from-step", "10"]
@@ -96,7 +96,7 @@ def test_going_back_to_a_step(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 700 KiB; `mount -o remount,size=...` changes that."""
+    """Mount a file system of 700 KiB, which `mount -o remount,size=...` resizes."""
     target = tmp_path / "disk"
     target.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", target]).returncode:
@@ -115,7 +115,7 @@ def test_a_run_ends_with_a_sentence_on_a_full_disk_and_resumes(
     assert "the checkpoint cannot be saved: No space left on device (" in error
     assert "run the same command again to resume" in error and "Traceback" not in stopped.errors
     kept = [path.name for path in (work_dir / "checkpoints").iterdir()]
-    assert all(name.isdigit() for name in kept)  # nothing is left of the failed save
+    assert all(name.isdigit() for name in kept)  # the failed save left nothing behind
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
     resumed = bert_jax_here(*pretrain(work_dir))
     assert resumed.code == 0, resumed.errors
@@ -133,7 +133,7 @@ def test_a_removed_work_directory_stops_the_run(bert_jax, pretrain: Words, tmp_p
     assert "Traceback" not in finished.errors and not work_dir.exists()
 
 
-def test_a_lost_terminal_saves_a_checkpoint(
+def test_a_run_saves_a_checkpoint_when_its_terminal_closes(
     bert_jax, pretrain: Words, finished_run: Path, tmp_path: Path
 ) -> None:
     """The kernel sends SIGHUP to the terminal's session, and writes to the terminal then fail."""

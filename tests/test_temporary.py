@@ -1,4 +1,4 @@
-"""What killed processes leave under temporary names is removed; what live ones write is not."""
+"""Temporary files of killed processes are removed; those of live processes are kept."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subproces
 
 
 def write(output: Path, temporary: Path) -> None:
-    """Writes output of the same kind as is under the temporary name."""
+    """Write output of the same kind as the temporary file or directory."""
     if temporary.is_dir():
         with new_directory(output) as directory:
             (directory / "whole").write_text("whole")
@@ -56,7 +56,7 @@ def write(output: Path, temporary: Path) -> None:
         write_file(output, "whole")
 
 
-def test_leftovers_go_when_their_writer_is_gone(
+def test_leftovers_are_removed_once_their_writer_has_ended(
     writer: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
@@ -72,7 +72,7 @@ def test_leftovers_go_when_their_writer_is_gone(
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_names_of_other_machines_and_other_outputs_stay(tmp_path: Path) -> None:
+def test_files_of_other_machines_and_outputs_are_kept(tmp_path: Path) -> None:
     host = socket.gethostname()
     others = [f"output.else-{host}.1.tmp", f"output.txt.{host}.1.tmp", f"output.{host}.x.tmp"]
     for name in others:
@@ -81,7 +81,7 @@ def test_names_of_other_machines_and_other_outputs_stay(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {*others, "output"}
 
 
-def test_leftovers_are_no_obstacle_on_a_file_system_without_locks(
+def test_leftovers_on_a_file_system_without_locks_are_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a container, the process that left them often had the same id as this one."""
@@ -115,7 +115,7 @@ def test_a_directory_that_cannot_be_flushed_is_not_an_error(
 
 
 @pytest.mark.parametrize("directory", [False, True])
-def test_a_failure_leaves_nothing(tmp_path: Path, directory: bool) -> None:
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, directory: bool) -> None:
     with pytest.raises(KeyboardInterrupt):
         with temporary_beside(tmp_path / "output", directory=directory) as temporary:
             if directory:
@@ -124,7 +124,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, directory: bool) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_written_gets_the_usual_permissions(tmp_path: Path) -> None:
+def test_outputs_get_the_usual_permissions(tmp_path: Path) -> None:
     write_file(tmp_path / "output", "whole")
     (tmp_path / "other").write_text("whole")
     modes = {path.stat().st_mode for path in tmp_path.iterdir()}

@@ -201,7 +201,7 @@ class Trainer:
         self._saved = step
 
     def _save_in_need(self, state: TrainState, step: int, error: Exception) -> None:
-        """Save before `error` ends the run; if the save fails, log `error` and raise its failure."""
+        """Save before `error` ends the run; if saving fails, log `error` and raise the failure."""
         # With several processes, the others have begun the next step and cannot take part.
         if step <= self._saved or jax.process_count() > 1:
             return

@@ -99,14 +99,14 @@ def test_any_key_is_overridden(config_file: str, override: str, key: str, expect
 
 
 @pytest.mark.parametrize("value", ["1", "2", "None"])
-def test_a_key_that_is_given_twice_is_refused(config_file: str, value: str) -> None:
+def test_a_repeated_key_is_refused(config_file: str, value: str) -> None:
     words = ["--config.keep_every=1", "--config.seed=1", f"--config.keep_every={value}"]
     with pytest.raises(ValueError, match=r"^--config\.keep_every is given twice: .*Give it once"):
         load_config(Run, config_file, words)
     assert load_config(Run, config_file, words[1:2]).seed == 1
 
 
-def test_an_option_and_a_key_that_mean_the_same_are_not_both_given() -> None:
+def test_an_option_and_its_key_together_are_refused() -> None:
     assert add_override(["--config.seed=1"], "init_from", "a", "--init") == [
         "--config.seed=1",
         "--config.init_from=a",

@@ -48,7 +48,7 @@ def test_a_change_that_taught_nothing_leaves_no_trace(tmp_path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["rate"] == 1e-3
 
 
-def test_keys_that_an_earlier_version_did_not_have_are_not_changes(tmp_path) -> None:
+def test_keys_added_since_an_earlier_version_are_not_changes(tmp_path) -> None:
     earlier = {"work_dir": "there", "optimizer": {"rate": 1e-4}}
     (tmp_path / "config.json").write_text(json.dumps(earlier))
     told = keep_config(Run(), tmp_path, 7, finished=False)

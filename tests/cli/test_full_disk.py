@@ -12,7 +12,7 @@ from bert_jax.training.metrics_log import MetricsLog
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.tensorboard import TensorBoard
 
-# As TensorStore, array_record and SQLite put it.
+# Messages of TensorStore, array_record and SQLite.
 WORDS = (
     'RESOURCE_EXHAUSTED: Error writing local file "x": [OS error 28: ENOSPC No space left on '
     "device]",
@@ -26,7 +26,7 @@ def full():
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_a_full_disk_is_recognized_in_a_librarys_words(words):
+def test_a_full_disk_is_recognized_by_library_messages(words):
     assert full_disk(ValueError(words))
     error = RuntimeError("saving failed")
     error.__cause__ = ValueError(words)
@@ -34,7 +34,7 @@ def test_a_full_disk_is_recognized_in_a_librarys_words(words):
     assert not full_disk(ValueError("RESOURCE_EXHAUSTED: Out of memory"))
 
 
-def test_what_is_written_is_named_with_the_cause_and_advice(tmp_path):
+def test_the_unwritten_file_is_named_with_the_cause_and_advice(tmp_path):
     with pytest.raises(NotWritten) as caught, writing(tmp_path / "outer"):
         with writing(tmp_path / "inner"):
             raise full()
@@ -49,14 +49,14 @@ def test_what_is_written_is_named_with_the_cause_and_advice(tmp_path):
         raise KeyError("a mistake of ours")
 
 
-def test_a_file_that_the_system_names(tmp_path):
+def test_system_errors_that_name_a_file(tmp_path):
     with pytest.raises(OSError) as caught:
         (tmp_path / ("x" * 300)).stat()
     assert named_by_the_system(caught.value).endswith("xxx: File name too long")
     assert named_by_the_system(full()) is None
 
 
-def test_a_new_directory_is_named_and_not_left(tmp_path):
+def test_an_unfinished_directory_is_named_and_removed(tmp_path):
     output = tmp_path / "made/output"
     with pytest.raises(NotWritten, match="made/output: cannot be written: No space"):
         with new_directory(output) as target:
@@ -74,7 +74,7 @@ def test_a_log_that_cannot_grow_is_named(tmp_path):
     log.close()
 
 
-def test_training_continues_without_tensorboards_events(tmp_path, caplog):
+def test_training_continues_without_tensorboard_events(tmp_path, caplog):
     board = TensorBoard(tmp_path, start_step=0)
     records = board._writer._py_recordio_writer
     records.close()
@@ -102,7 +102,7 @@ def test_training_continues_without_curves(tmp_path, monkeypatch, caplog):
     assert line.startswith(f"{tmp_path / 'curves.png'}: cannot be written: No space left")
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_files_are_written_atomically(tmp_path, monkeypatch):
     def no_room(descriptor):
         raise full()
 

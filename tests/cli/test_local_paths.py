@@ -1,4 +1,4 @@
-"""No command and no function takes gs://bucket/x for a directory named "gs:"."""
+"""No command or function treats gs://bucket/x as a directory named "gs:"."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from ..commands import REPOSITORY
 
 BUCKET = "gs://bucket/x"
 REFUSAL = "gs:// is not supported"
-# Arguments that are not paths: a sentence, a label or a column's name may be a URL.
+# Arguments that are not paths: a sentence, a label or a column name may be a URL.
 TEXTS = {
     "bench prepare --text-field",
     "fill-mask sentence",
@@ -53,7 +53,7 @@ TEXTS = {
     "prepare --text-field",
     "train-tokenizer --text-field",
 }
-# Keys of the configs that hold text and no path, by their last name.
+# Config keys that hold text other than paths, by their last part.
 NOT_PATHS = {
     *("best_metric", "metrics", "task", "delimiter"),
     *("first", "second", "label", "separator", "index", "labels", "label_names"),
@@ -79,7 +79,7 @@ def verbs(table: typing.Mapping[str, Verb], before: str = "") -> Iterator[tuple[
 
 
 def takes_text(action: argparse.Action) -> bool:
-    """Whether an argument's value is not a number, a switch or one of a few words."""
+    """Return whether an argument's value may be any text."""
     return action.nargs != 0 and action.type not in (int, float) and not action.choices
 
 
@@ -96,7 +96,7 @@ ARGUMENTS = [
 
 
 def given(action: argparse.Action, value: str | None = None) -> list[str]:
-    """The words that give an argument a value, of its own kind if none is named."""
+    """Return the words that pass an argument a value, by default one of its own kind."""
     if value is None:
         value = str(list(action.choices)[0]) if action.choices else "1"
     return [*action.option_strings[-1:], value]
@@ -108,7 +108,7 @@ def given(action: argparse.Action, value: str | None = None) -> list[str]:
 def test_every_argument_of_every_verb(
     words: str, verb: Verb, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An option that is added later is among them, and its own module is never reached."""
+    """New options are included automatically; the refusal precedes the command's module."""
     actions = make_parser(verb, words)._actions
     (chosen,) = (action for action in actions if name_of(action) == name)
     if f"{words} {name}" in TEXTS:
@@ -118,7 +118,7 @@ def test_every_argument_of_every_verb(
     for action in actions:
         if action is not chosen and (action.required or not action.option_strings):
             command += given(action)
-    if chosen.type not in (None, Path):  # which refuses what is not a step, for example
+    if chosen.type not in (None, Path):  # the type itself refuses a URL
         with pytest.raises(SystemExit):
             main([*command, *given(chosen, BUCKET)])
         return
@@ -127,11 +127,11 @@ def test_every_argument_of_every_verb(
     assert f"={BUCKET}: {REFUSAL}" in error and "Traceback" not in error
 
 
-def test_the_texts_are_arguments() -> None:
+def test_the_listed_texts_are_arguments() -> None:
     assert TEXTS <= {f"{words} {name}" for words, _, name in ARGUMENTS}
 
 
-# A config for each section that may be given, with the least in it.
+# A minimal config for every optional section.
 FILES = {"validation": "x"}
 TASKS: dict[str, dict[str, Any]] = {
     "glue": {"task": "SST-2", "directory": "x"},
@@ -143,7 +143,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def least(kind: str, section: str) -> dict[str, Any]:
-    """The values of the smallest config with this section in it."""
+    """Return the values of the smallest config with this section."""
     if kind == "finetune":
         task = section if section in TASKS else "glue"
         return {"work_dir": "x", "init_from": "y", task: TASKS[task]}
@@ -157,7 +157,7 @@ def least(kind: str, section: str) -> dict[str, Any]:
 
 
 def holding(values: dict[str, Any], key: str, value: object) -> dict[str, Any]:
-    """The values with another one under a dotted key."""
+    """Return the values with another value under a dotted key."""
     first, _, rest = key.partition(".")
     inner = holding(values.get(first, {}), rest, value) if rest else value
     return {**values, first: inner}
@@ -189,7 +189,7 @@ def test_every_path_of_every_config(kind: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "key", "hint"), [key for key in KEYS if holds_text(key[2])])
-def test_every_text_of_a_config_is_a_path_or_known_not_to_be(
+def test_every_text_of_a_config_is_a_path_or_listed_as_none(
     kind: str, key: str, hint: object
 ) -> None:
     name = key.rpartition(".")[2]
@@ -237,7 +237,7 @@ def test_every_function_that_opens_or_makes_a_path(number: int) -> None:
 
 
 def test_directories_are_made_by_one_function() -> None:
-    """Which refuses a scheme; `mkdir(parents=True)` would make `./gs:`."""
+    """It refuses schemes; `mkdir(parents=True)` would make `./gs:`."""
     made = {
         path.relative_to(REPOSITORY).as_posix()
         for path in (REPOSITORY / "bert_jax").rglob("*.py")
@@ -259,7 +259,7 @@ def test_directories_are_made_by_one_function() -> None:
         (Path("gs://bucket/x"), "gs://bucket/x: gs:// is not supported"),
     ],
 )
-def test_a_refusal_names_the_way_out(path: str | Path, way_out: str) -> None:
+def test_a_refusal_names_the_fix(path: str | Path, way_out: str) -> None:
     with pytest.raises(ValueError, match=re.escape(way_out)):
         check_local(path)
 

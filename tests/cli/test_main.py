@@ -118,7 +118,7 @@ def _single_options() -> list[tuple[str, Verb, argparse.Action]]:
     _single_options(),
     ids=[f"{words} {action.option_strings[-1]}" for words, _, action in _single_options()],
 )
-def test_an_option_of_which_the_last_would_count_is_given_once(
+def test_a_repeated_option_is_refused_if_only_the_last_would_count(
     words: str, verb: Verb, action: argparse.Action, capsys: pytest.CaptureFixture[str]
 ) -> None:
     option = action.option_strings[-1]
@@ -133,7 +133,7 @@ def test_options_that_collect_may_repeat(echo: list[argparse.Namespace]) -> None
     parser.add_argument("--output")
     parser.add_argument("text", nargs="*")
     check_repeated(parser, ["--input", "a", "--input=b", "--flag", "--flag", "--output", "c"])
-    check_repeated(parser, ["--output", "c", "--", "--output"])  # a text that looks like an option
+    check_repeated(parser, ["--output", "c", "--", "--output"])  # text that looks like an option
     with pytest.raises(ValueError, match="--output is given 3 times"):
         check_repeated(parser, ["--output", "c", "--output", "c", "--output=c"])
 

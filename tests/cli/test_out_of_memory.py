@@ -1,4 +1,4 @@
-"""Every library's way to say that memory ran out ends in one sentence."""
+"""Out-of-memory errors of all libraries end in one sentence."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def test_the_real_errors_of_libraries(
     assert "Traceback" not in errors
 
 
-def test_another_panic_of_rust_is_one_sentence_too(
+def test_another_rust_panic_is_also_one_sentence(
     failing: Callable[[Callable[[], None]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     class PanicException(BaseException):
-        """As pyo3 makes it."""
+        """A copy of pyo3's class."""
 
     def panic() -> None:
         raise PanicException("called `Option::unwrap()` on a `None` value")
@@ -108,19 +108,19 @@ def test_another_panic_of_rust_is_one_sentence_too(
     assert "a library stopped with an internal error: called" in capsys.readouterr().err
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+def test_other_errors_are_not_reported_as_lack_of_memory() -> None:
     for error in (RuntimeError("shapes differ"), KeyError("out of memory"), OSError(2, "gone")):
         assert memory_refusal(error, "pretrain") is None
 
 
-def test_every_verb_says_what_helps() -> None:
+def test_every_verb_has_advice() -> None:
     verbs = [*VERBS, *(f"bench {name}" for name in VERBS["bench"].verbs)]
     sentences = {verb: memory_refusal(MemoryError(), verb) for verb in verbs}
     assert all(sentence and sentence.endswith(".") for sentence in sentences.values())
     assert "--workers" in str(sentences["prepare"]) and "--batch-size" in str(sentences["predict"])
 
 
-def test_the_detail_of_the_library_is_kept() -> None:
+def test_the_librarys_details_are_kept() -> None:
     error = RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating\n 123 bytes.")
     sentence = memory_refusal(error, "sweep")
     assert sentence is not None
@@ -130,7 +130,7 @@ def test_the_detail_of_the_library_is_kept() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_a_command_whose_memory_is_limited() -> None:
+def test_a_command_with_limited_memory() -> None:
     program = (
         "import resource, sys; from bert_jax.cli import main as cli; "
         "from types import ModuleType; module = ModuleType('m', 'Allocates.'); "

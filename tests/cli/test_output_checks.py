@@ -1,4 +1,4 @@
-"""An output is never written into what is something else already, as its files say."""
+"""Outputs are never written into a directory whose files show that it is something else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..commands import REPOSITORY
 
 @pytest.fixture
 def directories(tmp_path: Path) -> dict[str, Path]:
-    """A directory of each kind, with the files by which it is known."""
+    """Return a directory of each kind, with the files that identify it."""
     files = {
         "sweep": ["sweep.json", "results.json"],
         "work directory": ["model.json", "config.json"],
@@ -44,12 +44,12 @@ def contents(directories: dict[str, Path]) -> dict[Path, bytes]:
     }
 
 
-def test_names_are_those_that_are_written() -> None:
+def test_names_match_the_written_files() -> None:
     assert output_checks.MODEL_NAME == work_dir.MODEL_NAME
     assert output_checks.SWEEP_NAME == sweep_directory.IDENTITY_NAME
 
 
-def test_a_directory_is_known_by_its_files(directories, tmp_path) -> None:
+def test_a_directory_is_identified_by_its_files(directories, tmp_path) -> None:
     assert {kind: kind_of(path) for kind, path in directories.items()} == {
         kind: kind for kind in directories
     }
@@ -60,12 +60,12 @@ def test_a_directory_is_known_by_its_files(directories, tmp_path) -> None:
     assert kind_of(tmp_path / "missing") is None and kind_of(tmp_path) is None
 
 
-def test_a_kind_that_a_command_continues_is_taken(directories) -> None:
+def test_a_kind_that_a_command_continues_is_accepted(directories) -> None:
     check_output(directories["sweep"], "--output", may_be=["sweep"])
     with pytest.raises(ValueError, match="this is a sweep. Give another directory"):
         check_output(directories["sweep"], "--output")
     check_work_dir_kind(directories["work directory"])
-    check_output(directories["work directory"] / "exported", "--output")  # beside its files
+    check_output(directories["work directory"] / "exported", "--output")  # next to its files
 
 
 COMMANDS = {
@@ -100,13 +100,13 @@ def test_every_command_that_makes_a_directory(verb, directories, bert_jax_here, 
             assert contents(directories) == before and not (directory / "new").exists()
 
 
-def test_a_corpus_is_not_prepared_in_another(directories, tmp_path) -> None:
+def test_a_corpus_is_not_prepared_inside_another(directories, tmp_path) -> None:
     (tmp_path / "a.txt").write_text("text\n")
     with pytest.raises(ValueError, match="inside the corpus"):
         prepare([str(tmp_path / "a.txt")], None, directories["corpus"] / "b", PrepareOptions(), 1)
 
 
-def test_a_report_does_not_replace_that_of_another_sweep(directories, bert_jax_here) -> None:
+def test_a_report_does_not_replace_another_sweeps_report(directories, bert_jax_here) -> None:
     other = directories["sweep"]
     refused = bert_jax_here("sweep", "--report-only", other.parent / "x", "--output", other)
     assert refused.code == 2 and "this is a sweep. Give another directory" in refused.errors

@@ -79,7 +79,7 @@ def test_text_of_ones_own_takes_the_place_of_a_share(files, tmp_path, capsys):
     assert "(--held-out-input): leave one of the two out" in capsys.readouterr().err
 
 
-def test_the_share_of_unknown_tokens_is_shown_and_refused(files, tmp_path, capsys, caplog):
+def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, capsys, caplog):
     vocab, corpus = files
     corpus.write_text(corpus.read_text().replace("w0", "W0 x").replace("\nnot json", ""))
     words = ["prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--text-field", "body"]

@@ -1,4 +1,4 @@
-"""Pretraining whose data workers are killed or hang: what is kept, said and returned."""
+"""Pretraining with data workers that are killed or hang: saved state, messages, exit codes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 
 from ..commands import HANGS, Finished
 
-BEYOND = 100_000  # steps no run here gets to
+BEYOND = 100_000  # more steps than any run here reaches
 
 
 def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:
-    """Kills the run's worker after some steps; or stops it, and then asks the run to end."""
+    """Kill the run's worker after some steps, or pause it and then ask the run to stop."""
     log = work_dir / "metrics.jsonl"
     deadline = time.monotonic() + HANGS
     while not (log.exists() and '"step": 4,' in log.read_text()):
@@ -28,14 +28,14 @@ def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:
     (worker,) = multiprocessing.active_children()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL if kill else signal.SIGSTOP)
-    # Until the run waits for a batch it would obey in any case.
+    # Before it waits for a batch, the run would stop in any case.
     if not kill and not done.wait(2):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kill", "code"), [(True, 2), (False, 143)], ids=["killed", "hangs"])
-def test_a_worker_that_fails_costs_no_step(
+def test_a_failing_worker_loses_no_step(
     bert_jax_here: Callable[..., Finished],
     tiny_config: Path,
     tmp_path: Path,

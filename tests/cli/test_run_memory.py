@@ -1,4 +1,4 @@
-"""Absurd sizes are refused at once, with the key to change and the machine's memory."""
+"""Absurd sizes are refused immediately, with the key to change and the machine's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., Finished]
 @pytest.fixture(autouse=True)
 def nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     def traced(*_: object) -> None:
-        raise AssertionError("a model was traced before its size was looked at")
+        raise AssertionError("a model was traced before its size was checked")
 
     for module in ("bert_jax.models.model", "bert_jax.tasks.pretraining"):
         monkeypatch.setattr(f"{module}.define", traced)
@@ -64,14 +64,14 @@ def test_a_pretraining_run(
     assert not (tmp_path / "run").exists() and time.monotonic() - began < 10
 
 
-def test_batch_sizes_are_for_bench_step_too(tiny_config: Path, bert_jax_here: Run) -> None:
+def test_bench_step_also_checks_batch_sizes(tiny_config: Path, bert_jax_here: Run) -> None:
     changes = ("--config.work_dir=x", "--config.phases.phase1.batch_size=8000000000")
     refused = bert_jax_here("bench", "step", "--config", tiny_config, *changes)
     assert refused.code == 2
     assert "Lower phases.phase1.batch_size=8000000000 or sequence_length=32" in refused.errors
 
 
-def test_plan_is_not_bound_by_this_machine(tiny_config: Path, bert_jax_here: Run) -> None:
+def test_plan_is_not_limited_by_this_machine(tiny_config: Path, bert_jax_here: Run) -> None:
     words = ("plan", "--config", tiny_config, "--topology", "cpu:8", "--config.work_dir=x")
     refused = bert_jax_here(*words, "--config.model.hidden_dim=2000000000")
     assert refused.code == 2 and "a step can be compiled only up to 1.0 EiB" in refused.errors

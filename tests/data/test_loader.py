@@ -182,11 +182,11 @@ def test_a_broken_shard_is_named_through_the_loader(prepared, tmp_path, num_work
     assert not multiprocessing.active_children()
 
 
-def test_a_killed_worker_is_named_with_what_killed_it(source):
+def test_a_killed_worker_is_named_with_the_signal(source):
     with Loader(source, num_workers=2) as loader:
         next(loader)
         wait_until(lambda: len(multiprocessing.active_children()) == 2)
-        # Of the process that makes the batches of odd steps; those it has already sent may come.
+        # This process makes the batches of odd steps; batches that it has already sent may arrive.
         os.kill(second_worker(loader), signal.SIGKILL)
         with pytest.raises(
             OSError, match=r"^data worker 2 of 2 was killed by SIGKILL, .* memory .* fewer workers"
@@ -227,7 +227,7 @@ def stop() -> None:
     raise Stopped
 
 
-def test_waiting_for_a_worker_that_hangs_can_be_ended(source, monkeypatch):
+def test_a_wait_for_a_hanging_worker_can_be_ended(source, monkeypatch):
     monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.1)
     with Loader(source, num_workers=2, while_waiting=stop) as loader:
         loader._while_waiting = lambda: None  # while the processes start
@@ -243,7 +243,7 @@ def test_waiting_for_a_worker_that_hangs_can_be_ended(source, monkeypatch):
     assert not multiprocessing.active_children()
 
 
-def test_waiting_for_a_file_system_that_hangs_can_be_ended(expected, monkeypatch, caplog):
+def test_a_wait_for_a_hanging_file_system_can_be_ended(expected, monkeypatch, caplog):
     monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.7)
     monkeypatch.setattr(loaders, "_WARNED_SECONDS", 0.1)
     monkeypatch.setattr(batch_workers, "_CLOSING_SECONDS", 0.1)
@@ -389,7 +389,7 @@ def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
             os.kill(int(pid), signal.SIGTERM)
     time.sleep(0.3)
     assert set(workers) <= set(members(process.pid))
-    # Nothing with a name in shared memory, which would stay if the whole group were killed.
+    # Named shared memory would remain if the whole process group were killed.
     for pid in (*workers, process.pid):
         assert "/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text()
     process.kill()

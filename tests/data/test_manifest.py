@@ -59,7 +59,7 @@ def test_reads_back_equal(corpus):
     assert shown["fingerprint"] == manifest.fingerprint
 
 
-def test_a_manifest_of_before_unknown_tokens_were_counted_is_read(corpus):
+def test_an_older_manifest_without_unknown_counts_is_read(corpus):
     directory, manifest = corpus
     path = directory / "manifest.json"
     content = json.loads(path.read_text())

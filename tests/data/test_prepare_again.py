@@ -48,7 +48,7 @@ def test_finished_from_other_inputs_is_refused(corpus, finished, tokenizer, prep
 
 @pytest.fixture
 def small(tmp_path, tokenizer, prepare_options):
-    """A function that prepares two texts of 40 documents, and the files they are in."""
+    """Return a function that prepares two texts of 40 documents, and their files."""
     files = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
     text = "".join(f"The number {n} is here.\n\n" for n in range(100, 140))
     files[0].write_text(text)
@@ -77,7 +77,7 @@ def test_an_input_of_the_same_size_that_has_changed_is_refused(small, tmp_path):
         ValueError, match=r"a\.txt has changed since then, although its size has not"
     ):
         run()
-    modified_later(files[0], before)  # as a copy of it is: the same text at another time
+    modified_later(files[0], before)  # the same text with another time, such as a copy
     assert run() == manifest
     assert run(tmp_path / "other").fingerprint == manifest.fingerprint
 
@@ -94,9 +94,7 @@ def test_an_input_that_was_not_modified_is_not_read_again(small, monkeypatch):
     assert read == [str(files[1])]
 
 
-def test_a_corpus_of_an_early_version_is_told_from_its_inputs_by_their_time(
-    small, tmp_path, caplog
-):
+def test_an_early_versions_inputs_are_checked_by_modification_time(small, tmp_path, caplog):
     run, files = small
     manifest = run()
     sources = tuple(

@@ -35,7 +35,7 @@ def test_result_describes_the_shard(tmp_path):
     assert read_result(tmp_path, "train-00004") is None
 
 
-def test_a_result_of_before_unknown_tokens_were_counted_is_read(tmp_path):
+def test_an_older_result_without_unknown_counts_is_read(tmp_path):
     write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
     path = tmp_path / "train-00003.json"
     content = json.loads(path.read_text())
@@ -63,7 +63,7 @@ def test_a_failure_says_in_which_document(tmp_path):
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file may grow beyond 10 bytes, as on a disk that is full."""
+    """Limit files to 10 bytes, to simulate a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     yield

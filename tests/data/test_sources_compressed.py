@@ -89,8 +89,8 @@ def test_the_checksum_covers_what_follows_an_archive(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.parquet"])
-def test_the_checksum_is_of_the_file_as_it_lies_on_disk(tmp_path, name):
-    """Of two archives in one file, read through to the end of the second."""
+def test_the_checksum_covers_the_compressed_file(tmp_path, name):
+    """The file holds two concatenated archives, and is read to the end of the second."""
     path = tmp_path / name
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": ["one", "two"], "other": [1, 2]}), path)

@@ -1,4 +1,4 @@
-"""Lower case with accents: the ids of Hugging Face's strip_accents=False, and a warning without."""
+"""Lower-casing with accents matches Hugging Face's strip_accents=False; stripping warns."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kept(text_file: Path) -> Path:
-    """A directory of WordPiece that `train-tokenizer --keep-accents` made."""
+    """Return a WordPiece directory made by `train-tokenizer --keep-accents`."""
     output = text_file.parent / "kept"
     words = ["--input", str(text_file), "--output", str(output), "--vocab-size", "2500"]
     assert main(["train-tokenizer", *words, "--keep-accents", "--min-frequency", "1"]) == 0
     return output
 
 
-def test_wordpiece_that_keeps_accents_is_hugging_faces(kept: Path, tmp_path: Path):
+def test_wordpiece_that_keeps_accents_matches_hugging_face(kept: Path, tmp_path: Path):
     ours = Tokenizer.load(kept)
     assert ours.lowercase and not ours.strips_accents
     assert {"मेरे", "möchte", "が"} <= set(ours.vocabulary)
@@ -97,23 +97,23 @@ def test_sentencepiece_that_keeps_accents(kind: str, text_file: Path, tmp_path: 
         (["--kind", "byte-bpe"], "--keep-accents: --kind byte-bpe already keeps accents"),
     ],
 )
-def test_what_keeps_accents_anyway(options, message, text_file, tmp_path, capsys):
+def test_keep_accents_is_refused_if_redundant(options, message, text_file, tmp_path, capsys):
     words = ["train-tokenizer", "--input", str(text_file), "--output", str(tmp_path / "t")]
     assert main([*words, "--keep-accents", *options]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_more_than_a_tenth_of_the_words_that_lose_marks_is_a_warning():
+def test_a_warning_if_more_than_a_tenth_of_the_words_lose_marks():
     plain = [f"word{number}" for number in range(9)]
     assert marks_warning("wordpiece", [" ".join([*plain, "été"])]) is None
     warning = marks_warning("wordpiece", [" ".join([*plain[:8], "Été été"]), "मेरे"])
     assert warning is not None
     assert "2 of 10 distinct words (20.0%) lose accents" in warning
     assert "'été' becomes 'ete', 'मेरे' becomes 'मर'" in warning
-    hindi = ["पत्नी"]  # of its marks BERT's normalizer keeps the last one
+    hindi = ["पत्नी"]  # BERT's normalizer keeps only the last mark
     assert "'पत्नी' becomes 'पतनी'" in str(marks_warning("wordpiece", hindi))
     assert "'पत्नी' becomes 'पतन'" in str(marks_warning("sentencepiece", hindi))
-    assert marks_warning("wordpiece", ["한국 " * 9]) is None  # taken apart, and nothing lost
+    assert marks_warning("wordpiece", ["한국 " * 9]) is None  # decomposed without loss
     assert MarkedWords("wordpiece").warning() is None
 
 

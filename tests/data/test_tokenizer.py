@@ -176,7 +176,7 @@ def test_tokenizer_config_beside_the_file_decides_the_case(tmp_path):
     assert Tokenizer.load(tmp_path, lowercase=False).encode_batch(["A b é"]) == [[1, 6, 7]]
 
 
-def test_lowercased_keeps_accents_also_in_transformers(tmp_path):
+def test_lowercased_also_keeps_accents_in_transformers(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "é"]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     cased = Tokenizer.load(tmp_path, lowercase=False)
@@ -247,7 +247,7 @@ def test_a_vocabulary_with_windows_line_ends_and_a_last_blank_line(tmp_path):
     assert Tokenizer.load(tmp_path).encode_batch(["A"]) == [[5]]
 
 
-def test_white_space_around_an_entry_is_dropped_as_in_berts_own_code(tmp_path):
+def test_white_space_around_an_entry_is_dropped_as_in_berts_code(tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     specials = "[PAD]\n[UNK] \n[CLS]\t\n[SEP]\n [MASK]\n"
     vocabulary.write_text(specials + "port \n\ta\n##s\u00a0 \r\n", encoding="utf-8")
@@ -257,7 +257,7 @@ def test_white_space_around_an_entry_is_dropped_as_in_berts_own_code(tmp_path):
 
 
 def test_entries_of_white_space_keep_their_ids(tmp_path):
-    """As do entries that differ from another one by white space: such vocabularies exist."""
+    """So do entries that differ only in white space: such vocabularies exist."""
     specials = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
     entries = ["\u3000", "\u00a0", " ", "a ", "a", "b\t", "b ", "\u2028", "c"]
     vocabulary = tmp_path / "vocab.txt"
@@ -276,7 +276,7 @@ def test_a_byte_order_mark_before_a_vocabulary(tmp_path):
     assert Tokenizer.load(tmp_path).encode_batch(["a"]) == [[5]]
 
 
-def test_an_entry_with_a_line_end_is_not_written_as_lines(tmp_path):
+def test_an_entry_with_a_line_break_is_not_written_as_several_lines(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x\ny", "a"]
     backend = wordpiece_backend({word: i for i, word in enumerate(words)}, lowercase=True)
     backend.save(str(tmp_path / "tokenizer.json"))

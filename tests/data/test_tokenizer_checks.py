@@ -1,4 +1,4 @@
-"""Damaged tokenizer files are refused before anything is allocated from them."""
+"""Damaged tokenizer files are refused before memory is allocated for them."""
 
 from __future__ import annotations
 
@@ -81,20 +81,20 @@ def written(directory: Path, state: State) -> Path:
 
 
 @pytest.mark.parametrize("make", [wordpiece, byte_bpe, unigram])
-def test_the_files_that_the_others_are_damages_of_load(make: Callable[[], State], tmp_path: Path):
+def test_undamaged_files_load(make: Callable[[], State], tmp_path: Path):
     tokenizer = Tokenizer.load(written(tmp_path, make()))
     assert tokenizer.vocab_size == len(make()["model"]["vocab"])
 
 
 DAMAGED = {
-    "two pieces of an id": (with_pieces(c=6), "'b' and 'c' have the same id, 6"),
+    "two pieces with one id": (with_pieces(c=6), "'b' and 'c' have the same id, 6"),
     "a huge id": (
         with_pieces(c=10**9),
         "the largest id is 1,000,000,000 .'c'., but there are only 8 tokens",
     ),
     "a gap of thousands": (with_pieces(c=5000), "4,993 ids are unused"),
     "a negative id": (with_pieces(c=-1), "the id of 'c' is -1"),
-    "an id that is a truth": (with_pieces(c=True), "the id of 'c' is True"),
+    "an id that is a boolean": (with_pieces(c=True), "the id of 'c' is True"),
     "an id that is a float": (with_pieces(c=7.0), "the id of 'c' is 7.0"),
     "a huge id that is added": (with_added(added("c", 10**9)), "the largest id is 1,000,000,000"),
     "a piece's id that is added": (with_added(added("c", 5)), "'a' and 'c' have the same id, 5"),
@@ -103,7 +103,7 @@ DAMAGED = {
         with_added(added("[MASK]", 3, special=True)),
         r"'\[MASK\]' has two ids, 4 and 3",
     ),
-    "a gap before what is added": (
+    "a gap before an added token": (
         with_added(added("c", 9)),
         "'c' has id 9, but the tokenizers library gives it 7",
     ),
@@ -156,7 +156,7 @@ def test_a_huge_id_takes_no_memory(tmp_path: Path):
 
 
 def test_small_gaps_are_kept(tmp_path: Path):
-    """Releases have some; their ids are rows of the table that no text has."""
+    """Some releases have gaps, whose ids are unused rows of the table."""
     tokenizer = Tokenizer.load(written(tmp_path, with_pieces(c=900)))
     assert tokenizer.vocab_size == 901
     assert tokenizer.encode_batch(["a c"]) == [[5, 900]]
@@ -167,7 +167,7 @@ def test_added_tokens_keep_their_ids(tmp_path: Path):
     assert Tokenizer.load(written(tmp_path, state)).encode_batch(["d c a"]) == [[8, 7, 5]]
 
 
-def test_a_name_that_repeats_is_refused(tmp_path: Path):
+def test_a_repeated_name_is_refused(tmp_path: Path):
     path = written(tmp_path, wordpiece())
     path.write_text(path.read_text().replace('"b": 6', '"a": 6'))
     with pytest.raises(ValueError, match="tokenizer.json: an object has 'a' twice"):

@@ -23,7 +23,7 @@ def load(directory: Path, **config: object) -> Tokenizer:
 
 @pytest.mark.parametrize("value", ["maybe", "true", 1, 0.0, [], {}, [True]], ids=repr)
 @pytest.mark.parametrize("name", TRUTHS)
-def test_a_truth_is_true_or_false(name: str, value: object, tmp_path: Path) -> None:
+def test_a_boolean_is_true_or_false(name: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as error:
         load(tmp_path, **{name: value})
     file = tmp_path / "tokenizer_config.json"
@@ -54,6 +54,6 @@ def test_null_strips_the_accents_of_text_that_is_lower_cased(own: bool, tmp_path
 
 
 @pytest.mark.parametrize("value", [1, True, ["BertTokenizer"], {}], ids=repr)
-def test_a_class_is_named_by_a_string(value: object, tmp_path: Path) -> None:
+def test_a_class_name_is_a_string(value: object, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tokenizer_config.json: tokenizer_class is .* a string"):
         load(tmp_path, tokenizer_class=value)

@@ -1,4 +1,4 @@
-"""Unknown tokens are counted, and a corpus of many is refused as soon as that is known."""
+"""Unknown tokens are counted, and a corpus with too many of them is refused early."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWN = "мир 是 new cat saw " * 50  # two of five
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> str:
-    """Documents that differ in their last ten words."""
+    """Write documents that differ in their last ten words."""
     lines = []
     for number, text in enumerate(texts):
         last = f"{number:010b}".replace("0", "cat ").replace("1", "dog ")
@@ -41,7 +41,7 @@ def mostly_unknown(tmp_path: Path) -> str:
     return write_texts(tmp_path / "unknown.jsonl", [UNKNOWN] * 120)
 
 
-def test_the_manifest_has_the_share_that_the_library_finds(corpus, finished):
+def test_the_manifests_share_matches_the_librarys_tokens(corpus, finished):
     plain = PlainTokenizer.from_file(str(finished / "tokenizer" / "tokenizer.json"))
     plain.encode_special_tokens = True
     ids = [i for text in corpus.texts for i in plain.encode(text, add_special_tokens=False).ids]
@@ -52,7 +52,7 @@ def test_the_manifest_has_the_share_that_the_library_finds(corpus, finished):
 
 
 def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_path):
-    """With the same numbers for any number of workers, and nothing of it is left."""
+    """The numbers do not depend on the number of workers, and nothing is left behind."""
     messages = []
     for workers in (1, 2):
         reported: list[Progress] = []
@@ -60,7 +60,7 @@ def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_pat
         with pytest.raises(ValueError, match="--allow-unknown") as error:
             prepare([mostly_unknown], tokenizer, output, OPTIONS, workers, reported.append)
         messages.append(str(error.value))
-        if workers == 1:  # two may be at any unit while the first is being made
+        if workers == 1:  # two workers may make any number of units during the first
             assert reported[-1].text_bytes < Path(mostly_unknown).stat().st_size / 2
         assert not list(output.iterdir())
     assert messages[0] == messages[1]
@@ -68,14 +68,14 @@ def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_pat
     assert "for the language and the script" in messages[0]
 
 
-def test_a_corpus_that_is_allowed_is_counted(mostly_unknown, tokenizer, tmp_path, caplog):
+def test_an_allowed_corpus_is_counted(mostly_unknown, tokenizer, tmp_path, caplog):
     prepare([mostly_unknown], tokenizer, tmp_path / "out", OPTIONS, 1, allow_unknown=True)
     share = read_manifest(tmp_path / "out").train.unknown_share
     assert share == 2 * 50 / (5 * 50 + 10)
     assert f"{share:.1%} of " in caplog.text
 
 
-def test_what_was_done_before_too_much_was_unknown_is_kept(tokenizer, tmp_path):
+def test_shards_finished_before_the_refusal_are_kept(tokenizer, tmp_path):
     texts = [KNOWN] * 60 + [UNKNOWN] * 120
     inputs, output = [write_texts(tmp_path / "mixed.jsonl", texts)], tmp_path / "out"
     with pytest.raises(ValueError, match="21.2% of 34,840 tokens are unknown"):
@@ -107,7 +107,7 @@ def test_a_small_corpus_is_checked_at_its_end(tokenizer, tmp_path, caplog):
     assert "89.9% of 99 tokens are unknown" in caplog.text
 
 
-def test_a_few_unknown_tokens_are_a_warning(tokenizer, tmp_path, caplog):
+def test_a_few_unknown_tokens_cause_a_warning(tokenizer, tmp_path, caplog):
     def share_of(text: str, name: str) -> Manifest:
         path = write_texts(tmp_path / f"{name}.jsonl", [text])
         return prepare([path], tokenizer, tmp_path / name, OPTIONS, 1)

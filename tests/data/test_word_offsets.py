@@ -1,4 +1,4 @@
-"""Word offsets of every layout that is accepted: slicing a text at them gives its words."""
+"""Word offsets of every accepted layout: slicing a text at them gives its words."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.words import split_words
 
 BYTES = sorted(splitters.ByteLevel.alphabet())
-# Words that every layout leaves whole: Latin with marks composed and not, the letters whose bytes
-# are punctuation to a pre-tokenizer behind ByteLevel, other scripts, an emoji, a symbol.
+# Words that no layout splits: Latin with composed and combining marks, letters whose bytes are
+# punctuation to a pre-tokenizer after ByteLevel, other scripts, an emoji, a symbol.
 WORDS = [
     *("Amsterdam", "is", "a", "reële", "lágrimas", "Çà", "naïve", "Cafe\u0301s", "e\u0301"),
     *("Москва", "पत्नी", "मेरे", "한국", "\u1112\u1161\u11ab", "中", "が", "か\u3099", "🙂", "§", "x"),
@@ -113,7 +113,7 @@ def unigram(directory: Path, splitter: Any, normalizer: Any) -> Tokenizer:
 
 
 def drawn(seed: int, *, marks: bool = True) -> tuple[str, list[str]]:
-    """A text, and the words and marks that it is made of."""
+    """Return a random text, and the words and marks that it is made of."""
     rng = random.Random(seed)
     text = rng.choice(["", *SPACES])
     words: list[str] = []
@@ -137,7 +137,7 @@ def check_words(tokenizer: Tokenizer, *, marks: bool = True) -> None:
 
 
 def check_tokens(tokenizer: Tokenizer) -> None:
-    """Tokens are in order, and every character but white space and marks is in one of them."""
+    """Check that tokens are in order and cover every character except white space and marks."""
     texts = [drawn(seed)[0] for seed in range(60)]
     for text, located in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
         starts, ends = located.offsets.T
@@ -147,7 +147,7 @@ def check_tokens(tokenizer: Tokenizer) -> None:
         covered = {place for start, end in located.offsets.tolist() for place in range(start, end)}
         for place, character in enumerate(text):
             if not character.isspace() and unicodedata.category(character)[0] != "M":
-                jamo = "\u1160" <= character <= "\u11ff"  # NFC makes them a part of the first
+                jamo = "\u1160" <= character <= "\u11ff"  # NFC joins them to the first one
                 assert place in covered or jamo, (text, place)
         for start, end in located.offsets.tolist():
             assert text[start:end] == text[start:end].strip()
@@ -199,7 +199,7 @@ def test_sentencepiece(normalizer, scheme, tmp_path):
 
 
 def test_suffixes_at_the_beginning_of_a_text(tmp_path):
-    """ByteLevel writes a space before "'s" there, which makes two words of it."""
+    """ByteLevel adds a space before "'s" at the beginning, which splits it into two words."""
     for prefix in (True, False):
         plain = byte_bpe(tmp_path, byte_level(prefix))
         behind = byte_bpe(tmp_path, splitters.Sequence([byte_level(prefix), splitters.Digits()]))
@@ -211,7 +211,7 @@ def test_suffixes_at_the_beginning_of_a_text(tmp_path):
 
 
 def test_answers_made_of_gold_tokens_are_the_gold_answers(tmp_path):
-    """With RobBERT's layout half of them had lost their first letter."""
+    """With RobBERT's layout, half of the answers once lost their first letter."""
     splitter = BYTE_SPLITTERS["robbert"](True)
     tokenizer = byte_bpe(tmp_path, splitter, post_processor=POST["trim"](True))
     context = "Amsterdam is a port, België een koninkrijk; (Çà) is elsewhere."
@@ -236,7 +236,7 @@ def test_answers_made_of_gold_tokens_are_the_gold_answers(tmp_path):
     [splitters.Split("Ġ", "isolated"), splitters.CharDelimiterSplit("i"), byte_level(False)],
     ids=["Split", "CharDelimiterSplit", "ByteLevel"],
 )
-def test_what_splits_bytes_anywhere_is_refused(behind, tmp_path):
+def test_pre_tokenizers_that_split_bytes_anywhere_are_refused(behind, tmp_path):
     splitter = splitters.Sequence([byte_level(True), behind])
     with pytest.raises(ValueError, match="comes after ByteLevel and splits bytes"):
         byte_bpe(tmp_path, splitter)

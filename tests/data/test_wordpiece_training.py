@@ -170,9 +170,7 @@ def test_words_are_told_apart():
         (train_byte_bpe, {"max_bytes": 10**30}, "max_bytes is .* expected at most"),
     ],
 )
-def test_sizes_that_the_libraries_panic_at_are_refused_before_the_text_is_read(
-    train, sizes, message
-):
+def test_sizes_that_make_libraries_panic_are_refused_before_the_text_is_read(train, sizes, message):
     class Unread:
         def __iter__(self):
             yield from ()

@@ -142,7 +142,7 @@ sys.exit(main.main())
 """
 
 
-# A verb in which one process is killed while all compute together.
+# A verb that kills one process while all compute together.
 KILLED = """
 import os, signal, sys, types
 
@@ -244,7 +244,7 @@ def test_processes_that_all_fail_end_as_they_should(bert_jax):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_is_named_by_the_other(bert_jax, victim):
+def test_the_surviving_process_names_the_killed_one(bert_jax, victim):
     """Process 0 is the coordinator, without which JAX aborts the others."""
     processes = start_together(bert_jax, KILLED, "be-killed", str(victim))
     (survivor,) = end_of(processes, which=[1 - victim], seconds=120)

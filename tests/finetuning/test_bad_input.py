@@ -194,7 +194,7 @@ def test_a_scan_over_all_layers_where_some_learn(refused, make_source, top):
     assert f"tuning.top_layers={top} learn: set compute.scan_layers=False" in errors
 
 
-def test_the_model_to_begin_with_stays(toy, bert_jax_here, source):
+def test_the_initial_model_is_not_overwritten(toy, bert_jax_here, source):
     refused = bert_jax_here(*toy.words("glue", source))
     assert refused.code == 2
     assert f"work_dir={source} is where the model to start from is (init_from)" in refused.errors

@@ -1,4 +1,4 @@
-"""`finetune --data FILE` with the recipe for tables as it is, and the commands that come after."""
+"""`finetune --data FILE` with the unchanged recipe for tables, and the commands that follow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def words(source: Path, work_dir: Path, data: Path, *more: str) -> list:
     return ["finetune", *recipe, f"--config.work_dir={work_dir}", *SIZES, skipped, *more]
 
 
-def test_a_table_is_trained_on_as_it_is(source, bert_jax_here, tmp_path, caplog) -> None:
+def test_a_table_is_trained_on_without_any_settings(
+    source, bert_jax_here, tmp_path, caplog
+) -> None:
     caplog.set_level("INFO")
     data, run = write_table(tmp_path / "reviews.csv"), tmp_path / "run"
     trained = bert_jax_here(*words(source, run, data))
@@ -76,7 +78,7 @@ def test_a_table_is_trained_on_as_it_is(source, bert_jax_here, tmp_path, caplog)
     assert refused.code == 2 and "training examples (their file" in refused.errors
 
 
-def test_a_sweep_takes_a_table_too(tmp_path: Path) -> None:
+def test_a_sweep_also_accepts_a_table(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     sweep.add_arguments(parser)
     data = write_table(tmp_path / "a.csv")
@@ -122,7 +124,7 @@ def test_data_of_glue_is_the_tasks_directory(tmp_path: Path) -> None:
         with_file(config, "train.tsv", "train")
 
 
-def test_what_the_labels_do_not_fit_is_said_once_they_are_known(tmp_path: Path) -> None:
+def test_settings_that_do_not_fit_detected_labels_are_refused(tmp_path: Path) -> None:
     data = write_table(tmp_path / "a.csv")
     options = ("sentences.files.skip_labels=('?',)", f"sentences.files.train={data}")
     config = load("table", "sentences.metrics=('pearson',)", *options)

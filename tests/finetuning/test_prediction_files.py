@@ -17,8 +17,8 @@ from bert_jax.finetuning.prediction_files import INPUTS_NAME, check_files, claim
 from bert_jax.finetuning.tags import TagsConfig
 
 
-def test_two_files_of_one_stem_have_predictions_each(toy, make_source, bert_jax_here, tmp_path):
-    """As CoNLL-2003 names its two test sets, and as two folders name their files."""
+def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_jax_here, tmp_path):
+    """CoNLL-2003's two test sets share a stem, and files in two folders may share a name."""
     model, out = make_source("tagging", ("O", "B-PER", "B-LOC")), tmp_path / "out"
     (tmp_path / "other").mkdir()
     first, second, elsewhere = (
@@ -56,12 +56,12 @@ def test_two_files_of_one_stem_have_predictions_each(toy, make_source, bert_jax_
     assert (out / "eng.testa.txt").read_bytes() == before
 
 
-def test_a_file_is_replaced_by_what_made_it(tmp_path):
+def test_a_file_is_replaced_only_for_the_same_input(tmp_path):
     claim_files(tmp_path / "out", ["a.json", "a_n_best.json"], "/data/a.json")
     for name in ("a.json", "a_n_best.json"):
         (tmp_path / "out" / name).touch()
     claim_files(tmp_path / "out", ["a.json", "a_n_best.json"], "/data/a.json")
-    claim_files(tmp_path / "out", ["b.json"], "/data/b.json")  # which is not there yet
+    claim_files(tmp_path / "out", ["b.json"], "/data/b.json")  # not written yet
     assert json.loads((tmp_path / "out" / INPUTS_NAME).read_text()) == {
         "a.json": "/data/a.json",
         "a_n_best.json": "/data/a.json",
@@ -97,11 +97,11 @@ def test_a_file_of_unknown_origin_is_not_replaced(tmp_path):
         ("v1.1", "v1.1"),
     ],
 )
-def test_an_ending_that_says_no_format_belongs_to_the_name(path, name):
+def test_an_unknown_extension_belongs_to_the_name(path, name):
     assert list(named_after(path, {"validation": None})) == [name]  # type: ignore[dict-item]
 
 
-def test_an_input_is_known_by_its_place(tmp_path, monkeypatch):
+def test_an_input_is_identified_by_its_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.symlink(tmp_path, tmp_path / "link")
     both = {"work_dir": "w", "init_from": "i"}

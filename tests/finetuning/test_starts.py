@@ -79,7 +79,7 @@ def test_a_pooler_that_is_not_there_is_drawn_anew_and_said(begun, make_source):
     assert not kept(found, parameters(init)) & {"classifier.kernel", "pooler.dense.kernel"}
 
 
-def test_settings_for_the_vector_of_a_text_are_dropped(begun, opened, make_source, tmp_path):
+def test_sentence_embedding_settings_are_dropped(begun, opened, make_source, tmp_path):
     init = make_source("tagging", ("O", "B-PER", "B-LOC"))
     file = init / "model.json"
     before = file.read_text()
@@ -182,8 +182,8 @@ def test_the_padding_that_is_announced_is_trained_on(opened, task):
 
 
 def test_unknown_tokens_are_reported_for_every_set(opened, toy, tmp_path):
-    known = next(line for line in describe(opened("glue")) if line.startswith("unknown "))
-    assert known == "unknown    0.00% of train, 0.00% of validation, 0.00% of SST-2 ([UNK])"
+    shares = next(line for line in describe(opened("glue")) if line.startswith("unknown "))
+    assert shares == "unknown    0.00% of train, 0.00% of validation, 0.00% of SST-2 ([UNK])"
     directory = tmp_path / "reviews"
     shutil.copytree(toy.root / "reviews", directory)
     train = directory / "train.tsv"

@@ -230,7 +230,7 @@ def test_what_is_kept_is_asked_where_the_directory_does_not_say(tmp_path: Path, 
         kept_before(tmp_path)
 
 
-def test_a_grid_of_a_million_runs_is_refused_before_it_is_laid_out() -> None:
+def test_a_grid_of_millions_of_runs_is_refused_before_it_is_built() -> None:
     with pytest.raises(ValueError, match="the grid has 24,000,000 runs .* at most 10,000"):
         Grid(num_seeds=1_000_000)
     with pytest.raises(

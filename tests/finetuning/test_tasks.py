@@ -123,8 +123,8 @@ def test_a_task_is_learned_and_its_evaluation_is_the_runs(
 
 
 @pytest.mark.parametrize("letters", ["IES", "ILU", "MES"])
-def test_tags_as_they_are_written_still_have_entities(toy, tmp_path: Path, letters: str) -> None:
-    """BIOES, BILOU or BMES: entities are scored, and the scores do not depend on the scheme."""
+def test_tags_as_written_still_have_entities(toy, tmp_path: Path, letters: str) -> None:
+    """Entities in BIOES, BILOU and BMES are scored, independently of the scheme."""
     inside, last, single = letters
     text = f"matt\t{single}-PER\nwent\tO\nnew\tB-LOC\nyork\t{inside}-LOC\ncity\t{last}-LOC\n\n"
     text += f"rome\t{single}-LOC\n"
@@ -157,8 +157,8 @@ def test_tags_as_they_are_written_still_have_entities(toy, tmp_path: Path, lette
     assert found["IOB2"]["precision"] == 1.0 and found["IOB2"]["recall"] == pytest.approx(2 / 3)
 
 
-def test_a_scheme_of_which_the_training_file_has_a_part(toy, tmp_path: Path, caplog) -> None:
-    """Trained on tags as written, without an entity of one word: such a one counts as missed."""
+def test_a_training_file_with_a_part_of_the_scheme(toy, tmp_path: Path, caplog) -> None:
+    """A model trained on tags as written, without one-word entities, misses such entities."""
     train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
     train.write_text("new\tB-LOC\nyork\tI-LOC\ncity\tI-LOC\nis\tO\n")
     held_out.write_text("new\tB-LOC\nyork\tL-LOC\nis\tO\nin\tO\n\nrome\tU-LOC\n")

@@ -93,7 +93,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
             teacher = Path(recipe).with_name("bert_base")
             words += [f"distillation.teacher={work_dir_of(str(teacher))}"]
         if not recipe.startswith("small/"):
-            # TinyBERT is of another size than its teacher, as published.
+            # The published TinyBERT differs in size from its teacher.
             sizes = REDUCED | ({"hidden_dim": 24} if recipe == "tinybert" else {})
             words += [f"model.{name}={size}" for name, size in sizes.items()]
             words += [f"model.num_layers={config.model.num_layers // 3}", "accumulation_steps=1"]

@@ -54,8 +54,8 @@ def test_a_batch_of_long_rows_fits_a_cpus_caches():
     assert runner.shapes == {(8, 512), (32, 16)}
 
 
-def test_a_batch_that_no_machine_can_hold_is_refused(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # on a CPU such a batch is cut
+def test_a_batch_that_exceeds_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # a CPU would split the batch
     with pytest.raises(ValueError, match="batch_size=1000000000000: a batch takes at least"):
         BatchRunner("model", 512, 10**12)(sums, features_of([20] * 9))
     assert len(BatchRunner("model", 512, 10**12)(sums, features_of([20] * 8))) == 8

@@ -160,8 +160,8 @@ def test_labels_say_whether_there_are_entities(both, tag):
 
 
 @pytest.mark.parametrize("letters", ["ILU", "MES"])
-def test_entities_of_bilou_and_bmes_are_seqevals(both, letters, tmp_path):
-    """An imported tagger, and the same exported and imported again."""
+def test_entities_of_bilou_and_bmes_match_seqeval(both, letters, tmp_path):
+    """The tagger is imported, and also exported and imported again."""
     inside, last, single = letters
     labels = ["O", *(f"{prefix}-PER" for prefix in ("B", inside, last, single))]
     numbers = {label: number for number, label in enumerate(labels)}

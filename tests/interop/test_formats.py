@@ -170,7 +170,7 @@ def test_verify_between_formats_and_with_damage(exported, bert_jax_here):
     compared = bert_jax_here("verify", out / "model.onnx", other)
     assert compared.code == 0, compared.output + compared.errors
     assert "sentences: 8 x" in compared.output and "not compared" not in compared.output
-    for directory in (out, other):  # the changes below are to be seen without checksums
+    for directory in (out, other):  # the checksums would hide the differences made below
         (directory / "SHA256SUMS").unlink()
     weights = dict(np.load(other / "weights.npz"))
     weights["masked_lm.norm.bias"] = weights["masked_lm.norm.bias"] + 0.01

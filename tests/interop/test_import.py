@@ -101,7 +101,7 @@ def test_every_unexplained_tensor_is_listed(make_bert, refused):
 
 
 @pytest.mark.parametrize("head", ["pretraining", "classification", "tagging"])
-def test_a_whole_encoder_under_a_damaged_head_is_offered(head, make_bert, imported, refused):
+def test_the_encoder_under_a_damaged_head_is_offered(head, make_bert, imported, refused):
     theirs = make_bert(head)
     part = "classifier.bias" if head != "pretraining" else "cls.predictions.transform.dense.bias"
     change_tensors(theirs, lambda tensors: tensors.pop(part))
@@ -182,11 +182,11 @@ def test_a_classifier_with_other_labels(make_bert, imported):
         (("--seed", str(1 << 32)), "--seed=4294967296: expected 0 up to 2^32 - 1"),
     ],
 )
-def test_labels_and_seeds_are_checked_before_the_source_is_looked_for(words, message, refused):
+def test_labels_and_seeds_are_checked_before_the_source(words, message, refused):
     assert message in refused("no/such-model", *words)
 
 
-def test_a_seed_is_checked_by_what_draws_with_it():
+def test_functions_check_seeds_and_labels_too():
     with pytest.raises(ValueError, match="seed=-1: expected 0"):
         random_probe(100, 2, 8, seed=-1)
     with pytest.raises(ValueError, match="labels has an empty name"):

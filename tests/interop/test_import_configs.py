@@ -183,7 +183,7 @@ def test_odd_settings_are_named(case, make_bert, refused):
         (dict(problem_type="hard"), ("--problem", "single_label")),
     ],
 )
-def test_an_odd_setting_that_an_option_replaces_names_it(
+def test_the_error_names_the_option_that_replaces_a_setting(
     changes, words, make_bert, imported, refused
 ):
     theirs = make_bert("classification")

@@ -186,7 +186,7 @@ def test_a_pickle_runs_no_code(make_bert, refused, tmp_path):
     ],
     ids=["numbers for names", "sparse", "meta", "complex"],
 )
-def test_pickles_without_plain_arrays(change, named, tmp_path):
+def test_pickles_without_dense_arrays(change, named, tmp_path):
     torch.save(change(torch.ones(4, 2)), tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match=f"pytorch_model.bin: .*{named}"):
         open_weights(tmp_path)

@@ -1,4 +1,4 @@
-"""Models of the sentence-transformers library: the same vectors here, and there after export."""
+"""sentence-transformers models give the same vectors after import and after export."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Build = Callable[..., Path]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """A function that saves a tiny model with the library, around an encoder of a family."""
+    """Return a function that saves a tiny model with the library, given an encoder's family."""
 
     def saved(
         family: str = "Bert",
@@ -83,7 +83,7 @@ def exported(work_dir: Path, bert_jax_here, *words: str, form: str = "huggingfac
 
 @pytest.mark.parametrize("mode", [*MODES, ("mean", "cls"), ("cls", "max")], ids=str)
 @pytest.mark.parametrize("skipped", [0, 2])
-def test_pooling_is_the_librarys(mode, skipped):
+def test_pooling_matches_the_library(mode, skipped):
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(3, 7, 4)).astype(np.float32)
     mask = (np.arange(7) < np.array([7, 3, 5])[:, None]).astype(np.int32)
@@ -110,7 +110,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_vectors_there_here_and_there_again(case, build, imported, bert_jax_here):
+def test_vectors_match_after_import_and_export(case, build, imported, bert_jax_here):
     family, pooling, behind, settings = CASES[case]
     theirs = build(family, pooling, *behind, **settings)
     output, ours = imported(theirs)
@@ -156,13 +156,13 @@ def test_prompts(build, imported, bert_jax_here):
         embed.sentences(["a"], prompt_name="long", prompt="x")
     with pytest.raises(UnusableText, match="text 1 of 2: a lone surrogate"):
         embed(["a", "\udc00"], prompt_name="long")
-    # One unknown word of both, where the prompt's tokens were five.
+    # Prompt and text together are one unknown word; the prompt has five tokens.
     with pytest.raises(UnusableText, match="text 1 of 2: its first tokens are joined with the pr"):
         embed.sentences(["a", "\u00df"], prompt="query")
 
 
 def old_layout(directory: Path, target: Path, **encoder: object) -> None:
-    """As versions before 1 saved it: the encoder in a directory, a flag for each mode."""
+    """Convert to the layout of versions before 1: a subdirectory for the encoder, mode flags."""
     shutil.copytree(directory, target / "0_Transformer")
     shutil.copytree(directory / "1_Pooling", target / "1_Pooling")
     for name in ("modules.json", "config_sentence_transformers.json"):
@@ -200,9 +200,9 @@ def test_a_model_without_settings_has_the_mean(build, imported, bert_jax_here):
     output, ours = imported(theirs)
     assert "sentence embedding" not in output and read_sentence_embedding(ours) is None
     embed = Embed(ours)
-    compare(load(theirs), embed)  # the library takes the mean too
+    compare(load(theirs), embed)  # the library also uses the mean
     content = json.loads((ours / "model.json").read_text())
-    del content["sentence_embedding"]  # as versions before wrote it
+    del content["sentence_embedding"]  # absent in earlier versions
     write(ours / "model.json", content)
     found = Embed(ours)(TEXTS[0])
     np.testing.assert_allclose(found.vector, found.mean, atol=1e-6)
@@ -210,7 +210,7 @@ def test_a_model_without_settings_has_the_mean(build, imported, bert_jax_here):
     assert not names & {"modules.json", "1_Pooling", "sentence_bert_config.json"}
 
 
-def test_what_is_told_and_kept(build, imported, bert_jax_here, tmp_path):
+def test_settings_are_printed_and_kept(build, imported, bert_jax_here, tmp_path):
     theirs = build("Bert", "cls", Normalize(), prompts=PROMPTS, encoder={"max_seq_length": 12})
     _, ours = imported(theirs)
     _, shorter = imported(theirs, "--max-positions", "8", name="shorter")
@@ -265,7 +265,7 @@ def test_predict_with_a_prompt(build, imported, bert_jax_here, tmp_path):
     assert refused.code == 2 and "--prompt-name=query: " in refused.errors
 
 
-def test_what_is_not_supported_is_named(build, imported, refused, tmp_path):
+def test_unsupported_settings_are_named(build, imported, refused, tmp_path):
     theirs = build("Bert", "mean", Dense(32, 8), name="dense")
     told = refused(theirs)
     assert "modules.json: a Dense module is not supported" in told and "--head encoder" in told

@@ -124,7 +124,7 @@ def test_a_release_comes_in(head, path, make_release, bert_jax_here, tmp_path):
 
 @pytest.mark.parametrize("path", ["", "bert_model.ckpt", "bert_model.ckpt.index"])
 def test_a_release_is_compared_without_being_imported(path, make_release, bert_jax_here):
-    """With transformers, which runs the same weights from a directory of its own."""
+    """The other side is transformers with the same weights in a Hugging Face directory."""
     theirs, release = make_release("pretraining")
     compared = bert_jax_here("verify", release / path, theirs)
     assert compared.code == 0, compared.output + compared.errors
@@ -139,20 +139,18 @@ def test_a_release_is_compared_without_being_imported(path, make_release, bert_j
     assert compared.code == 1 and "NOT within 0.0001" in compared.output
 
 
-def test_a_release_and_its_import_are_equal_bit_for_bit(make_release, bert_jax_here, tmp_path):
+def test_a_release_and_its_import_are_bitwise_equal(make_release, bert_jax_here, tmp_path):
     _, release = make_release("span")
     assert bert_jax_here("import", release, "--output", tmp_path / "ours").code == 0
     compared = bert_jax_here("verify", release, tmp_path / "ours", "--tolerance", "0")
     assert compared.code == 0, compared.output + compared.errors
 
 
-def test_a_release_that_needs_an_option_to_be_read_says_how_to_compare_it(
-    make_release, bert_jax_here
-):
+def test_the_error_for_a_release_that_needs_an_option_has_advice(make_release, bert_jax_here):
     theirs, release = make_release("classification")
     refused = bert_jax_here("verify", release, theirs)
     assert refused.code == 2 and "add --head with one of classification" in refused.errors
-    assert "compare the work directory that it writes" in refused.errors
+    assert "import the checkpoint and compare the work directory" in refused.errors
 
 
 def test_a_classifier_of_the_release(make_release, bert_jax_here, tmp_path):

@@ -96,7 +96,7 @@ def test_a_tolerance_is_kept(ours, bert_jax_here):
         assert refused.code == 2 and "expected 0 (bitwise equality) or a positive" in refused.errors
 
 
-def test_a_tolerance_of_0_asks_for_equal_bits(ours, bert_jax_here, tmp_path):
+def test_a_tolerance_of_0_requires_bitwise_equality(ours, bert_jax_here, tmp_path):
     same, moved = (tmp_path / name for name in ("same", "moved"))
     shutil.copytree(ours, same)
     equal = bert_jax_here("verify", ours, same, "--tolerance", "0")
@@ -113,7 +113,7 @@ def test_a_tolerance_of_0_asks_for_equal_bits(ours, bert_jax_here, tmp_path):
     exact = bert_jax_here("verify", ours, theirs, "--tolerance", "0")
     assert exact.code == 1 and "FAIL: NOT bitwise equal: " in exact.output
 
-    # The last bit of one bias, far below any tolerance that rounding leaves room for.
+    # Flip the last bit of one bias, far below any tolerance that allows for rounding.
     def nudge(tensors):
         bias = tensors["cls.seq_relationship.bias"].copy()
         bias[0] = np.nextafter(bias[0], np.float32(9))
@@ -169,7 +169,7 @@ def test_what_transformers_reads_otherwise_is_seen(ours, bert_jax_here, tmp_path
     file = back / "tokenizer.json"
     state = json.loads(file.read_text())
     state["normalizer"] |= {"lowercase": False, "strip_accents": False}
-    (back / "SHA256SUMS").unlink()  # the changes are on purpose
+    (back / "SHA256SUMS").unlink()  # the changes are intended
     file.write_text(json.dumps(state))
     (back / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     compared = bert_jax_here("verify", back, back)
@@ -235,7 +235,7 @@ def test_differences_by_hand():
         ([[1.0, 0.0, 0.0]], ["pooled"]),
     ],
 )
-def test_bits_are_compared_one_by_one(second, names):
+def test_outputs_are_compared_bitwise(second, names):
     outputs = [{"pooled": np.array(values, np.float32)} for values in ([[1.0, 0.0]], second)]
     assert unequal(*outputs, probe_of([[1, 1]])) == names
 
@@ -286,7 +286,7 @@ def test_random_input_reaches_every_position_and_segment():
     assert len(np.unique(probe.token_ids[real])) > 60
 
 
-def test_a_pickle_that_pytorch_refuses_is_refused_in_one_sentence(ours, bert_jax_here):
+def test_a_pickle_refused_by_pytorch_is_reported_in_one_sentence(ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     (theirs / "model.safetensors").unlink()
     torch.save({"weight": Unpicklable()}, theirs / "pytorch_model.bin")
@@ -300,10 +300,10 @@ def test_a_pickle_that_pytorch_refuses_is_refused_in_one_sentence(ours, bert_jax
 
 
 class Unpicklable:
-    """Has a class that PyTorch does not load from a file of weights."""
+    """A class that PyTorch refuses to load from a file of weights."""
 
 
-def test_computing_the_feed_forward_part_in_chunks_changes_nothing(ours, bert_jax_here):
+def test_feed_forward_chunking_changes_nothing(ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     change_config(theirs, chunk_size_feed_forward=7)
     compared = bert_jax_here("verify", ours, theirs)

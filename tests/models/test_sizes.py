@@ -1,4 +1,4 @@
-"""Parameters counted by arithmetic, against the models themselves and published figures."""
+"""Parameter counts by arithmetic match the models themselves and published figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENCODERS = {
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_the_count_is_that_of_the_model(encoder: str, head: Head) -> None:
+def test_the_count_matches_the_model(encoder: str, head: Head) -> None:
     labels = ("a", "b", "c") if head in ("classification", "tagging") else ()
     model = ModelConfig(ENCODERS[encoder], head, labels)
     shapes = define_model(model, ComputeConfig(dtype="float32", attention="xla")).shapes
@@ -44,10 +44,10 @@ def test_the_count_is_that_of_the_model(encoder: str, head: Head) -> None:
     [("base", 109_482_240), ("large", 335_141_888), ("albert-base-v2", 11_683_584)],
 )
 def test_published_encoders(name: str, published: int) -> None:
-    # As transformers counts BertModel and AlbertModel, pooler included.
+    # transformers' counts of BertModel and AlbertModel, with pooler.
     assert parameter_counts(ModelConfig(variant(name), "encoder")).total == published
 
 
-def test_absurd_sizes_are_counted_at_once() -> None:
+def test_absurd_sizes_are_counted_immediately() -> None:
     encoder = dataclasses.replace(PLAIN, num_layers=2_000, ffn_dim=10**9)
     assert parameter_counts(ModelConfig(encoder)).layers > 2_000 * 2 * 8 * 10**9

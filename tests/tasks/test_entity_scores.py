@@ -66,7 +66,7 @@ def test_random_sets_score_as_by_seqeval(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["BILOU", "BMES"])
-def test_bilou_and_bmes_are_bioes_in_other_letters(scheme: Scheme) -> None:
+def test_bilou_and_bmes_are_bioes_with_other_letters(scheme: Scheme) -> None:
     letters = {value: key for key, value in OF_BIOES[scheme].items()}
 
     def in_scheme(tag: str) -> str:
@@ -79,8 +79,8 @@ def test_bilou_and_bmes_are_bioes_in_other_letters(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["BILOU", "BMES"])
-def test_well_formed_sets_score_as_by_seqeval_in_strict_mode(scheme: Scheme) -> None:
-    """seqeval knows BILOU; BMES is IOBES with I for M."""
+def test_well_formed_sets_score_as_in_seqevals_strict_mode(scheme: Scheme) -> None:
+    """seqeval supports BILOU; BMES is IOBES with M instead of I."""
     rng = random.Random(0)
     inside, last, single = {"BILOU": "ILU", "BMES": "MES"}[scheme]
 
@@ -118,7 +118,7 @@ def test_well_formed_sets_score_as_by_seqeval_in_strict_mode(scheme: Scheme) -> 
         ("O U-A", "BILOU"),
         ("O B-A M-A E-A S-A", "BMES"),
         ("B M E S", "BMES"),  # words of Chinese, which have no type
-        ("O B-A E-A S-A", "BIOES"),  # the letters of BMES too, and read alike
+        ("O B-A E-A S-A", "BIOES"),  # also valid in BMES, with the same meaning
         ("O B-A I-A M-A", None),
         ("O B-A U-A S-A", None),
         ("M-1 N-2", None),

@@ -179,7 +179,7 @@ class Bench:
         poison: int | None = None,
         change: Callable[[Phase], Phase] = lambda phase: phase,
     ) -> tuple[TrainState, bool]:
-        """Starts or resumes a run, as the command does, with its phases changed."""
+        """Start or resume a run in the same way as the command, with changed phases."""
         with Checkpointer(directory, KEEP_ALL, {}) as checkpointer:
             if checkpointer.latest_step() is None:
                 state = self.fresh()

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: they are named, never used, and a run resumes from the one before."""
+"""Damaged checkpoints are named and never used, and a run resumes from the previous one."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def at(state: TrainState, step: int) -> TrainState:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, task: Task, mesh: Mesh) -> Path:
-    """A work directory with checkpoints of steps 10, 20 and 30; to be copied, not changed."""
+    """Return a work directory to copy, with checkpoints of steps 10, 20 and 30."""
     directory = tmp_path_factory.mktemp("saved") / "run" / "checkpoints"
     state = init_state(task.definition, OPTIMIZER, mesh, seed=0)
     with Checkpointer(directory, KEEP_ALL, IDENTITY) as checkpointer:
@@ -77,7 +77,7 @@ def flip_bit(path: Path, rng: random.Random) -> None:
 
 
 def test_every_flipped_bit_of_the_data_is_noticed(checkpoints: Path) -> None:
-    """40 of 40 random flips were loaded without an error before there were checksums."""
+    """Without checksums, 40 of 40 random flips loaded without an error."""
     rng = random.Random(0)
     for part in ("params", "optimizer", "metrics"):
         files = [path for path in files_of(checkpoints / "30" / part) if path.stat().st_size]
@@ -92,10 +92,10 @@ def test_every_flipped_bit_of_the_data_is_noticed(checkpoints: Path) -> None:
     assert verify(checkpoints, 30).problem is None
 
 
-def test_no_flipped_bit_of_the_metadata_changes_the_run_it_belongs_to(
+def test_no_flipped_bit_of_the_metadata_changes_the_identity(
     checkpoints: Path, saved: Path
 ) -> None:
-    """Flips elsewhere are in time stamps, white space, or in what Orbax checks itself."""
+    """Other flips are in time stamps, white space, or data that Orbax checks itself."""
     rng, path = random.Random(1), checkpoints / "30" / "_CHECKPOINT_METADATA"
     before = path.read_bytes()
     for _ in range(60):
@@ -118,7 +118,7 @@ def test_flipped_bits_of_the_checksums_are_noticed(checkpoints: Path) -> None:
 @pytest.fixture(params=["truncated", "emptied", "removed", "part removed", "no metadata",
                         "no checksums", "empty directory", "renamed"])  # fmt: skip
 def damaged(checkpoints: Path, request: pytest.FixtureRequest) -> tuple[Path, int, str]:
-    """Checkpoints of which the newest is damaged; its step and a part of the message."""
+    """Return checkpoints, the damaged newest one's step and a part of the message."""
     newest = checkpoints / "30"
     (data,) = (newest / "params" / "d").iterdir()
     name = data.relative_to(newest).as_posix()
@@ -177,7 +177,7 @@ def test_a_run_resumes_from_the_newest_intact_checkpoint(
     assert recovery.step == expected
     (line,) = recovery.lines
     assert problem in line and line.endswith(f"; resuming from step {expected}")
-    # Nothing is deleted, and nothing is in the way of a new checkpoint of that step.
+    # Nothing is deleted, and a new checkpoint of that step can be saved.
     assert (directory.parent / ASIDE_NAME / str(step)).is_dir()
     with Checkpointer(directory, KEEP_ALL, IDENTITY, verified=expected) as checkpointer:
         state = checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
@@ -202,7 +202,7 @@ def test_a_run_never_restarts_over_damaged_checkpoints(checkpoints: Path) -> Non
     assert steps_in(checkpoints) == [10, 20, 30]
 
 
-def test_restoring_verifies_by_itself(checkpoints: Path, task: Task, mesh: Mesh) -> None:
+def test_restore_verifies_the_checkpoint(checkpoints: Path, task: Task, mesh: Mesh) -> None:
     flip_bit(next((checkpoints / "30" / "optimizer" / "d").iterdir()), random.Random(2))
     with (
         Checkpointer(checkpoints, KEEP_ALL, IDENTITY) as checkpointer,
@@ -221,7 +221,7 @@ def test_parameters_load_although_the_optimizer_is_damaged(
 
 @pytest.fixture
 def earlier_version(checkpoints: Path) -> Path:
-    """Checkpoints as versions without checksums saved them."""
+    """Return checkpoints in the form of versions without checksums."""
     for checkpoint in checkpoints.iterdir():
         (checkpoint / CHECKSUMS_NAME).unlink()
         path = checkpoint / "_CHECKPOINT_METADATA"
@@ -243,7 +243,7 @@ def test_checkpoints_of_earlier_versions_still_load(
     assert recover(earlier_version, IDENTITY).step == 20
 
 
-def test_what_orbax_cannot_read_is_one_sentence(
+def test_data_unreadable_for_orbax_is_one_sentence(
     earlier_version: Path, task: Task, mesh: Mesh
 ) -> None:
     for path in files_of(earlier_version / "30" / "params" / "d"):
@@ -254,7 +254,7 @@ def test_what_orbax_cannot_read_is_one_sentence(
     assert "\n" not in str(error.value)
 
 
-def test_going_back_moves_later_checkpoints_aside_once(checkpoints: Path) -> None:
+def test_returning_to_a_step_moves_later_checkpoints_aside_once(checkpoints: Path) -> None:
     (checkpoints.parent / "metrics.jsonl").write_text('{"kind": "train", "step": 25}\n')
     recovery = recover(checkpoints, IDENTITY, from_step=10)
     aside = checkpoints.parent / ASIDE_NAME
@@ -262,11 +262,11 @@ def test_going_back_moves_later_checkpoints_aside_once(checkpoints: Path) -> Non
     assert recovery.lines == (f"from step  10: later checkpoints (20, 30) moved to {aside}",)
     assert verify(aside, 30).problem is None and verify(aside, 20).problem is None
     assert (aside / "metrics-up-to-30.jsonl").read_text().count("\n") == 1
-    # The run has trained on when a scheduler repeats the command.
+    # The run has continued training when a scheduler repeats the command.
     shutil.copytree(aside / "20", checkpoints / "20")
     again = recover(checkpoints, IDENTITY, from_step=10)
     assert again.step == 20 and "was already applied by an earlier command" in again.lines[0]
-    # A second way back does not overwrite the first one's checkpoints.
+    # Returning a second time does not overwrite the checkpoints of the first time.
     (aside / "from-step.json").unlink()
     assert recover(checkpoints, IDENTITY, from_step=10).step == 10
     assert {path.name for path in aside.iterdir() if path.is_dir()} == {"20", "30", "20.1"}
@@ -282,7 +282,7 @@ def test_going_back_in_another_run_moves_nothing(checkpoints: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [15, 20])
-def test_going_back_needs_an_intact_checkpoint(checkpoints: Path, step: int) -> None:
+def test_returning_to_a_step_needs_an_intact_checkpoint(checkpoints: Path, step: int) -> None:
     shutil.rmtree(checkpoints / "20" / "params")
     available = "Available steps: 10, 20, 30"
     with pytest.raises(ValueError, match=f"no checkpoint of step 15. {available}|step 20"):
@@ -328,7 +328,7 @@ def test_a_checkpoint_removed_while_it_is_verified_is_not_called_damaged(
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
+    """Mount a file system of 256 KiB."""
     target = tmp_path / "full"
     target.mkdir()
     if os.system(f"mount -t tmpfs -o size=256k none {target} 2>/dev/null"):

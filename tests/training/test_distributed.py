@@ -92,11 +92,11 @@ def test_half_an_introduction_is_refused(
         ("INVALID_ARGUMENT: shapes differ", False),
     ],
 )
-def test_the_end_of_another_process_is_put_into_words(
+def test_the_end_of_another_process_is_reported(
     monkeypatch: pytest.MonkeyPatch, message: str, lost: bool, kind: type[Exception]
 ) -> None:
     error = kind(message)
-    assert lost_process(error) is None  # this process is by itself
+    assert lost_process(error) is None  # the run has only this process
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     sentence = lost_process(error)

@@ -1,4 +1,4 @@
-"""Lower bounds of memory, against the compiler's count and against a device's limit."""
+"""Lower bounds of memory, compared with the compiler's count and a device's limit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parts_of(mesh: Any, **changes: Any) -> list[Part]:
 
 
 @pytest.mark.parametrize("mesh_config", [MeshConfig(), MeshConfig(data=2, fsdp=2, tensor=2)])
-def test_the_bound_is_below_what_the_compiler_counts(mesh_config: MeshConfig) -> None:
+def test_the_bound_is_below_the_compilers_count(mesh_config: MeshConfig) -> None:
     mesh = make_mesh(mesh_config)
     ids = jax.ShapeDtypeStruct((ROWS, LENGTH), np.int32)
     few = jax.ShapeDtypeStruct((ROWS, PREDICTIONS), np.int32)
@@ -59,7 +59,7 @@ def test_the_bound_is_below_what_the_compiler_counts(mesh_config: MeshConfig) ->
     assert compiled.arguments < bound <= compiled.memory
 
 
-def test_the_state_is_split_by_fsdp_and_tensor_only() -> None:
+def test_only_fsdp_and_tensor_shard_the_state() -> None:
     whole, split = (make_mesh(config) for config in (MeshConfig(), MeshConfig(fsdp=2, tensor=2)))
     sizes = [
         [part.bytes for part in state_parts(mesh, 1_000, 400, all_gradients=True, keys="")]
@@ -70,7 +70,7 @@ def test_the_state_is_split_by_fsdp_and_tensor_only() -> None:
     assert [part.name for part in fewer] == ["parameters", "optimizer state"]
 
 
-def test_a_cpu_is_refused_what_exceeds_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_exceeds_a_cpus_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = make_mesh(MeshConfig())
     needed = 8 * sum(part.bytes for part in parts_of(mesh))
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
@@ -101,7 +101,7 @@ class Accelerators:
     devices: np.ndarray
 
 
-def test_an_accelerator_is_asked_for_the_memory_of_one_device() -> None:
+def test_a_run_must_fit_into_the_memory_of_one_accelerator() -> None:
     parts = [Part("parameters", 600, "model.hidden_dim"), Part("one batch", 400, "batch_size")]
 
     def mesh(limit: int | None) -> Any:
@@ -113,14 +113,14 @@ def test_an_accelerator_is_asked_for_the_memory_of_one_device() -> None:
         check_fits(parts, mesh(999))
 
 
-def test_what_no_compiler_can_count() -> None:
+def test_sizes_that_overflow_the_compiler_are_refused() -> None:
     mesh = make_mesh(MeshConfig())
     check_traceable([Part("parameters", 1 << 57, "model.ffn_dim")], mesh)
     with pytest.raises(ValueError, match="can be compiled only up to 1.0 EiB. Lower model.ffn_dim"):
         check_traceable([Part("parameters", (1 << 57) + 1, "model.ffn_dim")], mesh)
 
 
-def test_batches_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetched_batches_must_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1 << 20)
     check_ahead("loader.prefetch=4", 4, 1 << 18)
     with pytest.raises(

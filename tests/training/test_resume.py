@@ -138,7 +138,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @pytest.fixture
 def hearing_hang_ups() -> Iterator[None]:
-    """A suite started by `nohup` ignores SIGHUP; the tests of a fixture's user do not."""
+    """Restore the default SIGHUP handler, since a suite started by `nohup` ignores SIGHUP."""
     previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, previous)
@@ -181,7 +181,7 @@ def raising(error: BaseException) -> Any:
 
 
 def without_batch(step: int, error: BaseException) -> Callable[[Phase], Phase]:
-    """A phase in which the batch after so many steps of the run is an error."""
+    """Return a change that makes a phase's batch after `step` steps raise an error."""
 
     def change(phase: Phase) -> Phase:
         @contextmanager
@@ -195,11 +195,11 @@ def without_batch(step: int, error: BaseException) -> Callable[[Phase], Phase]:
     return change
 
 
-# Step 5 has been evaluated, but not saved, when the batch after it fails.
+# Step 5 has been evaluated but not saved when the next batch fails.
 @pytest.mark.parametrize(
     ("step", "error"), [(5, OSError("a worker was killed")), (7, KeyError(7)), (7, ToldToStop())]
 )
-def test_what_befalls_the_data_costs_no_step(
+def test_a_data_error_loses_no_step(
     bench: Any, whole: Any, tmp_path: Path, step: int, error: Exception
 ) -> None:
     recorder = bench.recorder()
@@ -232,13 +232,13 @@ def test_a_failed_save_of_a_run_without_data_is_reported(
     change = without_batch(7, OSError("a worker was killed"))
     with (
         caplog.at_level(logging.INFO, "bert_jax"),
-        pytest.raises(CheckpointNotSaved, match="No space left.* step 4 is the newest intact one"),
+        pytest.raises(CheckpointNotSaved, match="No space left.* checkpoint is step 4"),
     ):
         bench.run(tmp_path, bench.recorder(), change=change)
     assert "a worker was killed" in caplog.text and "saved after step" not in caplog.text
 
 
-def test_a_failed_evaluation_costs_no_step(bench: Any, whole: Any, tmp_path: Path) -> None:
+def test_a_failed_evaluation_loses_no_step(bench: Any, whole: Any, tmp_path: Path) -> None:
     error = OSError("the held-out set is gone")
     recorder = bench.recorder()
     with pytest.raises(OSError, match="is gone"):

@@ -191,7 +191,7 @@ def test_few_long_lines_are_read_ahead_and_many_short_ones():
 
 
 @pytest.mark.parametrize("name", ["in.txt", "in.jsonl", "in.txt.xz"])
-def test_a_line_that_is_too_long_is_named_and_passed_over(
+def test_a_line_that_is_too_long_is_reported_and_skipped(
     models, refused, predicted, tmp_path, name
 ):
     source = tmp_path / name

@@ -1,4 +1,4 @@
-"""Columns and labels found in tables as users have them, and refused where they could be others."""
+"""Columns and labels are detected in typical tables, and ambiguous tables are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def review(number: int) -> str:
 
 
 def reviews(count: int = 40, **columns: Any) -> list[Row]:
-    """Rows of a text, a label and other columns: values, or functions of the row's number."""
+    """Return rows of a text, a label and other columns: values, or functions of the row number."""
     usual = {"text": review, "label": lambda number: ("bad", "good")[number % 2]}
     return [
         {name: x(number) if callable(x) else x for name, x in (usual | columns).items()}
@@ -42,10 +42,10 @@ def write_csv(path: Path, rows: list[Row], delimiter: str = ",", *, header: bool
     return path
 
 
-def detected(path: Path | str, split: str = "train", known=None, **given: Any) -> SentenceFiles:
+def detected(path: Path | str, split: str = "train", labels=None, **given: Any) -> SentenceFiles:
     auto = dict(first="auto", second="auto", label="auto", labels=("auto",))
     files = SentenceFiles(**{split: str(path)}, **(auto | given))
-    return detect_columns(files, split, known)  # type: ignore[arg-type]
+    return detect_columns(files, split, labels)  # type: ignore[arg-type]
 
 
 def columns(files: SentenceFiles) -> tuple[str, str, str, tuple[str, ...]]:
@@ -95,7 +95,7 @@ BOTH = ("bad", "good")
         ),
     ],
 )
-def test_columns_are_found_by_name_and_then_by_content(tmp_path: Path, rows, expected) -> None:
+def test_columns_are_detected_by_name_and_then_by_content(tmp_path: Path, rows, expected) -> None:
     assert columns(detected(write_csv(tmp_path / "a.csv", rows))) == expected
     lines = tmp_path / "a.jsonl"
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -129,7 +129,7 @@ def test_columns_are_found_by_name_and_then_by_content(tmp_path: Path, rows, exp
         (reviews(label=lambda n: ("1", "1.0")[n % 2]), "'1' and '1.0' in .* the same label"),
     ],
 )
-def test_what_could_be_meant_in_two_ways_is_refused(tmp_path: Path, rows, message: str) -> None:
+def test_ambiguous_tables_are_refused(tmp_path: Path, rows, message: str) -> None:
     with pytest.raises(ValueError, match=message) as refused:
         detected(write_csv(tmp_path / "a.csv", rows))
     assert str(tmp_path / "a.csv") in str(refused.value)
@@ -154,7 +154,7 @@ def test_columns_of_public_files(shared_data: Path, file: str, expected) -> None
     assert columns(detected(shared_data / file)) == expected
 
 
-def test_columns_that_are_given_are_kept(tmp_path: Path) -> None:
+def test_given_columns_are_kept(tmp_path: Path) -> None:
     rows = reviews(review=review, target=lambda n: "xyz"[n % 3])
     path = write_csv(tmp_path / "a.csv", rows)
     assert columns(detected(path, first="review", label="label")) == ("review", "", "label", BOTH)
@@ -186,7 +186,7 @@ def test_skipped_labels_are_not_labels(tmp_path: Path) -> None:
         detected(path, skip_labels=("-",))
 
 
-def test_a_file_without_a_header_is_not_read_as_one_with_names(tmp_path: Path) -> None:
+def test_the_first_example_is_not_read_as_a_header(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", reviews(), header=False)
     with pytest.raises(ValueError, match="'bad' is also a value.*form.header=False"):
         detected(path)
@@ -226,7 +226,7 @@ def test_json_lines_may_lack_fields_and_hold_lists(tmp_path: Path) -> None:
         detected(path, label="tags")
 
 
-def test_an_existing_models_labels_are_used_where_they_fit(tmp_path: Path) -> None:
+def test_an_existing_models_labels_are_used_if_they_fit(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", reviews(label="good"))
     assert detected(path, known=("good", "bad")).labels == ("good", "bad")
     assert detected(path, known=()).labels == ()
@@ -238,7 +238,7 @@ def test_an_existing_models_labels_are_used_where_they_fit(tmp_path: Path) -> No
     assert len(read_sentences(test, "test", labelled=False)) == 9
 
 
-def test_what_was_found_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_detected_columns_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     path = write_csv(tmp_path / "a.csv", reviews(id=int))
     detected(path)
@@ -258,12 +258,12 @@ def test_what_was_found_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         ({"train": "nowhere.csv"}, "nowhere.csv does not exist"),
     ],
 )
-def test_what_cannot_be_detected(given: dict[str, Any], message: str) -> None:
+def test_configs_without_detection(given: dict[str, Any], message: str) -> None:
     auto = dict(first="auto", second="auto", label="auto", labels=("auto",))
     with pytest.raises(ValueError, match=message):
         detect_columns(SentenceFiles(**({"train": "a.csv", "test": "b.csv"} | auto | given)))
 
 
-def test_files_are_not_read_before_columns_are_detected() -> None:
+def test_reading_requires_detected_columns() -> None:
     with pytest.raises(ValueError, match="call detect_columns first"):
         read_sentences(SentenceFiles(train="a.csv", first="auto"), "train", labelled=True)

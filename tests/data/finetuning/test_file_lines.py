@@ -1,4 +1,4 @@
-"""Lines of files of examples: none is held that is too long."""
+"""Lines of files of examples: overlong lines are never held in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.data.finetuning.tables import read_table
 
 
 class Unending(io.RawIOBase):
-    """So many bytes without a line feed, then a short line."""
+    """Yields `size` bytes without a line feed, then a short line."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -58,7 +58,7 @@ def test_a_line_of_exactly_the_limit_is_whole(end: bytes) -> None:
             assert line == size * b"x" + end
 
 
-def test_a_byte_order_mark_is_no_part_of_a_long_line() -> None:
+def test_a_byte_order_mark_does_not_count_for_a_long_line() -> None:
     (line,) = stream_bytes(io.BytesIO(b"\xef\xbb\xbf{" + 20 * b"x"), "stream", 8)
     assert isinstance(line, LongLine) and line.startswith(b"{") and line.num_bytes == 24
 
@@ -68,7 +68,7 @@ def test_long_lines_and_cells_are_refused_by_place(tmp_path: Path) -> None:
     path.write_bytes(b"text\nfine\n" + (MAX_LINE_BYTES + 1) * b"x" + b"\n")
     with pytest.raises(ValueError, match=r"train.tsv:3: the line has 16,777,218 bytes; expected"):
         list(file_lines(path))
-    # A quote that nothing closes takes in the lines after it.
+    # An unclosed quote takes in the lines after it.
     path = tmp_path / "train.csv"
     path.write_bytes(b'text\nfine\n"open\n' + (MAX_LINE_BYTES // 99 + 1) * (98 * b"x" + b"\n"))
     with pytest.raises(

@@ -104,6 +104,6 @@ def test_a_label_that_would_break_lines_is_refused() -> None:
 @pytest.mark.parametrize("files", [SentenceFiles, ChoiceFiles, TagFiles])
 @pytest.mark.parametrize("labels", [("a", ""), (" ", "a")])
 def test_a_label_without_a_name_is_refused(files, labels) -> None:
-    """In a file of predictions nothing would be where it is predicted."""
+    """A file of predictions would have empty predictions."""
     with pytest.raises(ValueError, match="labels has an empty name"):
         files(train="x", labels=labels)

@@ -1,4 +1,4 @@
-"""Rows that are held out for validation, and rows that are skipped by their label."""
+"""Rows held out for validation, and rows skipped by label."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_train_and_validation_are_parts_of_one_file(tmp_path: Path) -> None:
     assert len(validation) == pytest.approx(300, abs=45)  # three standard deviations
     assert [texts[int(i)] for i in validation.ids] == validation.firsts
     assert validation.places[0] == f"{path}:{int(validation.ids[0]) + 2}"
-    for share in (0.2, 0.1):  # a smaller share is a part of it
+    for share in (0.2, 0.1):  # smaller shares are subsets
         smaller = split(path, "validation", validation_share=share)
         assert 0 < len(smaller) < len(validation) and set(smaller.firsts) < set(validation.firsts)
 
@@ -51,7 +51,7 @@ def test_added_rows_move_no_others_and_duplicates_stay_together(tmp_path: Path) 
     )
 
 
-def test_a_file_of_its_own_is_validated_on_whole(tmp_path: Path) -> None:
+def test_a_separate_validation_file_is_used_in_full(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", [f"text {number}" for number in range(50)])
     held_out = write(tmp_path / "b.tsv", ["one", "two"])
     assert len(split(path, "train", validation=str(held_out))) == 50
@@ -69,8 +69,8 @@ def test_pairs_are_held_out_by_both_texts() -> None:
     assert len({*boundaries}) == 2
 
 
-def test_the_hash_stays_what_it_is() -> None:
-    """Runs of earlier versions are resumed and evaluated on the rows that they split off."""
+def test_the_hash_does_not_change() -> None:
+    """Runs of earlier versions must resume with the rows that they held out."""
 
     def blake(data: bytes) -> bytes:
         return hashlib.blake2b(data, digest_size=16).digest()

@@ -53,7 +53,7 @@ def test_every_scheme_is_recognised_and_becomes_iob2_or_iob1(scheme: str) -> Non
                 assert to_closed(written(*sentence, "IOB2"), scheme) == line  # type: ignore[arg-type]
 
 
-def test_predictions_that_break_their_scheme_are_closed_as_conlleval_reads_them() -> None:
+def test_invalid_predictions_are_closed_as_conlleval_reads_them() -> None:
     tags = ["I-PER", "I-PER", "I-LOC", "O", "B-LOC", "B-LOC", "I-LOC", "I-LOC"]
     expected = ["B-PER", "L-PER", "U-LOC", "O", "U-LOC", "B-LOC", "I-LOC", "L-LOC"]
     assert to_closed(tags, "BILOU") == expected
