@@ -93,7 +93,7 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot, such as older SMB mounts
+        if error.errno != errno.EINVAL:  # not supported by some file systems, such as older SMB
             raise
     finally:
         os.close(descriptor)

@@ -28,7 +28,7 @@ def temporary_beside(path: Path, *, directory: bool = False) -> Iterator[Path]:
         OSError: the file or directory cannot be made.
     """
     _remove_leftovers(path)
-    # Not the process id, which a container may have again while a leftover cannot be removed.
+    # Not the process id, which a container may reuse while a leftover cannot be removed.
     temporary = path.with_name(f"{_prefix(path)}{time.time_ns()}.tmp")
     descriptor = _locked(temporary, directory)
     try:

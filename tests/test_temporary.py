@@ -84,7 +84,7 @@ def test_files_of_other_machines_and_outputs_are_kept(tmp_path: Path) -> None:
 def test_leftovers_on_a_file_system_without_locks_are_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container, the process that left them often had the same id as this one."""
+    """In a container, the killed process often had the same id as this one."""
 
     def without_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -147,10 +147,10 @@ def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainStat
 
 
 def with_checkpoints(run: FinetuneRun, past: Sequence[Evaluation]) -> Sequence[Evaluation]:
-    """Return the `past` evaluations without the best ones whose checkpoints are gone.
+    """Return the `past` evaluations without the best ones whose checkpoints no longer exist.
 
-    A damaged one was moved aside, for example. Evaluations that are not the best have no checkpoint
-    in any case, and count for `patience`.
+    A damaged checkpoint, for example, was moved aside. Evaluations that are not the best never have
+    a checkpoint and count for `patience`.
     """
     steps, lost = steps_in(run.work_dir / CHECKPOINTS_NAME), []
     while True:
@@ -162,8 +162,8 @@ def with_checkpoints(run: FinetuneRun, past: Sequence[Evaluation]) -> Sequence[E
         lost.append(best)
         past = [evaluation for evaluation in past if evaluation["step"] != best]
     if lost and jax.process_index() == 0:
-        rest = "" if best is None else f"; step {best:,} is the best of the rest"
-        print(f"warning    the best checkpoint so far, of step {lost[0]:,}, is gone{rest}")
+        rest = "" if best is None else f"; the next best is step {best:,}"
+        print(f"warning    the best checkpoint so far, of step {lost[0]:,}, is missing{rest}")
     return past
 
 

@@ -65,7 +65,7 @@ def _checkpoints(directory: Path) -> tuple[Path, list[int]]:
 
 def _description(outcome: Verification) -> str:
     if outcome.problem == REMOVED:
-        return "removed while it was read, as a run removes older checkpoints when it saves"
+        return "removed during the check; a run removes older checkpoints when it saves"
     if outcome.problem is not None:
         return f"damaged: {outcome.problem}"
     if not outcome.has_checksums:

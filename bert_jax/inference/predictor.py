@@ -71,7 +71,7 @@ class Predictor:
         if max_length is None and usual < shortest:
             raise ValueError(
                 f"{work_dir}: damaged: its usage has max_length={usual}; expected {shortest} or "
-                "more. Restore model.json from a copy, or give a max_length"
+                "more. Restore model.json from a copy, or set max_length"
             )
         self.max_length = max_length or usual
         self._runner = BatchRunner(trained.model, self.max_length, batch_size)

@@ -114,7 +114,7 @@ class EncoderConfig:
         for name in ("layer_norm_epsilon", "initializer_range"):
             _require(
                 0.0 < getattr(self, name) < math.inf,
-                f"{name}={getattr(self, name)}: must be positive, and finite",
+                f"{name}={getattr(self, name)}: must be positive and finite",
             )
         _require_choice("activation", self.activation, Activation)
         _require_choice("positions", self.positions, PositionKind)

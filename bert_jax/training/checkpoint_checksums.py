@@ -19,7 +19,7 @@ CHECKSUMS_NAME = "checksums.json"
 # of earlier versions have neither.
 CHECKSUMS_MARK = "checksums"
 PARAMETERS = "params"
-REMOVED = "it was removed while it was read; a run removes older checkpoints when it saves"
+REMOVED = "it was removed during the check; a run removes older checkpoints when it saves"
 _METADATA_NAME = "_CHECKPOINT_METADATA"
 _READ_BYTES = 1 << 20
 # Files up to this size are hashed even in a quick check: all of the metadata, no arrays.

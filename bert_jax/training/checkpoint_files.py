@@ -30,7 +30,7 @@ def intact_steps(directory: Path) -> list[int]:
 
 
 def newest_intact_step(directory: Path) -> int | None:
-    """Return the newest step whose checkpoint passes a full check, None if there is none."""
+    """Return the newest step with a checkpoint that passes a full check, None if there is none."""
     newest_first = reversed(steps_in(directory))
     return next((step for step in newest_first if verify(directory, step).problem is None), None)
 
@@ -82,11 +82,12 @@ def require_identity(
     """Refuse a checkpoint of another run.
 
     Args:
-      identity: of this run.
-      only: compare these keys; all by default.
+      identity: this run's identity.
+      only: the keys to compare; None for all.
 
     Raises:
-      ValueError: the checkpoint has another identity; lists where they differ. Or as `identity_of`.
+      ValueError: the checkpoint has another identity; lists the differences. See also
+        `identity_of`.
     """
     stored = {
         key: value

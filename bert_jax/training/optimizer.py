@@ -80,10 +80,10 @@ class OptimizerConfig:
         for field in ("beta1", "beta2"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(
-                    f"optimizer.{field}={getattr(self, field)}: expected 0 up to, but not, 1"
+                    f"optimizer.{field}={getattr(self, field)}: expected 0 <= {field} < 1"
                 )
         if not 0 < self.epsilon < math.inf:
-            raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive, and finite")
+            raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive and finite")
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:

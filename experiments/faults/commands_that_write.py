@@ -40,7 +40,7 @@ def _imported(work_dir: Path) -> Any:
 
 
 def _exported(directory: Path) -> Any:
-    # Programs are not serialized to the same bytes every time.
+    # Serialized programs are not always the same bytes.
     programs = ("model.stablehlo", "signature.json", "fingerprint.pb", "saved_model.pb")
     return files_of(directory, "README.md", "SHA256SUMS", *programs)
 

@@ -202,7 +202,8 @@ def _become(active: _Active) -> None:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:
         traceback.print_exc()
-    # The exit of libraries that only this process imports, such as PyTorch, is not the command's.
+    # Exit handlers of libraries that only this process imports, such as PyTorch, are not the
+    # command's, so they must not be interrupted.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading._shutdown()
     atexit._run_exitfuncs()

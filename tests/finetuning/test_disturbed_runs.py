@@ -145,7 +145,7 @@ def test_the_best_checkpoint_is_kept_and_used_and_the_run_ends_early(
 
 
 @pytest.mark.slow
-def test_a_run_whose_best_checkpoint_is_damaged_ends_with_the_best_of_the_rest(
+def test_a_run_with_a_damaged_best_checkpoint_uses_the_next_best(
     spoiled, disturbed, bert_jax_here, tmp_path
 ):
     work_dir = tmp_path / "run"
@@ -154,13 +154,13 @@ def test_a_run_whose_best_checkpoint_is_damaged_ends_with_the_best_of_the_rest(
     finished = bert_jax_here(*spoiled)
     assert finished.code == 0, finished.errors
     assert "step 2: params/_METADATA is missing" in finished.output
-    assert "the best checkpoint so far, of step 2, is gone" in finished.output
+    assert "the best checkpoint so far, of step 2, is missing" in finished.output
     step = scores(work_dir)["step"]
     assert step >= 4 and (work_dir / "checkpoints" / str(step)).is_dir()
     assert json.loads((work_dir / "model.json").read_text())["best_step"] == step
     again = bert_jax_here(*spoiled)
     assert "(finished: nothing to do)" in again.output
-    assert f"is gone; step {step} is the best of the rest" in again.output
+    assert f"is missing; the next best is step {step}" in again.output
 
 
 def test_the_best_checkpoint_is_kept_where_the_run_was_stopped_before_its_evaluation(

@@ -106,7 +106,7 @@ def test_texts_are_read_as_in_the_run_that_made_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("max_length", [-1, 0, 4])
-def test_a_usage_that_leaves_no_room_for_text_is_damaged(tmp_path, max_length):
+def test_a_max_length_without_space_for_text_is_damaged(tmp_path, max_length):
     with pytest.raises(ValueError, match=f"ours: damaged: its usage has max_length={max_length}"):
         biased(tmp_path, [1.0], Usage(max_length=max_length))
 

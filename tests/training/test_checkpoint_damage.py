@@ -272,7 +272,7 @@ def test_returning_to_a_step_moves_later_checkpoints_aside_once(checkpoints: Pat
     assert {path.name for path in aside.iterdir() if path.is_dir()} == {"20", "30", "20.1"}
 
 
-def test_going_back_in_another_run_moves_nothing(checkpoints: Path) -> None:
+def test_returning_to_a_step_of_another_run_moves_nothing(checkpoints: Path) -> None:
     with pytest.raises(ValueError, match="belongs to another run .*\n  model: 'tiny' -> 'base'"):
         recover(checkpoints, {"model": "base"}, from_step=10)
     assert steps_in(checkpoints) == [10, 20, 30]
@@ -290,7 +290,7 @@ def test_returning_to_a_step_needs_an_intact_checkpoint(checkpoints: Path, step:
     assert steps_in(checkpoints) == [10, 20, 30]
 
 
-def test_an_intact_checkpoint_that_does_not_load_is_not_called_damaged(
+def test_an_intact_checkpoint_that_fails_to_load_is_not_reported_as_damaged(
     checkpoints: Path, task: Task, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*_: object) -> None:
@@ -298,20 +298,20 @@ def test_an_intact_checkpoint_that_does_not_load_is_not_called_damaged(
 
     monkeypatch.setattr("orbax.checkpoint.v1.load_checkpointables", load)
     shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
-    with pytest.raises(OSError, match="is intact, but cannot be loaded: RESOURCE_EXH") as error:
+    with pytest.raises(OSError, match="is intact but cannot be loaded: RESOURCE_EXH") as error:
         load_parameters(checkpoints, task.definition, shardings)
     assert "out of memory" in str(memory_refusal(error.value, "predict"))
     with (
         Checkpointer(checkpoints, KEEP_ALL, IDENTITY) as checkpointer,
-        pytest.raises(OSError, match="is intact, but cannot be loaded: RESOURCE_EXHAUSTED"),
+        pytest.raises(OSError, match="is intact but cannot be loaded: RESOURCE_EXHAUSTED"),
     ):
         checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
 
 
-def test_a_checkpoint_removed_while_it_is_verified_is_not_called_damaged(
+def test_a_checkpoint_removed_during_the_check_is_not_reported_as_damaged(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As by a live run, which keeps its newest checkpoints only."""
+    """A live run removes all but its newest checkpoints."""
     digest_of = checkpoint_checksums._digest
 
     def digest(path: Path) -> str:
@@ -388,7 +388,7 @@ def test_a_state_that_is_not_finite_is_named(task: Task, mesh: Mesh, part: str) 
     state: Any = init_state(task.definition, OPTIMIZER, mesh, seed=0)
     require_finite_state(state, mesh)
     with Compilations() as compiled:
-        # Another run of a sweep has another mesh object of the same devices.
+        # Every run of a sweep has its own mesh object of the same devices.
         require_finite_state(state, make_mesh(MeshConfig(), jax.devices()[:1]))
     assert compiled.seconds == 0
     broken = {

@@ -94,9 +94,9 @@ def test_no_warmup_starts_at_the_peak() -> None:
         ({"end_learning_rate": -1.0}, "optimizer.end_learning_rate=-1.0: must be 0 or more"),
         ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: must be 0 or more"),
         ({"clip_norm": -1.0}, "optimizer.clip_norm=-1.0: must be 0 or more"),
-        ({"beta2": 1.0}, "optimizer.beta2=1.0: expected 0 up to, but not, 1"),
-        ({"epsilon": 0.0}, "optimizer.epsilon=0.0: must be positive, and finite"),
-        ({"epsilon": float("inf")}, "optimizer.epsilon=inf: must be positive, and finite"),
+        ({"beta2": 1.0}, "optimizer.beta2=1.0: expected 0 <= beta2 < 1"),
+        ({"epsilon": 0.0}, "optimizer.epsilon=0.0: must be positive and finite"),
+        ({"epsilon": float("inf")}, "optimizer.epsilon=inf: must be positive and finite"),
     ],
 )
 def test_impossible_optimizers_are_refused(values: dict[str, Any], message: str) -> None:

@@ -11,8 +11,8 @@ from bert_jax.data.finetuning.file_lines import MAX_LINE_BYTES, file_lines
 from bert_jax.data.finetuning.table_format import TableFormat
 
 LONE_RETURN = (
-    "a carriage return (CR) that no line feed follows; expected lines that end with a line feed. "
-    r"Convert the file, as `tr '\r' '\n'` does"
+    "a carriage return (CR) without a line feed; expected lines that end with a line feed. "
+    r"Convert the file, for example with `tr '\r' '\n'`"
 )
 
 
@@ -136,7 +136,7 @@ def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
 
 def _not_csv(error: csv.Error, path: Path) -> str:
     if "new-line character" in str(error):
-        return f"{LONE_RETURN}, or put a text that holds one between quotes"
+        return f"{LONE_RETURN}, or put texts that contain one in quotes"
     if "field larger than" in str(error):
         return (
             f"the cell that starts here is longer than {MAX_LINE_BYTES:,} characters. Split its "

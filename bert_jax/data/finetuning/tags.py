@@ -159,7 +159,7 @@ _FEWEST_TOO_MANY = 200
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file without their ends; ValueError for line ends of CR only."""
+    """Yield the lines of a file without line ends; raise ValueError for a CR without a LF."""
     for number, raw in enumerate(file_lines(path), start=1):
         line = raw.rstrip("\r\n")
         if "\r" in line:

@@ -40,7 +40,7 @@ def tags_of_text(tmp_path: Path, text: str, *, labelled: bool = True, **options)
     return read_tags(TagFiles(train=str(path), **options), "train", labelled=labelled)
 
 
-def test_lines_that_end_with_a_carriage_return_only(tmp_path: Path) -> None:
+def test_carriage_returns_without_line_feeds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train.txt:1: a carriage return \(CR\)"):
         tags_of_text(tmp_path, CONLL_2003.replace("\n", "\r"))
 
