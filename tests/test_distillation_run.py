@@ -210,7 +210,7 @@ def test_a_student_begins_with_its_teachers_layers(teacher):
         (["distillation.temperature=0"], "distillation.temperature=0.0: must be positive"),
         (
             ["distillation.teacher=nowhere"],
-            "distillation.teacher: nowhere: no model.json in it (the directory does not exist)",
+            "distillation.teacher: nowhere: no model.json in it (there is no such directory)",
         ),
     ],
 )

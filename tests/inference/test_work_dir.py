@@ -16,7 +16,7 @@ SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, 
 @pytest.mark.parametrize(
     ("files", "asked", "told"),
     [
-        ((), "nowhere", "the directory does not exist"),
+        ((), "nowhere", "there is no such directory"),
         (("a.txt",), "a.txt", "that is a file"),
         (("run/checkpoints/500/x",), "run/checkpoints/500", "extract {root}/run --step 500"),
         (("runs/one/model.json", "sweep.json"), ".", "a model is in {root}/runs/one"),
