@@ -39,7 +39,10 @@ def nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
         ("model.vocab_size=2000000000", r"Lower model.vocab_size=2000000000, model.max_positions"),
         ("model.max_positions=2000000000", r"this machine has .*model.max_positions=2000000000"),
         ("model.num_segments=1000000", "num_segments=1000000: expected at most 1,000"),
-        ("phases.phase1.num_steps=10000000000", r"10,000,000,012 steps; expected at most 2,147,483,647"),
+        (
+            "phases.phase1.num_steps=10000000000",
+            r"10,000,000,012 steps; expected at most 2,147,483,647",
+        ),
         ("loader.num_workers=1000000", r"loader.num_workers=1000000: that many worker processes"),
         (
             "evaluation.batch_size=8000000000000",

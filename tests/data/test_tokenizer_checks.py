@@ -117,13 +117,16 @@ DAMAGED = {
     ),
     "a vocabulary that is a list": (with_model(vocab=["a"]), "not a tokenizer.json"),
     "no model": (wordpiece() | {"model": None}, "not a tokenizer.json"),
-    "another [CLS]": (with_bounds(cls=99), r"post_processor: \[CLS\] has id 99, and in the .* 2"),
+    "another [CLS]": (
+        with_bounds(cls=99),
+        r"post_processor: \[CLS\] has id 99, but its id in the .* 2",
+    ),
     "another [SEP]": (with_bounds(sep=10**9), r"post_processor: \[SEP\] has id 1000000000"),
     "a merge of no piece": (byte_bpe(merges=[["a", "c"]]), "'a' and 'c' needs 'c', which"),
     "a merge to no piece": (byte_bpe(merges=["b a"]), "'b' and 'a' needs 'ba', which"),
     "a merge of three": (byte_bpe(merges=["a b a"]), "cannot load|merges|expected"),
     "a merge of numbers": (byte_bpe(merges=[[1, 2]]), "not a tokenizer.json"),
-    "dropout": (byte_bpe(dropout=0.1), "model.dropout=0.1: the same text would have other tokens"),
+    "dropout": (byte_bpe(dropout=0.1), "model.dropout=0.1: the same text would get different"),
     "no unknown token of BPE": (byte_bpe(unk_token="?"), "model.unk_token='.': not in model.vocab"),
     "a piece twice": (
         unigram(vocab=[["<pad>", 0.0], ["<unk>", 0.0], ["a", 0.0], ["a", -1.0]]),

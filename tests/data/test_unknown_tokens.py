@@ -65,7 +65,7 @@ def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_pat
         assert not list(output.iterdir())
     assert messages[0] == messages[1]
     assert "unknown to the tokenizer ([UNK]), such as 'мир', '是'." in messages[0]
-    assert "for the language and the script" in messages[0]
+    assert "for the text's language and script" in messages[0]
 
 
 def test_an_allowed_corpus_is_counted(mostly_unknown, tokenizer, tmp_path, caplog):
@@ -128,7 +128,7 @@ def test_likely_causes(tmp_path):
     assert unknown_words(cased, ["The the Cat cat The", "Dog"]) == ["The", "Cat", "Dog"]
     assert "no capital letters, but the tokenizer does not lower-case" in complaint(cased, 1, 2)
     capitals = load(tmp_path / "vocab.txt", ["The", "cat"])
-    assert "language and the script" in complaint(capitals, 1, 2)
+    assert "language and script" in complaint(capitals, 1, 2)
     backend = json.loads(PlainTokenizer.to_str(capitals._backend))
     spaced = {f"w{number} ": 7 + number for number in range(9)}
     backend["model"]["vocab"] |= spaced

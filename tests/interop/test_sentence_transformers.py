@@ -157,7 +157,7 @@ def test_prompts(build, imported, bert_jax_here):
     with pytest.raises(UnusableText, match="text 1 of 2: a lone surrogate"):
         embed(["a", "\udc00"], prompt_name="long")
     # Prompt and text together are one unknown word; the prompt has five tokens.
-    with pytest.raises(UnusableText, match="text 1 of 2: its first tokens are joined with the pr"):
+    with pytest.raises(UnusableText, match="text 1 of 2: no tokens are left to pool"):
         embed.sentences(["a", "\u00df"], prompt="query")
 
 

@@ -42,10 +42,12 @@ def write_csv(path: Path, rows: list[Row], delimiter: str = ",", *, header: bool
     return path
 
 
-def detected(path: Path | str, split: str = "train", labels=None, **given: Any) -> SentenceFiles:
+def detected(
+    path: Path | str, split: str = "train", model_labels=None, **given: Any
+) -> SentenceFiles:
     auto = dict(first="auto", second="auto", label="auto", labels=("auto",))
     files = SentenceFiles(**{split: str(path)}, **(auto | given))
-    return detect_columns(files, split, labels)  # type: ignore[arg-type]
+    return detect_columns(files, split, model_labels)  # type: ignore[arg-type]
 
 
 def columns(files: SentenceFiles) -> tuple[str, str, str, tuple[str, ...]]:
@@ -228,12 +230,12 @@ def test_json_lines_may_lack_fields_and_hold_lists(tmp_path: Path) -> None:
 
 def test_an_existing_models_labels_are_used_if_they_fit(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", reviews(label="good"))
-    assert detected(path, known=("good", "bad")).labels == ("good", "bad")
-    assert detected(path, known=()).labels == ()
+    assert detected(path, model_labels=("good", "bad")).labels == ("good", "bad")
+    assert detected(path, model_labels=()).labels == ()
     path = write_csv(tmp_path / "b.csv", reviews())
-    assert detected(path, known=("BAD", "GOOD")).labels == BOTH
+    assert detected(path, model_labels=("BAD", "GOOD")).labels == BOTH
     texts = write_csv(tmp_path / "c.csv", [{"id": n, "text": review(n)} for n in range(9)])
-    test = detected(texts, "test", known=BOTH)
+    test = detected(texts, "test", model_labels=BOTH)
     assert columns(test) == ("text", "", "label", BOTH)
     assert len(read_sentences(test, "test", labelled=False)) == 9
 
@@ -252,7 +254,7 @@ def test_the_detected_columns_are_logged(tmp_path: Path, caplog: pytest.LogCaptu
     [
         ({"separator": "|"}, "cannot be detected with label_names or"),
         ({"label": ""}, "cannot be detected with label_names or"),
-        ({"label_names": ("x", "y")}, "labels that have names"),
+        ({"label_names": ("x", "y")}, "labels cannot be detected"),
         ({"train": "tfds:imdb_reviews"}, "columns are detected only in files"),
         ({"train": ""}, "files.train is not set"),
         ({"train": "nowhere.csv"}, "nowhere.csv does not exist"),

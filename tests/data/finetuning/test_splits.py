@@ -132,7 +132,7 @@ def test_choices_are_skipped_by_their_label(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"skip_labels": ("a",)}, "'a' is also one of the labels"),
-        ({"skip_labels": ("-",), "label": ""}, "and label is ''"),
+        ({"skip_labels": ("-",), "label": ""}, "but label is ''"),
     ],
 )
 def test_labels_that_cannot_be_skipped(options, message: str) -> None:

@@ -90,7 +90,7 @@ def test_tags_without_prefixes_are_plain() -> None:
         (["S-LOC", "I-PER"], r"f:2: 'I-PER': it continues no entity"),
         (["S-LOC", "B-PER", "E-LOC"], r"f:2: 'B-PER': no tag of its type"),
         (["S-LOC", "B-PER"], r"f:2: 'B-PER': no tag of its type"),
-        (["B-LOC", "X-LOC"], r"f:2: tag 'X-LOC'; .*learn_as='as_written'"),
+        (["B-LOC", "X-LOC"], r"f:2: tag 'X-LOC' does not fit .*learn_as='as_written'"),
         (["U-LOC", "S-PER"], r"L- and U- mean BILOU, but f:2: 'S-PER': S- is not a prefix of"),
         (["U-LOC", "B-LOC", "M-LOC", "L-LOC"], r"f:3: 'M-LOC': M- is not a prefix of BILOU"),
         (["B-LOC", "M-LOC", "E-LOC", "I-LOC"], r"M- means BMES, but f:4: 'I-LOC': I- is not"),
