@@ -12,15 +12,15 @@ _AGAIN_SECONDS = 0.05
 
 
 def raise_lost_interrupts() -> None:
-    """Raise a KeyboardInterrupt again where Python would print it and continue.
+    """Raise KeyboardInterrupts again that Python would only print.
 
-    Ctrl-C may come while a callback of the garbage collector runs, such as JAX's.
+    Ctrl-C may arrive during a callback of the garbage collector, such as JAX's.
     """
     previous = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         if unraisable.exc_type is KeyboardInterrupt:
-            # Later: here it would be printed, too.
+            # Raised later, since Python would only print it here as well.
             again = threading.Timer(_AGAIN_SECONDS, _thread.interrupt_main)
             again.daemon = True
             again.start()

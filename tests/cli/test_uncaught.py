@@ -7,7 +7,7 @@ import pytest
 from bert_jax.cli.uncaught import ignore_closed_loops, raise_lost_interrupts
 
 
-def test_an_interrupt_in_a_callback_of_the_collector_is_not_lost(monkeypatch):
+def test_an_interrupt_in_a_garbage_collection_callback_is_not_lost(monkeypatch):
     class Interrupted:
         def __del__(self):
             raise KeyboardInterrupt

@@ -172,9 +172,9 @@ def _first_of_prefix(sentences: Iterable[Sequence[_Mark]]) -> dict[str, _Mark]:
 
 def _unmarked(sentences: _Marks, mark: _Mark) -> str:
     return (
-        f"{sentences.place(mark)}: tag {mark.tag!r} does not fit the other tags, which have prefixes of "
-        "IOB1, IOB2, BIOES, BILOU or BMES; expected 'O' or one of B-, I-, E-, S-, L-, U-, M- and "
-        f"the entity's type. {_ADVICE}"
+        f"{sentences.place(mark)}: tag {mark.tag!r} does not fit the other tags, which have "
+        "prefixes of IOB1, IOB2, BIOES, BILOU or BMES; expected 'O' or one of B-, I-, E-, S-, L-, "
+        f"U-, M- and the entity's type. {_ADVICE}"
     )
 
 
