@@ -134,4 +134,4 @@ def test_likely_causes(tmp_path):
     backend["model"]["vocab"] |= spaced
     (tmp_path / "tokenizer.json").write_text(json.dumps(backend))
     damaged = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert "9 of 16 entries of the vocabulary have white space" in complaint(damaged, 1, 2)
+    assert "9 of 16 vocabulary entries begin or end with white space" in complaint(damaged, 1, 2)
