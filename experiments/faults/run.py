@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="only every eighth case of each group")
     parser.add_argument("--lanes", type=int, default=2, help="parallel cases (default: 2)")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and disks go, too
     work = args.work.resolve()
     warm_up(work / "programs")
     assets = make_assets(work / "assets", args.lanes)
