@@ -78,6 +78,7 @@ class SourceCounts:
     (compressed as they are), ahead of the last document by at most one read buffer or row group,
     which is close enough for progress and ETA. If `checksums` is a dict, it receives the SHA-256 of
     every file in hex, by file name; `hashing` belongs to the file that is being read.
+    `logged` says whether skipped documents are named in the log; a second reading need not repeat them.
     """
 
     documents: int = 0
@@ -90,6 +91,7 @@ class SourceCounts:
     split_documents: int = 0
     checksums: dict[str, str] | None = None
     hashing: Hash | None = None
+    logged: bool = True
 
     def reject(self, options: SourceOptions, place: str, problem: str) -> None:
         """Raises ValueError for an unusable line or row, or counts it if the options say so."""
@@ -99,7 +101,7 @@ class SourceCounts:
                 "counted with --on-bad-line skip"
             )
         self.bad_lines += 1
-        if self.bad_lines <= _LOGGED_BAD_LINES:
+        if self.logged and self.bad_lines <= _LOGGED_BAD_LINES:
             logger.warning("skipped %s: %s", place, problem)
 
     def reject_empty_file(self, options: SourceOptions, path: str, problem: str) -> None:
@@ -110,7 +112,8 @@ class SourceCounts:
                 "passed over with --on-bad-line skip"
             )
         self.empty_files += 1
-        logger.warning("skipped %s: %s", path, problem)
+        if self.logged:
+            logger.warning("skipped %s: %s", path, problem)
 
 
 def checked_documents(

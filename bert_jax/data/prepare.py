@@ -217,7 +217,7 @@ class _Run:
 
     def texts(self) -> Iterator[str]:
         """Read the documents from the beginning again and yield their texts."""
-        heldout, documents = self.inputs.documents(self.options.sources, SourceCounts())
+        heldout, documents = self.inputs.documents(self.options.sources, SourceCounts(logged=False))
         return (document.text for document in chain(heldout, documents))
 
     def check_splits(self) -> None:

@@ -111,7 +111,11 @@ def test_a_document_keeps_its_side_whatever_else_is_in_the_corpus(
     ) & set(order)
 
 
-def test_skipped_lines_are_counted(corpus, tokenizer, tmp_path, prepare_options, write_json_lines):
+def test_skipped_lines_are_counted_and_logged_once(
+    corpus, tokenizer, tmp_path, prepare_options, write_json_lines, caplog
+):
+    """Also where the texts are read a second time, to see which words lose marks."""
+    assert tokenizer.strips_accents
     path = tmp_path / "in.jsonl"
     write_json_lines(path, corpus.texts)
     with path.open("ab") as file:
@@ -119,8 +123,9 @@ def test_skipped_lines_are_counted(corpus, tokenizer, tmp_path, prepare_options,
     options = dataclasses.replace(prepare_options, sources=SourceOptions(on_bad_line="skip"))
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    manifest = prepare([str(path), str(empty)], tokenizer, tmp_path / "out", options, 1)
+    manifest = prepare([str(empty), str(path)], tokenizer, tmp_path / "out", options, 1)
     assert (manifest.bad_lines_skipped, manifest.empty_files_skipped) == (2, 1)
+    assert caplog.text.count("skipped ") == 3
     assert read_manifest(tmp_path / "out") == manifest
     assert manifest.train.num_documents + manifest.heldout.num_documents == len(corpus.texts) + 1
 
