@@ -70,7 +70,7 @@ class SetScores:
 class Evaluation:
     """A checkpoint and the sets to evaluate it on, which are all labelled or all unlabelled.
 
-    source: the source of the sets, as returned by `source_of`.
+    source: the input of the predictions, as returned by `source_of`, and their work directory.
     """
 
     work_dir: Path
@@ -148,7 +148,7 @@ def open_evaluation(
             raise
         raise ValueError(f"{error}{where}") from error
     sets = _asked(found, split, work_dir, data)
-    source = source_of(config, split)
+    source = f"{source_of(config, split)} by {work_dir.resolve()}"
     if into is not None:
         files = [file for name, each in sets.items() for file in each.file_names(name)]
         check_files(into, files, source)

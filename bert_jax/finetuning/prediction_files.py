@@ -1,4 +1,4 @@
-"""Record which input each file of predictions was made from."""
+"""Record which input and model each file of predictions was made from."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ INPUTS_NAME = "inputs.json"
 
 
 def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
-    """Record in a directory that files are about to be written for an input.
+    """Record in a directory that files are about to be written for an input and a model.
 
     Args:
       directory: the predictions' directory; created if it is missing.
       names: the names of the files.
-      source: the predictions' input, as returned by `other_files.source_of`.
+      source: the source of the predictions: their input and their model.
 
     Raises:
       ValueError: see `check_files`.
@@ -30,7 +30,7 @@ def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
 
 
 def check_files(directory: Path, names: Sequence[str], source: str) -> None:
-    """Refuse to replace a file of predictions for another input.
+    """Refuse to replace a file of predictions for another input or by another model.
 
     Raises:
       ValueError: one of the files exists, and according to `INPUTS_NAME` it was not made from

@@ -50,9 +50,14 @@ def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_ja
     refused = evaluate(elsewhere)
     assert refused.code == 2
     assert (
-        f"eng.testa.txt: the file holds predictions for {first}, and predictions for {elsewhere}"
-        in (refused.errors)
+        f"eng.testa.txt: the file holds predictions for {first} by {model}, and predictions for "
+        f"{elsewhere} by {model}" in refused.errors
     )
+    assert f" for {elsewhere} by {model} would replace it" in refused.errors
+    model = shutil.copytree(model, tmp_path / "another model")
+    refused = evaluate(first)
+    assert refused.code == 2
+    assert f"and predictions for {first} by {model} would replace it" in refused.errors
     assert (out / "eng.testa.txt").read_bytes() == before
 
 
