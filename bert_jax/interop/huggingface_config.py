@@ -78,7 +78,7 @@ def _check_names(content: Mapping[str, Any], where: str) -> None:
         return
     if not isinstance(labels, dict) or not all(
         number.isdecimal() and len(number) < 10 and isinstance(name, str | int | float)
-        for number, name in labels.items()
+        for number, name in zip(map(str, labels), labels.values(), strict=True)
     ):
         raise ValueError(
             f"{where}: id2label is {str(labels)[:200]}; expected an object that maps numbers to "

@@ -290,6 +290,7 @@ def test_what_pairs_were_goes_out_and_comes_in(bert_jax_here, tmp_path):
     assert bert_jax_here("import", tmp_path / "back", "--output", tmp_path / "again").code == 0
     assert read_model(tmp_path / "again")[1]["sentence_pairs"] == "next_sentence"
     class_of("Albert", "pretraining").from_pretrained(tmp_path / "back")
+    (tmp_path / "back/SHA256SUMS").unlink()
     change_config(tmp_path / "back", sentence_pairs="some")
     refused = bert_jax_here("import", tmp_path / "back", "--output", tmp_path / "third")
     assert refused.code == 2 and "sentence_pairs is 'some'" in refused.errors

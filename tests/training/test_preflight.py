@@ -101,7 +101,8 @@ def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
         ),
         (
             {"batch_size": 30},
-            "batch_size=30 is not divisible by 4 (4 parts of the mesh x accumulation_steps=1)",
+            "batch_size=30 is not divisible by 4 (4 parts of the mesh x accumulation_steps=1). "
+            "Set it to a multiple of 4",
         ),
         (
             {"evaluation_batch_size": 18},
@@ -142,7 +143,7 @@ def test_each_mistake_is_named(mesh: Mesh, changes: dict[str, Any], message: str
 def test_accumulation_splits_the_batch_further(mesh: Mesh) -> None:
     assert problems(mesh, PHASE, accumulation_steps=16) == [
         "phase phase1: batch_size=32 is not divisible by 64 (4 parts of the mesh x "
-        "accumulation_steps=16)"
+        "accumulation_steps=16). Set it to a multiple of 64"
     ]
 
 
