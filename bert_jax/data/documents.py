@@ -78,7 +78,7 @@ class SourceCounts:
     (compressed as they are), ahead of the last document by at most one read buffer or row group,
     which is close enough for progress and ETA. If `checksums` is a dict, it receives the SHA-256 of
     every file in hex, by file name; `hashing` belongs to the file that is being read.
-    `logged` says whether the log names what is skipped, which a second reading need not repeat.
+    `logged` says whether skipped input is logged; a second reading does not repeat these lines.
     """
 
     documents: int = 0

@@ -41,7 +41,7 @@ class ShardSettings:
 
 @dataclass(frozen=True)
 class UnitResult:
-    """Counts of one unit, and its shard. `unit_digest` is the digest of what it was made from.
+    """Counts of one unit, and its shard. `unit_digest` is the digest of its source.
 
     num_unknown: the number of unknown tokens; None in older results, which did not record it.
     """

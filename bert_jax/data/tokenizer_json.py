@@ -190,7 +190,7 @@ def fingerprint_of(
     if separators_between is not None:
         content["separators_between"] = separators_between
     if state["model"]["type"] == "Unigram":
-        # The library reads what it wrote with another last digit.
+        # Rounded: the library changes a score's last digit when it writes and reads the file.
         content["scores"] = [f"{score:.7g}" for _, score in state["model"]["vocab"]]
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("utf-8")).hexdigest()

@@ -44,7 +44,7 @@ _PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# Least ratio of the text column's mean length to that of the next text-like column.
+# Least ratio of the text column's mean length to the next text-like column's.
 _CLEARLY_LONGER = 2.0
 
 
