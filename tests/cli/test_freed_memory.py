@@ -43,7 +43,8 @@ print(resident() - before)
 
 
 # Blocks of 8 MiB with something small after each, as weights passed on one by one leave them; the
-# first, freed, has taught malloc that blocks of its size come again.
+# first block, freed, raises the size from which malloc returns blocks to the system at once. The
+# small ones are too large for the gaps that Python's start left in the heap.
 HOLES = (
     SCRIPT[: SCRIPT.index("def use")]
     + """
@@ -53,7 +54,7 @@ blocks, pins = [], []
 for _ in range(12):
     blocks.append(libc.malloc(8 * 2**20))
     ctypes.memset(blocks[-1], 1, 8 * 2**20)
-    pins.append(libc.malloc(4096))
+    pins.append(libc.malloc(512 * 1024))
 for block in blocks:
     libc.free(block)
 print(resident() - before)
