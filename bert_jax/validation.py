@@ -1,8 +1,10 @@
-"""Check values shared by several commands and configs: seeds and label names."""
+"""Check values shared by several commands and configs, and name them as their givers do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 SEEDS = 1 << 32  # a JAX key takes 32 bits
 
@@ -40,3 +42,22 @@ def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
             f"{name} has {broken[0]!r}; expected no tab and no end of a line in it, which "
             "would break the lines of predictions"
         )
+
+
+@contextmanager
+def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
+    """Replace names in the messages of ValueErrors raised in the body.
+
+    A function names its parameters, but a user may have typed an option or a config's key.
+
+    Args:
+      names: the options or full keys, by the names that the function uses.
+    """
+    try:
+        yield
+    except ValueError as error:
+        pattern = rf"(?<![\w./-])({'|'.join(map(re.escape, names))})(?![\w/-])"
+        message = re.sub(pattern, lambda match: names[match[0]], str(error))
+        if message == str(error):
+            raise
+        raise ValueError(message) from error

@@ -104,7 +104,7 @@ def test_a_student_learns_stops_and_goes_on(student, teacher, bert_jax_here, tmp
     )
     assert exported.code == 0, exported.errors
     card = (tmp_path / "out/README.md").read_text()
-    assert "- masked: 0.15 of the tokens, unit token, drawn anew" in card
+    assert "- masked: 0.15 of the tokens, unit token, drawn in every epoch" in card
     assert "- sentence pairs: none" in card
     assert f"- distilled from: {teacher.name} (temperature 2.0, soft_weight 5.0" in card
     other = bert_jax_here(*words, gone, "--config.distillation.temperature=3")
@@ -164,7 +164,7 @@ def test_a_student_begins_with_its_teachers_layers(teacher):
                 source = name.replace(number[0], f"encoder.layers.{layers[int(number[1])]}.")
             np.testing.assert_array_equal(value, theirs[source], err_msg=name)
         swapped, told = from_teacher(OpenTeacher(known, 0, theirs), ours, "sentence_order", fresh)
-        assert told.endswith("; drawn anew: next_sentence.bias, next_sentence.kernel")
+        assert told.endswith("; randomly initialized: next_sentence.bias, next_sentence.kernel")
         np.testing.assert_array_equal(
             swapped["next_sentence.kernel"], fresh["next_sentence.kernel"]
         )

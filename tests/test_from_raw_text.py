@@ -151,6 +151,13 @@ def test_a_run_starts_from_the_parameters_of_another(bert_jax_here, trained, tmp
     )
     for theirs, ours in zip(before, after, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+    for other in ("", tmp_path / "nowhere"):
+        refused = bert_jax_here(*words[:-1], f"--config.init_from={other}")
+        assert refused.code == 2
+        began = f'started from {trained.work_dir}. Set init_from="{trained.work_dir}"'
+        assert began in refused.errors
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["init_from"] == str(trained.work_dir)
 
 
 def test_heads_that_only_one_of_two_models_has_are_told(bert_jax_here, trained, tmp_path):
@@ -158,7 +165,7 @@ def test_heads_that_only_one_of_two_models_has_are_told(bert_jax_here, trained, 
     alone, again = tmp_path / "alone", tmp_path / "again"
     for work_dir, source, pairs, told in (
         (alone, trained.work_dir, "none", "; left out, of heads that are not trained here: "),
-        (again, alone, "next_sentence", "; drawn anew, as it has none: "),
+        (again, alone, "next_sentence", "; randomly initialized, as it lacks them: "),
     ):
         settings = [*STILL, f"work_dir={work_dir}", f"init_from={source}"]
         settings += [f"sentence_pairs={pairs}"]
@@ -316,7 +323,8 @@ def test_parameters_of_another_vocabulary_are_refused(bert_jax_here, trained, tm
     words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
     finished = bert_jax_here(*words)
     assert finished.code == 2
-    assert "was trained with another tokenizer than" in finished.errors
+    assert "its tokenizer is not the one that" in finished.errors
+    assert not finished.output
 
 
 def test_a_corpus_with_another_tokenizer_than_its_own_is_refused(bert_jax_here, trained, tmp_path):

@@ -12,7 +12,7 @@ from bert_jax.differences import differences
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
 
-_FIX = "Remove it; the run can continue without it"
+REMOVE_CONFIG = "Remove it; the run can continue without it"
 _NOWHERE = {"work_dir": ""}  # a directory may be moved
 
 
@@ -25,7 +25,7 @@ def keep_config(config: Any, work_dir: Path, step: int, *, finished: bool) -> li
     path, kept = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"
     # A start that was killed before its first checkpoint left its own: nothing was learned by it.
     source = kept if kept.is_file() else path
-    former = read_json_object(source, _FIX) if step and source.is_file() else None
+    former = read_json_object(source, REMOVE_CONFIG) if step and source.is_file() else None
     current = json.loads(json.dumps(to_plain(config)))
     lines = []
     if former is not None:

@@ -193,7 +193,7 @@ def from_teacher(
     new = [name for name, source in found.items() if source is None]
     told = f"the teacher's parameters, its layers {', '.join(map(str, sorted(taken)))} of 0 to "
     told += f"{opened.known.model.encoder.num_layers - 1}"
-    return params, told + (f"; drawn anew: {', '.join(new)}" if new else "")
+    return params, told + (f"; randomly initialized: {', '.join(new)}" if new else "")
 
 
 def _check_meaning(theirs: EncoderConfig, student: EncoderConfig, where: str) -> None:

@@ -44,10 +44,10 @@ def describe(run: FinetuneRun) -> list[str]:
     epochs = run.config.num_epochs
     held += [] if run.data.test else ["no test set"]
     return [
-        f"model      {count(shapes):,} parameters, {learning:,} of them learn; "
+        f"model      {count(shapes):,} parameters, {learning:,} trainable; "
         f"{run.compute.dtype}, {run.compute.attention} attention",
         *dtype_hint(run.config.compute, run.mesh.devices.flat[0].platform),
-        f"examples   {len(train):,} {kind}to learn from, {', '.join(held)}",
+        f"examples   {len(train):,} {kind}for training, {', '.join(held)}",
         *unknown_lines(run.data.features, run.tokenizer),
         f"batches    {run.total_steps:,} of {run.config.batch_size} in "
         f"{epochs} epoch{'s' * (epochs > 1)}, rows of {each} tokens, "

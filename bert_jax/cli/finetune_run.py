@@ -177,7 +177,7 @@ class FinetuneRun:
         checkpointer.close()
         if not finished:
             if first:
-                print(f"told to stop: saved after step {int(state.step):,}")
+                print(f"stopped: saved step {int(state.step):,}; the same command resumes")
             return False
         if first and int(state.step) < self.total_steps:
             print(f"ended early: {config.patience} evaluations in a row were no better (patience)")
@@ -190,7 +190,7 @@ class FinetuneRun:
             self._finish(early.best_step, state, stop)
         except ToldToStop:
             if first:
-                print("told to stop: it is trained; the same command writes the predictions")
+                print("stopped: training is finished; the same command writes the predictions")
             return False
         return True
 

@@ -73,8 +73,8 @@ def open_source(config: FinetuneConfig, mesh: Mesh) -> Source:
     """Reads what a run starts from.
 
     Raises:
-      ValueError: `init_from` is no work directory, unless the run has begun; it holds another
-        model's tokenizer, or is `work_dir`.
+      ValueError: `init_from` is no work directory, unless the run has begun and its source was
+        deleted; it holds another model's tokenizer, or is `work_dir`.
     """
     directory, work_dir = Path(config.init_from), Path(config.work_dir)
     if work_dir.resolve() == directory.resolve():
@@ -83,7 +83,9 @@ def open_source(config: FinetuneConfig, mesh: Mesh) -> Source:
             "a directory of the run's own"
         )
     gone = not agreed(int(_is_there(directory, parameters=not config.from_scratch)))
-    if gone and saved_run(work_dir / CHECKPOINTS_NAME) and (work_dir / MODEL_NAME).is_file():
+    saved = saved_run(work_dir / CHECKPOINTS_NAME)
+    if gone and saved is not None and (work_dir / MODEL_NAME).is_file():
+        _check_path(directory, work_dir, saved[1].get("init_from"))
         # The sizes and the tokenizer are its source's, the parameters its own.
         model, _ = read_model(work_dir)
         return Source(work_dir, model, read_tokenizer(work_dir, model.encoder), None, mesh)
@@ -91,6 +93,18 @@ def open_source(config: FinetuneConfig, mesh: Mesh) -> Source:
     tokenizer = read_tokenizer(directory, model.encoder)
     step = None if config.from_scratch else chosen_step(directory)
     return Source(directory, model, tokenizer, step, mesh)
+
+
+def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
+    """Refuse a directory without a model if the run in `work_dir` started from another one."""
+    if stored is None:
+        return
+    began = stored["path"] if isinstance(stored, dict) else stored
+    if str(directory.resolve()) != began:
+        raise ValueError(
+            f"init_from={directory}: there is no model, and the run in {work_dir} started from "
+            f"{began}. Set init_from={began}, even if that directory was deleted."
+        )
 
 
 def source_identity(config: FinetuneConfig, source: Source) -> Any:

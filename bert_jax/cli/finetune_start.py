@@ -138,7 +138,7 @@ def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainStat
     fresh = sorted(state.params.keys() - kept.keys())
     told = f"the parameters of {config.init_from}"
     if fresh:
-        told += f"; drawn anew: {', '.join(fresh)}"
+        told += f"; randomly initialized: {', '.join(fresh)}"
     if any(name.startswith("classifier.") for name in kept):
         told += "; its classifier too, of the same labels"
     if read_sentence_embedding(run.source.directory) is not None:

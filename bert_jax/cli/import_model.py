@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=free_text,
         default=[],
         metavar="NAME",
-        help="of a classifier that is drawn anew, or new names of the source's own",
+        help="label names of a randomly initialized classifier, or new names for the source's own",
     )
     parser.add_argument(
         "--problem",
@@ -70,7 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--revision", metavar="NAME", help="branch, tag or commit on the hub (default: main)"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of a head that is drawn anew (default: 0)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of a randomly initialized head (default: 0)",
     )
 
 
@@ -97,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         if found.config.head in ("pretraining", "next_sentence"):
             origin[PAIRS] = found.pairs
         if found.account.fresh:
-            origin["drawn anew, random until trained"] = ", ".join(found.account.fresh)
+            origin["randomly initialized"] = ", ".join(found.account.fresh)
         save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)
         found.tokenizer.save(target / TOKENIZER_NAME)
         settings = found.sentence_embedding

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from bert_jax import __version__
 from bert_jax.cli.argument_checks import check_paths, check_repeated
@@ -212,7 +213,7 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
         if name.startswith("--") and len(name) > 2 and name not in options:
             raise ValueError(f"{program} has no option {name}; {nearest(name, options)}")
     if overrides and "--config" not in options:
-        raise ValueError(f"{program} takes no configuration, so {overrides[0]} means nothing to it")
+        raise ValueError(f"{overrides[0]}: {program} has no configuration. Leave the option out.")
     check_repeated(parser, words)
     args = parser.parse_args(words)
     check_paths(parser, args)
@@ -225,10 +226,18 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     return importlib.import_module(verb.module).run(args)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised, and so printed like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        problem = message.removeprefix("argument ")
+        raise ValueError(f"{problem}. See `{self.prog} --help`.")
+
+
 def make_parser(verb: Verb, program: str) -> argparse.ArgumentParser:
     """Return the parser for a verb's arguments; `program` is the command before them."""
     module = importlib.import_module(verb.module)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=program,
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -250,18 +259,28 @@ def _raised_here(error: BaseException) -> bool:
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
-    return frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(
-        "bert_jax."
-    )
+    # Not __name__, which is "__main__" for a module that was started with `python -m`.
+    package = None if frame is None else frame.tb_frame.f_globals.get("__package__")
+    return package is not None and package.split(".")[0] == "bert_jax"
 
 
 def _log_to_stderr() -> None:
     """Show this package's progress and everyone's warnings, without other libraries' chatter."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("bert_jax").setLevel(logging.INFO)
     # Orbax logs the traceback of a failed save in every thread, in addition to raising the error.
     if os.environ.get("BERT_JAX_TRACEBACK") != "1":
         logging.getLogger("absl").addFilter(_has_no_traceback)
+
+
+class _Formatter(logging.Formatter):
+    """Print messages as they are, with "warning: " before warnings."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return f"warning: {text}" if record.levelno == logging.WARNING else text
 
 
 def _has_no_traceback(record: logging.LogRecord) -> bool:

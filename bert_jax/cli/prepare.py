@@ -25,6 +25,15 @@ from bert_jax.data.prepare_inputs import SPLIT_KEY
 from bert_jax.data.prepare_options import PrepareOptions
 from bert_jax.data.prepare_progress import Progress
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.validation import renamed_in_errors
+
+# Options by the fields of PrepareOptions that they set.
+_OPTIONS = {
+    "max_length": "--max-length",
+    "max_pieces": "--max-documents-per-record",
+    "heldout_fraction": "--held-out",
+    "unit_bytes": "--unit-bytes",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,14 +98,15 @@ def run(args: argparse.Namespace) -> int:
     share = args.held_out
     if share is None:
         share = 0.0 if args.held_out_input else PrepareOptions.heldout_fraction
-    options = PrepareOptions(
-        max_length=args.max_length,
-        max_pieces=args.max_documents_per_record,
-        heldout_fraction=share,
-        language=args.language,
-        unit_bytes=args.unit_bytes,
-        sources=source_options(args),
-    )
+    with renamed_in_errors(_OPTIONS):
+        options = PrepareOptions(
+            max_length=args.max_length,
+            max_pieces=args.max_documents_per_record,
+            heldout_fraction=share,
+            language=args.language,
+            unit_bytes=args.unit_bytes,
+            sources=source_options(args),
+        )
     tokenizer = Tokenizer.load(args.tokenizer, lowercase=args.lowercase)
     line = ProgressLine()
     last: Progress | None = None
@@ -107,16 +117,17 @@ def run(args: argparse.Namespace) -> int:
         line.show(lambda: _line(progress))
 
     try:
-        manifest = prepare(
-            args.input,
-            tokenizer,
-            args.output,
-            options,
-            args.workers,
-            show,
-            args.held_out_input,
-            allow_unknown=args.allow_unknown,
-        )
+        with renamed_in_errors(_OPTIONS):
+            manifest = prepare(
+                args.input,
+                tokenizer,
+                args.output,
+                options,
+                args.workers,
+                show,
+                args.held_out_input,
+                allow_unknown=args.allow_unknown,
+            )
         if last is None:
             verify_shards(args.output, manifest, lambda *of: line.show(lambda: _checked(*of)))
     finally:

@@ -28,7 +28,7 @@ from bert_jax.cli.pretrain_provenance import (
     forget_provenance,
     write_provenance,
 )
-from bert_jax.cli.pretrain_start import first_state
+from bert_jax.cli.pretrain_start import check_source, first_state
 from bert_jax.cli.provenance import versions
 from bert_jax.cli.run_arguments import add_distributed_argument, add_from_step_argument
 from bert_jax.cli.run_config import PretrainConfig
@@ -97,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
         checkpoints = Path(config.work_dir) / CHECKPOINTS_NAME
         recovery = recover(checkpoints, identity(config, corpora), args.from_step)
         print(*(f"{line}\n" for line in recovery.lines), sep="", end="", flush=True)
+        if recovery.step is None:
+            check_source(config, corpora)
         finished = _train(config, rates, corpora, mesh, recovery.step, stop, closing)
     if finished and jax.process_index() == 0:
         print("\n".join(conclude(config, corpora[-1])))
@@ -124,7 +126,7 @@ def _train(
     compute = config.compute.resolve(jax.devices()[0], config.model)
     saved = verified or 0
     kept_identity = identity_of(work_dir / CHECKPOINTS_NAME, saved) if saved else {}
-    check_work_dir(work_dir, corpora, begun=saved > 0)
+    check_work_dir(config, corpora, begun=saved > 0)
     finished = saved >= config.total_steps
     kept = kept_identity.get(TEACHERS, {})
     teacher = None if finished else open_teacher(config, corpora, mesh, kept)
@@ -165,7 +167,7 @@ def _train(
             print(f"start      this run's checkpoint of step {saved:,} (finished: nothing to do)")
             write_provenance(work_dir, config, corpora, saved)
         return True
-    state, origin = first_state(config, corpora, task, optimizer, mesh, checkpointer, teacher)
+    state, origin = first_state(config, task, optimizer, mesh, checkpointer, teacher)
     if first:
         print(f"start      {origin}", flush=True)
         if not saved:
@@ -202,7 +204,7 @@ def _train(
     checkpointer.close()  # raises the error of a failed save before the line below is printed
     if first and not finished:
         with suppress(BrokenPipeError):  # a `tee` that heard the same Ctrl-C; the exit code tells
-            print(f"told to stop: saved after step {int(state.step):,}; the same command goes on")
+            print(f"stopped: saved step {int(state.step):,}; the same command resumes")
     return finished
 
 

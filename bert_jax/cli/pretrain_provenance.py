@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.cli.config_history import keep_config
+from bert_jax.cli.config import RESOLVED_NAME
+from bert_jax.cli.config_history import REMOVE_CONFIG, keep_config
 from bert_jax.cli.phases import PhaseCorpus
 from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.cli.work_dir_claim import check_claimable, holds
@@ -14,11 +15,18 @@ from bert_jax.data.manifest import MANIFEST, TOKENIZER
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.files import writing
 from bert_jax.inference.work_dir import MODEL_NAME, PAIRS, TOKENIZER_NAME, write_model
+from bert_jax.json_files import read_json_object
 from bert_jax.temporary import temporary_beside
 
 
-def check_work_dir(work_dir: Path, corpora: Sequence[PhaseCorpus], *, begun: bool) -> None:
-    """Refuses a directory that is a corpus of the run, or as `check_claimable`."""
+def check_work_dir(config: PretrainConfig, corpora: Sequence[PhaseCorpus], *, begun: bool) -> None:
+    """Refuse a work directory that is a corpus of the run or belongs to something else.
+
+    Raises:
+      ValueError: it is a corpus, cannot be claimed (see `check_claimable`), or holds a run that
+        started from another `init_from`.
+    """
+    work_dir = Path(config.work_dir)
     for corpus in corpora:
         if Path(corpus.config.corpus).resolve() == work_dir.resolve():
             raise ValueError(
@@ -26,6 +34,29 @@ def check_work_dir(work_dir: Path, corpora: Sequence[PhaseCorpus], *, begun: boo
                 "run would write its own over: choose a directory of its own"
             )
     check_claimable(work_dir, corpora[0].tokenizer, begun=begun)
+    if begun:
+        _check_same_source(work_dir, config.init_from)
+
+
+def _check_same_source(work_dir: Path, init_from: str) -> None:
+    """Refuse another `init_from` than the one that the run in `work_dir` started from.
+
+    A run that has a checkpoint never reads it again, so another one would be ignored.
+    """
+    file = work_dir / RESOLVED_NAME
+    if not file.is_file():
+        return
+    began = read_json_object(file, REMOVE_CONFIG).get("init_from", "")
+    if isinstance(began, str) and _resolved(began) != _resolved(init_from):
+        origin = began or "random parameters"
+        raise ValueError(
+            f"init_from={init_from}: the run in {work_dir} started from {origin}. Set "
+            f'init_from="{began}" to resume it, or choose another work_dir.'
+        )
+
+
+def _resolved(path: str) -> Path | None:
+    return Path(path).resolve() if path else None
 
 
 def forget_provenance(work_dir: Path, tokenizer: Tokenizer) -> None:

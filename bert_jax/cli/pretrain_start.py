@@ -28,6 +28,7 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_files import newest_step
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.sharding import parameter_shardings
 from bert_jax.training.state import TrainState, abstract_state, init_state
@@ -39,7 +40,6 @@ _ANY = ComputeConfig(dtype="float32", attention="xla")
 
 def first_state(
     config: PretrainConfig,
-    corpora: list[PhaseCorpus],
     task: Pretraining,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
@@ -52,7 +52,7 @@ def first_state(
     those that a student takes from its teacher.
 
     Raises:
-      ValueError: a checkpoint does not fit the run, or `init_from` has another vocabulary or model.
+      ValueError: a checkpoint does not fit the run.
     """
     step = checkpointer.latest_step()
     if step is not None:
@@ -64,35 +64,55 @@ def first_state(
         return TrainState(state.step, params, state.opt_state), told
     if not config.init_from:
         return state, f"random parameters (seed {config.seed})"
-    source = Path(config.init_from)
-    theirs = read_tokenizer(source, read_model(source)[0].encoder)
-    if theirs.fingerprint != corpora[0].tokenizer.fingerprint:
-        raise ValueError(
-            f"init_from={config.init_from} was trained with another tokenizer than "
-            f"{corpora[0].config.corpus} was prepared with: its token embeddings would mean other "
-            f"tokens. Prepare the corpus with --tokenizer {config.init_from}/{TOKENIZER_NAME}"
-        )
     params, told = _parameters_of(config, task, mesh)
     # What only the training of a student has, no other run's parameters give.
     return TrainState(state.step, state.params | params, state.opt_state), told
+
+
+def check_source(config: PretrainConfig, corpora: list[PhaseCorpus]) -> None:
+    """Refuse an `init_from` whose parameters would have another meaning in this run.
+
+    Raises:
+      ValueError: it is no work directory, its tokenizer is not the corpora's, or its model computes
+        otherwise.
+    """
+    if not config.init_from:
+        return
+    source = Path(config.init_from)
+    model, _ = read_model(source)
+    tokenizer = read_tokenizer(source, model.encoder)
+    if tokenizer.fingerprint != corpora[0].tokenizer.fingerprint:
+        raise ValueError(
+            f"init_from={config.init_from}: its tokenizer is not the one that "
+            f"{corpora[0].config.corpus} was prepared with, so its token embeddings belong to "
+            f"other tokens. Prepare the corpus with --tokenizer {config.init_from}/{TOKENIZER_NAME}"
+        )
+    lines = computed_otherwise(model.encoder, _with_fewer_positions(config.model, model.encoder))
+    if lines:
+        raise ValueError(
+            f"init_from={config.init_from}: its model differs from this config's (there -> here):\n"
+            "  " + "\n  ".join(lines) + "\n"
+            "Set model.* as there (max_positions may be larger)"
+        )
+    newest_step(source / CHECKPOINTS_NAME)
+
+
+def _with_fewer_positions(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
+    """Return the encoder with as many learned positions as the source if it has more."""
+    if encoder.positions != "learned" or encoder.max_positions <= source.max_positions:
+        return encoder
+    return dataclasses.replace(encoder, max_positions=source.max_positions)
 
 
 def _parameters_of(config: PretrainConfig, task: Pretraining, mesh: Mesh) -> tuple[Parameters, str]:
     """Those of `init_from` that mean here what they do there, and what is said of them."""
     model, origin = read_model(Path(config.init_from))
     encoder = model.encoder
-    ours, told = config.model, f"the parameters of {config.init_from}"
-    longer = ours.positions == "learned" and ours.max_positions > encoder.max_positions
+    told = f"the parameters of {config.init_from}"
+    ours = _with_fewer_positions(config.model, encoder)
+    longer = ours != config.model
     if longer:
-        ours = dataclasses.replace(ours, max_positions=encoder.max_positions)
         told += f"; positions from {encoder.max_positions} on are copies of those before"
-    lines = computed_otherwise(encoder, ours)
-    if lines:
-        raise ValueError(
-            f"init_from={config.init_from} computes other things with its parameters than this "
-            "config's model (there -> here):\n  " + "\n  ".join(lines) + "\n"
-            "Set model.* as there (max_positions may be larger)"
-        )
     whole = define_model(dataclasses.replace(model, encoder=ours), _ANY)
     definition = task.on(config.model).definition
     # Of the model as it is here, whose table of positions may be longer.
@@ -108,11 +128,11 @@ def _parameters_of(config: PretrainConfig, task: Pretraining, mesh: Mesh) -> tup
     theirs = origin.get(PAIRS, config.sentence_pairs)
     if "none" not in (theirs, config.sentence_pairs) and theirs != config.sentence_pairs:
         params = {n: value for n, value in params.items() if not n.startswith(PAIRS_HEAD)}
-        told += f"; its head of pairs tells {theirs}, ours is drawn anew"
+        told += f"; its head for {theirs} is replaced by a randomly initialized one"
         known = {name for name in definition.shapes if name.startswith(PAIRS_HEAD)}
     fresh = sorted(definition.shapes.keys() - params.keys() - known)
     if fresh:
-        told += f"; drawn anew, as it has none: {', '.join(fresh)}"
+        told += f"; randomly initialized, as it lacks them: {', '.join(fresh)}"
     left = sorted(params.keys() - definition.shapes.keys())
     if left:
         told += f"; left out, of heads that are not trained here: {', '.join(left)}"

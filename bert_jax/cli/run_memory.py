@@ -27,6 +27,15 @@ from bert_jax.training.tuning import Tuning
 # Integers per token of a batch: token, segment, position and document; a fine-tuning batch has a
 # mask instead of positions and documents.
 _PRETRAINING_ARRAYS, _FINETUNING_ARRAYS = 4, 3
+# Sizes of BERT-large, by the names of EncoderConfig's fields.
+_OF_BERT_LARGE = {
+    "hidden_dim": 1024,
+    "embedding_dim": 1024,
+    "ffn_dim": 4096,
+    "num_layers": 24,
+    "vocab_size": 30_522,
+    "max_positions": 512,
+}
 
 
 def check_pretraining(
@@ -149,10 +158,14 @@ def check_finetuning(
 
 
 def _model_keys(encoder: EncoderConfig) -> str:
-    """Return the keys that size the embeddings or the layers, whichever have more parameters."""
+    """Return the keys that size the embeddings or the layers, whichever have more parameters.
+
+    Keys that are no larger than in BERT-large are left out, unless all of them are.
+    """
     counts = parameter_counts(ModelConfig(encoder, "encoder", pooler=False))
     names = ["hidden_dim", "ffn_dim", "num_layers"]
     if counts.embeddings > counts.layers:
         dim = "hidden_dim" if encoder.embedding_dim is None else "embedding_dim"
         names = ["vocab_size", "max_positions", dim]
-    return ", ".join(f"model.{name}={getattr(encoder, name)}" for name in names)
+    large = [name for name in names if getattr(encoder, name) > _OF_BERT_LARGE[name]]
+    return ", ".join(f"model.{name}={getattr(encoder, name)}" for name in large or names)

@@ -84,8 +84,14 @@ def add_workers_argument(parser: argparse.ArgumentParser) -> None:
     """Declare how many processes share the work."""
     parser.add_argument(
         "--workers",
-        type=int,
+        type=_at_least_one,
         default=available_cores(),
         metavar="N",
         help="processes (default: %(default)s, every core)",
     )
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes. Give at least 1")
+    return int(text)

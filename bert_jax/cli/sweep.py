@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             lines += sweep.conclude(stop)
         except ToldToStop:
-            lines += ["told to stop: all runs ended; the same command writes the predictions"]
+            lines += ["stopped: all runs are finished; the same command writes the predictions"]
             code = stop.exit_code
     lines += [*compiled.lines(), *(f"report: {file}" for file in files)]
     print("\n".join(lines))

@@ -86,7 +86,10 @@ class Sweep:
                 continue
             if stop.stop_now() or not self._train(dials, stop):
                 at = len(self._runs)
-                print(f"told to stop after {at} of {len(self.grid.runs)} runs", flush=True)
+                print(
+                    f"stopped after {at} of {len(self.grid.runs)} runs; the same command resumes",
+                    flush=True,
+                )
                 return False
             result = self._result(dials)
             assert result is not None

@@ -40,8 +40,15 @@ from bert_jax.data.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, t
 from bert_jax.files import NotWritten, write_file, writing
 from bert_jax.local_paths import make_directory
 from bert_jax.temporary import temporary_beside
+from bert_jax.validation import renamed_in_errors
 
 logger = logging.getLogger(__name__)
+
+# Options by the parameters that they set.
+_OPTIONS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("vocab_size", "num_unused", "min_frequency", "max_bytes")
+}
 
 VOCAB_SIZES = {
     "wordpiece": BERT_VOCAB_SIZE,
@@ -128,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
     _check_options(args)
     texts = _Texts(args.input, source_options(args), PASSES[args.kind], _marked_words(args))
     started = time.monotonic()
-    tokenizer, files = _learn(args, texts)
+    with renamed_in_errors(_OPTIONS):
+        tokenizer, files = _learn(args, texts)
     _write(tokenizer, files, args.output)
     counts = texts.counts
     sampled = min(1.0, _max_bytes(args) / counts.text_bytes)

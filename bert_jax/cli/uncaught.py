@@ -34,12 +34,23 @@ def ignore_closed_loops() -> None:
     """Print nothing when a thread reports to an event loop that is closed.
 
     TensorStore's threads do so when another part of the same save has failed already, and a full
-    disk fails all parts of it. The first error is raised and reported.
+    disk fails all parts of it. Depending on where they fail, Python gets the error as an uncaught
+    or as an unraisable one. The first error is raised and reported.
     """
-    previous = sys.excepthook
+    uncaught, unraisable = sys.excepthook, sys.unraisablehook
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not (kind is RuntimeError and str(error) == "Event loop is closed"):
-            previous(kind, error, trace)
+    def on_uncaught(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if not _is_closed_loop(error):
+            uncaught(kind, error, trace)
 
-    sys.excepthook = hook
+    def on_unraisable(event: Any) -> None:
+        if not _is_closed_loop(event.exc_value):
+            unraisable(event)
+
+    sys.excepthook, sys.unraisablehook = on_uncaught, on_unraisable
+
+
+def _is_closed_loop(error: BaseException | None) -> bool:
+    return type(error) is RuntimeError and str(error) == "Event loop is closed"

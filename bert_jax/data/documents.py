@@ -97,8 +97,8 @@ class SourceCounts:
         """Raises ValueError for an unusable line or row, or counts it if the options say so."""
         if options.on_bad_line == "error":
             raise ValueError(
-                f"{place}: {problem}. Mend the input, or leave such lines out and have them "
-                "counted with --on-bad-line skip"
+                f"{place}: {problem}. Fix the input, or skip and count such lines with "
+                "--on-bad-line skip."
             )
         self.bad_lines += 1
         if self.logged and self.bad_lines <= _LOGGED_BAD_LINES:

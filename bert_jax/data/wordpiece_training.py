@@ -71,7 +71,7 @@ def train_wordpiece(
     check_repeatable(documents)
     check_sizes(
         vocab_size=(vocab_size, 1, MAX_VOCAB_SIZE),
-        num_unused=(num_unused, 0, vocab_size),
+        num_unused=(num_unused, 0, MAX_VOCAB_SIZE),
         min_frequency=(min_frequency, 1, MAX_COUNT),
         max_bytes=(max_bytes, 1, MAX_COUNT),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 
 from bert_jax.data.finetuning.splits import Split
+from bert_jax.data.finetuning.table_format import TableFormat
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.choices import ChoicesConfig, open_choices
 from bert_jax.finetuning.glue import GlueConfig, open_glue
@@ -20,9 +21,16 @@ from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
 from bert_jax.training.tuning import TuningConfig
-from bert_jax.validation import check_seed
+from bert_jax.validation import check_seed, renamed_in_errors
 
 SECTIONS = ("glue", "sentences", "choices", "tags", "spans")
+# Full keys of a table's format, by the names in errors, for each section that has one.
+FORM_KEYS = {
+    section: {
+        f"form.{field.name}": f"{section}.files.form.{field.name}" for field in fields(TableFormat)
+    }
+    for section in ("sentences", "choices")
+}
 
 
 def default_optimizer() -> OptimizerConfig:
@@ -40,8 +48,8 @@ class FinetuneConfig:
 
     init_from: the work directory of `pretrain`, `import` or `finetune` whose parameters and
       tokenizer are taken; a run that has begun goes on without it. from_scratch: its sizes and
-      tokenizer alone, all parameters drawn anew.
-    seed: of what is drawn anew, the order of the examples and dropout.
+      tokenizer only, all parameters randomly initialized.
+    seed: of random parameters, the order of the examples and dropout.
     max_length: tokens of a sequence; longer ones are cut or, with spans and tags, windowed.
     num_epochs, batch_size: examples a step, over all devices.
     evaluation_batch_size: the most examples at once; 0 takes four batches of training. On a CPU
@@ -141,9 +149,11 @@ class FinetuneConfig:
         if self.glue is not None:
             return open_glue(self.glue, tokenizer, length, splits)
         if self.sentences is not None:
-            return open_sentences(self.sentences, tokenizer, length, splits)
+            with renamed_in_errors(FORM_KEYS["sentences"]):
+                return open_sentences(self.sentences, tokenizer, length, splits)
         if self.choices is not None:
-            return open_choices(self.choices, tokenizer, length, splits)
+            with renamed_in_errors(FORM_KEYS["choices"]):
+                return open_choices(self.choices, tokenizer, length, splits)
         if self.tags is not None:
             return open_tags(self.tags, tokenizer, length, splits, labels)
         assert self.spans is not None

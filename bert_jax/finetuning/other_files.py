@@ -10,9 +10,10 @@ from bert_jax.data.compression import COMPRESSIONS
 from bert_jax.data.finetuning.column_detection import detect_columns
 from bert_jax.data.finetuning.splits import Split
 from bert_jax.data.input_paths import is_tfds
-from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.config import FORM_KEYS, FinetuneConfig
 from bert_jax.finetuning.task_data import ExampleSet
 from bert_jax.models.model import ModelConfig
+from bert_jax.validation import renamed_in_errors
 
 _FORMATS = (
     *(".tsv", ".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".txt", ".text"),
@@ -81,7 +82,8 @@ def with_columns(
     labels = None
     if model is not None:
         labels = () if model.problem == "regression" else model.labels
-    files = detect_columns(config.sentences.files, split, labels)
+    with renamed_in_errors(FORM_KEYS["sentences"]):
+        files = detect_columns(config.sentences.files, split, labels)
     try:
         return replace(config, sentences=replace(config.sentences, files=files))
     except ValueError as error:

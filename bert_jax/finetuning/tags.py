@@ -141,7 +141,7 @@ def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
                 entities_of([tag], scheme)
             except ValueError as error:
                 raise ValueError(
-                    f"{place}: {error}, as the tags that are learned mark entities. Mend the file"
+                    f"{place}: {error}, and the tags to train on mark entities. Fix the file"
                 ) from error
             marked.add(tag)
 

@@ -280,6 +280,11 @@ def what_it_is(work_dir: Path) -> str:
         where = f"a model is in {models[0].parent}"
         where = where if len(models) == 1 else f"{len(models)} models are in {work_dir / 'runs'}"
         return f" (it is that of a sweep; {where})"
+    if steps_in(work_dir / CHECKPOINTS_NAME):
+        return (
+            f" (it has checkpoints, but {MODEL_NAME} was removed: the command that trained them "
+            "writes it again)"
+        )
     if (work_dir / LOG_NAME).is_file():
         return " (it has a run's log: `bert-jax sweep` keeps no parameters but its best run's)"
     if [*work_dir.glob("*.safetensors"), *work_dir.glob("pytorch_model*.bin")]:

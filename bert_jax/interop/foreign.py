@@ -50,7 +50,8 @@ class Origin:
 class Account:
     """What became of every foreign tensor and of every parameter.
 
-    taken: parameter -> origin. fresh: parameters drawn anew. left_out: foreign tensor -> why.
+    taken: parameter -> origin. fresh: randomly initialized parameters. left_out: foreign tensor ->
+    why.
     missing, unexpected, misshapen: what nothing explains, as lines.
     """
 
@@ -72,7 +73,7 @@ class Account:
         Explained ones come first, with the reason.
         """
         lines = [f"{len(self.taken)} parameters taken"]
-        lines += [f"  - {name}: drawn anew, random until it is trained" for name in self.fresh]
+        lines += [f"  - {name}: randomly initialized, to be trained" for name in self.fresh]
         lines += [f"  + {name}: left out, {why}" for name, why in sorted(self.left_out.items())]
         lines += [f"  - {line}: MISSING" for line in self.missing]
         lines += [f"  + {line}: UNEXPECTED" for line in self.unexpected]
@@ -93,7 +94,7 @@ def settle(
     Args:
       shapes: the model's parameters.
       origins: where each of them comes from.
-      may_be_fresh: whether a parameter may be drawn anew when the source lacks it.
+      may_be_fresh: whether a parameter may be randomly initialized when the source lacks it.
       why_left_out: the reason for which a foreign tensor is not needed; None if there is none.
     """
     assert shapes.keys() == origins.keys(), shapes.keys() ^ origins.keys()

@@ -73,7 +73,7 @@ class ForeignModel:
         return account.explained
 
     def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Reads the parameters; `seed` is of those drawn anew.
+        """Reads the parameters; `seed` is of the randomly initialized ones.
 
         Raises:
           ValueError: weights are missing, unexpected or have a wrong shape, a tensor's values are
@@ -253,7 +253,7 @@ def settle_model(
             return f"the same as {family.tied[name]}"
         part = family.part_of(name)
         if new_classifier and part == "classifier.":
-            return "the classifier of another task, in whose place one is drawn anew"
+            return "the classifier of another task, replaced by a randomly initialized one"
         if part and part not in kept and (asked or part == family.pooler):
             return f"not part of a model with the head {config.head!r}"
         return None

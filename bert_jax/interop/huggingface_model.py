@@ -29,8 +29,8 @@ class Wanted:
     """What is wanted of a source; by default all that it has.
 
     head: which one; None takes all that the tensors are. A classifier the source does not have is
-      drawn anew; what it has besides is left out.
-    labels: of a classifier that is drawn anew, or new names for that of the source.
+      randomly initialized; what it has besides is left out.
+    labels: of a randomly initialized classifier, or new names for that of the source.
     problem: what the scores of a classification mean; None takes the source's word, and one label
       of a new classifier for a regression.
     max_positions: keep the first ones of the position table only.
@@ -90,8 +90,8 @@ def model_config(
     if found in ("classification", "tagging") and not labels:
         if scores is None or _another_task(content, found, family):
             raise ValueError(
-                f"--head {found}: {directory} has no such classifier, so one is drawn anew and "
-                "needs the names of its scores: --labels NAME NAME ..."
+                f"--head {found}: {directory} has no such classifier, so one is randomly "
+                "initialized and needs the names of its labels: --labels NAME NAME ..."
             )
     if labels and not wanted.head and len(labels) != (scores or (0,))[0]:
         raise ValueError(_wrong_labels(content, shapes, labels, directory))

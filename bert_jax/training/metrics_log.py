@@ -40,7 +40,8 @@ class MetricsLog:
             kept = [entry for entry in entries if entry["step"] <= start_step]
             if len(kept) < len(entries):
                 dropped = len(entries) - len(kept)
-                logger.info("%s: dropped %d entries beyond step %d", path, dropped, start_step)
+                noun = "entry" if dropped == 1 else "entries"
+                logger.info("%s: removed %d %s after step %d", path, dropped, noun, start_step)
             _rewrite(path, kept)
             self._last_step = {entry["kind"]: entry["step"] for entry in kept}
         self._path = path

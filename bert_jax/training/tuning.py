@@ -54,13 +54,13 @@ class Tuning:
             raise ValueError(
                 f"tuning.top_layers={self.config.top_layers} and layer_decay="
                 f"{self.config.layer_decay}, but the model's layers share parameters (sharing="
-                f"{self.encoder.sharing!r}): all of them learn, at one rate, or none: "
+                f"{self.encoder.sharing!r}): all of them are trained, at one rate, or none: "
                 "top_layers=-1 or 0 and layer_decay=1.0"
             )
         if self.config.top_layers == 0 and self.config.layer_decay < 1.0:
             raise ValueError(
                 f"tuning.layer_decay={self.config.layer_decay} slows layers down, and top_layers=0 "
-                "has none of them learn: set layer_decay=1.0, or more top_layers"
+                "trains none of them: set layer_decay=1.0, or more top_layers"
             )
         if self.config.top_layers > self.num_layers:
             raise ValueError(

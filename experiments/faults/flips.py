@@ -25,6 +25,11 @@ def files_below(directory: Path) -> list[str]:
     return [str(file.relative_to(directory)) for file in files if file.stat().st_size]
 
 
+def exported_files(assets: Assets, kind: str) -> list[str]:
+    """Return the files of an export, except the model card, which people may edit."""
+    return [file for file in files_below(assets / kind) if file != "README.md"]
+
+
 def checkpoint_files(assets: Assets) -> list[str]:
     """Return the files of the newest checkpoint, except one that nothing reads."""
     return [file for file in files_below(assets / CHECKPOINT) if file != "commit_success.txt"]
@@ -54,7 +59,7 @@ def _all(assets: Assets, rng: random.Random) -> Iterator[Callable[[str], Case]]:
         ("onnx", _verified),
         ("stablehlo", _verified),
     ):
-        for file in files_below(assets / kind):
+        for file in exported_files(assets, kind):
             yield partial(_flipped, assets, kind, file, command, rng.random())
 
 

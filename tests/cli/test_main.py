@@ -71,6 +71,8 @@ def test_verb_gets_its_arguments_and_the_overrides(echo: list[argparse.Namespace
         (["bench", "dta"], "bert-jax bench has no verb 'dta'; nearest: data"),
         (["xyz"], "there are: .*fill-mask"),
         (["echo", "--ouput=o"], "bert-jax echo has no option --ouput; nearest: --output"),
+        (["echo"], "error: the following arguments are required: --output. See `bert-jax echo -"),
+        (["echo", "--output"], "error: --output: expected one argument. See `bert-jax echo -"),
         (["fail", "--output", "value"], "error: why"),
     ],
 )
@@ -83,7 +85,25 @@ def test_a_mistake_is_said_without_a_traceback(
     assert main(words) == 2
     error = capsys.readouterr().err
     assert re.search(message, error)
-    assert "Traceback" not in error
+    assert "Traceback" not in error and "usage:" not in error
+
+
+def test_a_refusal_of_the_command_line_has_one_line() -> None:
+    words = [sys.executable, "-m", "bert_jax.cli.main", "pretrain", "--cnfig", "c.py"]
+    result = subprocess.run(words, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "bert-jax: error: bert-jax pretrain has no option --cnfig; nearest: --config"
+    ]
+
+
+def test_warnings_are_marked() -> None:
+    program = (
+        "import logging; from bert_jax.cli import main; main._log_to_stderr();"
+        "logger = logging.getLogger('bert_jax.x'); logger.info('a'); logger.warning('b')"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stderr == "a\nwarning: b\n"
 
 
 def test_a_verb_without_config_refuses_overrides(
@@ -97,7 +117,7 @@ def test_a_verb_without_config_refuses_overrides(
     monkeypatch.setitem(cli.VERBS, "plain", Verb("plain", "plain_verb"))
     assert main(["plain"]) == 0
     assert main(["plain", "--config.seed=1"]) == 2
-    assert "takes no configuration" in capsys.readouterr().err
+    assert "--config.seed=1: bert-jax plain has no configuration" in capsys.readouterr().err
 
 
 def _single_options() -> list[tuple[str, Verb, argparse.Action]]:

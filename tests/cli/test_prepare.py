@@ -97,7 +97,11 @@ def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, cap
     ("extra", "message"),
     [
         (["--language", "xx"], "no sentence rules for language 'xx'"),
-        (["--workers", "0"], "num_workers is 0"),
+        (["--workers", "0"], "error: --workers: '0' is not a number of processes. Give at least 1"),
+        (["--held-out", "2"], "error: --held-out is 2.0; expected a share"),
+        (["--max-length", "1"], "error: --max-length is 1; expected 8"),
+        (["--max-length", "9", "--max-documents-per-record", "5"], "per-record is 5; .* of 9 pos"),
+        (["--unit-bytes", "1"], "error: --unit-bytes is 1; expected at least 1024"),
         (["--input", "nowhere.txt"], "input 'nowhere.txt' does not exist"),
         (["--text-field", "title"], "in.jsonl:1: .*title"),
     ],

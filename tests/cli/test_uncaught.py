@@ -31,3 +31,20 @@ def test_only_a_closed_loop_is_not_printed(monkeypatch):
     for error in (RuntimeError("Event loop is closed"), other, ValueError("Event loop is closed")):
         sys.excepthook(type(error), error, None)
     assert printed[0] is other and len(printed) == 2
+
+
+def test_only_an_unraisable_closed_loop_is_not_printed(monkeypatch):
+    class Failing:
+        def __init__(self, error):
+            self.error = error
+
+        def __del__(self):
+            raise self.error
+
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda event: printed.append(str(event.exc_value)))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    ignore_closed_loops()
+    for message in ("Event loop is closed", "another"):
+        Failing(RuntimeError(message))
+    assert printed == ["another"]

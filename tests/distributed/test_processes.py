@@ -262,7 +262,7 @@ def test_two_processes_learn_as_one(stopped, one_device, assert_same_history):
 
 def test_sigterm_to_one_process_saves_and_stops_all(stopped):
     assert stopped.code == 143, stopped.errors
-    step = int(re.search(r"told to stop: saved after step (\d+);", stopped.output).group(1))
+    step = int(re.search(r"stopped: saved step (\d+);", stopped.output).group(1))
     assert 12 <= step < BEYOND
     checkpoints = [path.name for path in (stopped.work_dir / "checkpoints").iterdir()]
     assert str(step) in checkpoints
@@ -281,7 +281,7 @@ def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, heeding_interrupts, tmp
     launcher.send_signal(signal.SIGINT)
     finished = bert_jax.finish(launcher)
     assert finished.code == 130, finished.errors
-    step = re.search(r"told to stop: saved after step ([\d,]+);", finished.output).group(1)
+    step = re.search(r"stopped: saved step ([\d,]+);", finished.output).group(1)
     saved = [path.name for path in (tmp_path / "checkpoints").iterdir()]
     assert saved == [step.replace(",", "")]
 
@@ -297,7 +297,7 @@ def test_a_signal_while_a_run_resumes_stops_it(bert_jax, short_run, one_device, 
     os.kill(process_of(launcher, 1), signal.SIGTERM)
     finished = bert_jax.finish(launcher)
     assert finished.code == 143, finished.errors
-    step = re.search(r"told to stop: saved after step ([\d,]+);", finished.output).group(1)
+    step = re.search(r"stopped: saved step ([\d,]+);", finished.output).group(1)
     assert 4 < int(step.replace(",", "")) < BEYOND
 
 

@@ -65,7 +65,7 @@ def test_a_disturbed_run_is_the_run_in_one_piece_bit_for_bit(
     for signalled in (3, 5):
         finished = disturbed(words, signalled)
         assert finished.code == 143, finished.errors
-        assert f"told to stop: saved after step {signalled + 1}" in finished.output
+        assert f"stopped: saved step {signalled + 1}" in finished.output
         assert not (work_dir / "scores.json").exists()
     disturbed(words, 15, kill=True)
     finished = bert_jax_here(*words)
@@ -106,7 +106,7 @@ def test_the_best_checkpoint_is_kept_and_used_and_the_run_ends_early(
     assert finished.code == 0, finished.errors
     # The classifier of the same labels is a beginning too.
     assert "start      the parameters of" in finished.output
-    assert "drawn anew" not in finished.output
+    assert "randomly initialized" not in finished.output
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
     assert steps == [2, 8]  # three evaluations that were no better
     best, last = steps
@@ -247,7 +247,7 @@ def test_a_run_that_is_stopped_while_it_is_judged_at_its_end_is_judged_when_it_g
         patch.setattr(Judge, "__call__", signalled)
         stopped = bert_jax_here(*words)
     assert stopped.code == 143, stopped.errors
-    assert "told to stop: saved after step 48" in stopped.output
+    assert "stopped: saved step 48" in stopped.output
     assert max(step for kind, step in history(work_dir) if kind == "evaluation") == 42
     finished = bert_jax_here(*words)
     assert finished.code == 0 and "nothing to do" not in finished.output, finished.errors

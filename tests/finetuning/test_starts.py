@@ -1,4 +1,4 @@
-"""What a run begins with: parameters that are kept, drawn anew, or stay as they are."""
+"""What a run begins with: parameters that are kept, randomly initialized, or stay as they are."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_the_task_shares_with_the_model_is_kept(begun, toy, source):
     theirs = parameters(source)
     found, told = begun("glue")
     new = {"classifier.bias", "classifier.kernel"}
-    assert told == f"the parameters of {source}; drawn anew: {', '.join(sorted(new))}"
+    assert told == f"the parameters of {source}; randomly initialized: {', '.join(sorted(new))}"
     assert kept(found, theirs) == found.keys() - new
     assert "pooler.dense.kernel" in found and "mlm.transform.kernel" not in found
 
@@ -75,7 +75,7 @@ def test_a_pooler_that_is_not_there_is_drawn_anew_and_said(begun, make_source):
     init = make_source("tagging", ("O", "B-PER", "B-LOC"))
     found, told = begun("glue", init=init)
     new = {f"{part}.{x}" for part in ("classifier", "pooler.dense") for x in ("bias", "kernel")}
-    assert told.endswith(f"drawn anew: {', '.join(sorted(new))}")
+    assert told.endswith(f"randomly initialized: {', '.join(sorted(new))}")
     assert not kept(found, parameters(init)) & {"classifier.kernel", "pooler.dense.kernel"}
 
 
@@ -101,7 +101,7 @@ def test_sentence_embedding_settings_are_dropped(begun, opened, make_source, tmp
 def test_a_classifier_of_the_same_labels_is_kept(begun, make_source, labels, same):
     init = make_source("tagging", labels)
     found, told = begun("tags", init=init)
-    assert ("drawn anew" not in told) == same
+    assert ("randomly initialized" not in told) == same
     assert ("classifier.kernel" in kept(found, parameters(init))) == same
 
 
@@ -214,7 +214,7 @@ def test_a_directory_without_a_test_set_is_learned_from(toy, bert_jax_here, tmp_
     words = toy.words("glue", work_dir, f"glue.directory={directory}", "num_epochs=1")
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
-    assert "examples   192 to learn from, 21 validation, no test set\n" in finished.output
+    assert "examples   192 for training, 21 validation, no test set\n" in finished.output
     assert scores(work_dir)["predictions"] == []
 
 
@@ -233,7 +233,7 @@ def test_a_model_of_the_other_families_learns_pairs(toy, bert_jax_here, make_sou
     words = toy.words("regression", work_dir, "num_epochs=2", "head_dropout=0.1", init=source)
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
-    assert "drawn anew: classifier.bias, classifier.kernel, pooler" in finished.output
+    assert "randomly initialized: classifier.bias, classifier.kernel, pooler" in finished.output
     before, after = parameters(source), parameters(work_dir)
     assert "encoder.layers.0.ffn.up.kernel" in after
     assert not any(name.startswith("encoder.layers.1.") for name in after)
@@ -270,6 +270,10 @@ def test_a_run_goes_on_without_its_source_and_from_it_elsewhere(
     assert gone.code == 0, gone.errors
     assert "this run's checkpoint of step 12" in gone.output
     assert ("evaluation", 24) in history(work_dir)
+    misspelled = bert_jax_here(*words(3, tmp_path / "modle"))
+    assert misspelled.code == 2
+    assert f"modle: there is no model, and the run in {work_dir} started" in misspelled.errors
+    assert f"Set init_from={init}," in misspelled.errors
 
     other = bert_jax_here(*words(3, make_source(seed=8)))
     assert other.code == 2

@@ -176,7 +176,7 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
         patch.setattr(Reporter, "train", stopping)
         finished = bert_jax_here(*words(toy, tmp_path, *GRID))
     assert finished.code == 143, finished.errors
-    assert "told to stop after 1 of 4 runs" in finished.output
+    assert "stopped after 1 of 4 runs; the same command resumes" in finished.output
     assert f"report so far: {tmp_path / 'report.html'}" in finished.output
     assert "3 of 4 runs are still to come." in (tmp_path / "report.html").read_text()
     second = tmp_path / "runs" / "batch16-rate0.01-epochs1-seed0"

@@ -95,7 +95,9 @@ def test_a_class_of_another_task_is_known_by_its_other_name(bert_jax_here, tmp_p
     make_other_roberta(tmp_path / "theirs", "XLMRoberta", "tagging")
     words = ("--head", "classification", "--output", tmp_path / "ours")
     refused = bert_jax_here("import", tmp_path / "theirs", *words)
-    assert refused.code == 2 and "no such classifier, so one is drawn anew" in refused.errors
+    assert (
+        refused.code == 2 and "no such classifier, so one is randomly initialized" in refused.errors
+    )
 
 
 @pytest.mark.parametrize("form", ["onnx", "stablehlo"])
@@ -123,7 +125,7 @@ def test_a_bare_model_becomes_a_classifier_of_pairs(family, changes, bert_jax_he
     words = ("--head", "classification", "--labels", "no", "yes", "--max-positions", "20")
     imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours", *words)
     assert imported.code == 0, imported.errors
-    assert "classifier.kernel: drawn anew" in imported.output
+    assert "classifier.kernel: randomly initialized" in imported.output
     config, _ = read_model(tmp_path / "ours")
     assert (config.labels, config.encoder.max_positions) == (("no", "yes"), 20)
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
@@ -258,7 +260,7 @@ def test_distilberts_classifiers_have_rates_of_their_own(head, rate, bert_jax_he
 
 @pytest.mark.parametrize("head", ["tagging", "multiple_choice"])
 def test_a_roberta_of_another_task_gets_a_classifier(head, bert_jax_here, tmp_path):
-    """Its dense layer is the classifier's own, and so is drawn anew with it."""
+    """Its dense layer is the classifier's own, and so is randomly initialized with it."""
     make(tmp_path / "theirs", "Roberta", head)
     words = ("--head", "classification", "--labels", "no", "yes")
     imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours", *words)

@@ -95,7 +95,7 @@ def test_every_unexplained_tensor_is_listed(make_bert, refused):
     assert f"  - encoder.layers.1.ffn.down.kernel (there {LAYER}) [48, 32]: MISSING" in errors
     assert "  + bert.encoder.layer.2.output.dense.bias [32]: UNEXPECTED" in errors
     assert " != cls.seq_relationship.weight: [3, 32] there, [2, 32] by its config" in errors
-    # A head may be drawn anew when it is asked for; a layer never.
+    # A head may be randomly initialized when it is asked for; a layer never.
     assert "MISSING" in refused(theirs, "--head", "encoder")
     assert "--head encoder takes it" not in errors
 
@@ -114,7 +114,7 @@ def test_the_encoder_under_a_damaged_head_is_offered(head, make_bert, imported, 
 def test_a_head_is_drawn_anew_when_asked_for(make_bert, imported, refused):
     theirs = make_bert()
     output, ours = imported(theirs, "--head", "classification", "--labels", "bad", "good")
-    assert "  - classifier.kernel: drawn anew, random until it is trained" in output
+    assert "  - classifier.kernel: randomly initialized, to be trained" in output
     assert (
         "  + cls.seq_relationship.bias: left out, not part of a model with the head "
         "'classification'" in output
@@ -147,12 +147,15 @@ def test_a_head_is_left_out_when_asked_for(make_bert, imported, bert_jax_here):
 
 def test_a_classifier_of_another_task_is_drawn_anew(make_bert, imported, refused):
     theirs = make_bert("tagging")
-    assert "no such classifier, so one is drawn anew" in refused(
+    assert "no such classifier, so one is randomly initialized" in refused(
         *(theirs, "--head", "classification")
     )
     words = ("--head", "classification", "--labels", "a", "b", "c", "d")
     output, ours = imported(theirs, *words)
-    assert "  - classifier.kernel: drawn anew" in output and "  - pooler.dense.bias" in output
+    assert (
+        "  - classifier.kernel: randomly initialized" in output
+        and "  - pooler.dense.bias" in output
+    )
     assert "  + classifier.weight: left out, the classifier of another task" in output
     kernel = load_trained(str(ours)).model.classifier.kernel[...]
     assert kernel.shape == (32, 4)
@@ -167,7 +170,7 @@ def test_a_classifier_with_other_labels(make_bert, imported):
     kernel = load_trained(str(ours)).model.classifier.kernel[...]
     np.testing.assert_array_equal(kernel, tensors_of(theirs)["classifier.weight"].T)
     output, ours = imported(*words, "yes", "no", name="fewer")
-    assert "  - classifier.kernel: drawn anew" in output and "left out" in output
+    assert "  - classifier.kernel: randomly initialized" in output and "left out" in output
     assert load_trained(str(ours)).model.classifier.kernel.shape == (32, 2)
 
 

@@ -204,7 +204,7 @@ def test_labels_that_do_not_fit_and_scores_that_mean_something_else(make_bert, i
     assert "--labels gives 2 names, but the classifier of" in told and "has 3 scores (" in told
     output, ours = imported(theirs, "--head", "classification", "--labels", "yes", "no")
     assert "+ classifier.weight: left out, the classifier of another task" in output
-    assert "- classifier.kernel: drawn anew, random until it is trained" in output
+    assert "- classifier.kernel: randomly initialized, to be trained" in output
     config, origin = read_model(ours)
     assert config.problem == "single_label" and "classifier.kernel" in str(origin)
     told = refused(make_bert(name="bare"), "--labels", "yes", "no")

@@ -79,7 +79,7 @@ def test_a_resumed_run_tells_one_history(tmp_path: Path, caplog: pytest.LogCaptu
     stopped.close()
     with caplog.at_level(logging.INFO, logger="bert_jax"):
         resumed = make_reporter(tmp_path, io.StringIO(), start_step=20)
-    assert "dropped 1 entries beyond step 20" in caplog.text
+    assert "removed 1 entry after step 20" in caplog.text
     resumed.evaluation(20, {"mlm_loss": 5.0})
     report(resumed, 30, loss=2.0)
     resumed.close()

@@ -156,7 +156,9 @@ def test_more_layers_than_there_are_are_refused() -> None:
 @pytest.mark.parametrize("changes", [dict(top_layers=2), dict(layer_decay=0.9)])
 def test_layers_that_share_parameters_are_not_told_apart(changes: dict[str, Any]) -> None:
     shared = dataclasses.replace(ENCODER, sharing="ffn", num_groups=2)
-    with pytest.raises(ValueError, match=r"share parameters \(sharing='ffn'\): all of them learn"):
+    with pytest.raises(
+        ValueError, match=r"share parameters \(sharing='ffn'\): all of them are trained"
+    ):
         Tuning(TuningConfig(**changes), shared)
     assert Tuning(TuningConfig(top_layers=0), shared).num_learning_layers == 0
     assert Tuning(TuningConfig(), shared).learns("encoder.layers.0.ffn.up.kernel")

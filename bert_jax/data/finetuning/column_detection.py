@@ -235,7 +235,8 @@ class _Table:
         header, form = "", self._files.form.of(self._path)
         if form.header and form.kind in ("csv", "tsv"):
             header = f", or {KEYS}form.header=False if its first line is an example"
-            header += other_form(list(self._profiles) or [""], form)
+            if advice := other_form(list(self._profiles) or [""], form):
+                return ValueError(f"{self._path}: {problem}. Its columns are {columns}. {advice}")
         return ValueError(
             f"{self._path}: {problem}. Its columns are {columns}. Set {self._keys(*keys)}{header}"
         )

@@ -39,6 +39,11 @@ def delimited_rows(
         cells = itertools.chain([first], cells)
     for place, row in cells:
         if len(row) > width:
+            if width == 1 and (advice := other_form(first[1], form)):
+                raise ValueError(
+                    f"{place}: {len(row)} columns, but the first line has one, "
+                    f"{first[1][0][:80]!r}. {advice}"
+                )
             quoted = f'put a text that holds "{form.delimiter}" between quotes ("...")'
             advice = quoted if form.kind == "csv" else "a text cannot hold tabs"
             raise ValueError(f"{place}: {len(row)} columns, the first line has {width}: {advice}")
@@ -55,26 +60,33 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
         return header.index(name)
     found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
     problem = f"{header.count(name)} columns are" if name in header else "no column is"
+    problem = f"{path}:1: {problem} named {name!r}; the line's columns are {found}."
+    if advice := other_form(header, form):
+        raise ValueError(f"{problem} {advice}")
     raise ValueError(
-        f"{path}:1: {problem} named {name!r}; the line's columns are {found}. Give a column that "
-        "name in the file, in a line before this one if this is an example; or, before a model is "
-        f"trained, give one of them to the config's key that now says {name!r}, or say "
-        f"form.header=False and give the columns by number{other_form(header, form)}"
+        f"{problem} Name a column {name!r} in the file, in a line before this one if this is an "
+        "example. Before a model is trained, you can also set the config's key that is now "
+        f"{name!r} to one of these columns, or set form.header=False and columns by number."
     )
 
 
 def other_form(first: Sequence[str], form: TableFormat) -> str:
-    """Return advice for a first line that lacks the expected columns, "" for none."""
+    """Return advice if the first line seems to be of another format, "" if not."""
     if first[0].lstrip().startswith("{"):
-        return "; or form.kind='jsonl', if it is"
+        return 'If the file is JSON Lines, set form.kind="jsonl".'
     if len(first) > 1:
         return ""
     keys = {
-        "\t": "form.kind='tsv'",
-        ",": "form.kind='csv'" if form.kind == "tsv" else "form.delimiter=','",
-        ";": "form.kind='csv' and " * (form.kind == "tsv") + "form.delimiter=';'",
+        "\t": ("tabs", 'form.kind="tsv"'),
+        ",": ("commas", 'form.kind="csv"' if form.kind == "tsv" else 'form.delimiter=","'),
+        ";": ("semicolons", 'form.kind="csv" and ' * (form.kind == "tsv") + 'form.delimiter=";"'),
     }
-    return "".join(f"; or {keys[sign]}, if it is" for sign in keys if sign in first[0])
+    advice = [
+        f"If {what} separate the columns, set {key}."
+        for sign, (what, key) in keys.items()
+        if sign in first[0]
+    ]
+    return " ".join(advice)
 
 
 def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat, path: Path) -> int:
@@ -85,11 +97,13 @@ def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat,
         )
     place, row = first
     if int(name) >= len(row):  # as in every row, of which none is longer than the first
-        there = f"'0' to '{len(row) - 1}'" if len(row) > 1 else "'0' alone"
+        there = f"'0' to '{len(row) - 1}'" if len(row) > 1 else "only '0'"
+        problem = f"{place}: no column {name!r}; the line's columns are {there}."
+        if advice := other_form(row, form):
+            raise ValueError(f"{problem} {advice}")
         raise ValueError(
-            f"{place}: no column {name!r}; the line's columns are {there}. Mend the line; or, "
-            "before a model is trained, give one of them to the config's key that now says "
-            f"{name!r}{other_form(row, form)}"
+            f"{problem} Fix the line; before a model is trained, you can also set the config's key "
+            f"that is now {name!r} to one of these columns."
         )
     return int(name)
 
@@ -146,5 +160,5 @@ def _not_csv(error: csv.Error, path: Path) -> str:
     if "end of data" in str(error):
         hint = ' (a quote, ", opens here that nothing closes)'
     elif next(file_lines(path)).lstrip().startswith("{"):
-        hint = ". Say form.kind='jsonl', if it is"
+        hint = '. If the file is JSON Lines, set form.kind="jsonl"'
     return f"not CSV as of RFC 4180: {error}{hint}"

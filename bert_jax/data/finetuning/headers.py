@@ -13,7 +13,7 @@ from bert_jax.data.input_paths import is_tfds
 def check_no_header(
     path: str, form: TableFormat, column: str, is_label: Callable[[str], bool]
 ) -> None:
-    """Refuses a file read without a header whose first line is one, where the label's column tells.
+    """Refuses a file read without a header whose first line is one, judging by its label column.
 
     It tells where the first row alone has a word there that is no label: other rows may have
     labels, numbers, signs ("?", "-1"), nothing, or no such column, as test sets do. Raises
@@ -37,7 +37,8 @@ def check_no_header(
         others += 1
     if others:
         raise ValueError(
-            f"{place}: {word[:80]!r} in the label's column, {column}, is no label, and in no other "
-            "row there is such a word: the line seems to name the columns, where form.header=False "
-            "expects an example. Take it out of the file, or mend the cell"
+            f"{place}: {word[:80]!r} in the label column, {column}, is no label, and no other row "
+            "has such a word: the line seems to name the columns, but form.header=False says that "
+            "it is an example. Remove it, set form.header=True if all files have such a line, "
+            "or correct the cell"
         )

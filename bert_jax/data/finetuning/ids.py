@@ -21,7 +21,7 @@ def check_ids(ids: Sequence[str], places: Sequence[str], split: Split, breaks: s
             signs = ", ".join(map(repr, breaks))
             raise ValueError(
                 f"{place}: index {index[:80]!r}; expected none of {signs} in it, which break the "
-                "lines of predictions. Mend it, or name no index column: rows are counted then"
+                "lines of predictions. Change it, or name no index column to number the rows."
             )
         # A validation set is scored, whatever its rows are called.
         if split == "test" and (before := seen.setdefault(index, place)) != place:

@@ -93,7 +93,7 @@ def _located(answer: _Node, question: str, context: str) -> tuple[str, int]:
     if not bare:
         answer.fail(
             f"the answer of question {question} is {text!r}, empty; expected characters of the "
-            "passage, as in SQuAD v1.1. Mend it, or take the question out"
+            "passage, as in SQuAD v1.1. Fix the answer, or remove the question"
         )
     begin = start
     while 0 <= begin < len(context) and context[begin].isspace():

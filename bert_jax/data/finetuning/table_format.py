@@ -71,8 +71,9 @@ class TableFormat:
         kind = _KINDS.get(content_suffix(Path(path)))
         if kind is None:
             raise ValueError(
-                f"{path}: its name ends in none of {', '.join(_KINDS)} (nor packed), which would "
-                f"tell how its rows stand; say form.kind, one of {', '.join(get_args(Kind)[1:])}"
+                f"{path}: the format cannot be recognized by the extension. Set form.kind to one "
+                f"of {', '.join(get_args(Kind)[1:])}, or rename the file to end in one of "
+                f"{', '.join(_KINDS)}"
             )
         try:
             return replace(self, kind=kind)

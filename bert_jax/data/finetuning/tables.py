@@ -126,8 +126,8 @@ def _skipped(value: Any, skip: Skip, place: str) -> str | None:
 def _check_short(place: str, name: str, form: TableFormat) -> None:
     if form.short_rows == "error":
         raise ValueError(
-            f"{place}: the row has too few columns: it ends before column {name!r}. Mend it, or "
-            "leave such rows out with form.short_rows='skip'"
+            f"{place}: the row ends before column {name!r}. Complete it, or skip such rows with "
+            "form.short_rows='skip'"
         )
 
 

@@ -39,7 +39,7 @@ def texts_of(path: Path, text: str, options: dict) -> list[str]:
 )
 def test_names_of_columns_are_no_example(tmp_path: Path, text: str, options: dict) -> None:
     word = text.split("\n")[0].split(",")[1]
-    with pytest.raises(ValueError, match=f"f:1: '{word}' in the label's column, 1, is no label"):
+    with pytest.raises(ValueError, match=f"f:1: '{word}' in the label column, 1, is no label"):
         texts_of(tmp_path / "f", text, options)
     assert texts_of(tmp_path / "f", text.split("\n", 1)[1], options)[0] == "what a film"
 
@@ -72,7 +72,7 @@ def test_choices_are_looked_at_too(tmp_path: Path) -> None:
         label="3",
     )
     path.write_text("context,a,b,answer\nx,y,z,1\nx,y,z,\n")
-    with pytest.raises(ValueError, match="f:1: 'answer' in the label's column, 3, is no label"):
+    with pytest.raises(ValueError, match="f:1: 'answer' in the label column, 3, is no label"):
         read_choices(files, "test", labelled=False)
     path.write_text("x,y,z,1\nx,y,z,\n")
     assert len(read_choices(files, "test", labelled=False)) == 2
