@@ -1,6 +1,7 @@
 import json
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -61,19 +62,26 @@ def test_a_failure_says_in_which_document(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """Limit files to 10 bytes, to simulate a full disk."""
+    """Limit files to 10 bytes, to simulate a full disk.
+
+    This is no fixture, since pytest writes a test's outcome, perhaps to a file, before it ends
+    the fixtures.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_nothing_that_looks_finished(tmp_path, small_files):
-    with pytest.raises(OSError, match="train-00003.arrayrecord: cannot be written: .*too large"):
-        write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
-    with pytest.raises(OSError, match="train-00003.json: cannot be written: .*too large"):
-        write_file(tmp_path / "train-00003.json", "{" + 10 * " " + "}")
+def test_a_full_disk_leaves_nothing_that_looks_finished(tmp_path):
+    with small_files():
+        with pytest.raises(OSError, match="train-00003.arrayrecord: cannot be written: .*too la"):
+            write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
+        with pytest.raises(OSError, match="train-00003.json: cannot be written: .*too large"):
+            write_file(tmp_path / "train-00003.json", "{" + 10 * " " + "}")
     assert not list(tmp_path.iterdir())
     assert read_result(tmp_path, "train-00003") is None

@@ -37,7 +37,7 @@ IOB1 = "matt\tI-PER\nwas\tO\n\nrome\tI-LOC\nparis\tB-LOC\n\nada\tB-PER\n"
 BAD_FILES = {
     "a wrong column": ("reviews.tsv", "text\tlabel\na\t1\n", ":1: no column is named 'sentence'"),
     "another label": ("reviews.tsv", TSV + "a\t2\n", ":4: label '2'; expected one of '0', '1'"),
-    "a row too short": ("reviews.tsv", TSV + "a\n", ":4: the row has too few columns"),
+    "a row too short": ("reviews.tsv", TSV + "a\n", ":4: the row ends before column 'label'"),
     "nothing but a header": ("reviews.tsv", "sentence\tlabel\n", "holds no row; expected"),
     "an empty file": ("reviews.tsv", "", "is empty; expected at least one example"),
     "a tab in a text": ("reviews.tsv", TSV + "a\tb\t1\n", ":4: 3 columns, the first line has 2"),
