@@ -30,6 +30,7 @@ if "JAX_COMPILATION_CACHE_DIR" in os.environ:
 SLOW_FILES = (
     "test_end_to_end.py",
     "golden/test_recipes.py",
+    "golden/test_frozen.py",
     "distributed/test_processes.py",
     "test_distillation_run.py",
     "finetuning/test_sweep_runs.py",

@@ -1,0 +1,176 @@
+"""Turn what commands write and print into plain values, and compare values with recorded ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+if TYPE_CHECKING:
+    from .frozen_runs import Case
+
+# What a log says besides what the model computed.
+_SPEEDS = {"tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
+_NUMBER = r"\d[\d,]*(?:\.\d+)?"
+_MASKS = (
+    (re.compile(rf"{_NUMBER}[kMG]?(?= (?:tok|tokens|MB)/s)"), "#"),
+    (re.compile(r"(?<=ETA ).*"), "#"),
+    (re.compile(r" \(\d+ of them from the cache\)"), ""),
+    (re.compile(rf"\b{_NUMBER}(?= s\b)"), "#"),
+    (re.compile(rf"(?<=at most ){_NUMBER}(?= MiB)"), "#"),
+)
+_DECIMAL = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?%?")
+# Between machines whose last bits differ.
+RELATIVE, ABSOLUTE = 2e-4, 1e-6
+# Names of data files in a checkpoint are random, and so is their number.
+_RANDOM_NAME = re.compile(r"(?<=/d/)[0-9a-f]{32}\b")
+
+
+def normalized_lines(text: str, root: Path) -> list[str]:
+    """Return printed lines without speeds, times and the directory they are printed in.
+
+    The hint that the processor multiplies bfloat16 is left out: it depends on the processor.
+    """
+    lines = []
+    for line in text.replace(str(root), "ROOT").splitlines():
+        if line.startswith("hint "):
+            continue
+        for pattern, mask in _MASKS:
+            line = pattern.sub(mask, line)
+        lines.append(line)
+    return lines
+
+
+def collect(case: Case, place: Path) -> dict[str, Any]:
+    """Return the values of the files that the commands of a case wrote."""
+
+    def matching(patterns: Sequence[str]) -> Iterator[tuple[str, Path]]:
+        for pattern in patterns:
+            paths = sorted(place.glob(pattern))
+            assert paths, f"no file matches {pattern}"
+            yield from ((path.relative_to(place).as_posix(), path) for path in paths)
+
+    return {
+        "texts": {name: _content(path, place) for name, path in matching(case.texts)},
+        "sha256": {name: _sha256(path.read_bytes()) for name, path in matching(case.hashes)},
+        "files": {name: _files(path) for name, path in matching(case.listed)},
+        "parameters": {name: _parameters(path) for name, path in matching(case.weights)},
+    }
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _content(path: Path, place: Path) -> Any:
+    text = path.read_text(encoding="utf-8").replace(str(place.parent), "ROOT")
+    if path.suffix == ".json":
+        return _without_origin(json.loads(text))
+    if path.suffix == ".jsonl":
+        entries = [json.loads(line) for line in text.splitlines()]
+        return [{k: v for k, v in entry.items() if k not in _SPEEDS} for entry in entries]
+    return text.splitlines()
+
+
+def _without_origin(content: Any) -> Any:
+    """Leave out when, on what and with which versions a file was made."""
+    left_out = {"date", "hardware", "versions", "libraries", "transformers_version", "seconds"}
+    if isinstance(content, dict):
+        return {k: _without_origin(v) for k, v in content.items() if k not in left_out}
+    if isinstance(content, list):
+        return [_without_origin(value) for value in content]
+    return content
+
+
+def _files(directory: Path) -> list[str]:
+    names = (
+        path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()
+    )
+    return sorted({_RANDOM_NAME.sub("#", name) for name in names})
+
+
+def _parameters(path: Path) -> dict[str, Any]:
+    return {
+        name: {
+            "shape": list(x.shape),
+            "dtype": str(x.dtype),
+            "sha256": _sha256(np.ascontiguousarray(x).tobytes()),
+            "sum": float(x.astype(np.float64).sum()),
+            "norm": float(np.linalg.norm(x.astype(np.float64))),
+        }
+        for name, x in sorted(load_file(path).items())
+    }
+
+
+def differences(recorded: Any, measured: Any, *, exact: bool, where: str = "") -> Iterator[str]:
+    """Yield the differences between two values, each with its place.
+
+    exact: require floats and the checksums of parameters to be equal. Otherwise floats may differ
+      by RELATIVE, checksums of parameters are not compared, and numbers with decimals in printed
+      lines are not compared either, nor the white space around them.
+    """
+    if isinstance(recorded, dict) and isinstance(measured, dict):
+        for name in sorted(recorded.keys() ^ measured.keys()):
+            yield f"{where}/{name}: {'missing' if name in recorded else 'not recorded'}"
+        if not exact and {"norm", "sum", "sha256"} <= recorded.keys():
+            yield from _of_parameter(recorded, measured, where)
+            return
+        for name in sorted(recorded.keys() & measured.keys()):
+            pair = recorded[name], measured[name]
+            if name == "lines" and not exact:
+                pair = _without_decimals(pair[0]), _without_decimals(pair[1])
+            yield from differences(*pair, exact=exact, where=f"{where}/{name}")
+    elif isinstance(recorded, list) and isinstance(measured, list):
+        if len(recorded) != len(measured):
+            yield f"{where}: {len(recorded)} entries recorded, {len(measured)} measured"
+        for number, pair in enumerate(zip(recorded, measured, strict=False)):
+            yield from differences(*pair, exact=exact, where=f"{where}[{number}]")
+    elif not _equal(recorded, measured, exact=exact):
+        yield f"{where}: recorded {recorded!r}, measured {measured!r}"
+
+
+def _equal(recorded: Any, measured: Any, *, exact: bool) -> bool:
+    if type(recorded) is float and type(measured) is float and not exact:
+        return math.isclose(recorded, measured, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return type(recorded) is type(measured) and recorded == measured
+
+
+def _of_parameter(recorded: Any, measured: Any, where: str) -> Iterator[str]:
+    for name in ("shape", "dtype"):
+        if recorded[name] != measured[name]:
+            yield f"{where}/{name}: recorded {recorded[name]}, measured {measured[name]}"
+    size = math.prod(recorded["shape"])
+    # A sum of values of either sign may be near zero; its error is that of its values.
+    for name, scale in (("norm", 1.0), ("sum", math.sqrt(size))):
+        difference = abs(recorded[name] - measured[name])
+        if difference > RELATIVE * scale * recorded["norm"] + ABSOLUTE:
+            yield f"{where}/{name}: recorded {recorded[name]}, measured {measured[name]}"
+
+
+def _without_decimals(lines: list[str]) -> list[str]:
+    return _DECIMAL.sub("#", " ".join(lines)).split()
+
+
+def fingerprint() -> dict[str, Any]:
+    """Return what decides the last bits of a computation on this machine."""
+    file = Path("/proc/cpuinfo")
+    fields = dict.fromkeys(("model name", "flags"), platform.processor())
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name in fields:
+            fields[name] = value
+    return {
+        "processor": fields["model name"],
+        "flags": _sha256(" ".join(sorted(fields["flags"].split())).encode()),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **{name: version(name) for name in ("jax", "jaxlib", "flax", "optax")},
+    }

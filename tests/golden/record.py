@@ -1,0 +1,104 @@
+"""Record the frozen values anew, all of them or those of some cases.
+
+    python -m tests.golden.record [CASE ...]
+    python -m tests.golden.record --kept
+
+The first writes frozen/values. The second makes the directories in frozen/kept, whose purpose is to
+have been made by older code: do it only if their format had to change, and record all values after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from .frozen_runs import (
+    CASES,
+    KEPT,
+    VALUES,
+    draw_no_curves,
+    environment,
+    lay_out,
+    measure,
+    run_command,
+)
+from .frozen_values import fingerprint
+
+# The step in which the kept pretraining run is told to stop, in its first phase.
+_STOPPED_IN = "step 13/32"
+_KEPT = ("corpora/wordpiece32", "corpora/wordpiece64", "work/pretrain", "work/source", "work/glue")
+# Where the kept directories are made: the manifests name the text by its absolute path.
+_PLACE = Path("/var/tmp/bert_jax_frozen")
+
+
+def _record(names: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        results = measure(names, Path(directory), os.environ.get("JAX_COMPILATION_CACHE_DIR"))
+    VALUES.mkdir(exist_ok=True)
+    for name, result in {**results, "fingerprint": fingerprint()}.items():
+        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+        (VALUES / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+class _Stopping(io.TextIOBase):
+    """Passes on what is written, and sends this process SIGTERM after a text, once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def write(self, text: str) -> int:
+        if self._text and self._text in text:
+            self._text = ""
+            os.kill(os.getpid(), signal.SIGTERM)
+        return sys.__stderr__.write(text)  # type: ignore[union-attr]
+
+
+def _record_kept() -> None:
+    """Make a corpus, a pretraining run that was stopped, and a fine-tuning run that was not."""
+    shutil.rmtree(_PLACE, ignore_errors=True)
+    lay_out(_PLACE, kept=False)
+    os.chdir(_PLACE)
+    os.environ.update(environment(os.environ.get("JAX_COMPILATION_CACHE_DIR")))
+    draw_no_curves()
+    # Progress is logged there from the first command on.
+    sys.stderr = _Stopping(_STOPPED_IN)  # type: ignore[assignment]
+    lengths = [
+        command for command in CASES["corpora"].commands if "tokenizers/wordpiece" in command
+    ]
+    for command in (
+        CASES["tokenizers"].commands[0],
+        *lengths,
+        "pretrain --config configs/pretrain.py",
+        "extract work/pretrain --step newest --output work/source",
+        "finetune --config configs/glue.py --init work/source",
+    ):
+        print(command, run_command(command, _PLACE))
+    shutil.rmtree(KEPT, ignore_errors=True)
+    for name in _KEPT:
+        shutil.copytree(_PLACE / name, KEPT / name)
+    for lock in KEPT.rglob(".lock"):
+        lock.unlink()
+    shutil.rmtree(_PLACE)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kept", action="store_true", help="make the directories in frozen/kept")
+    parser.add_argument("case", nargs="*", help="a case to record (default: every one)")
+    args = parser.parse_args()
+    if args.kept:
+        _record_kept()
+    else:
+        _record(args.case or list(CASES))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,126 @@
+"""Compare what every verb of the command line gives with values recorded earlier.
+
+The values and the directories in `frozen` were made before the code was reorganized. A change that
+moves a value changes behavior: if that is intended, say so in CHANGELOG.md and record it anew with
+
+    python -m tests.golden.record CASE
+
+On the machine that recorded them floats must be equal to the last bit; on others see `differences`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .frozen_runs import CASES, SLOW, VALUES, measure
+from .frozen_values import differences, fingerprint
+
+Measure = Callable[[str], dict[str, Any]]
+FAST = tuple(name for name in CASES if name not in SLOW)
+
+
+def recorded(name: str) -> Any:
+    return json.loads((VALUES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def same_machine() -> bool:
+    return fingerprint() == recorded("fingerprint")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measure:
+    """Return what a case gives; cases that are not slow are run together at the first call."""
+    results: dict[str, dict[str, Any]] = {}
+    # JAX writes entries in place, so the process has a directory that no other one writes to.
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    cache = cache and f"{cache}-frozen"
+
+    def get(name: str) -> dict[str, Any]:
+        if name not in results:
+            names = SLOW if name in SLOW else FAST
+            results.update(measure(names, tmp_path_factory.mktemp("frozen") / "run", cache))
+        return results[name]
+
+    return get
+
+
+def check(old: Any, new: Any, exact: bool) -> None:
+    found = list(differences(old, new, exact=exact))
+    assert not found, "\n".join([f"{len(found)} differences:", *found[:40]])
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_values_are_those_recorded(name: str, measured: Measure, same_machine: bool) -> None:
+    check(recorded(name), measured(name), same_machine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_slow_values_are_those_recorded(name: str, measured: Measure, same_machine: bool) -> None:
+    check(recorded(name), measured(name), same_machine)
+
+
+def test_a_run_stopped_by_older_code_resumes_as_if_it_had_not_been(
+    measured: Measure, same_machine: bool
+) -> None:
+    whole, resumed = measured("pretrain"), measured("kept")
+    for kind, name in (
+        ("texts", "work/pretrain/metrics.jsonl"),
+        ("parameters", "exported/pretrain/model.safetensors"),
+    ):
+        check(whole[kind][name], resumed[kind][name], same_machine)
+
+
+def test_every_command_succeeds() -> None:
+    for name in CASES:
+        for printed in recorded(name)["printed"]:
+            assert printed["exit"] == 0, printed
+
+
+def changed(value: Any, *path: Any, to: Callable[[Any], Any]) -> Any:
+    """Return a copy of a value with one leaf changed."""
+    result = copy.deepcopy(value)
+    inner = result
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = to(inner[path[-1]])
+    return result
+
+
+WEIGHTS = ("parameters", "exported/pretrain/model.safetensors", "cls.predictions.bias")
+LOSS = ("texts", "work/pretrain/metrics.jsonl", 3, "loss")
+CONFIG = ("texts", "work/pretrain/config.json", "optimizer", "name")
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "elsewhere"),
+    [
+        (LOSS, lambda x: x * (1 + 1e-7), False),
+        (LOSS, lambda x: x * (1 + 1e-3), True),
+        (CONFIG, lambda x: "lamb", True),
+        ((*WEIGHTS, "sha256"), lambda x: x[::-1], False),
+        ((*WEIGHTS, "norm"), lambda x: x * (1 + 1e-3), True),
+        ((*WEIGHTS, "shape"), lambda x: [*x, 1], True),
+        (("sha256", "work/pretrain/tokenizer/vocab.txt"), lambda x: x[::-1], True),
+        (("files", "exported/pretrain"), lambda x: x[1:], True),
+        (("printed", 0, "lines", 0), lambda x: x.replace("model", "Model"), True),
+        (("printed", 0, "exit"), lambda x: 2, True),
+    ],
+)
+def test_a_changed_value_is_found(
+    path: tuple[Any, ...], to: Callable[[Any], Any], elsewhere: bool
+) -> None:
+    """`elsewhere`: also on a machine that did not record the values."""
+    value = recorded("pretrain")
+    other = changed(value, *path, to=to)
+    assert value != other
+    assert not list(differences(value, value, exact=True))
+    assert list(differences(value, other, exact=True))
+    assert bool(list(differences(value, other, exact=False))) == elsewhere
