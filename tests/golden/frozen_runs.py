@@ -1,4 +1,4 @@
-"""Run the commands whose results are frozen, and collect what they write and print.
+"""Run the commands whose results are frozen, and collect their files and printed lines.
 
 Only the command line is used, so that the recorded values outlive any change of the code behind
 it. The commands run in a process of their own, since a compiler flag or a second device changes the
@@ -6,7 +6,7 @@ last bits of a loss:
 
     python -m tests.golden.frozen_runs RESULTS DIRECTORY CASE ...
 
-runs the named cases in DIRECTORY and writes what each gave to RESULTS/CASE.json.
+runs the named cases in DIRECTORY and writes the values of each to RESULTS/CASE.json.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ WRITTEN = 1_600_000_000
 
 @dataclass(frozen=True)
 class Case:
-    """Commands, and what is kept of the files they write.
+    """Commands, and the parts of their output files that are recorded.
 
     commands: words of `bert-jax`, separated by spaces; "|" separates words that contain spaces.
-    texts: patterns of files that are kept whole. hashes: of files whose SHA-256 is kept.
-    listed: directories whose file names are kept. weights: safetensors files that are kept as
+    texts: patterns of files that are recorded whole. hashes: of files recorded by SHA-256.
+    listed: directories whose file names are recorded. weights: safetensors files, recorded as
       shapes, checksums, sums and norms.
     kept: run in a copy of the committed directories, not of the inputs.
     """
@@ -223,12 +223,12 @@ def environment(cache: str | None) -> dict[str, str]:
 
 
 def measure(names: Sequence[str], directory: Path, cache: str | None) -> dict[str, Any]:
-    """Run cases in a process of their own and return what each gave.
+    """Run cases in a process of their own and return the values of each.
 
     directory: an empty one. cache: see `environment`.
 
     Raises:
-      AssertionError: the process failed; with the end of what it wrote.
+      AssertionError: the process failed; the message is the end of its output.
     """
     results, place = directory / "results", directory / "place"
     results.mkdir(parents=True)
@@ -241,7 +241,7 @@ def measure(names: Sequence[str], directory: Path, cache: str | None) -> dict[st
 
 
 def run_cases(names: Sequence[str], directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run cases one after another and yield what each gave. Files of earlier cases stay."""
+    """Run cases one after another and yield the values of each. Files of earlier cases stay."""
     draw_no_curves()
     for name in names:
         case = CASES[name]

@@ -1,4 +1,4 @@
-"""Turn what commands write and print into plain values, and compare values with recorded ones."""
+"""Turn files and printed lines into plain values, and compare values with recorded ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 if TYPE_CHECKING:
     from .frozen_runs import Case
 
-# What a log says besides what the model computed.
+# Entries of a log that differ from run to run.
 _SPEEDS = {"tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _MASKS = (
@@ -149,7 +149,7 @@ def _of_parameter(recorded: Any, measured: Any, where: str) -> Iterator[str]:
         if recorded[name] != measured[name]:
             yield f"{where}/{name}: recorded {recorded[name]}, measured {measured[name]}"
     size = math.prod(recorded["shape"])
-    # A sum of values of either sign may be near zero; its error is that of its values.
+    # A sum of values of either sign may be near zero, but the errors of its terms add up.
     for name, scale in (("norm", 1.0), ("sum", math.sqrt(size))):
         difference = abs(recorded[name] - measured[name])
         if difference > RELATIVE * scale * recorded["norm"] + ABSOLUTE:
@@ -161,7 +161,7 @@ def _without_decimals(lines: list[str]) -> list[str]:
 
 
 def fingerprint() -> dict[str, Any]:
-    """Return what decides the last bits of a computation on this machine."""
+    """Return the hardware and versions that decide the last bits of a computation."""
     file = Path("/proc/cpuinfo")
     fields = dict.fromkeys(("model name", "flags"), platform.processor())
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():

@@ -1,4 +1,4 @@
-"""Record the frozen values anew, all of them or those of some cases.
+"""Record the frozen values again: all cases or some.
 
     python -m tests.golden.record [CASE ...]
     python -m tests.golden.record --kept
@@ -32,7 +32,7 @@ from .frozen_runs import (
 )
 from .frozen_values import fingerprint
 
-# The step in which the kept pretraining run is told to stop, in its first phase.
+# The kept pretraining run receives SIGTERM after this step of its first phase.
 _STOPPED_IN = "step 13/32"
 _KEPT = ("corpora/wordpiece32", "corpora/wordpiece64", "work/pretrain", "work/source", "work/glue")
 # Where the kept directories are made: the manifests name the text by its absolute path.
@@ -49,7 +49,7 @@ def _record(names: Sequence[str]) -> None:
 
 
 class _Stopping(io.TextIOBase):
-    """Passes on what is written, and sends this process SIGTERM after a text, once."""
+    """A stream to stderr that sends this process SIGTERM once, when a text is written."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,7 +1,7 @@
-"""Compare what every verb of the command line gives with values recorded earlier.
+"""Compare the output of every verb of the command line with values recorded earlier.
 
 The values and the directories in `frozen` were made before the code was reorganized. A change that
-moves a value changes behavior: if that is intended, say so in CHANGELOG.md and record it anew with
+moves a value changes behavior: if that is intended, say so in CHANGELOG.md and record it again with
 
     python -m tests.golden.record CASE
 
@@ -36,7 +36,7 @@ def same_machine() -> bool:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measure:
-    """Return what a case gives; cases that are not slow are run together at the first call."""
+    """Return the values of a case; the first call runs all cases that are not slow."""
     results: dict[str, dict[str, Any]] = {}
     # JAX writes entries in place, so the process has a directory that no other one writes to.
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR")
