@@ -7,6 +7,7 @@ r"""Score a fine-tuned model, as its run did, on the validation set or another f
       --config.glue.directory=data/SST-2
 
 The last scores a model that was fine-tuned elsewhere and imported; its labels are found by name.
+--config also scores a run's model on a table in another format, with --config.sentences.files.*.
 The checkpoint is the one that did best. Classes, labels and types of entities have a row each.
 """
 
@@ -70,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.config_overrides and not args.config:
         raise ValueError(
-            f"{args.config_overrides[0]} changes a config file, and none is given: the run's own "
-            "config is as it was. Expected --config FILE.py too, or --data"
+            f"{args.config_overrides[0]}: there is no config to change. Add the task's config, for "
+            "example --config configs/finetune/table.py"
         )
     if args.predictions and Path(args.predictions).is_file():
         raise ValueError(
@@ -108,7 +109,7 @@ def _lines(evaluation: Evaluation, found: Mapping[str, SetScores]) -> list[str]:
         *evaluation.notes,
     ]
     for name, each in found.items():
-        lines.append(f"{name}: {each.examples:,} examples")
+        lines.append(f"{name}: {each.examples:,} example{'s' * (each.examples != 1)}")
         lines += [f"  {metric:28s} {format_metric(metric, x)}" for metric, x in each.scores.items()]
         lines += _table(each.by_type, each.type_is)
         lines += [f"predictions: {file}" for file in each.files]
@@ -137,7 +138,8 @@ def _check_replaceable(output: Path, predictions: str | None) -> None:
         return
     if not output.is_file():  # a pipe would be waited for
         raise ValueError(
-            f"--output {output} is no file: the scores are printed, and as JSON written to files"
+            f"--output {output}: not a regular file, to which JSON could be written. Leave the "
+            "option out to print the scores only"
         )
     if not output.stat().st_size:  # as mktemp makes them
         return
@@ -147,8 +149,8 @@ def _check_replaceable(output: Path, predictions: str | None) -> None:
         before = None
     if not isinstance(before, dict) or before.keys() != _CONTENT:
         raise ValueError(
-            f"--output {output} is there and holds no scores of `evaluate`, which alone are "
-            "written over: give another name"
+            f"--output {output} exists and was not written by `evaluate`, so it is not replaced. "
+            "Give another name"
         )
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from bert_jax.cli.finetune_run import FinetuneRun
 
 _BY_CHANCE = (
-    "can be had without reading the text: on few examples that happens, and another seed or rate "
-    "(bert-jax sweep), or more epochs, may do better"
+    "is possible without reading the text. This can happen with few examples; try another seed or "
+    "learning rate (bert-jax sweep), or more epochs"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from bert_jax.files import NotWritten, full_disk
 
@@ -33,11 +34,25 @@ def unwritten_refusal(error: BaseException, verb: str) -> str | None:
 
 
 def named_by_the_system(error: BaseException) -> str | None:
-    """Return a message for a system error that names a file, or None for any other error."""
-    if not isinstance(error, OSError) or error.errno is None or not error.filename:
+    """Return a message for a system error of a file or of standard output, or None for others."""
+    if not isinstance(error, OSError) or error.errno is None:
         return None
+    if not error.filename:
+        reason = full_disk(error)
+        return (
+            f"standard output: cannot be written: {reason}" if reason and _output_fails() else None
+        )
     other = f" (and {os.fsdecode(error.filename2)})" if error.filename2 else ""
     return f"{os.fsdecode(error.filename)}{other}: {os.strerror(error.errno)}"
+
+
+def _output_fails() -> bool:
+    """Return whether another line break cannot be written to standard output."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return True
+    return False
 
 
 def _path_of(error: BaseException | None) -> str:

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -209,7 +210,10 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     words = [word for word in words if not word.startswith("--config.")]
     options = [option for action in parser._actions for option in action.option_strings]
     for word in words:
-        name = word.split("=", 1)[0]
+        name, _, value = word.partition("=")
+        if "--config" in options and re.fullmatch(r"(--)?\w+(\.\w+)+=.*", word):
+            key = name.removeprefix("--")
+            raise ValueError(f"{word}: not an option. To set a key, use --config.{key}={value}")
         if name.startswith("--") and len(name) > 2 and name not in options:
             raise ValueError(f"{program} has no option {name}; {nearest(name, options)}")
     if overrides and "--config" not in options:

@@ -13,7 +13,8 @@ field "error". Results are written whenever no more input is waiting, so that an
 send one line at a time (the first line may be blank only if --format is given).
 
 Results have, beside the "id":
-  classify       label, probability, scores (by label), truncated, labels (all above 0.5)
+  classify       label, probability, scores (by label; the number of a model that predicts one),
+                 truncated, labels (all above 0.5)
   tag            words (text, start, end, tag, probability), entities (type, text, start, end; null
                  where tags mark none); of a document sentences, each with these
   answer         text, start, end, probability, candidates (as these four), question_truncated
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         return _run(args)
     except UnusableLine as error:
         raise ValueError(
-            f"{error} (--unusable report goes on, and tells so in its place)"
+            f"{error} (--unusable report writes the error to the output and continues)"
         ) from error
 
 
@@ -156,7 +157,9 @@ def _run(args: argparse.Namespace) -> int:
             progress.show(partial(_progress, done, time.monotonic() - start, predictor.num_shapes))
     progress.end()
     if unusable:
-        told = f"NOTE  {unusable:,} of {done:,} lines could not be used: they have an error each"
+        told = (
+            f"NOTE  {unusable:,} of {done:,} lines could not be used; the output has their errors"
+        )
         print(told, file=sys.stderr)
     return 0
 
@@ -168,7 +171,7 @@ def _fields(task: PredictTask, predictor: Predictor) -> Fields:
 
 
 def _progress(done: int, seconds: float, num_shapes: int) -> str:
-    return f"{done:,} lines, {done / seconds:,.0f} lines/s, {num_shapes} shapes compiled"
+    return f"{done:,} lines, {done / seconds:,.0f} lines/s, shapes compiled: {num_shapes}"
 
 
 def _top_k(asked: int | None, name: str, task: PredictTask) -> int:

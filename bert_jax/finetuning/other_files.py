@@ -60,6 +60,8 @@ def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig
         section = getattr(config, name)
         if section is not None:
             files = replace(section.files, **{split: path})
+            if split != "train" and name in FORM_KEYS:
+                files = replace(files, form=files.form.for_another(path))
             return replace(config, **{name: replace(section, files=files)})
     raise AssertionError("a config has a section")
 

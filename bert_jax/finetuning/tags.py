@@ -140,9 +140,7 @@ def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
             try:
                 entities_of([tag], scheme)
             except ValueError as error:
-                raise ValueError(
-                    f"{place}: {error}, and the tags to train on mark entities. Fix the file"
-                ) from error
+                raise ValueError(f"{place}: {error}. Fix the file") from error
             marked.add(tag)
 
 

@@ -188,7 +188,9 @@ class Checkpointer:
         self._remove_unfinished()
         intact = newest_intact_step(self._directory)
         newest = (
-            "it has none" if intact is None else f"its newest intact checkpoint is step {intact}"
+            "it has no intact checkpoint"
+            if intact is None
+            else f"its newest intact checkpoint is step {intact}"
         )
         return CheckpointNotSaved(
             f"{self._directory / str(step)}: the checkpoint cannot be saved: {cause_of(error)}. "

@@ -127,7 +127,8 @@ def damaged(directory: Path, step: int, problem: str) -> DamagedCheckpoint:
     intact = ", ".join(map(str, intact_steps(directory))) or "none"
     return DamagedCheckpoint(
         f"{directory / str(step)}: the checkpoint of step {step} is damaged: {problem}. Restore it "
-        f"from a copy, or use another step (intact: {intact})"
+        f"from a copy, or use another step (intact: {intact}), for example with `bert-jax extract "
+        f"{directory.parent} --step N --output DIR`"
     )
 
 

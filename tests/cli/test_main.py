@@ -1,4 +1,5 @@
 import argparse
+import errno
 import os
 import re
 import subprocess
@@ -71,6 +72,8 @@ def test_verb_gets_its_arguments_and_the_overrides(echo: list[argparse.Namespace
         (["bench", "dta"], "bert-jax bench has no verb 'dta'; nearest: data"),
         (["xyz"], "there are: .*fill-mask"),
         (["echo", "--ouput=o"], "bert-jax echo has no option --ouput; nearest: --output"),
+        (["echo", "a.b=3"], "a.b=3: not an option. To set a key, use --config.a.b=3"),
+        (["echo", "--a.b=c d"], "--a.b=c d: not an option. To set a key, use --config.a.b=c d"),
         (["echo"], "error: the following arguments are required: --output. See `bert-jax echo -"),
         (["echo", "--output"], "error: --output: expected one argument. See `bert-jax echo -"),
         (["fail", "--output", "value"], "error: why"),
@@ -95,6 +98,16 @@ def test_a_refusal_of_the_command_line_has_one_line() -> None:
     assert result.stderr.splitlines() == [
         "bert-jax: error: bert-jax pretrain has no option --cnfig; nearest: --config"
     ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_standard_output_is_named() -> None:
+    words = [sys.executable, "-m", "bert_jax.cli.main", "keys", "finetune"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 2
+    reason = os.strerror(errno.ENOSPC)
+    assert result.stderr == f"bert-jax: error: standard output: cannot be written: {reason}\n"
 
 
 def test_warnings_are_marked() -> None:

@@ -307,7 +307,7 @@ def test_a_model_from_elsewhere_that_has_learned_another_task_is_refused(
     long = bert_jax_here(*words[:-1], toy.root / "glue.py", "--config.max_length=64")
     assert long.code == 2 and "has 32 positions: set --config.max_length to that" in long.errors
     without = bert_jax_here("evaluate", whole, "--config.max_length=16")
-    assert without.code == 2 and "changes a config file, and none is given" in without.errors
+    assert without.code == 2 and "no config to change. Add the task's config" in without.errors
 
 
 def test_files_named_from_another_directory_are_told(whole, toy, bert_jax_here, tmp_path):

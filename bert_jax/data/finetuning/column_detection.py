@@ -85,6 +85,7 @@ def detect_columns(
     if files.labels_detected:
         labels = tuple(model_labels or ())
         if model_labels is None or not (split == "test" or table.fits(label, labels)):
+            table.check_mostly_known(label, labels)
             labels = table.labels(label)
     table.check_header([first, second, *([] if split == "test" else [label])])
     detected = replace(files, first=first, second=second, label=label, labels=labels)
@@ -160,6 +161,20 @@ class _Table:
             or values is not None
             and kept(values, self._files.skip_labels).keys() <= set(model_labels)
         )
+
+    def check_mostly_known(self, label: str, model_labels: Sequence[str]) -> None:
+        """Refuse a column with some of a model's labels and others; it may have only others."""
+        counted = self._profile(label).values
+        if counted is None:
+            return
+        values = kept(counted, self._files.skip_labels)
+        others = sorted(values.keys() - set(model_labels))
+        if others and len(others) < len(values):
+            raise ValueError(
+                f"{self._path}: {others[0]!r} in the label column {label!r} is not one of the "
+                f"model's labels ({', '.join(model_labels)}). Fix it, or skip such rows with "
+                f"""{KEYS}skip_labels="({others[0]!r},)\""""
+            )
 
     def labels(self, label: str) -> tuple[str, ...]:
         """Return the labels in a column in ascending order, () for numbers."""

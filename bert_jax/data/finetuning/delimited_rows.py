@@ -65,8 +65,8 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
         raise ValueError(f"{problem} {advice}")
     raise ValueError(
         f"{problem} Name a column {name!r} in the file, in a line before this one if this is an "
-        "example. Before a model is trained, you can also set the config's key that is now "
-        f"{name!r} to one of these columns, or set form.header=False and columns by number."
+        f"example. For a new run you can instead set the config's key that is {name!r} to one of "
+        "these columns, or set form.header=False and columns by number."
     )
 
 
@@ -102,8 +102,8 @@ def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat,
         if advice := other_form(row, form):
             raise ValueError(f"{problem} {advice}")
         raise ValueError(
-            f"{problem} Fix the line; before a model is trained, you can also set the config's key "
-            f"that is now {name!r} to one of these columns."
+            f"{problem} Fix the line, or for a new run set the config's key that is {name!r} to "
+            "one of these columns."
         )
     return int(name)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from bert_jax.data.finetuning.column_profiles import MOST_VALUES, ColumnProfile, as_number
+from bert_jax.data.finetuning.labels import PLACEHOLDERS
 
 KEYS = "sentences.files."  # prefix of the keys named in messages
 # Most distinct values with which a column is detected as classes by its content.
 FEW_CLASSES = 20
 _MOST_CLASSES = 1_000
-_PLACEHOLDERS = frozenset(["", "-", "--", "?", "nan", "n/a", "#n/a", "<na>", "null"])
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
 def kept(values: Mapping[str, int], skip_labels: Collection[str]) -> Counter[str]:
@@ -66,6 +68,11 @@ def labels_in(
                 f"""or classes. Set {KEYS}labels="()" for numbers or "('classes',)" for classes"""
             )
     rows = column.rows if values is None else sum(values.values())
+    if values and all(map(_DECIMAL_COMMA.fullmatch, values)) and not forced:
+        raise ValueError(
+            f"{path}: the values of {where}, such as {min(values)!r}, seem to be numbers with "
+            "decimal commas. Write them with decimal points"
+        )
     if values is None or len(values) > _MOST_CLASSES or (2 * len(values) > rows and not forced):
         raise ValueError(
             f"{path}: {where} has {count} different values in {rows:,} rows, too many for classes. "
@@ -105,7 +112,7 @@ def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
 
 
 def _is_placeholder(cell: str, values: Collection[str]) -> bool:
-    if cell.strip().casefold() in _PLACEHOLDERS:
+    if cell.strip().casefold() in PLACEHOLDERS:
         return True
     # A single negative number before 0, 1, 2, ... means "no label" in many data sets; next to 0 and
     # 1 only, or to other negative numbers, it may be a polarity or a point on a scale.

@@ -79,8 +79,13 @@ class TableFormat:
             return replace(self, kind=kind)
         except ValueError as error:
             raise ValueError(
-                f"{path}: {error}; as its name says it is, form.kind is 'auto'"
+                f"{path}: {error} (by the file's extension, as form.kind is 'auto')"
             ) from None
+
+    def for_another(self, path: str) -> TableFormat:
+        """Return the format for another file, without a CSV delimiter if it is not a CSV file."""
+        csv = is_tfds(path) or _KINDS.get(content_suffix(Path(path))) in (None, "csv")
+        return self if csv or self.kind != "auto" else replace(self, delimiter=",")
 
 
 def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:

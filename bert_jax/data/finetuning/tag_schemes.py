@@ -34,7 +34,7 @@ _CLOSED: Mapping[ClosedScheme, _Letters] = {
 _MARKED = re.compile(r"([BIESLUM])-(.+)")
 # Prefixes that plain tags may also have: they mark entities only if all other tags have prefixes.
 _RARE = frozenset("LUM")
-_ADVICE = "Fix the file, or set learn_as='as_written' to train on the tags as they are"
+_ADVICE = "Fix the file, or set tags.files.learn_as='as_written' to use the tags as they are"
 
 
 class _Mark(NamedTuple):
@@ -200,25 +200,27 @@ def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _
     letters = _CLOSED[scheme]
     for prefix, mark in first.items():
         if prefix not in {"B", letters.inside, letters.last, letters.single}:
-            raise _mixed(sentences, scheme, mark, f"{prefix}- is not a prefix of {scheme}")
+            raise _mixed(sentences, scheme, first, mark, f"{prefix}- is not a prefix of {scheme}")
     for sentence in sentences:
         unfinished: _Mark | None = None  # the B- or inside mark that the next word must continue
         for mark in sentence:
             continues = mark.prefix in (letters.inside, letters.last)
             if unfinished and not (continues and unfinished.kind == mark.kind):
-                raise _mixed(sentences, scheme, unfinished, _NOTHING_AFTER)
+                raise _mixed(sentences, scheme, first, unfinished, _NOTHING_AFTER)
             if continues and not unfinished:
-                raise _mixed(sentences, scheme, mark, "it continues no entity of its type")
+                raise _mixed(sentences, scheme, first, mark, "it continues no entity of its type")
             unfinished = mark if mark.prefix in ("B", letters.inside) else None
         if unfinished:
-            raise _mixed(sentences, scheme, unfinished, _NOTHING_AFTER)
+            raise _mixed(sentences, scheme, first, unfinished, _NOTHING_AFTER)
 
 
 _NOTHING_AFTER = "no tag of its type continues it"
 
 
-def _mixed(sentences: _Marks, scheme: ClosedScheme, mark: _Mark, problem: str) -> ValueError:
-    own = [f"{letter}-" for letter in _CLOSED[scheme].own]
+def _mixed(
+    sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _Mark], mark: _Mark, problem: str
+) -> ValueError:
+    own = [f"{letter}-" for letter in _CLOSED[scheme].own if letter in first]
     reason = f"the prefixes {' and '.join(own)} mean" if len(own) > 1 else f"{own[0]} means"
     return ValueError(
         f"mixed tag schemes: {reason} {scheme}, but {sentences.place(mark)}: {mark.tag!r}: "

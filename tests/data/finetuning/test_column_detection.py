@@ -119,6 +119,10 @@ def test_columns_are_detected_by_name_and_then_by_content(tmp_path: Path, rows, 
         (renamed(reviews(text=int), text="a"), "no column seems to hold text"),
         (reviews(label="good"), "every label in the label column 'label' is 'good'; expected"),
         (reviews(label=lambda n: f"id-{n}"), "40 different values in 40 rows, too many for cl"),
+        (
+            reviews(label=lambda n: f"{n % 9},{n}"),
+            "as '0,0', seem to be numbers with decimal com",
+        ),
         (reviews(label=int), "40 different numbers, which could be numbers to predict or classes"),
         (reviews(label=lambda n: n % 2 / 4), "has 2 different numbers, which could be numbers to"),
         (
@@ -195,6 +199,15 @@ def test_the_first_example_is_not_read_as_a_header(tmp_path: Path) -> None:
     bare = detected(path, form=TableFormat(header=False))
     assert columns(bare) == ("0", "", "1", BOTH)
     assert len(read_sentences(bare, "train", labelled=True)) == 40
+
+
+def test_a_label_that_the_model_lacks_is_named(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", reviews(label=lambda n: str(n % 4)))
+    message = r"a.csv: '3' in the label column 'label' is not one of the model's .*=\"\('3',\)"
+    with pytest.raises(ValueError, match=message):
+        detected(path, "validation", ("0", "1", "2", "5"))
+    files = detected(path, "validation", ("0", "1", "2", "5"), skip_labels=("3",))
+    assert files.labels == ("0", "1", "2", "5")
 
 
 def test_another_delimiter_is_suggested(tmp_path: Path) -> None:

@@ -242,6 +242,14 @@ def test_a_name_tells_how_rows_stand(tmp_path: Path, name: str, data: bytes) -> 
     assert read_table(path, TableFormat(), ["t"]).columns == {"t": ['"x, y']}
 
 
+def test_another_file_needs_no_delimiter_unless_it_is_csv() -> None:
+    semicolons = TableFormat(delimiter=";")
+    assert semicolons.for_another("b.csv") == semicolons.for_another("b.txt") == semicolons
+    assert semicolons.for_another("b.jsonl.gz") == semicolons.for_another("b.tsv") == TableFormat()
+    csv = TableFormat(kind="csv", delimiter=";")
+    assert csv.for_another("b.tsv") == csv
+
+
 def test_a_packed_file_beside_the_name_is_told_by_that_name(tmp_path: Path) -> None:
     write(tmp_path / "a.csv.gz", gzip.compress(b"t;u\nx;y\n"))
     form = TableFormat(delimiter=";")
