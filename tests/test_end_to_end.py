@@ -166,7 +166,7 @@ def test_every_start_goes_on_from_the_newest_whole_checkpoint(interrupted):
     assert len(origins) == 5
     assert origins[0] == "random parameters (seed 0)"
     assert steps == sorted(steps) and steps[-1] >= BOUNDARY
-    assert f"saved after step {interrupted.stopped_at};" in interrupted.starts[2]
+    assert f"saved step {interrupted.stopped_at};" in interrupted.starts[2]
     assert origins[3] == f"this run's checkpoint of step {interrupted.stopped_at}"
     assert not unfinished_saves(interrupted.work_dir)
 
@@ -195,7 +195,7 @@ def test_ctrl_c_saves_and_leaves(bert_jax, pretrain, heeding_interrupts, tmp_pat
     assert "stopping after the step under way" in finished.errors
     assert "Traceback" not in finished.errors
     assert re.search(r"model.vocab_size is 1,500: .*--config.model.vocab_size=\d{3} fits", output)
-    step = re.search(r"saved after step ([\d,]+);", output).group(1).replace(",", "")
+    step = re.search(r"saved step ([\d,]+);", output).group(1).replace(",", "")
     assert (tmp_path / "checkpoints" / step).is_dir()
     assert not unfinished_saves(tmp_path)
 

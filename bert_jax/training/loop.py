@@ -213,7 +213,7 @@ class Trainer:
             if not isinstance(error, ToldToStop):
                 _LOGGER.error("%s", error)
             raise
-        _LOGGER.info("saved after step %s; run the same command to resume", f"{step:,}")
+        _LOGGER.info("saved step %s; run the same command to resume", f"{step:,}")
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
         """Whether the run stopped right where it was to evaluate: it saved and left instead.

@@ -63,7 +63,7 @@ def test_a_failing_worker_loses_no_step(
     assert finished.code == code, finished.errors
     if kill:
         assert "bert-jax: error: data worker 1 of 1 was killed by SIGKILL, " in finished.errors
-    saved = re.search(r"saved after step ([\d,]+)", finished.output + caplog.text)
+    saved = re.search(r"saved step ([\d,]+)", finished.output + caplog.text)
     assert saved is not None
     step = saved[1].replace(",", "")
     assert [path.name for path in (work_dir / "checkpoints").glob("[0-9]*")] == [step]

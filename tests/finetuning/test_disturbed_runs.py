@@ -167,7 +167,7 @@ def test_the_best_checkpoint_is_kept_where_the_run_was_stopped_before_its_evalua
     spoiled, disturbed, bert_jax_here, tmp_path
 ):
     finished = disturbed(spoiled, 1)
-    assert finished.code == 143 and "saved after step 2" in finished.output
+    assert finished.code == 143 and "saved step 2" in finished.output
     finished = bert_jax_here(*spoiled)
     assert finished.code == 0, finished.errors
     best = scores(tmp_path / "run")["step"]
@@ -205,7 +205,7 @@ def test_the_best_checkpoint_is_kept_though_it_is_no_longer_where_one_would_be_j
     # Step 2 is saved without being judged, and judged on the way to step 4: it is the best.
     for signalled in (1, 3):
         stopped = disturbed(spoiled, signalled)
-        assert stopped.code == 143 and f"saved after step {signalled + 1}" in stopped.output
+        assert stopped.code == 143 and f"saved step {signalled + 1}" in stopped.output
     fewer = [
         str(word).replace("evaluations_per_epoch=6", "evaluations_per_epoch=1") for word in spoiled
     ]
@@ -221,7 +221,7 @@ def test_a_run_that_is_given_fewer_epochs_is_judged_where_it_ends(
 ):
     work_dir = tmp_path / "run"
     stopped = disturbed(toy.words("glue", work_dir, *WHOLE), 11)
-    assert stopped.code == 143 and "saved after step 12" in stopped.output
+    assert stopped.code == 143 and "saved step 12" in stopped.output
     finished = bert_jax_here(*toy.words("glue", work_dir, *WHOLE, "num_epochs=1"))
     assert finished.code == 0, finished.errors
     assert max(step for kind, step in history(work_dir) if kind == "evaluation") == 12
@@ -264,7 +264,7 @@ def test_a_run_that_is_stopped_while_it_predicts_goes_on_with_that(
     (work_dir / "predictions/SST-2.tsv").unlink()
     stopped = stopped_while_predicting(*words)
     assert stopped.code == 143, stopped.errors
-    assert "it is trained; the same command writes the predictions" in stopped.output
+    assert "training is finished; the same command writes the predictions" in stopped.output
     assert not (work_dir / "predictions/SST-2.tsv").exists()
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors

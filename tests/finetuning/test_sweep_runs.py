@@ -293,7 +293,7 @@ def test_a_sweep_that_is_stopped_while_it_predicts_goes_on_with_that(
     predictions.unlink()
     stopped = stopped_while_predicting(*words(toy, output, *GRID))
     assert stopped.code == 143, stopped.errors
-    assert "all runs ended; the same command writes the predictions" in stopped.output
+    assert "all runs are finished; the same command writes the predictions" in stopped.output
     assert not predictions.exists()
     finished = bert_jax_here(*words(toy, output, *GRID))
     assert finished.code == 0, finished.errors

@@ -235,7 +235,7 @@ def test_a_failed_save_of_a_run_without_data_is_reported(
         pytest.raises(CheckpointNotSaved, match="No space left.* checkpoint is step 4"),
     ):
         bench.run(tmp_path, bench.recorder(), change=change)
-    assert "a worker was killed" in caplog.text and "saved after step" not in caplog.text
+    assert "a worker was killed" in caplog.text and "saved step" not in caplog.text
 
 
 def test_a_failed_evaluation_loses_no_step(bench: Any, whole: Any, tmp_path: Path) -> None:

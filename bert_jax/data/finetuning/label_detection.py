@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from bert_jax.data.finetuning.column_profiles import MOST_VALUES, ColumnProfile, as_number
-from bert_jax.data.finetuning.labels import PLACEHOLDERS
 
 KEYS = "sentences.files."  # prefix of the keys named in messages
 # Most distinct values with which a column is detected as classes by its content.
 FEW_CLASSES = 20
 _MOST_CLASSES = 1_000
+_PLACEHOLDERS = frozenset(["", "-", "--", "?", "nan", "n/a", "#n/a", "<na>", "null"])
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
@@ -112,7 +112,7 @@ def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
 
 
 def _is_placeholder(cell: str, values: Collection[str]) -> bool:
-    if cell.strip().casefold() in PLACEHOLDERS:
+    if cell.strip().casefold() in _PLACEHOLDERS:
         return True
     # A single negative number before 0, 1, 2, ... means "no label" in many data sets; next to 0 and
     # 1 only, or to other negative numbers, it may be a polarity or a point on a scale.

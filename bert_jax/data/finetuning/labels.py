@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from bert_jax.validation import check_label_names
 
-# Values, in lower case, that often stand for a missing label.
-PLACEHOLDERS = frozenset(["", "-", "--", "?", "nan", "n/a", "#n/a", "<na>", "null"])
-
 
 def check_labels(
     labels: Sequence[str], places: Sequence[str], expected: Sequence[str], *, header: bool = True
