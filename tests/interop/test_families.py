@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 
 import numpy as np
 import onnxruntime
@@ -266,10 +265,7 @@ def test_a_roberta_of_another_task_gets_a_classifier(head, bert_jax_here, tmp_pa
     imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours", *words)
     assert imported.code == 0, imported.errors
     for name in ("pooler.dense.kernel", "classifier.kernel"):
-        assert re.search(
-            rf"{re.escape(name)}.*randomly initialized|randomly initialized.*{re.escape(name)}",
-            imported.output,
-        ), name
+        assert f"{name}: randomly initialized" in imported.output
     assert len(Classify(tmp_path / "ours")("a b").scores) == 2
 
 
