@@ -103,8 +103,8 @@ def _go_back(directory: Path, identity: Mapping[str, Any], step: int) -> list[st
     record = directory.parent / ASIDE_NAME / _FROM_STEP_NAME
     if record.is_file() and _recorded_step(record) == step:
         return [
-            f"hint       --from-step {step} was applied by an earlier command, so the run resumes "
-            f"from its newest checkpoint; to apply it again, remove {record}"
+            f"hint       --from-step {step} was already applied by an earlier command, so the run "
+            f"resumes from its newest checkpoint; to apply it again, remove {record}"
         ]
     require_step(directory, step)
     require_intact(directory, step)

@@ -175,7 +175,7 @@ def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_pat
     for output in (labels, work_dir / "scores.json", work_dir / "model.json"):
         before = output.read_bytes()
         refused = bert_jax_here("evaluate", work_dir, "--data", labels, "--output", output)
-        assert refused.code == 2 and "holds no scores of `evaluate`" in refused.errors
+        assert refused.code == 2 and "was not written by `evaluate`" in refused.errors
         assert output.read_bytes() == before
     os.mkfifo(tmp_path / "pipe")
     for output in (tmp_path / "pipe", tmp_path):

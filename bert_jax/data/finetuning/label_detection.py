@@ -71,7 +71,8 @@ def labels_in(
     if values and all(map(_DECIMAL_COMMA.fullmatch, values)) and not forced:
         raise ValueError(
             f"{path}: the values of {where}, such as {min(values)!r}, seem to be numbers with "
-            "decimal commas. Write them with decimal points"
+            "decimal commas. Write them with decimal points, or, if they are classes, set "
+            f"""{KEYS}labels="('classes',)\""""
         )
     if values is None or len(values) > _MOST_CLASSES or (2 * len(values) > rows and not forced):
         raise ValueError(

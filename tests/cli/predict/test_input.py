@@ -122,7 +122,7 @@ def test_what_is_written_stays_when_a_line_is_wrong(models, refused, tmp_path):
     words = ["--input", source, "--output", target, "--batch-size", 2]
     errors = refused(models["pretraining"], *words)
     assert f"{source}:6: no [MASK] in 'none'" in errors
-    assert "guessed (--unusable report goes on" in errors
+    assert "guessed (--unusable report writes the error" in errors
     assert not target.exists()
     partial = (tmp_path / "out.jsonl.partial").read_text().splitlines()
     assert len(partial) == 2  # the chunk of 2 lines, not that of 4

@@ -86,7 +86,8 @@ def test_tags_without_prefixes_are_plain() -> None:
     [
         (["B-LOC", "O", "I-PER"], r"f:1: 'B-LOC' begins .* IOB2, and f:3: 'I-PER' begins .* IOB1"),
         (["I-LOC", "B-PER"], r"f:2: 'B-PER' begins .* IOB2, and f:1: 'I-LOC' begins .* IOB1"),
-        (["S-LOC", "B-PER", "O"], r"E- and S- mean BIOES, but f:2: 'B-PER': no tag of its type"),
+        (["S-LOC", "B-PER", "O"], r": S- means BIOES, but f:2: 'B-PER': no tag of its type"),
+        (["S-LOC", "B-PER", "E-PER", "B-PER", "O"], r"E- and S- mean BIOES, but f:4: 'B-PER'"),
         (["S-LOC", "I-PER"], r"f:2: 'I-PER': it continues no entity"),
         (["S-LOC", "B-PER", "E-LOC"], r"f:2: 'B-PER': no tag of its type"),
         (["S-LOC", "B-PER"], r"f:2: 'B-PER': no tag of its type"),
