@@ -180,7 +180,7 @@ def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_pat
     os.mkfifo(tmp_path / "pipe")
     for output in (tmp_path / "pipe", tmp_path):
         refused = bert_jax_here("evaluate", work_dir, "--data", labels, "--output", output)
-        assert refused.code == 2 and f"--output {output} is no file" in refused.errors
+        assert refused.code == 2 and f"--output {output}: not a regular file" in refused.errors
     words = ("--predictions", tmp_path / "out", "--output", tmp_path / "out/validation.tsv")
     refused = bert_jax_here("evaluate", work_dir, *words)
     assert refused.code == 2 and "named after the sets that are predicted" in refused.errors
