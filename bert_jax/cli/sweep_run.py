@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from bert_jax.cli.sweep_directory import (
     remove_model,
     write_diverged,
 )
+from bert_jax.files import NotWritten, full_disk
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.sweep import Grid, RunDials, RunResult
@@ -177,9 +179,7 @@ class Sweep:
         resumed, began = has_model(directory), time.monotonic()
         data = dataclasses.replace(self.base.data, test={})
         run = dataclasses.replace(_turned(self.base, dials, directory), data=data)
-        with (directory / OUTPUT_NAME).open("a", encoding="utf-8") as log, ExitStack() as closing:
-            closing.enter_context(redirect_stdout(log))
-            closing.enter_context(redirect_stderr(log))
+        with _printing_to(directory / OUTPUT_NAME), ExitStack() as closing:
             try:
                 if not run.train(stop, closing):
                     return False
@@ -254,6 +254,22 @@ def open_sweep(config: FinetuneConfig, output: Path, grid: Grid, keep: Keep, com
     # A loss has no chance: there the task's own metric tells which runs are degenerate.
     judged = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric
     return Sweep(base, output, grid, keep, command, judged, base.data.chance(judged))
+
+
+@contextmanager
+def _printing_to(file: Path) -> Iterator[None]:
+    """Append to `file` what is printed, to stdout and stderr.
+
+    Raises:
+      NotWritten: the disk is full; printing raises an error that does not name the file.
+    """
+    try:
+        with file.open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+            yield
+    except OSError as error:
+        if isinstance(error, NotWritten) or error.filename or not full_disk(error):
+            raise
+        raise NotWritten(file, full_disk(error)) from error
 
 
 def _turned(base: FinetuneRun, dials: RunDials, directory: Path) -> FinetuneRun:

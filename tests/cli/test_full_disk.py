@@ -6,6 +6,7 @@ import pytest
 
 from bert_jax.cli.full_disk import named_by_the_system, unwritten_refusal
 from bert_jax.cli.new_directory import new_directory
+from bert_jax.cli.sweep_run import _printing_to
 from bert_jax.files import NotWritten, full_disk, write_file, writing
 from bert_jax.training import reporting
 from bert_jax.training.metrics_log import MetricsLog
@@ -112,3 +113,15 @@ def test_files_are_written_atomically(tmp_path, monkeypatch):
     with pytest.raises(NotWritten, match="scores.json: cannot be written: No space"):
         write_file(path, "after")
     assert os.listdir(tmp_path) == ["scores.json"] and path.read_text() == "before"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_the_output_of_a_run_of_a_sweep_is_named(tmp_path):
+    (tmp_path / "output.txt").symlink_to("/dev/full")
+    with (
+        pytest.raises(NotWritten, match="output.txt: cannot be written: No space"),
+        _printing_to(tmp_path / "output.txt"),
+    ):
+        print("run")
+    with pytest.raises(FileNotFoundError), _printing_to(tmp_path / "other.txt"):
+        (tmp_path / "nothing").read_text()
