@@ -208,7 +208,7 @@ def environment(cache: str | None) -> dict[str, str]:
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     chosen = {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"{flags} {os.environ.get('FROZEN_XLA_FLAGS', '')}".strip(),
+        "XLA_FLAGS": flags,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",
         "COLUMNS": "100",  # of help texts
     }

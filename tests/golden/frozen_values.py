@@ -29,8 +29,14 @@ _MASKS = (
     (re.compile(rf"(?<=at most ){_NUMBER}(?= MiB)"), "#"),
 )
 _DECIMAL = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?%?")
-# Between machines whose last bits differ.
+# Between machines whose last bits differ. With SSE 4.2 instead of AVX-512 all logged values and
+# predictions were within RELATIVE, and the norms of parameters within 3.0e-4.
 RELATIVE, ABSOLUTE = 2e-4, 1e-6
+PARAMETERS = 1e-3
+# A softmax cancels these biases, so their gradients are rounding errors, which Adam enlarges.
+_WITHOUT_GRADIENT = re.compile(
+    r"attention\.self\.key\.bias$|/qa_outputs\.bias$|exported/choices/.*/classifier\.bias$"
+)
 # Names of data files in a checkpoint are random, and so is their number.
 _RANDOM_NAME = re.compile(r"(?<=/d/)[0-9a-f]{32}\b")
 
@@ -115,8 +121,8 @@ def differences(recorded: Any, measured: Any, *, exact: bool, where: str = "") -
     """Yield the differences between two values, each with its place.
 
     exact: require floats and the checksums of parameters to be equal. Otherwise floats may differ
-      by RELATIVE, checksums of parameters are not compared, and numbers with decimals in printed
-      lines are not compared either, nor the white space around them.
+      by RELATIVE, and sums and norms of parameters by PARAMETERS; checksums of parameters are not
+      compared, and neither are numbers with decimals in printed lines or the white space there.
     """
     if isinstance(recorded, dict) and isinstance(measured, dict):
         for name in sorted(recorded.keys() ^ measured.keys()):
@@ -148,11 +154,13 @@ def _of_parameter(recorded: Any, measured: Any, where: str) -> Iterator[str]:
     for name in ("shape", "dtype"):
         if recorded[name] != measured[name]:
             yield f"{where}/{name}: recorded {recorded[name]}, measured {measured[name]}"
+    if _WITHOUT_GRADIENT.search(where):
+        return
     size = math.prod(recorded["shape"])
     # A sum of values of either sign may be near zero, but the errors of its terms add up.
     for name, scale in (("norm", 1.0), ("sum", math.sqrt(size))):
         difference = abs(recorded[name] - measured[name])
-        if difference > RELATIVE * scale * recorded["norm"] + ABSOLUTE:
+        if difference > PARAMETERS * scale * recorded["norm"] + ABSOLUTE:
             yield f"{where}/{name}: recorded {recorded[name]}, measured {measured[name]}"
 
 

@@ -106,7 +106,7 @@ CONFIG = ("texts", "work/pretrain/config.json", "optimizer", "name")
         (LOSS, lambda x: x * (1 + 1e-3), True),
         (CONFIG, lambda x: "lamb", True),
         ((*WEIGHTS, "sha256"), lambda x: x[::-1], False),
-        ((*WEIGHTS, "norm"), lambda x: x * (1 + 1e-3), True),
+        ((*WEIGHTS, "norm"), lambda x: x * (1 + 2e-3), True),
         ((*WEIGHTS, "shape"), lambda x: [*x, 1], True),
         (("sha256", "work/pretrain/tokenizer/vocab.txt"), lambda x: x[::-1], True),
         (("files", "exported/pretrain"), lambda x: x[1:], True),
