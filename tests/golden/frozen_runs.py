@@ -190,12 +190,19 @@ CASES = {
             "plan --config configs/pretrain.py --topology cpu:1",
         ),
         texts=("work/imported/model.json", "exported/half/config.json"),
-        listed=("exported", "work/imported"),
+        listed=(
+            *(
+                f"exported/{name}"
+                for name in ("onnx", "stablehlo", "savedmodel", "encoder", "half")
+            ),
+            "work/imported",
+        ),
         weights=("exported/half/model.safetensors",),
     ),
 }
-# Cases that the tests marked as slow run.
+# Cases that run together, later ones on the files of earlier ones. A test marked as slow runs SLOW.
 SLOW = ("formats",)
+FAST = tuple(name for name in CASES if name not in SLOW)
 
 
 def environment(cache: str | None) -> dict[str, str]:

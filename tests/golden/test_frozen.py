@@ -18,11 +18,10 @@ from typing import Any
 
 import pytest
 
-from .frozen_runs import CASES, SLOW, VALUES, measure
+from .frozen_runs import CASES, FAST, SLOW, VALUES, measure
 from .frozen_values import differences, fingerprint
 
 Measure = Callable[[str], dict[str, Any]]
-FAST = tuple(name for name in CASES if name not in SLOW)
 
 
 def recorded(name: str) -> Any:
