@@ -11,11 +11,11 @@ __version__ = "0.1.0"
 
 _INFERENCE = {
     "AnswerQuestion": "answer_question",
-    "Choose": "choose",
+    "Choose": "classify",
     "Classify": "classify",
     "Embed": "embed",
     "FillMask": "fill_mask",
-    "NextSentence": "next_sentence",
+    "NextSentence": "fill_mask",
     "Tag": "tag",
     "cosine_similarity": "embed",
 }

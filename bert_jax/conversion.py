@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from bert_jax.suggestions import nearest
+from bert_jax.validation import nearest
 
 T = TypeVar("T")
 

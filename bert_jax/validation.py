@@ -1,10 +1,12 @@
-"""Check values shared by several commands and configs, and name them as their givers do."""
+"""Check values shared by commands and configs, and word what is wrong with them."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 SEEDS = 1 << 32  # a JAX key takes 32 bits
 
@@ -61,3 +63,25 @@ def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
         if message == str(error):
             raise
         raise ValueError(message) from error
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say what was probably meant, or everything there is.
+
+    >>> nearest("pretain", ["prepare", "pretrain"])
+    'nearest: pretrain, prepare'
+    """
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"nearest: {', '.join(close)}" if close else f"there are: {', '.join(sorted(names))}"
+
+
+def differences(stored: Any, current: Any, path: str = "") -> list[str]:
+    """One line for every value in which two nested dicts disagree."""
+    if isinstance(stored, dict) and isinstance(current, dict):
+        lines = []
+        for key in sorted(stored.keys() | current.keys()):
+            name = f"{path}.{key}" if path else str(key)
+            lines += differences(stored.get(key), current.get(key), name)
+        return lines
+    return [] if stored == current else [f"{path}: {stored!r} -> {current!r}"]

@@ -1,4 +1,4 @@
-"""Fixtures every room's tests may use."""
+"""Fixtures that the tests of every package may use."""
 
 import gc
 import os

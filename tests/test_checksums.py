@@ -3,8 +3,8 @@ import subprocess
 
 import pytest
 
-from bert_jax.checksums import NAME, check_checksums, write_checksums
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.files import NAME, check_checksums, write_checksums
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.cli.distillation import OpenTeacher, from_teacher
 from bert_jax.cli.main import main
-from bert_jax.cli.teacher import KnownTeacher
-from bert_jax.inference.work_dir import read_model
 from bert_jax.models.config import ComputeConfig
+from bert_jax.pretraining.teacher import KnownTeacher, OpenTeacher, from_teacher
+from bert_jax.runs.work_dir import read_model
 from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.checkpoint_checksums import custom_metadata, write_checksums

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import checksums
-from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.inference.work_dir import load_trained
+from bert_jax import files as checksums
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.runs.work_dir import load_trained
 from bert_jax.training.metrics_log import read_metrics
 
 from .commands import HANGS

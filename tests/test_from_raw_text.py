@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.inference.work_dir import (
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
+from bert_jax.runs.work_dir import (
     load_model_parameters,
     load_trained,
     read_model,
     read_sentence_embedding,
 )
-from bert_jax.models.config import ComputeConfig
-from bert_jax.sentence_embedding import SETTINGS_DROPPED
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import read_metrics
 

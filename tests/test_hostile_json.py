@@ -12,34 +12,39 @@ from typing import Any
 
 import pytest
 
-from bert_jax.cli.config import write_resolved
-from bert_jax.cli.config_history import keep_config
 from bert_jax.cli.extract import _comparison_of
-from bert_jax.cli.finetune_outcome import Outcome, read_outcome, write_outcome
-from bert_jax.cli.model_card import _training
-from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.cli.sweep_directory import ended, kept_before, write_diverged
-from bert_jax.data.finetuning.spans import read_squad
-from bert_jax.data.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, write_manifest
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.wordpiece_files import wordpiece_backend
-from bert_jax.finetuning.sweep import RunDials, RunResult
-from bert_jax.finetuning.sweep_results import Provenance, SweepResults, read_results, write_results
-from bert_jax.inference.usage import Usage
-from bert_jax.inference.work_dir import (
+from bert_jax.corpus.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, write_manifest
+from bert_jax.finetuning.outcome import Outcome, read_outcome, write_outcome
+from bert_jax.finetuning.sweep import (
+    Provenance,
+    RunDials,
+    RunResult,
+    SweepResults,
+    read_results,
+    write_results,
+)
+from bert_jax.finetuning.sweep_directory import ended, kept_before, write_diverged
+from bert_jax.interop.huggingface.config import read_encoder, read_labels, read_problem
+from bert_jax.interop.huggingface.families import classes_of
+from bert_jax.interop.huggingface.weights import open_weights
+from bert_jax.interop.model_card import _training
+from bert_jax.json_files import read_json_object
+from bert_jax.labeled_data.squad import read_squad
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.model import ModelConfig
+from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.runs.ownership import keep_config, write_resolved
+from bert_jax.runs.work_dir import (
     Comparison,
+    Usage,
     named_step,
     read_comparison,
     read_model,
     read_usage,
     write_model,
 )
-from bert_jax.interop.huggingface_config import read_encoder, read_labels, read_problem
-from bert_jax.interop.huggingface_names import classes_of
-from bert_jax.interop.huggingface_weights import open_weights
-from bert_jax.json_files import read_json_object
-from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import ModelConfig
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tokenizers.vocabulary_files import wordpiece_backend
 from bert_jax.training.metrics_log import read_metrics
 
 from .test_json_files import HOSTILE

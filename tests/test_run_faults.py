@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import main
-from bert_jax.training.checkpoint_recovery import ASIDE_NAME
+from bert_jax.training.checkpoint_files import ASIDE_NAME
 from bert_jax.training.metrics_log import read_metrics
 
 pytestmark = pytest.mark.slow  # whole runs

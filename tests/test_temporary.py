@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.cli.new_directory import new_directory
-from bert_jax.files import sync_directory, write_file
-from bert_jax.temporary import temporary_beside
+from bert_jax.files import sync_directory, temporary_beside, write_file
+from bert_jax.runs.outputs import new_directory
 
 from .commands import REPOSITORY
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from bert_jax.temporary import temporary_beside
+from bert_jax.files import temporary_beside
 with temporary_beside(Path(sys.argv[1]), directory=sys.argv[2] == "directory") as temporary:
     if temporary.is_dir():
         (temporary / "sub").mkdir()

@@ -1,1 +1,1 @@
-"""Looking inside a model: parameter and FLOP tables."""
+"""Counts and costs: parameters, FLOPs, communication, and what chips can do."""

@@ -1,1 +1,1 @@
-"""The doors: one thin file for each verb of the `bert-jax` command, and the configuration door."""
+"""The `bert-jax` command: one module for each verb, and the reading of configs."""

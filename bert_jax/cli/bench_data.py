@@ -26,16 +26,16 @@ from typing import get_args
 
 import numpy as np
 
-from bert_jax.data.corpus import Corpus
-from bert_jax.data.loader import BatchSource, Loader
-from bert_jax.data.manifest import TOKENIZER
-from bert_jax.data.pipeline import ExampleConfig, ExampleSource
-from bert_jax.data.synthetic import random_documents, synthetic_vocabulary, write_corpus
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.vocabulary import Vocabulary
-from bert_jax.data.workers import available_cores
-from bert_jax.machine_memory import check_workers
+from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.manifest import TOKENIZER
+from bert_jax.corpus.shards import available_cores
+from bert_jax.corpus.synthetic import random_documents, synthetic_vocabulary, write_corpus
 from bert_jax.objectives import SentencePairs
+from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
+from bert_jax.pipeline.loader import BatchSource, Loader
+from bert_jax.processes import check_workers
+from bert_jax.tokenizers.special_tokens import Vocabulary
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _VOCAB_SIZE = 30522
 _HELDOUT_TOKENS = 10_000

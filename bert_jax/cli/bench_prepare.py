@@ -21,11 +21,11 @@ from bert_jax.cli.source_arguments import (
     add_workers_argument,
     source_options,
 )
-from bert_jax.data.prepare import prepare
-from bert_jax.data.prepare_options import PrepareOptions
-from bert_jax.data.prepare_progress import Progress
-from bert_jax.data.sources import SourceCounts, read_documents
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.corpus.inputs import PrepareOptions
+from bert_jax.corpus.prepare import Progress, prepare
+from bert_jax.text.documents import SourceCounts
+from bert_jax.text.sources import read_documents
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _LINES_PER_CALL = 1024
 

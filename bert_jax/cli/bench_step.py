@@ -20,19 +20,17 @@ import jax
 import numpy as np
 import optax
 
-from bert_jax.analysis.flops import TRAINING_FACTOR, pretraining_flops
+from bert_jax.analysis.chips import peak_flops
+from bert_jax.analysis.counts import TRAINING_FACTOR, pretraining_flops
 from bert_jax.cli.config import add_config_argument, load_config
-from bert_jax.cli.phases import comparing_flops
-from bert_jax.cli.random_batch import random_batch
-from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.cli.run_memory import check_pretraining
-from bert_jax.cli.teacher import known_teacher, tasks_of
+from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.pretraining.phases import comparing_flops, random_batch
+from bert_jax.pretraining.plan import check_pretraining
+from bert_jax.pretraining.teacher import known_teacher, tasks_of
 from bert_jax.training.optimizer import make_optimizer
-from bert_jax.training.peaks import peak_flops
 from bert_jax.training.planning import read_compiled
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
-from bert_jax.training.state import TrainState, init_state
-from bert_jax.training.step import Dials, make_train_step
+from bert_jax.training.step import Dials, TrainState, init_state, make_train_step
 
 ROUNDS = 3
 

@@ -1,31 +1,86 @@
-"""The configuration door: a config file and `--config.key=value` words in, a dataclass out."""
+"""Read a config file and `--config.key=value` arguments into a dataclass."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
-import json
-import os
 import traceback
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import SequenceMatcher
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import FieldReference
 
-from bert_jax.cli.config_tree import with_every_key
-from bert_jax.conversion import to_dataclass, to_plain, without_none
-from bert_jax.files import write_file
-from bert_jax.local_paths import check_local, make_directory
-from bert_jax.suggestions import nearest
+from bert_jax.conversion import to_dataclass, without_none
+from bert_jax.local_paths import check_local
+from bert_jax.validation import nearest
+
+
+def with_every_key(cls: type, values: Any) -> ConfigDict:
+    """Copy a config with each key `cls` declares in it, defaults filled in and types fixed.
+
+    The copy knows the type of every key, also of those that hold None, so that any of them can be
+    overridden from the command line. What does not fit `cls` is kept for `to_dataclass` to refuse.
+    """
+    if dataclasses.is_dataclass(values):
+        values = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
+    hints = typing.get_type_hints(cls)
+    tree = ConfigDict({key: value for key, value in values.items() if key not in hints})
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        if field.name in values:
+            value = _on_default(field, values[field.name])
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        else:
+            value = None if field.default is dataclasses.MISSING else field.default
+        tree[field.name] = _with_type(hints[field.name], value)
+    return tree
+
+
+def _on_default(field: dataclasses.Field[Any], value: Any) -> Any:
+    """A section over the field's own default, which may be another than that of its class."""
+    if field.default_factory is dataclasses.MISSING or not isinstance(value, (Mapping, ConfigDict)):
+        return value
+    default = field.default_factory()
+    if not dataclasses.is_dataclass(default):
+        return value
+    own = {each.name: getattr(default, each.name) for each in dataclasses.fields(default)}
+    return own | {key: value[key] for key in value}
+
+
+def _with_type(hint: Any, value: Any) -> Any:
+    """Return `value` as a ConfigDict should hold it: a section, or a field that knows its type."""
+    hint, optional = without_none(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint) and value is None and not optional:
+        value = {}
+    is_section = isinstance(value, (Mapping, ConfigDict)) or dataclasses.is_dataclass(value)
+    if dataclasses.is_dataclass(hint):
+        return with_every_key(cast(type, hint), value) if is_section else value
+    if origin in (dict, Mapping):
+        if not is_section:
+            return value
+        return ConfigDict({key: _with_type(arguments[1], value[key]) for key in value})
+    kind = type(arguments[0]) if origin is Literal else origin or hint
+    if kind is float and type(value) is int:
+        value = float(value)
+    if kind is tuple and isinstance(value, list):
+        value = tuple(value)
+    return FieldReference(value, field_type=kind) if value is None or type(value) is kind else value
+
 
 T = TypeVar("T")
 
-RESOLVED_NAME = "config.json"
+
 # Keys that tell which command a config file is for; and which folder the other one's are in.
 _KIND_OF = {"phases": "pretrain", "masking": "pretrain"}
 _KIND_OF |= dict.fromkeys(("glue", "sentences", "choices", "tags", "spans"), "finetune")
@@ -82,17 +137,6 @@ def add_override(overrides: Sequence[str], key: str, value: str, option: str) ->
         if other.partition("=")[0] == word:
             raise ValueError(f"{option}={value} and {other} set the same key. Give one of them.")
     return [*overrides, f"{word}={value}"]
-
-
-def write_resolved(config: Any, work_dir: str | os.PathLike[str]) -> Path:
-    """Write every key of a config dataclass to `work_dir`/config.json, whole or not at all.
-
-    `to_dataclass(cls, json.loads(path.read_text()))` gives the same dataclass back.
-    """
-    directory = make_directory(work_dir)
-    path = directory / RESOLVED_NAME
-    write_file(path, json.dumps(to_plain(config), indent=2) + "\n")
-    return path
 
 
 def _check_repeated(overrides: Sequence[str]) -> None:

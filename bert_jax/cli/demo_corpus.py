@@ -11,8 +11,8 @@ import argparse
 import platform
 from pathlib import Path
 
-from bert_jax.data.python_docs import write_python_docs
-from bert_jax.data.workspace import check_outside_corpora
+from bert_jax.corpus.workspace import check_outside_corpora
+from bert_jax.text.python_docs import write_python_docs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,11 +25,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert_jax.checksums import write_checksums
-from bert_jax.cli.export_formats import DTYPES, FORMATS, library, usage, write
-from bert_jax.cli.model_card import model_card
-from bert_jax.cli.new_directory import new_directory
-from bert_jax.inference.work_dir import (
+from bert_jax.files import write_checksums
+from bert_jax.interop.formats import DTYPES, FORMATS, library, usage, write
+from bert_jax.interop.huggingface.config import PAIRS_KEY
+from bert_jax.interop.huggingface.families import family_of
+from bert_jax.interop.model_card import model_card
+from bert_jax.json_files import read_json_object
+from bert_jax.models.model import HEADS, ModelConfig
+from bert_jax.runs.outputs import new_directory
+from bert_jax.runs.work_dir import (
     PAIRS,
     load_for_export,
     read_model,
@@ -37,10 +41,6 @@ from bert_jax.inference.work_dir import (
     read_tokenizer,
     read_usage,
 )
-from bert_jax.interop.huggingface_config import PAIRS_KEY
-from bert_jax.interop.huggingface_names import family_of
-from bert_jax.json_files import read_json_object
-from bert_jax.models.model import HEADS, ModelConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

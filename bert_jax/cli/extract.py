@@ -15,10 +15,12 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.cli.config import RESOLVED_NAME
-from bert_jax.cli.new_directory import new_directory
 from bert_jax.conversion import to_dataclass
-from bert_jax.inference.work_dir import (
+from bert_jax.json_files import expecting_fields, read_json_object
+from bert_jax.models.config import ComputeConfig
+from bert_jax.runs.outputs import new_directory
+from bert_jax.runs.ownership import RESOLVED_NAME
+from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
     Comparison,
@@ -32,8 +34,6 @@ from bert_jax.inference.work_dir import (
     read_usage,
     write_model,
 )
-from bert_jax.json_files import expecting_fields, read_json_object
-from bert_jax.models.config import ComputeConfig
 from bert_jax.training.checkpoint_files import identity_of, newest_step
 from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.training.metrics_log import LOG_NAME, copy_metrics

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.argument_checks import free_text
-from bert_jax.cli.predict_lines import speak_utf8
+from bert_jax.cli.arguments import free_text
+from bert_jax.cli.output import speak_utf8
 from bert_jax.inference.fill_mask import FillMask
 
 

@@ -16,25 +16,23 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.cli.compilation_cache import keep_programs
-from bert_jax.cli.compilations import Compilations
-from bert_jax.cli.config import add_config_argument, add_override, load_config
-from bert_jax.cli.finetune_messages import conclude
-from bert_jax.cli.finetune_run import open_run
-from bert_jax.cli.finetune_start import identity
-from bert_jax.cli.output_checks import check_work_dir_kind
-from bert_jax.cli.provenance import versions
-from bert_jax.cli.run_arguments import (
+from bert_jax.cli.arguments import (
     add_data_argument,
     add_distributed_argument,
     add_from_step_argument,
 )
-from bert_jax.cli.work_dir_lock import only_writer
+from bert_jax.cli.config import add_config_argument, add_override, load_config
+from bert_jax.cli.finetune_run import FinetuneRun, identity, open_run
 from bert_jax.conversion import to_plain
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.other_files import with_columns, with_file
+from bert_jax.finetuning.config import FinetuneConfig, with_columns, with_file
+from bert_jax.finetuning.outcome import read_outcome
+from bert_jax.finetuning.scoring import LOSS
+from bert_jax.runs.outputs import check_work_dir_kind
+from bert_jax.runs.ownership import only_writer
+from bert_jax.runs.runtime import Compilations, keep_programs, versions
 from bert_jax.training import distributed
-from bert_jax.training.interruption import StopRequest
+from bert_jax.training.distributed import StopRequest
+from bert_jax.training.progress import format_metric
 from bert_jax.training.sharding import make_mesh
 
 
@@ -78,3 +76,23 @@ def run(args: argparse.Namespace) -> int:
     if finished and jax.process_index() == 0:
         print("\n".join([*conclude(run), *compiled.lines()]))
     return 0 if finished else stop.exit_code
+
+
+_BY_CHANCE = (
+    "is possible without reading the text. This can happen with few examples; try another seed or "
+    "learning rate (bert-jax sweep), or more epochs"
+)
+
+
+def conclude(run: FinetuneRun) -> list[str]:
+    """Lines: the scores of the best checkpoint, and where things are."""
+    found = read_outcome(run.work_dir)
+    assert found is not None
+    lines = [f"best after step {found.step:,} by {run.best_metric}:"]
+    lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in found.scores.items()]
+    judged = run.data.best_metric if run.best_metric.endswith(LOSS) else run.best_metric
+    score, chance = found.scores[judged], run.data.chance(judged)
+    if score <= chance:
+        reached, had = format_metric(judged, score), format_metric(judged, chance)
+        lines.append(f"NOTE  {judged} is {reached}; {had} {_BY_CHANCE}")
+    return [*lines, *(f"predictions: {file}" for file in found.predictions)]

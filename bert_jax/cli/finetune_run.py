@@ -1,9 +1,9 @@
-"""A fine-tuning run: from its config to a trainer, and what it leaves behind."""
+"""Run fine-tuning from a config to a trained model and its predictions."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,47 +12,199 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.analysis.flops import encoder_training_flops
-from bert_jax.cli.config_history import keep_config
-from bert_jax.cli.finetune_messages import changes, describe
-from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME, Outcome, concluded_with, write_outcome
-from bert_jax.cli.finetune_programs import Programs, make_programs
-from bert_jax.cli.finetune_source import Source, open_source
-from bert_jax.cli.finetune_start import (
-    check_data,
-    check_mesh,
-    encoder_of,
-    first_state,
-    identity,
-    open_checkpointer,
-    with_checkpoints,
-)
-from bert_jax.cli.finetune_usage import describe_model
-from bert_jax.cli.run_memory import check_finetuning
-from bert_jax.cli.work_dir_claim import check_claimable
-from bert_jax.data.finetuning.batches import ByLength, FeatureBatches
-from bert_jax.data.loader import Loader
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.analysis.chips import peak_flops
+from bert_jax.analysis.counts import encoder_training_flops
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, row_lengths
+from bert_jax.finetuning.outcome import (
+    PREDICTIONS_NAME,
+    Outcome,
+    concluded_with,
+    describe_model,
+    write_outcome,
+)
+from bert_jax.finetuning.programs import (
+    Programs,
+    check_data,
+    check_finetuning,
+    check_mesh,
+    make_programs,
+    unknown_lines,
+)
+from bert_jax.finetuning.scoring import LOSS, Judge, Scorer, padding, row_lengths
+from bert_jax.finetuning.source import Source, encoder_of, open_source, source_identity
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison
+from bert_jax.labeled_data.features import ByLength, FeatureBatches
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
-from bert_jax.models.parameters import Parameters
-from bert_jax.tasks.classifier_task import ClassifierTask
+from bert_jax.models.parameters import Parameters, count
+from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
+from bert_jax.pipeline.loader import Loader
+from bert_jax.runs.ownership import check_claimable, keep_config
+from bert_jax.runs.runtime import dtype_hint
+from bert_jax.runs.work_dir import (
+    CHECKPOINTS_NAME,
+    TOKENIZER_NAME,
+    Comparison,
+    read_sentence_embedding,
+)
+from bert_jax.tasks.finetuning import ClassifierTask
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_files import CheckpointConfig, recover, steps_in
 from bert_jax.training.checkpoint_parameters import load_parameters
-from bert_jax.training.checkpoint_recovery import recover
-from bert_jax.training.distributed import agreed
-from bert_jax.training.early_stopping import EarlyStopping
-from bert_jax.training.interruption import StopRequest, ToldToStop
+from bert_jax.training.distributed import StopRequest, ToldToStop, agreed
+from bert_jax.training.evaluation import EarlyStopping
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.optimizer import LearningRates
-from bert_jax.training.peaks import peak_flops
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.sharding import local_rows, parameter_shardings
-from bert_jax.training.state import TrainState
+from bert_jax.training.step import TrainState, abstract_state, learned, parameter_key
+
+Evaluation = Mapping[str, float]
+
+
+def open_checkpointer(run: FinetuneRun, early: EarlyStopping, verified: int | None) -> Checkpointer:
+    """Return the checkpointer of a run, which keeps the newest checkpoint and the best one.
+
+    Args:
+      early: the early-stopping state, which knows the best step.
+      verified: the step whose files `recover` has verified.
+    """
+    intervals = run.intervals
+    kept = CheckpointConfig(
+        keep_last=1,
+        keep_best=1,
+        best_metric=run.best_metric,
+        lower_is_better=run.best_metric.endswith(LOSS),
+    )
+    return Checkpointer(
+        run.work_dir / CHECKPOINTS_NAME,
+        kept,
+        identity(run),
+        # A state that was saved before it was evaluated also lacks metrics.
+        lambda step: intervals.evaluates(step) or step == early.best_step,
+        verified=verified,
+    )
+
+
+def first_state(run: FinetuneRun, checkpointer: Checkpointer) -> tuple[TrainState, str]:
+    """The state to start from and where it comes from, in this order.
+
+    This run's newest checkpoint; else random, with the parameters of `init_from` that the model
+    has too, unless the run is from scratch.
+    """
+    definition, config = run.task.definition, run.config
+    optimizer, learns = run.programs.optimizer, run.programs.tuning.learns
+    step = checkpointer.latest_step()
+    if step is not None:
+        checkpointer.check_identity()  # first: of another run the steps say nothing
+        abstract = abstract_state(definition, optimizer, run.mesh, learns)
+        if step > run.total_steps:
+            raise ValueError(
+                f"{config.work_dir} was trained for {step:,} steps, num_epochs={config.num_epochs} "
+                f"are {run.total_steps:,}: set num_epochs to what it was or more, or take another "
+                "work_dir"
+            )
+        return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
+    state = run.programs.init(parameter_key(config.seed))
+    if config.from_scratch:
+        return state, f"random parameters (seed {config.seed})"
+    found = _parameters_of(run)
+    kept = {name: found[name] for name in state.params if name in found}
+    fresh = sorted(state.params.keys() - kept.keys())
+    told = f"the parameters of {config.init_from}"
+    if fresh:
+        told += f"; randomly initialized: {', '.join(fresh)}"
+    if any(name.startswith("classifier.") for name in kept):
+        told += "; its classifier too, of the same labels"
+    if read_sentence_embedding(run.source.directory) is not None:
+        told += f"; {SETTINGS_DROPPED}"
+    return TrainState(state.step, state.params | kept, state.opt_state), told
+
+
+def with_checkpoints(run: FinetuneRun, past: Sequence[Evaluation]) -> Sequence[Evaluation]:
+    """Return the `past` evaluations without the best ones whose checkpoints no longer exist.
+
+    A damaged checkpoint, for example, was moved aside. Evaluations that are not the best never have
+    a checkpoint and count for `patience`.
+    """
+    steps, lost = steps_in(run.work_dir / CHECKPOINTS_NAME), []
+    while True:
+        early = EarlyStopping(run.best_metric, 0, run.best_metric.endswith(LOSS))
+        early.observe_all(past)
+        best = early.best_step
+        if best is None or agreed(best in steps):
+            break
+        lost.append(best)
+        past = [evaluation for evaluation in past if evaluation["step"] != best]
+    if lost and jax.process_index() == 0:
+        rest = "" if best is None else f"; the next best is step {best:,}"
+        print(f"warning    the best checkpoint so far, of step {lost[0]:,}, is missing{rest}")
+    return past
+
+
+def _parameters_of(run: FinetuneRun) -> Parameters:
+    """Those of the source; a classifier of another task or other labels is none of them."""
+    found, models = run.source.parameters(), (run.model, run.source.model)
+    ours, theirs = ((model.head, model.labels, model.problem) for model in models)
+    if ours == theirs:
+        return found
+    return {name: x for name, x in found.items() if not name.startswith("classifier.")}
+
+
+def identity(run: FinetuneRun) -> dict[str, object]:
+    """What a checkpoint must share with a run for the run to go on from it."""
+    config = run.config
+    assert run.data.train is not None
+    return {
+        "model": dataclasses.asdict(run.model),
+        "optimizer": dataclasses.asdict(config.optimizer),
+        "tuning": dataclasses.asdict(config.tuning),
+        "seed": config.seed,
+        "init_from": source_identity(config, run.source),
+        "from_scratch": config.from_scratch,
+        "batch_size": config.batch_size,
+        "best_metric": run.best_metric,
+        "row_lengths": list(run.row_lengths),
+        # The keys are told to a user whose file has changed, to whom the values say nothing.
+        "training examples (their file, its columns, max_length)": run.data.train.fingerprint,
+        "validation examples (likewise)": {
+            name: examples.fingerprint for name, examples in run.data.validation.items()
+        },
+        "tokenizer": run.tokenizer.fingerprint,
+    }
+
+
+def changes(told: Sequence[str]) -> list[str]:
+    """What `keep_config` says, and what follows from another number of epochs."""
+    lines = list(told)
+    if any(line.startswith("  num_epochs:") for line in lines) and lines[0].startswith("changed"):
+        lines.append("  (the learning rate follows the new number of steps from here on)")
+    return lines
+
+
+def describe(run: FinetuneRun) -> list[str]:
+    """Lines: the model and how much of it learns, the examples, the batches."""
+    shapes, train = run.task.definition.shapes, run.data.train
+    assert train is not None
+    learning = count(learned(shapes, run.programs.tuning.learns))
+    each = ", ".join(map(str, run.row_lengths))
+    sets = {**run.data.validation, **run.data.test}
+    held = [f"{examples.num_examples:,} {name}" for name, examples in sets.items()]
+    kind = "windows of passages " if run.model.head == "span" else ""
+    epochs = run.config.num_epochs
+    held += [] if run.data.test else ["no test set"]
+    return [
+        f"model      {count(shapes):,} parameters, {learning:,} trainable; "
+        f"{run.compute.dtype}, {run.compute.attention} attention",
+        *dtype_hint(run.config.compute, run.mesh.devices.flat[0].platform),
+        f"examples   {len(train):,} {kind}for training, {', '.join(held)}",
+        *unknown_lines(run.data.features, run.tokenizer),
+        f"batches    {run.total_steps:,} of {run.config.batch_size} in "
+        f"{epochs} epoch{'s' * (epochs > 1)}, rows of {each} tokens, "
+        f"{padding(train, run.plan):.1%} padding",
+    ]
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,15 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.cli.argument_checks import free_text
-from bert_jax.cli.foreign_source import local_directory
-from bert_jax.cli.new_directory import new_directory
-from bert_jax.cli.output_checks import check_output
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
-from bert_jax.interop.huggingface_import import open_directory
-from bert_jax.interop.huggingface_model import Wanted
-from bert_jax.interop.huggingface_names import family_of
+from bert_jax.cli.arguments import free_text
+from bert_jax.interop.hub import local_directory
+from bert_jax.interop.huggingface.config import Wanted
+from bert_jax.interop.huggingface.families import family_of
+from bert_jax.interop.huggingface.load import open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.models.model import HEADS, Problem
+from bert_jax.runs.outputs import check_output, new_directory
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
 from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.validation import check_seed
 

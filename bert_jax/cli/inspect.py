@@ -14,19 +14,13 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.analysis.flops import TRAINING_FACTOR, layer_flops, pretraining_flops
-from bert_jax.analysis.parameters import counts_by_part
+from bert_jax.analysis.counts import TRAINING_FACTOR, counts_by_part, layer_flops, pretraining_flops
 from bert_jax.cli.config import add_config_argument, load_config
-from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.inference.work_dir import (
-    chosen_step,
-    read_model,
-    read_sentence_embedding,
-    read_usage,
-)
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import define_model
 from bert_jax.models.parameters import count
+from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.runs.work_dir import chosen_step, read_model, read_sentence_embedding, read_usage
 from bert_jax.tasks.pretraining import Pretraining
 
 

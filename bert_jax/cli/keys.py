@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert_jax.cli.run_config import PretrainConfig
 from bert_jax.conversion import without_none
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.suggestions import nearest
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.validation import nearest
 
 CONFIGS: Mapping[str, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}

@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from bert_jax import __version__
-from bert_jax.cli.argument_checks import check_paths, check_repeated
-from bert_jax.cli.freed_memory import keep_freed_memory, return_freed_memory
-from bert_jax.cli.full_disk import named_by_the_system, unwritten_refusal
-from bert_jax.cli.out_of_memory import memory_refusal, panic_refusal
-from bert_jax.cli.uncaught import ignore_closed_loops, raise_lost_interrupts
-from bert_jax.suggestions import nearest
+from bert_jax.cli.arguments import check_paths, check_repeated
+from bert_jax.cli.errors import (
+    ignore_closed_loops,
+    memory_refusal,
+    named_by_the_system,
+    panic_refusal,
+    raise_lost_interrupts,
+    unwritten_refusal,
+)
+from bert_jax.processes import keep_freed_memory, return_freed_memory
+from bert_jax.validation import nearest
 
 USER_MISTAKE = 2
 INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run that saved, too)
@@ -169,7 +174,7 @@ def _explain(error: BaseException, words: Sequence[str]) -> int | None:
 def _lost_process(error: BaseException) -> str | None:
     if "jax" not in sys.modules:
         return None
-    from bert_jax.training.lost_process import lost_process
+    from bert_jax.training.distributed import lost_process
 
     return lost_process(error)
 

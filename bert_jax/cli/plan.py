@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.analysis.topology import EXAMPLES, topology_devices
 from bert_jax.cli.config import add_config_argument
-from bert_jax.cli.topology import EXAMPLES, topology_devices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

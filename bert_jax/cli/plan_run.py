@@ -11,18 +11,25 @@ from collections.abc import Iterator
 
 import jax
 
+from bert_jax.analysis.chips import GIB, chip
 from bert_jax.cli.config import load_config
-from bert_jax.cli.plan_remedies import flags, remedies, with_changes
-from bert_jax.cli.plan_report import PhasePlan, gib, header, phase_lines, total_lines
-from bert_jax.cli.random_batch import random_batch
-from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.cli.run_memory import pretraining_parts
-from bert_jax.cli.teacher import known_teacher, step_flops, tasks_of
-from bert_jax.training.chips import GIB, chip
-from bert_jax.training.memory import check_traceable
+from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.pretraining.phases import random_batch
+from bert_jax.pretraining.plan import (
+    PhasePlan,
+    flags,
+    gib,
+    header,
+    phase_lines,
+    pretraining_parts,
+    remedies,
+    total_lines,
+    with_changes,
+)
+from bert_jax.pretraining.teacher import known_teacher, step_flops, tasks_of
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.planning import OutOfMemory, compile_step, state_bytes
-from bert_jax.training.preflight import PhaseFacts, check
+from bert_jax.training.preflight import PhaseFacts, check, check_traceable
 from bert_jax.training.sharding import make_mesh
 
 # `prepare` packs up to one document for this many tokens of a record.

@@ -39,16 +39,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from bert_jax.cli.compilation_cache import keep_programs
-from bert_jax.cli.predict_answers import answers
-from bert_jax.cli.predict_input import FORMATS, chunks, open_input
-from bert_jax.cli.predict_lines import Fields, InputLine, UnusableLine, output_to, read_input
-from bert_jax.cli.predict_tasks import TASKS, PredictTask, default_task, with_prompt
-from bert_jax.cli.progress_line import ProgressLine
-from bert_jax.data.workspace import check_outside_corpora
+from bert_jax.cli.output import ProgressLine, output_to
+from bert_jax.corpus.workspace import check_outside_corpora
+from bert_jax.inference.input_lines import Fields, InputLine, UnusableLine, read_input
+from bert_jax.inference.input_stream import FORMATS, chunks, open_input
 from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.work_dir import read_model
+from bert_jax.inference.requests import TASKS, PredictTask, answers, default_task, with_prompt
 from bert_jax.models.config import DTypeName
+from bert_jax.runs.runtime import keep_programs
+from bert_jax.runs.work_dir import read_model
 
 # Lines are sorted by length among the lines of so many batches.
 _BATCHES_AT_ONCE = 32

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.progress_line import ProgressLine, clock
+from bert_jax.cli.output import ProgressLine, clock
 from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
     add_workers_argument,
     source_options,
 )
-from bert_jax.data.manifest import Manifest, SplitInfo, verify_shards
-from bert_jax.data.prepare import prepare
-from bert_jax.data.prepare_inputs import SPLIT_KEY
-from bert_jax.data.prepare_options import PrepareOptions
-from bert_jax.data.prepare_progress import Progress
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.corpus.inputs import SPLIT_KEY, PrepareOptions
+from bert_jax.corpus.manifest import Manifest, SplitInfo, verify_shards
+from bert_jax.corpus.prepare import Progress, prepare
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import renamed_in_errors
 
 # Options by the fields of PrepareOptions that they set.

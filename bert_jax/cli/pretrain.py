@@ -11,6 +11,8 @@ resumes from an earlier checkpoint, such as the last one before the loss diverge
 from __future__ import annotations
 
 import argparse
+import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -18,38 +20,38 @@ import jax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from bert_jax.analysis.chips import peak_flops
+from bert_jax.cli.arguments import add_distributed_argument, add_from_step_argument
 from bert_jax.cli.config import add_config_argument, load_config
-from bert_jax.cli.distillation import IDENTITY as TEACHERS
-from bert_jax.cli.distillation import open_teacher, steps_of, teachers_identity
-from bert_jax.cli.output_checks import check_work_dir_kind
-from bert_jax.cli.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
-from bert_jax.cli.pretrain_provenance import (
-    check_work_dir,
-    forget_provenance,
-    write_provenance,
-)
-from bert_jax.cli.pretrain_start import check_source, first_state
-from bert_jax.cli.provenance import versions
-from bert_jax.cli.run_arguments import add_distributed_argument, add_from_step_argument
-from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.cli.run_memory import check_pretraining
-from bert_jax.cli.run_messages import conclude, describe, few_pairs, leaks, surplus_rows
-from bert_jax.cli.teacher import step_flops, tasks_of
-from bert_jax.cli.work_dir_lock import only_writer
 from bert_jax.conversion import to_plain
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME
+from bert_jax.corpus.manifest import MANIFEST, TOKENIZER
+from bert_jax.files import temporary_beside, writing
 from bert_jax.models.config import ComputeConfig
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.pretraining.messages import conclude, describe, few_pairs, leaks, surplus_rows
+from bert_jax.pretraining.phases import PhaseCorpus, facts, identity, make_phase, open_corpora
+from bert_jax.pretraining.plan import check_pretraining
+from bert_jax.pretraining.start import check_source, check_work_dir, first_state, forget_provenance
+from bert_jax.pretraining.teacher import IDENTITY as TEACHERS
+from bert_jax.pretraining.teacher import (
+    open_teacher,
+    step_flops,
+    steps_of,
+    tasks_of,
+    teachers_identity,
+)
+from bert_jax.runs.outputs import check_work_dir_kind
+from bert_jax.runs.ownership import keep_config, only_writer
+from bert_jax.runs.runtime import versions
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
 from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_files import identity_of
-from bert_jax.training.checkpoint_recovery import recover
-from bert_jax.training.interruption import StopRequest
-from bert_jax.training.loop import Intervals, Trainer
+from bert_jax.training.checkpoint_files import identity_of, recover
+from bert_jax.training.distributed import StopRequest
+from bert_jax.training.loop import Intervals, StepProfiler, Trainer
 from bert_jax.training.optimizer import LearningRates, make_optimizer
-from bert_jax.training.peaks import peak_flops
 from bert_jax.training.planning import state_bytes
 from bert_jax.training.preflight import check
-from bert_jax.training.profiling import StepProfiler
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.sharding import make_mesh
 
@@ -226,3 +228,33 @@ def _reporter(
     )
     closing.callback(reporter.close)
     return reporter
+
+
+def write_provenance(
+    work_dir: Path, config: PretrainConfig, corpora: Sequence[PhaseCorpus], saved: int
+) -> None:
+    """Puts config, tokenizer and manifests beside the checkpoints: a work directory is whole."""
+    origin = {"command": "bert-jax pretrain", PAIRS: config.sentence_pairs}
+    # First: it says whose the rest is.
+    write_model(config.model_config(), origin, work_dir, tokenizer=corpora[0].tokenizer)
+    for line in keep_config(config, work_dir, saved, finished=saved >= config.total_steps):
+        print(line, flush=True)
+    _copy(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
+    for corpus in corpora:
+        source = corpus.train.directory / MANIFEST
+        _copy(source, work_dir / f"manifest-{corpus.name}.json")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copies a file or directory under a temporary name, then renames it; once is enough.
+
+    A run goes on only with the corpora it began with, so what is there is what would be copied.
+    """
+    if target.exists():
+        return
+    with writing(target), temporary_beside(target, directory=source.is_dir()) as temporary:
+        if source.is_dir():
+            shutil.copytree(source, temporary, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, temporary)
+        temporary.rename(target)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.argument_checks import free_text
-from bert_jax.data.documents import SourceOptions
-from bert_jax.data.workers import available_cores
+from bert_jax.cli.arguments import free_text
+from bert_jax.corpus.shards import available_cores
+from bert_jax.text.documents import SourceOptions
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:

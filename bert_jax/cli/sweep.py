@@ -22,22 +22,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.cli.compilation_cache import keep_programs
-from bert_jax.cli.compilations import Compilations
+from bert_jax.cli.arguments import add_data_argument
 from bert_jax.cli.config import add_config_argument, add_override, load_config
-from bert_jax.cli.output_checks import check_output
-from bert_jax.cli.run_arguments import add_data_argument
-from bert_jax.cli.sweep_directory import Keep, kept_before
 from bert_jax.cli.sweep_run import open_sweep
-from bert_jax.cli.work_dir_lock import only_writer
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.other_files import with_columns, with_file
-from bert_jax.finetuning.sweep import Grid
-from bert_jax.finetuning.sweep_report import write_report
-from bert_jax.finetuning.sweep_results import read_results
-from bert_jax.finetuning.sweep_table import aligned, table, verdict
-from bert_jax.training.distributed import launched_together
-from bert_jax.training.interruption import StopRequest, ToldToStop
+from bert_jax.finetuning.config import FinetuneConfig, with_columns, with_file
+from bert_jax.finetuning.sweep import Grid, read_results
+from bert_jax.finetuning.sweep_directory import Keep, kept_before
+from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
+from bert_jax.runs.outputs import check_output
+from bert_jax.runs.ownership import only_writer
+from bert_jax.runs.runtime import Compilations, keep_programs
+from bert_jax.training.distributed import StopRequest, ToldToStop, launched_together
 
 # Keys of the config that the sweep sets, and the option that does.
 _SWEPT = {

@@ -9,38 +9,41 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from bert_jax.cli.finetune_outcome import PREDICTIONS_NAME
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
-from bert_jax.cli.provenance import hardware, versions
-from bert_jax.cli.run_memory import check_finetuning
-from bert_jax.cli.sweep_directory import (
+from bert_jax.files import NotWritten, full_disk
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.outcome import PREDICTIONS_NAME
+from bert_jax.finetuning.programs import check_finetuning
+from bert_jax.finetuning.scoring import LOSS
+from bert_jax.finetuning.sweep import (
+    RESULTS_NAME,
+    Grid,
+    Provenance,
+    RunDials,
+    RunResult,
+    SweepResults,
+    read_results,
+    write_results,
+)
+from bert_jax.finetuning.sweep_directory import (
     RUNS_NAME,
     Keep,
     claim,
     ended,
     has_model,
-    identity,
     remove_model,
+    shared_config,
     write_diverged,
 )
-from bert_jax.files import NotWritten, full_disk
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.scoring import LOSS
-from bert_jax.finetuning.sweep import Grid, RunDials, RunResult
-from bert_jax.finetuning.sweep_results import (
-    RESULTS_NAME,
-    Provenance,
-    SweepResults,
-    read_results,
-    write_results,
-)
-from bert_jax.finetuning.sweep_table import dials_words
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, chosen_step
+from bert_jax.finetuning.sweep_report import dials_words
 from bert_jax.local_paths import make_directory
+from bert_jax.runs.runtime import hardware, versions
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, chosen_step
 from bert_jax.training.checkpoint_parameters import load_parameters
-from bert_jax.training.divergence import TrainingDiverged
-from bert_jax.training.interruption import StopRequest
+from bert_jax.training.distributed import StopRequest
+from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.optimizer import make_schedule
 from bert_jax.training.progress import format_duration, format_metric
 from bert_jax.training.sharding import make_mesh, parameter_shardings
@@ -280,3 +283,16 @@ def _turned(base: FinetuneRun, dials: RunDials, directory: Path) -> FinetuneRun:
         learning_rate=dials.learning_rate,
         num_epochs=dials.num_epochs,
     )
+
+
+def identity(run: FinetuneRun) -> dict[str, Any]:
+    """All that the scores of a sweep's runs follow from besides their dials."""
+    assert run.data.train is not None
+    sets = {name: each.fingerprint for name, each in run.data.validation.items()}
+    return {
+        "config": shared_config(run.config),
+        "parameters of init_from": run.source.checksum,
+        "dtype": run.compute.dtype,
+        "tokenizer": run.tokenizer.fingerprint,
+        "examples": {"train": run.data.train.fingerprint, **sets},
+    }

@@ -20,26 +20,26 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bert_jax.checksums import write_checksums
-from bert_jax.cli.output_checks import check_output
-from bert_jax.cli.progress_line import ProgressLine, clock
+from bert_jax.cli.output import ProgressLine, clock
 from bert_jax.cli.source_arguments import add_source_arguments, source_options
-from bert_jax.data.byte_bpe_training import ROBERTA_VOCAB_SIZE, train_byte_bpe
-from bert_jax.data.sentencepiece_files import MODEL_NAME
-from bert_jax.data.sentencepiece_training import (
+from bert_jax.files import NotWritten, temporary_beside, write_checksums, write_file, writing
+from bert_jax.local_paths import make_directory
+from bert_jax.runs.outputs import check_output
+from bert_jax.text.documents import SourceCounts, SourceOptions
+from bert_jax.text.sources import read_documents, total_bytes
+from bert_jax.tokenizers.files import FILE_NAMES, holds_tokenizer
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tokenizers.training import (
     ALBERT_VOCAB_SIZE,
+    MAX_SAMPLE_BYTES,
     MAX_SENTENCEPIECE_BYTES,
+    ROBERTA_VOCAB_SIZE,
+    train_byte_bpe,
     train_sentencepiece,
 )
-from bert_jax.data.sources import SourceCounts, SourceOptions, read_documents, total_bytes
-from bert_jax.data.stripped_marks import MarkedWords
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.tokenizer_files import FILE_NAMES, holds_tokenizer
-from bert_jax.data.vocabulary_sample import MAX_SAMPLE_BYTES
-from bert_jax.data.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
-from bert_jax.files import NotWritten, write_file, writing
-from bert_jax.local_paths import make_directory
-from bert_jax.temporary import temporary_beside
+from bert_jax.tokenizers.vocabulary_files import SENTENCEPIECE_NAME
+from bert_jax.tokenizers.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
+from bert_jax.tokenizers.words import MarkedWords
 from bert_jax.validation import renamed_in_errors
 
 logger = logging.getLogger(__name__)
@@ -255,7 +255,7 @@ def _learn(args: argparse.Namespace, texts: _Texts) -> tuple[Tokenizer, dict[str
                 keep_accents=args.keep_accents,
                 max_bytes=max_bytes,
             )
-            return tokenizer, {MODEL_NAME: model}
+            return tokenizer, {SENTENCEPIECE_NAME: model}
     return tokenizer, {}
 
 

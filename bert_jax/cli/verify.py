@@ -23,19 +23,21 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from bert_jax.cli.sides import open_side, open_tokenizer, unlike_vectors
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop.comparison import (
+    SENTENCES,
     Difference,
     Side,
     Sizes,
     differences,
     misshapen,
     only_one_gives,
+    random_probe,
+    sentence_probe,
     unequal,
 )
-from bert_jax.interop.huggingface_side import HuggingFaceSide
-from bert_jax.interop.probes import SENTENCES, random_probe, sentence_probe
+from bert_jax.interop.huggingface.side import HuggingFaceSide
+from bert_jax.interop.sides import open_side, open_tokenizer, unlike_vectors
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_seed
 
 TITLES = {

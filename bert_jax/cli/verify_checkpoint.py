@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training.checkpoint_checksums import REMOVED, Verification, verify
 from bert_jax.training.checkpoint_files import require_step, steps_in
 

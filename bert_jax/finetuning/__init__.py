@@ -1,1 +1,1 @@
-"""Fine-tuning tasks whole: their files, what a model is asked of them, and how it is judged."""
+"""Fine-tuning runs: config, tasks, scores, evaluation, and sweeps."""

@@ -11,18 +11,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.data.finetuning.choices import (
-    ChoiceExamples,
-    ChoiceFiles,
-    choice_features,
-    read_choices,
-)
-from bert_jax.data.finetuning.features import Features
-from bert_jax.data.finetuning.splits import Split
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.files import write_file
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.labeled_data.choices import ChoiceExamples, ChoiceFiles, choice_features, read_choices
+from bert_jax.labeled_data.features import Features
+from bert_jax.labeled_data.files import Split
 from bert_jax.tasks.sentence_scores import sentence_scores
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -11,21 +11,21 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.data.finetuning.batches import (
+from bert_jax.finetuning.task_data import ExampleSet, Logits, TaskData
+from bert_jax.labeled_data.features import (
     MULTIPLE,
     TOKENS_IN_A_CACHE,
     ByLength,
     FeatureBatches,
+    Features,
     InOrder,
     choose_lengths,
     rows_by_length,
 )
-from bert_jax.data.finetuning.features import Features
-from bert_jax.data.loader import Loader
-from bert_jax.finetuning.task_data import ExampleSet, Logits, TaskData
 from bert_jax.models.parameters import Parameters
-from bert_jax.tasks.classifier_task import INPUTS, ClassifierTask
-from bert_jax.tasks.protocol import Metrics
+from bert_jax.pipeline.loader import Loader
+from bert_jax.tasks.finetuning import INPUTS, ClassifierTask
+from bert_jax.tasks.task import Metrics
 from bert_jax.training.evaluation import MetricTotals, to_the_end
 from bert_jax.training.sharding import batch_extent, local_rows, to_global
 from bert_jax.training.step import MetricsStep, PredictionStep

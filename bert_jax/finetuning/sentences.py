@@ -1,33 +1,109 @@
-"""Sentences and pairs of sentences with classes or numbers, in any table."""
+"""Sentences and pairs of sentences with classes, sets of labels or numbers.
+
+They come from any table or from the official files of GLUE.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.finetuning.features import Features
-from bert_jax.data.finetuning.glue import GlueTask, check_submission_ids, write_glue_submission
-from bert_jax.data.finetuning.sentences import (
+from bert_jax.files import write_file
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.labeled_data.features import Features
+from bert_jax.labeled_data.files import Split
+from bert_jax.labeled_data.glue import (
+    GlueTask,
+    check_submission_ids,
+    glue_files,
+    glue_task,
+    write_glue_submission,
+)
+from bert_jax.labeled_data.labels import check_skipped
+from bert_jax.labeled_data.sentences import (
     SentenceExamples,
     SentenceFiles,
     read_sentences,
     sentence_features,
 )
-from bert_jax.data.finetuning.splits import Split
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.files import write_file
-from bert_jax.finetuning.multi_label import MultiLabelSet
-from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
-from bert_jax.tasks.label_set_scores import LABEL_SET_METRICS, label_counts
-from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
+from bert_jax.local_paths import LocalPath
+from bert_jax.tasks.sentence_scores import (
+    LABEL_SET_METRICS,
+    METRICS,
+    best_constant,
+    label_counts,
+    label_set_scores,
+    sentence_scores,
+)
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class MultiLabelSet(ExampleSet):
+    """Sentences, and the labels predicted for each: those more probable than 0.5."""
+
+    features: Features
+    examples: SentenceExamples
+    files: SentenceFiles
+    metrics: tuple[str, ...]
+    type_is: ClassVar[str] = "label"
+
+    @property
+    def labels_in_files(self) -> tuple[str, ...]:
+        """See `ExampleSet`."""
+        return self.files.labels
+
+    def predictions(self, logits: Logits) -> NDArray[np.bool_]:
+        """[examples, labels] whether a label holds."""
+        found: NDArray[np.bool_] = logits > 0
+        return found
+
+    def scores(self, logits: Logits) -> dict[str, float]:
+        """See `ExampleSet.scores`."""
+        return label_set_scores(self.metrics, self.predictions(logits), self._gold())
+
+    def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
+        """precision, recall and f1 of each label, and how often it holds."""
+        counts = label_counts(self.predictions(logits), self._gold())
+        names = self.files.label_names or self.files.labels
+        return {name: row.scores() | row._asdict() for name, row in zip(names, counts, strict=True)}
+
+    def chance(self, metric: str) -> float:
+        """See `ExampleSet.chance`."""
+        return best_constant(metric, self._gold())
+
+    def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
+        """A .tsv of index and prediction as the files have labels: in a cell, or a column each."""
+        file, labels = directory / f"{name}.tsv", self.files.labels
+        predicted = self.predictions(logits).tolist()
+        if self.files.label:
+            heads = ["prediction"]
+            cells = [[self.files.separator.join(compress(labels, row))] for row in predicted]
+        else:
+            heads, cells = list(labels), [[str(int(holds)) for holds in row] for row in predicted]
+        rows = [["index", *heads]]
+        rows += [[index, *row] for index, row in zip(self.examples.ids, cells, strict=True)]
+        write_file(file, "".join("\t".join(row) + "\n" for row in rows))
+        return [file]
+
+    @property
+    def written_from(self) -> str:
+        """See `ExampleSet`: with the ids."""
+        return fingerprint_with(self.fingerprint, self.examples.ids)
+
+    def _gold(self) -> NDArray[np.bool_]:
+        gold: NDArray[np.bool_] = self.features.targets["labels"] > 0.5
+        return gold
+
 
 logger = logging.getLogger(__name__)
 # Of a normal distribution so many standard deviations above the mean lies one in twenty.
@@ -244,3 +320,60 @@ def read_set(
         features = dataclasses.replace(features, targets={"labels": positive})
     names = files.label_names or files.labels
     return SentenceSet(features, examples, files.labels, metrics, sigmoid, glue, names)
+
+
+@dataclass(frozen=True)
+class GlueConfig:
+    """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2".
+
+    validation: a validation file in the format of the directory's dev.tsv, "" for that file.
+    tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default. skip_labels: labels
+    of the rows to skip in training and validation files.
+    """
+
+    task: str
+    directory: LocalPath
+    sigmoid: bool = False
+    validation: LocalPath = ""
+    tfds_data_dir: LocalPath = ""
+    skip_labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        labels = glue_task(self.task).labels
+        if self.sigmoid and len(labels) != 2:
+            raise ValueError(f"sigmoid=True is for two labels, which {self.task} has not")
+        check_skipped(self.skip_labels, labels)
+
+
+def open_glue(
+    config: GlueConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
+) -> TaskData:
+    """Reads a task of GLUE.
+
+    Raises:
+      ValueError: no such task, or a file is missing or not what it should be.
+    """
+    task = glue_task(config.task)
+    found = glue_files(config.task, config.directory, config.tfds_data_dir)
+
+    judged_on = found.validation
+    if config.validation:
+        form = next(iter(judged_on.values()))
+        judged_on = {"validation": dataclasses.replace(form, validation=config.validation)}
+
+    def read(files: SentenceFiles, split: Split) -> SentenceSet:
+        submitted = task if split == "test" else None
+        files = dataclasses.replace(files, skip_labels=config.skip_labels)
+        metrics, sigmoid = task.metrics, config.sigmoid
+        return read_set(files, split, tokenizer, max_length, metrics, sigmoid, submitted)
+
+    def all_of(sets: Mapping[str, SentenceFiles], split: Split) -> dict[str, SentenceSet]:
+        return {name: read(each, split) for name, each in sets.items()} if split in splits else {}
+
+    return TaskData(
+        head=head_of(found.train, config.sigmoid),
+        train=read(found.train, "train").features if "train" in splits else None,
+        validation=all_of(judged_on, "validation"),
+        test=all_of(found.test, "test"),
+        primary=task.primary,
+    )

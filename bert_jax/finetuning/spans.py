@@ -12,19 +12,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.data.finetuning.answers import (
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.labeled_data.answers import (
     Answer,
     best_answers,
     write_squad_n_best,
     write_squad_predictions,
 )
-from bert_jax.data.finetuning.features import Features
-from bert_jax.data.finetuning.span_windows import SpanWindows, span_windows
-from bert_jax.data.finetuning.spans import SpanExample, SpanFiles, read_squad
-from bert_jax.data.finetuning.splits import Split, split_path
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.labeled_data.features import Features
+from bert_jax.labeled_data.files import Split, split_path
+from bert_jax.labeled_data.squad import (
+    SpanExample,
+    SpanFiles,
+    SpanWindows,
+    read_squad,
+    span_windows,
+)
 from bert_jax.tasks.span_scores import squad_scores
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _METRICS = ("f1", "exact_match")
 # Words of a passage's beginning that are tried as the answer to every question.

@@ -1,19 +1,173 @@
-"""One page about one sweep or several: pictures, tables and where they come from."""
+"""Report a sweep as text for the terminal, or several as one page of pictures and tables."""
 
 from __future__ import annotations
 
 import base64
+import io
 import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from bert_jax.files import write_file
-from bert_jax.finetuning.sweep_picture import draw_sweep
-from bert_jax.finetuning.sweep_results import SweepResults
-from bert_jax.finetuning.sweep_table import table, verdict
+from bert_jax.finetuning.sweep import Combination, RunDials, Spread, Summary, SweepResults
 from bert_jax.local_paths import make_directory
 from bert_jax.training.progress import format_duration, format_metric
+
+_MISSING = "-"
+
+
+def table(results: SweepResults) -> list[list[str]]:
+    """A row of headings and one for every combination, as `SweepResults.summaries` sorts them.
+
+    Metrics are mean ± sample standard deviation over the seeds that did not diverge.
+    """
+    summaries = results.summaries
+    others = {name for each in summaries for name in each.spreads} - {results.metric}
+    names = [results.metric, *sorted(others)]
+    head = ["batch", "learning rate", "epochs", *names, f"best {results.metric}"]
+    return [
+        [*head, "runs", "degenerate", "diverged"],
+        *(_row(each, names, results.metric) for each in summaries),
+    ]
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """The rows as lines of equally wide columns, flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.rjust, row, widths)) for row in rows]
+
+
+def verdict(results: SweepResults) -> list[str]:
+    """Lines: the best combination, the best run, chance and the runs that are no better."""
+    metric, best = results.metric, results.best_run
+    if best is None:
+        return [f"all of {len(results.runs)} runs diverged"]
+    first, score = results.summaries[0], format_metric(metric, best.scores[metric])
+    chance = format_metric(results.chance_metric, results.chance)
+    return [
+        f"best combination by mean: {combination_words(first.combination)}: "
+        f"{metric} {spread_words(metric, first.spreads[metric])}",
+        f"best run: {dials_words(best.dials)}: {metric} {score} after step {best.step:,}",
+        f"degenerate, at the end no better than {results.chance_metric} {chance}, which can be had "
+        "without reading the text: "
+        f"{results.num_degenerate} of {len(results.runs)} runs",
+    ]
+
+
+def combination_words(combination: Combination) -> str:
+    """The dials as people say them."""
+    epochs = f"{combination.num_epochs} epoch{'s' * (combination.num_epochs != 1)}"
+    return f"batch {combination.batch_size}, learning rate {combination.learning_rate:g}, {epochs}"
+
+
+def dials_words(dials: RunDials) -> str:
+    """Those of a run."""
+    return f"{combination_words(dials.combination)}, seed {dials.seed}"
+
+
+def spread_words(name: str, spread: Spread) -> str:
+    """Mean ± standard deviation; of a single run the mean alone."""
+    mean = format_metric(name, spread.mean)
+    return mean if spread.deviation is None else f"{mean} ± {format_metric(name, spread.deviation)}"
+
+
+def _row(summary: Summary, names: list[str], metric: str) -> list[str]:
+    dials, spreads = summary.combination, summary.spreads
+    return [
+        str(dials.batch_size),
+        f"{dials.learning_rate:g}",
+        str(dials.num_epochs),
+        *(spread_words(name, spreads[name]) if name in spreads else _MISSING for name in names),
+        _MISSING if summary.best is None else format_metric(metric, summary.best),
+        str(summary.num_runs),
+        str(summary.degenerate),
+        str(summary.diverged),
+    ]
+
+
+_COLOURS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
+_INK, _GRID = "#333333", "#e6e6e6"
+_APART = 0.12  # of the distance of two learning rates: points of two batch sizes side by side
+
+_ROUNDING = 1e-6  # what is closer is no difference
+
+
+def draw_sweep(results: SweepResults) -> bytes:
+    """A PNG: a panel for each number of epochs, a line through the means of each batch size, a
+    point for each seed, and chance as a dashed line."""
+    epochs = sorted({run.dials.num_epochs for run in results.runs})
+    figure = Figure(figsize=(max(3.2 * len(epochs), 4.8) + 0.6, 4.0), dpi=110, layout="constrained")
+    title = f"{results.task}: {results.metric.replace('_', ' ')}, every seed and their mean"
+    figure.suptitle(title, fontsize=13, fontweight="bold", color=_INK)
+    panels = figure.subplots(1, len(epochs), squeeze=False, sharey=True)[0]
+    for axis, each in zip(panels, epochs, strict=True):
+        _draw_panel(axis, each, results)
+    low, high = panels[0].get_ylim()
+    if high - low < _ROUNDING:  # of equal scores the axis would be one of their last digits
+        panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
+    # One legend for all panels, which share their colours.
+    handles, labels = panels[0].get_legend_handles_labels()
+    style: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": len(labels)}
+    figure.legend(handles, labels, loc="outside lower center", **style)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _draw_panel(axis: Axes, epochs: int, results: SweepResults) -> None:
+    rates = sorted({run.dials.learning_rate for run in results.runs})
+    sizes = sorted({run.dials.batch_size for run in results.runs})
+    summaries = [each for each in results.summaries if each.combination.num_epochs == epochs]
+    for number, size in enumerate(sizes):
+        shift = _APART * (number - (len(sizes) - 1) / 2)
+        places = {rate: place + shift for place, rate in enumerate(rates)}
+        colour = _COLOURS[number % len(_COLOURS)]
+        points = [
+            (places[run.dials.learning_rate], run.scores[results.metric])
+            for run in results.runs
+            if (run.dials.num_epochs, run.dials.batch_size) == (epochs, size) and run.scores
+        ]
+        x, y = [point[0] for point in points], [point[1] for point in points]
+        axis.scatter(x, y, s=16, color=colour, alpha=0.45, linewidths=0)
+        means = _means(summaries, size, results.metric)
+        x, y = [places[rate] for rate in means], list(means.values())
+        axis.plot(
+            x, y, color=colour, linewidth=1.8, marker="_", markersize=11, label=f"batch {size}"
+        )
+    if results.chance_metric == results.metric:
+        line: dict[str, Any] = {"color": _INK, "linestyle": (0, (4, 3)), "linewidth": 1.2}
+        axis.axhline(results.chance, label="chance", **line)
+    _dress(axis, f"{epochs} epoch{'s' * (epochs != 1)}", rates, results.metric)
+
+
+def _means(summaries: list[Summary], batch_size: int, metric: str) -> dict[float, float]:
+    """By learning rate, ascending."""
+    means = {
+        each.combination.learning_rate: each.spreads[metric].mean
+        for each in summaries
+        if each.combination.batch_size == batch_size and metric in each.spreads
+    }
+    return dict(sorted(means.items()))
+
+
+def _dress(axis: Axes, title: str, rates: list[float], metric: str) -> None:
+    axis.set_title(title, loc="left", fontsize=11, color=_INK)
+    axis.set_xlabel("learning rate", fontsize=9, color=_INK)
+    axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+    axis.set_xlim(-0.5, len(rates) - 0.5)
+    if metric.endswith("accuracy"):
+        axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.tick_params(labelsize=9, colors=_INK, length=0)
+    axis.grid(color=_GRID, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[:].set_visible(False)
+
 
 REPORT_NAME = "report.html"
 PICTURE_NAME = "report.png"

@@ -7,19 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bert_jax.data.finetuning.features import Features
-from bert_jax.data.finetuning.splits import Split
-from bert_jax.data.finetuning.tag_features import TagFeatures, tag_features, tags_of
-from bert_jax.data.finetuning.tag_writing import write_tags
-from bert_jax.data.finetuning.tags import (
-    TagFiles,
-    TagSentences,
-    collect_labels,
-    read_tags,
-)
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
-from bert_jax.tasks.entity_scores import (
+from bert_jax.labeled_data.features import Features
+from bert_jax.labeled_data.files import Split
+from bert_jax.labeled_data.tag_features import TagFeatures, tag_features, tags_of, write_tags
+from bert_jax.labeled_data.tags import TagFiles, TagSentences, collect_labels, read_tags
+from bert_jax.tasks.span_scores import (
     Scheme,
     entities_of,
     entity_counts,
@@ -27,6 +20,7 @@ from bert_jax.tasks.entity_scores import (
     scheme_of,
     tag_accuracy,
 )
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _OF_ENTITIES = ("f1", "precision", "recall")
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.finetuning.features import Features
+from bert_jax.labeled_data.features import Features
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
 

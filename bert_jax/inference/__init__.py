@@ -1,1 +1,1 @@
-"""Using what was trained: work directories, and models that take text."""
+"""Models that take text and return answers."""

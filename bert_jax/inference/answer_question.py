@@ -10,16 +10,12 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.finetuning.answers import Answer, Candidate, best_answers
-from bert_jax.data.finetuning.span_windows import SpanWindows, span_windows
-from bert_jax.data.finetuning.spans import SpanExample
-from bert_jax.inference.batch_runner import Outputs
-from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings, is_whole, pairs_of
-from bert_jax.inference.usage import SPANS_OF_RELEASE, Usage
-from bert_jax.models.inference import infer
-from bert_jax.models.model import Model
-from bert_jax.tasks.protocol import Batch
+from bert_jax.inference.predictor import Outputs, Predictor, check_strings, is_whole, pairs_of
+from bert_jax.labeled_data.answers import Answer, Candidate, best_answers
+from bert_jax.labeled_data.squad import SpanExample, SpanWindows, span_windows
+from bert_jax.models.model import Model, infer
+from bert_jax.runs.work_dir import SPANS_OF_RELEASE, Usage
+from bert_jax.tasks.task import Batch
 
 # Over so many candidates probabilities are taken, as in the release.
 _CANDIDATES = 20

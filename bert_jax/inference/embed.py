@@ -13,19 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.finetuning.features import Features, sequences_of
-from bert_jax.data.tokenizer import LocatedTokens, Tokenizer
-from bert_jax.data.words import find_words
-from bert_jax.inference.batch_runner import Outputs, Program, Row
-from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings, cut_texts, listed, refuse
-from bert_jax.inference.work_dir import read_sentence_embedding
+from bert_jax.inference.predictor import (
+    Outputs,
+    Predictor,
+    Program,
+    Row,
+    check_strings,
+    cut_texts,
+    listed,
+    refuse,
+)
+from bert_jax.labeled_data.features import Features, sequences_of
 from bert_jax.models.config import DTypeName
-from bert_jax.models.inference import infer
-from bert_jax.models.model import HEADS, Model
-from bert_jax.models.pooling import sentence_vectors
-from bert_jax.sentence_embedding import SentenceEmbedding
-from bert_jax.tasks.protocol import Batch
+from bert_jax.models.model import HEADS, Model, infer
+from bert_jax.models.sentence_embedding import SentenceEmbedding, sentence_vectors
+from bert_jax.runs.work_dir import read_sentence_embedding
+from bert_jax.tasks.task import Batch
+from bert_jax.tokenizers.tokenizer import LocatedTokens, Tokenizer
+from bert_jax.tokenizers.words import find_words
 
 FloatArray = NDArray[np.float32]
 

@@ -1,23 +1,34 @@
-"""The words that are missing in a text."""
+"""Use a pretrained model's heads: fill in masked words, and judge whether sentences follow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import overload
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.finetuning.features import Features, sequences_of
-from bert_jax.inference.batch_runner import Outputs, Row
-from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings, is_whole, listed, refuse
+from bert_jax.inference.predictor import (
+    Outputs,
+    Predictor,
+    Row,
+    check_strings,
+    cut_texts,
+    is_whole,
+    listed,
+    pairs_of,
+    refuse,
+)
+from bert_jax.labeled_data.features import Features, sequences_of
 from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.layers import select_rows
-from bert_jax.tasks.protocol import Batch
+from bert_jax.models.model import Model, infer
+from bert_jax.runs.work_dir import PAIRS
+from bert_jax.tasks.task import Batch
 
 # A text with more masks is computed once for every 4 of them: of rows of 16 tokens of BERT-base,
 # the vocabulary's scores at 4 places cost 7 % of the encoder.
@@ -143,3 +154,62 @@ def _top_tokens(model: PretrainingModel, batch: Batch, *, vocab_size: int, top_k
     # A vocabulary may be smaller than the model's padded table; its surplus rows are no words.
     values, token_ids = jax.lax.top_k(probabilities[..., :vocab_size], top_k)
     return {"probabilities": values, "token_ids": token_ids}
+
+
+@dataclass(frozen=True)
+class Following:
+    """The probability that the second sentence follows the first, and whether one was cut."""
+
+    probability: float
+    truncated: bool
+
+
+class NextSentence(Predictor):
+    """Says how probable it is that one sentence follows another (Devlin et al. 2019, 3.1).
+
+    >>> follows = NextSentence("runs/mine")                                   # doctest: +SKIP
+    >>> follows("Istanbul is a great city to visit", "I was just there.")     # doctest: +SKIP
+    Following(probability=0.98, truncated=False)
+    """
+
+    heads = ("pretraining", "next_sentence")
+    made_by = "`bert-jax pretrain` with next-sentence pairs"
+
+    @classmethod
+    def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
+        """ValueError if the model's pairs were in order or swapped: it tells nothing else."""
+        if origin.get(PAIRS) == "sentence_order":
+            raise ValueError(
+                f"{work_dir}: its model learned whether two sentences are in order "
+                "(sentence_pairs='sentence_order') and not whether one follows another; expected "
+                f"one made by {cls.made_by}"
+            )
+
+    @overload
+    def __call__(self, first: str, second: str) -> Following: ...
+    @overload
+    def __call__(self, first: list[str], second: list[str]) -> list[Following]: ...
+    def __call__(
+        self, first: str | list[str], second: str | list[str]
+    ) -> Following | list[Following]:
+        """The probability for a pair, or for each first sentence with the second at its place.
+
+        Pairs that are too long are cut, the longer sentence first.
+
+        Raises:
+          ValueError: lists of different lengths, a string and a list, or neither.
+          UnusableText: no Unicode text.
+        """
+        cut = cut_texts(self.tokenizer, pairs_of(first, second), self.max_length)
+        rows = self._run(_is_next, cut.features)
+        found = [
+            Following(float(row["probability"]), truncated)
+            for row, truncated in zip(rows, cut.truncated, strict=True)
+        ]
+        return found[0] if isinstance(first, str) else found
+
+
+@jax.jit
+def _is_next(model: Model, batch: Batch) -> Outputs:
+    outputs = infer(model, batch["token_ids"], batch["segment_ids"], batch["attention_mask"])
+    return {"probability": jax.nn.softmax(outputs["next_sentence_logits"], axis=-1)[:, 0]}

@@ -1,17 +1,252 @@
-"""What all models that take text share: how they are loaded, and what they refuse."""
+"""Run a model over texts of any number: check and cut them, batch them, and compute.
+
+`Predictor` is the base of every model that takes text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from bert_jax.data.finetuning.features import Features
-from bert_jax.inference.batch_runner import BatchRunner, Program, Row
-from bert_jax.inference.usage import Usage
-from bert_jax.inference.work_dir import load_trained, read_model, read_usage
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.labeled_data.features import (
+    TOKENS_IN_A_CACHE,
+    FeatureBatches,
+    Features,
+    InOrder,
+    cut_pair,
+    rows_by_length,
+    sequences_of,
+)
 from bert_jax.models.config import DTypeName
 from bert_jax.models.model import Head
+from bert_jax.processes import format_bytes, memory_bytes
+from bert_jax.runs.work_dir import Usage, load_trained, read_model, read_usage
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+Text = str | tuple[str, str]
+
+
+class UnusableText(ValueError):
+    """Some of several texts cannot be used: `reasons`, by their places among them.
+
+    index, reason: those of the first, which the message tells.
+    """
+
+    def __init__(self, reasons: Mapping[int, str], count: int):
+        self.reasons = dict(sorted(reasons.items()))
+        self.index, self.reason = next(iter(self.reasons.items()))
+        told = self.reason if count == 1 else f"text {self.index} of {count}: {self.reason}"
+        super().__init__(told)
+
+
+def refuse(reasons: Mapping[int, str], count: int) -> None:
+    """Raises `UnusableText` if there are any, of `count` texts."""
+    if reasons:
+        raise UnusableText(reasons, count)
+
+
+class CutTexts(NamedTuple):
+    """Sequences of texts, and of each whether something of it had to be left out."""
+
+    features: Features
+    truncated: list[bool]
+
+
+def listed(given: Any, expected: str = "a string or a list of strings") -> list[Any]:
+    """What a list holds, another sequence or an array; ValueError saying what was `expected`.
+
+    What else can be gone through is not meant so: of a dict the keys, of bytes numbers.
+    """
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes, bytearray, memoryview)):
+        return list(given)
+    values = given.tolist() if hasattr(given, "tolist") else None  # NumPy's arrays, pandas' columns
+    if not isinstance(values, list):
+        raise ValueError(f"expected {expected}, got a value of type {type(given).__name__}")
+    return values
+
+
+def pairs_of(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
+    """The pair of two strings, or those of two lists. ValueError if they are not alike."""
+    if isinstance(first, str) and isinstance(second, str):
+        return [(first, second)]
+    expected = "two strings, or two lists of as many strings"
+    if isinstance(first, str) or isinstance(second, str):
+        raise ValueError(f"expected {expected}, got one string")
+    firsts, seconds = listed(first, expected), listed(second, expected)
+    if len(firsts) != len(seconds):
+        raise ValueError(f"expected {expected}, got {len(firsts)} and {len(seconds)}")
+    return list(zip(firsts, seconds, strict=True))
+
+
+def is_whole(number: object) -> bool:
+    """Whether it is a whole number by its type: of Python's or of NumPy's."""
+    return isinstance(number, Integral)
+
+
+def check_strings(texts: Sequence[Sequence[object]]) -> None:
+    """Refuses what is no Unicode text among the parts of each text: `UnusableText`."""
+    refuse(_no_strings(texts), len(texts))
+
+
+def _no_strings(texts: Sequence[Sequence[object]]) -> dict[int, str]:
+    found = {index: next(filter(None, map(_fault, parts)), "") for index, parts in enumerate(texts)}
+    return {index: reason for index, reason in found.items() if reason}
+
+
+def _fault(part: object) -> str:
+    """Why it is no Unicode text; "" if it is."""
+    if not isinstance(part, str):
+        return f"of type {type(part).__name__}, expected a string"
+    try:
+        part.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"a lone surrogate at character {error.start}, which is no Unicode text"
+    return ""
+
+
+def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> CutTexts:
+    """Sequences `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]` of at most `max_length`.
+
+    Texts lose their end, pairs the end of the longer one first: the ids of Hugging Face's
+    `BertTokenizerFast(first, second, truncation=True, max_length=max_length)`.
+
+    Raises:
+      UnusableText: not a string or a pair of them, or no Unicode text.
+    """
+    no_texts = {
+        index: f"of type {type(text).__name__}, expected a string or a tuple (first, second)"
+        for index, text in enumerate(texts)
+        if not isinstance(text, (str, tuple))
+    }
+    no_pairs = {
+        index: f"a tuple of {len(text)}, expected (first, second)"
+        for index, text in enumerate(texts)
+        if isinstance(text, tuple) and len(text) != 2
+    }
+    no_strings = _no_strings([text if isinstance(text, tuple) else (text,) for text in texts])
+    refuse(no_pairs | no_strings | no_texts, len(texts))
+    pairs = [text if isinstance(text, tuple) else (text, None) for text in texts]
+    flat = [part for pair in pairs for part in pair if part is not None]
+    encoded = iter(tokenizer.encode_batch(flat))
+    firsts: list[Sequence[int]] = []
+    seconds: list[Sequence[int] | None] = []
+    truncated = []
+    for pair in pairs:
+        first: Sequence[int] = next(encoded)
+        second: Sequence[int] | None = None if pair[1] is None else next(encoded)
+        whole = len(first) + len(second or ())
+        if second is None:
+            first = first[: max_length - 2]
+        else:
+            first, second = cut_pair(first, second, max_length - tokenizer.specials_of_pair)
+        firsts.append(first)
+        seconds.append(second)
+        truncated.append(len(first) + len(second or ()) < whole)
+    return CutTexts(Features(sequences_of(tokenizer, firsts, seconds)), truncated)
+
+
+_SHORTEST_ROW = 16
+# Rows of batches with few sequences: one text asked for, or a few windows of one passage.
+_FEW_ROWS = (1, 8)
+_BYTES_OF_A_TOKEN = 3 * 4  # id, segment and mask entry, as int32
+
+Outputs = Mapping[str, jax.Array]
+Row = dict[str, NDArray[Any]]
+
+
+class Program(Protocol):
+    """A jitted function of a model and a batch; its outputs, by name, are [rows, ...]."""
+
+    def __call__(self, model: Any, batch: Any) -> Outputs: ...
+
+
+def row_lengths(max_length: int) -> tuple[int, ...]:
+    """The lengths rows are padded to: powers of two from 16 on, and `max_length`."""
+    lengths = []
+    length = _SHORTEST_ROW
+    while length < max_length:
+        lengths.append(length)
+        length *= 2
+    return (*lengths, max_length)
+
+
+class BatchRunner:
+    """Runs programs of one model over sequences, sorted by length.
+
+    Rows have one of the lengths of `row_lengths`, and a batch has 1, 8 or `batch_size` rows, the
+    same in all of a call but for long rows on a CPU, of which fewer are faster: whatever it is
+    given, one call compiles no more shapes than there are lengths, 6 for a model of 512 positions
+    and 7 for one of 1,024.
+    """
+
+    def __init__(self, model: Any, max_length: int, batch_size: int):
+        self._model = model
+        self._row_lengths = row_lengths(max_length)
+        self._batch_size = batch_size
+        self.shapes: set[tuple[int, int]] = set()
+
+    def __call__(self, program: Program, features: Features) -> list[Row]:
+        """What the program gives for each example, in their order.
+
+        Raises:
+          ValueError: an output is not finite.
+        """
+        rows: list[Row] = [{} for _ in range(len(features))]
+        for examples, outputs in self._run(program, features):
+            for number, example in enumerate(examples[examples >= 0].tolist()):
+                rows[example] = {name: array[number] for name, array in outputs.items()}
+        return rows
+
+    def _run(self, program: Program, features: Features) -> Iterator[tuple[NDArray[np.int64], Row]]:
+        """Yields batches of examples and their outputs; the next one is under way meanwhile."""
+        if not len(features):
+            return
+        on_cpu = jax.default_backend() == "cpu"
+        tokens = TOKENS_IN_A_CACHE // features.sequences_per_example if on_cpu else None
+        sizes = rows_by_length(self._row_lengths, self._rows_for(len(features)), tokens)
+        self._check_fits(sizes[0])
+        plan = InOrder(features.lengths, self._row_lengths, sizes)
+        batches = FeatureBatches(features, plan)
+        pending: tuple[NDArray[np.int64], Outputs] | None = None
+        for step in range(len(batches)):
+            batch = batches[step]
+            rows, length = batch["token_ids"].shape
+            self.shapes.add((rows, length))
+            outputs = program(self._model, batch)
+            if pending is not None:
+                yield _fetched(*pending)
+            pending = plan.place(step).examples, outputs
+        assert pending is not None
+        yield _fetched(*pending)
+
+    def _check_fits(self, rows: int) -> None:
+        """Raise ValueError if not even a batch of the shortest rows fits into memory."""
+        needed, memory = rows * self._row_lengths[0] * _BYTES_OF_A_TOKEN, memory_bytes()
+        if needed > memory:
+            raise ValueError(
+                f"batch_size={self._batch_size}: a batch takes at least {format_bytes(needed)}, "
+                f"but this machine has {format_bytes(memory)}. Use a smaller batch"
+            )
+
+    def _rows_for(self, count: int) -> int:
+        few = [rows for rows in _FEW_ROWS if count <= rows < self._batch_size]
+        return few[0] if few else self._batch_size
+
+
+def _fetched(examples: NDArray[np.int64], outputs: Outputs) -> tuple[NDArray[np.int64], Row]:
+    arrays = jax.device_get(dict(outputs))
+    for name, array in arrays.items():
+        if not np.isfinite(array[examples >= 0]).all():
+            raise ValueError(
+                f"the model's {name} are not all finite numbers. Look whether its training diverged"
+            )
+    return examples, arrays
 
 
 class Predictor:

@@ -11,16 +11,13 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.data.finetuning.tag_features import TagFeatures, tag_features
-from bert_jax.data.finetuning.tags import TagSentences
-from bert_jax.data.words import Word, split_words
-from bert_jax.inference.batch_runner import Outputs, Row
-from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.texts import check_strings, listed
-from bert_jax.models.inference import infer
-from bert_jax.models.model import Model
-from bert_jax.tasks.entity_scores import entities_of, scheme_of
-from bert_jax.tasks.protocol import Batch
+from bert_jax.inference.predictor import Outputs, Predictor, Row, check_strings, listed
+from bert_jax.labeled_data.tag_features import TagFeatures, tag_features
+from bert_jax.labeled_data.tags import TagSentences
+from bert_jax.models.model import Model, infer
+from bert_jax.tasks.span_scores import entities_of, scheme_of
+from bert_jax.tasks.task import Batch
+from bert_jax.tokenizers.words import Word, split_words
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""Weights and models of other frameworks, in and out."""
+"""Models of other frameworks: import, export, and compare."""

@@ -11,17 +11,16 @@ import onnx_ir as ir
 import onnxruntime
 
 from bert_jax import __version__
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.interop import onnx_graph
-from bert_jax.interop.comparison import Outputs, Sizes
-from bert_jax.interop.exported_tokenizer import save_tokenizer
-from bert_jax.interop.huggingface_config import positions_fit, write_config
-from bert_jax.interop.huggingface_family import has_pooler
-from bert_jax.interop.huggingface_names import refusal_of
-from bert_jax.interop.probes import Probe
+from bert_jax.interop.comparison import Outputs, Probe, Sizes
+from bert_jax.interop.huggingface.config import positions_fit, write_config
+from bert_jax.interop.huggingface.families import refusal_of
+from bert_jax.interop.huggingface.family import has_pooler
+from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.json_files import expecting_fields, parse_json
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"

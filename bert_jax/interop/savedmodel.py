@@ -14,11 +14,11 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.exported_tokenizer import save_tokenizer
+from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.interop.stablehlo import INPUTS, PLATFORMS, dims_of, export_model
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 # Before the first import: its start-up messages are no business of the user's.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -13,15 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.comparison import Outputs, Sizes
-from bert_jax.interop.exported_tokenizer import save_tokenizer
-from bert_jax.interop.probes import Probe
+from bert_jax.interop.comparison import Outputs, Probe, Sizes
+from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.inference import infer
-from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.model import ModelConfig, define_model, infer
 from bert_jax.models.parameters import Parameters
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 PROGRAM = "model.stablehlo"
 WEIGHTS = "weights.npz"

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.interop.huggingface_config import read_encoder
-from bert_jax.interop.huggingface_import import ForeignModel, load_tokenizer, settle_directory
-from bert_jax.interop.huggingface_model import Wanted
-from bert_jax.interop.huggingface_names import family_of
-from bert_jax.interop.huggingface_newest import NewestNames
+from bert_jax.interop.huggingface.config import Wanted, read_encoder
+from bert_jax.interop.huggingface.families import family_of
+from bert_jax.interop.huggingface.load import ForeignModel, load_tokenizer, settle_directory
+from bert_jax.interop.huggingface.weights import NewestNames
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local
 
@@ -123,7 +122,7 @@ def open_checkpoint(
 ) -> ForeignModel:
     """Opens a checkpoint with bert_config.json and vocab.txt beside it.
 
-    Arguments and errors as `huggingface_import.open_directory`.
+    Arguments and errors as `huggingface.load.open_directory`.
     """
     check_local(prefix)
     file = prefix.parent / CONFIG

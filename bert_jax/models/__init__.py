@@ -1,1 +1,1 @@
-"""What is computed: the encoder, its heads and the one config that describes them."""
+"""The encoder, its heads, and the one config that describes them."""

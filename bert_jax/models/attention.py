@@ -7,10 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.dropout import dropout
-from bert_jax.models.layers import dense
-from bert_jax.models.layout import constrain
-from bert_jax.models.products import attention_scores, weighted_values
+from bert_jax.models.layers import constrain, dense
+from bert_jax.models.ops import attention_scores, dropout, weighted_values
 
 
 def document_mask(document_ids: jax.Array) -> jax.Array:

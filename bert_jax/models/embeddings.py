@@ -11,10 +11,15 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.dropout import dropout
-from bert_jax.models.layers import compute_dtype, dense, embedding_table, layer_norm
-from bert_jax.models.layout import constrain, gather
-from bert_jax.models.products import affine_float32
+from bert_jax.models.layers import (
+    compute_dtype,
+    constrain,
+    dense,
+    embedding_table,
+    gather,
+    layer_norm,
+)
+from bert_jax.models.ops import affine_float32, dropout
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:

@@ -9,13 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.activations import activation_function
 from bert_jax.models.attention import SelfAttention
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.dropout import dropout
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.layers import DENSE, dense, layer_norm, select_rows
-from bert_jax.models.layout import constrain
+from bert_jax.models.layers import DENSE, constrain, dense, layer_norm, select_rows
+from bert_jax.models.ops import activation_function, dropout
 
 
 class EncoderOutput(NamedTuple):

@@ -1,1 +1,1 @@
-"""What is learned: a model head, a loss and its metrics behind one small protocol."""
+"""Tasks: a model head, a loss, and its metrics behind one small protocol."""

@@ -1,16 +1,211 @@
-"""The fine-tuning task that a model's head is for."""
+"""Fine-tuning tasks, one for each head: classification, choice, span and tagging."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
+from typing import ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+import optax
 
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.model import Head, ModelConfig
-from bert_jax.tasks.classification import Classification
-from bert_jax.tasks.classifier_task import ClassifierTask
-from bert_jax.tasks.multiple_choice import MultipleChoice
-from bert_jax.tasks.span import Span
-from bert_jax.tasks.tagging import Tagging
+from bert_jax.models.heads import Classifier
+from bert_jax.models.model import Head, ModelConfig, Problem, define_model
+from bert_jax.models.parameters import ModelDefinition
+from bert_jax.tasks.task import Batch, Metric, Metrics, cross_entropy, weighted_mean
+
+Arrays = dict[str, jax.Array]
+# What of a batch the model reads.
+INPUTS = ("token_ids", "segment_ids", "attention_mask")
+
+
+class ClassifierTask(abc.ABC):
+    """A loss over the logits of a classifier; a subclass says which.
+
+    A batch is what bert_jax.labeled_data.features.Features.batch gives: int32 `token_ids`,
+    `segment_ids`, `attention_mask` (1: token, 0: padding) [batch, length]; float32
+    `example_weights` [batch], 0 for rows of padding, which count nowhere; and the targets that the
+    subclass names.
+    """
+
+    head: ClassVar[Head]
+    definition: ModelDefinition[Classifier]
+    loss_terms: Mapping[str, float]
+
+    def __init__(self, config: ModelConfig, compute: ComputeConfig):
+        assert config.head == self.head, (config.head, self.head)
+        self.config, self.compute = config, compute
+        self.definition = cast(ModelDefinition[Classifier], define_model(config, compute))
+
+    @abc.abstractmethod
+    def weights(self, batch: Batch) -> Arrays:
+        """What the values of each metric weigh, by name."""
+
+    @abc.abstractmethod
+    def values(self, logits: jax.Array, batch: Batch) -> Arrays:
+        """The values that each metric is the mean of, by name, in the shapes of `weights`."""
+
+    def loss_weights(self, batch: Batch) -> Arrays:
+        """See `Task.loss_weights`."""
+        weights = self.weights(batch)
+        return {name: jnp.sum(weights[name]) for name in self.loss_terms}
+
+    def metrics(self, model: Classifier, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
+        """The metrics of `values` (losses in nats, but squared errors) and tokens."""
+        return self.metrics_of(_logits(model, batch, dropout_key), batch)
+
+    def metrics_of(self, logits: jax.Array, batch: Batch) -> Metrics:
+        """`metrics` of logits that are there already."""
+        values = self.values(logits, batch)
+        weights = self.weights(batch)
+        assert values.keys() == weights.keys() >= self.loss_terms.keys()
+        metrics = {name: weighted_mean(values[name], weights[name]) for name in values}
+        real_tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
+        return metrics | {"tokens": Metric(real_tokens, jnp.ones(()))}
+
+    def logits(self, model: Classifier, batch: Batch) -> jax.Array:
+        """The float32 logits of a batch, without dropout.
+
+        [batch, labels] for classification, [batch, choices] for multiple choice,
+        [batch, length, labels] for tagging, [batch, length, 2] for a span's start and end.
+        """
+        return _logits(model, batch, None)
+
+
+def _logits(model: Classifier, batch: Batch, dropout_key: jax.Array | None) -> jax.Array:
+    inputs = [batch[name] for name in INPUTS]
+    *leading, length = inputs[0].shape
+    logits = model(*(x.reshape(-1, length) for x in inputs), dropout_key=dropout_key)
+    # With choices, every one of them is a row of its own to the model, and has one score.
+    return logits if len(leading) == 1 else logits.reshape(leading)
+
+
+_TERM: dict[Problem, str] = {
+    "single_label": "cross_entropy",
+    "multi_label": "binary_cross_entropy",
+    "regression": "squared_error",
+}
+
+
+class Classification(ClassifierTask):
+    """Scores of the pooled `[CLS]` vector (Devlin et al. 2019, section 4.1).
+
+    The targets `labels` and the loss, by the model's problem:
+      single_label: int32 [batch]; softmax cross-entropy.
+      multi_label: float32 [batch, labels], 1 where a label holds, else 0; sigmoid cross-entropy,
+        mean over labels. With one label: a binary task decided by a single logit.
+      regression: float32 [batch] ([batch, labels] with several); squared error, mean over labels.
+    `accuracy` counts examples (single_label) or every label of every example (multi_label).
+    """
+
+    head: ClassVar[Head] = "classification"
+
+    def __init__(self, config: ModelConfig, compute: ComputeConfig):
+        super().__init__(config, compute)
+        self.problem = config.problem
+        self.loss_terms = {_TERM[config.problem]: 1.0}
+
+    def weights(self, batch: Batch) -> Arrays:
+        """See `ClassifierTask.weights`."""
+        names = [*self.loss_terms, *([] if self.problem == "regression" else ["accuracy"])]
+        return {name: batch["example_weights"] for name in names}
+
+    def values(self, logits: jax.Array, batch: Batch) -> Arrays:
+        """See `ClassifierTask.values`."""
+        labels = batch["labels"]
+        if self.problem == "single_label":
+            found = cross_entropy(logits, labels)
+            return {"cross_entropy": found.loss, "accuracy": found.correct}
+        labels = labels.reshape(logits.shape)
+        if self.problem == "regression":
+            return {"squared_error": jnp.mean(optax.squared_error(logits, labels), axis=-1)}
+        loss = optax.sigmoid_binary_cross_entropy(logits, labels)
+        correct = ((logits > 0) == (labels > 0.5)).astype(jnp.float32)
+        return {
+            "binary_cross_entropy": jnp.mean(loss, axis=-1),
+            "accuracy": jnp.mean(correct, axis=-1),
+        }
+
+
+class MultipleChoice(ClassifierTask):
+    """Softmax cross-entropy over the scores of the choices (Devlin et al. 2019, section 4.4).
+
+    Tokens are [batch, choices, length]; the target is `labels` [batch], the number of the choice.
+    """
+
+    head: ClassVar[Head] = "multiple_choice"
+    loss_terms = {"cross_entropy": 1.0}
+
+    def weights(self, batch: Batch) -> Arrays:
+        """See `ClassifierTask.weights`."""
+        return {name: batch["example_weights"] for name in ("cross_entropy", "accuracy")}
+
+    def values(self, logits: jax.Array, batch: Batch) -> Arrays:
+        """See `ClassifierTask.values`."""
+        found = cross_entropy(logits, batch["labels"])
+        return {"cross_entropy": found.loss, "accuracy": found.correct}
+
+
+class Span(ClassifierTask):
+    """Cross-entropy of an answer's first and last token (Devlin et al. 2019, section 4.2).
+
+    The targets are `start_positions` and `end_positions` int32 [batch]. The loss is the mean of
+    that of starts and that of ends, each over the examples whose position lies in the row: others
+    count nowhere. The softmax is over all positions of a row, padding among them, as in Google's
+    and Hugging Face's BERT. `accuracy` counts examples with both ends right.
+    """
+
+    head: ClassVar[Head] = "span"
+    # Two terms: an answer cut off in its middle has one end in the row.
+    loss_terms = {"start_cross_entropy": 0.5, "end_cross_entropy": 0.5}
+
+    def weights(self, batch: Batch) -> Arrays:
+        """See `ClassifierTask.weights`."""
+        weights, length = batch["example_weights"], batch["token_ids"].shape[1]
+        starts, ends = (
+            weights * ((position >= 0) & (position < length))
+            for position in (batch["start_positions"], batch["end_positions"])
+        )
+        return {
+            "start_cross_entropy": starts,
+            "end_cross_entropy": ends,
+            "accuracy": jnp.minimum(starts, ends),
+        }
+
+    def values(self, logits: jax.Array, batch: Batch) -> Arrays:
+        """See `ClassifierTask.values`."""
+        start = cross_entropy(logits[..., 0], batch["start_positions"])
+        end = cross_entropy(logits[..., 1], batch["end_positions"])
+        return {
+            "start_cross_entropy": start.loss,
+            "end_cross_entropy": end.loss,
+            "accuracy": start.correct * end.correct,
+        }
+
+
+class Tagging(ClassifierTask):
+    """Softmax cross-entropy of the labelled tokens (Devlin et al. 2019, section 5.3).
+
+    The targets are `labels` and `label_weights` [batch, length], 1 where a label counts (the first
+    word-piece of a word). The loss is the mean over all labelled tokens of the batch: a long
+    sentence weighs more than a short one.
+    """
+
+    head: ClassVar[Head] = "tagging"
+    loss_terms = {"cross_entropy": 1.0}
+
+    def weights(self, batch: Batch) -> Arrays:
+        """See `ClassifierTask.weights`."""
+        weights = batch["label_weights"] * batch["example_weights"][:, None]
+        return {name: weights for name in ("cross_entropy", "accuracy")}
+
+    def values(self, logits: jax.Array, batch: Batch) -> Arrays:
+        """See `ClassifierTask.values`."""
+        found = cross_entropy(logits, batch["labels"])
+        return {"cross_entropy": found.loss, "accuracy": found.correct}
+
 
 TASKS: Mapping[Head, type[ClassifierTask]] = {
     task.head: task for task in (Classification, MultipleChoice, Tagging, Span)

@@ -9,12 +9,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.heads import PretrainingModel, PretrainingOutput
+from bert_jax.models.heads import PretrainingModel, PretrainingOutput, StudentModel
 from bert_jax.models.parameters import ModelDefinition, define
-from bert_jax.models.student import StudentModel
 from bert_jax.objectives import PAIR_PREFIX, SentencePairs
-from bert_jax.tasks.losses import cross_entropy
-from bert_jax.tasks.protocol import Batch, Metric, Metrics, weighted_mean
+from bert_jax.tasks.task import Batch, Metric, Metrics, cross_entropy, weighted_mean
 
 
 def metric_names(sentence_pairs: SentencePairs) -> tuple[str, ...]:
@@ -59,7 +57,7 @@ class Pretraining:
     loud where one piece of fifty has one: three pairs a batch, at the weight of its 1,200 masked
     tokens, kept a small ALBERT from learning anything of context for hundreds of steps.
 
-    A batch is what bert_jax.data.pipeline gives: `token_ids`, `segment_ids`, `position_ids`,
+    A batch is what bert_jax.pipeline.examples gives: `token_ids`, `segment_ids`, `position_ids`,
     `document_ids` [batch, length]; `masked_positions`, `masked_labels`, `masked_weights`
     [batch, predictions]; `cls_positions`, `pair_labels`, `pair_weights`
     [batch, pieces].

@@ -1,1 +1,1 @@
-"""How it is learned: sharding, optimizer, step, loop, checkpoints, evaluation, reporting."""
+"""Training: sharding, optimizer, step, loop, checkpoints, evaluation, reports."""

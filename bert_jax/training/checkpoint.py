@@ -13,8 +13,12 @@ from orbax.checkpoint import v1 as ocp
 
 from bert_jax.local_paths import local_path
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_MARK, PARAMETERS, flush
-from bert_jax.training.checkpoint_config import CheckpointConfig, JudgedLater
-from bert_jax.training.checkpoint_files import newest_intact_step, require_identity
+from bert_jax.training.checkpoint_files import (
+    CheckpointConfig,
+    JudgedLater,
+    newest_intact_step,
+    require_identity,
+)
 from bert_jax.training.checkpoint_parameters import (
     cause_of,
     not_loaded,
@@ -23,7 +27,7 @@ from bert_jax.training.checkpoint_parameters import (
     stored_arrays,
 )
 from bert_jax.training.distributed import agreed
-from bert_jax.training.state import TrainState
+from bert_jax.training.step import TrainState
 
 _OPTIMIZER = "optimizer"
 # Of an array that several devices hold each writes a part, but not of less than this: to cut every

@@ -13,8 +13,8 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax.local_paths import local_path
+from bert_jax.models.heads import TRAINING_ONLY
 from bert_jax.models.parameters import ModelDefinition, Parameters, check_names
-from bert_jax.models.student import TRAINING_ONLY
 from bert_jax.training.checkpoint_checksums import (
     CHECKSUMS_MARK,
     PARAMETERS,

@@ -1,19 +1,120 @@
-"""Exact metrics over a whole split."""
+"""Exact metrics over a split or between two reports, and what they decide.
+
+A run is stopped early when it no longer improves, and fails when it has diverged.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.models.parameters import Parameters
-from bert_jax.tasks.protocol import Metrics
+from bert_jax.tasks.task import Metrics
 from bert_jax.training.sharding import local_rows, to_global
-from bert_jax.training.step import EvaluationStep
+from bert_jax.training.step import EvaluationStep, TrainState
+
+
+@dataclass
+class EarlyStopping:
+    """Counts evaluations since the best one.
+
+    metric: higher is better, or lower with `lower_is_better`. patience: how many evaluations in a
+    row may be no better than the best.
+    """
+
+    metric: str
+    patience: int
+    lower_is_better: bool = False
+    _best: tuple[int, float] | None = field(default=None, init=False)
+    _last: int = field(default=-1, init=False)
+    _since: int = field(default=0, init=False)
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Takes in an evaluation; one that is seen already is made again by a run that resumes."""
+        if step <= self._last:
+            return
+        self._last = step
+        value = -metrics[self.metric] if self.lower_is_better else metrics[self.metric]
+        better = self._best is None or value > self._best[1]
+        self._since = 0 if better else self._since + 1
+        if self._best is None or value >= self._best[1]:
+            self._best = (step, value)
+
+    def observe_all(self, evaluations: Iterable[Mapping[str, float]]) -> None:
+        """Takes in the entries of a log, which name their step."""
+        for entry in evaluations:
+            self.observe(int(entry["step"]), entry)
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best evaluation, the last of equal ones; None before any."""
+        return None if self._best is None else self._best[0]
+
+    @property
+    def enough(self) -> bool:
+        """Whether the run should end; never with a patience of 0."""
+        return 0 < self.patience <= self._since
+
+
+_ADVICE = (
+    "This state is not saved, and earlier checkpoints are intact. A lower learning rate, a longer "
+    "warm-up or gradient clipping usually helps. To resume from an earlier checkpoint than the "
+    "newest, add --from-step N"
+)
+_SHOWN = 3
+
+
+class TrainingDiverged(ValueError):
+    """A metric, or the state after an update, is no longer finite."""
+
+
+def require_finite_metrics(step: int, values: Mapping[str, float]) -> None:
+    """Raise TrainingDiverged if any value is NaN or infinite; name all of them."""
+    offending = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+    if offending:
+        raise TrainingDiverged(
+            f"step {step}: {', '.join(offending)}, not a finite number. {_ADVICE}"
+        )
+
+
+def require_finite_state(state: TrainState, mesh: Mesh) -> None:
+    """Raise TrainingDiverged if a parameter or the optimizer's state is not finite.
+
+    A step's loss is computed before the update, so it may be finite although the update is not.
+    All processes must call this together, and all get the same answer.
+    """
+    paths, leaves = zip(*jax.tree.leaves_with_path((state.params, state.opt_state)), strict=True)
+    finite = jax.device_get(_finite_on(mesh)(list(leaves)))
+    names = [
+        jax.tree_util.keystr(path[1:]) for path, good in zip(paths, finite, strict=True) if not good
+    ]
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+        raise TrainingDiverged(
+            f"step {int(state.step)}: the loss is finite, but the update is not, in "
+            f"{', '.join(names[:_SHOWN])}{more}. {_ADVICE}"
+        )
+
+
+@cache
+def _finite_on(mesh: Mesh) -> Callable[[list[jax.Array]], jax.Array]:
+    """Return the program that checks many arrays, shared by all runs of a sweep.
+
+    Compiling it for the 612 arrays of a model with 12 layers takes 2 s (CPU, 2 cores, 2026-11).
+    """
+
+    def finite(leaves: list[jax.Array]) -> jax.Array:
+        return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves])
+
+    return jax.jit(finite, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 class MetricTotals:
@@ -92,3 +193,35 @@ class HeldOutMetrics:
         rows = local_rows(self.mesh, self.batch_size)
         batches = (to_global(b, self.mesh, rows, self.batch_size) for b in self.batches())
         return evaluate(self.step, params, batches, after_batch)
+
+
+class ReportWindow:
+    """The metrics of the steps since the last report; the newest step may still be running."""
+
+    def __init__(self, first_step: int, *, began: float) -> None:
+        self.first_step = first_step
+        self.last_step = first_step
+        self.began = began
+        self.collected = began
+        self.totals = MetricTotals()
+        self.flops = 0.0
+        self.stall_seconds = 0.0
+        self.excluded_seconds = 0.0
+        self.pending: tuple[int, Metrics, float] | None = None
+
+    def dispatched(self, step: int, metrics: Metrics, flops: float) -> None:
+        """Keep the metrics of a step that may still be running."""
+        assert self.pending is None
+        self.pending = (step, metrics, flops)
+
+    def collect(self) -> None:
+        """Wait for the pending step, check its metrics and add them."""
+        assert self.pending is not None
+        step, metrics, flops = self.pending
+        self.pending = None
+        host = jax.device_get(metrics)
+        self.collected = time.perf_counter()
+        require_finite_metrics(step, {name: float(metric.sum) for name, metric in host.items()})
+        self.totals.add(host)
+        self.flops += flops
+        self.last_step = step

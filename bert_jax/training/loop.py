@@ -1,4 +1,7 @@
-"""The training loop: an explicit order of operations, the same for every task."""
+"""The training loop: an explicit order of operations, the same for every task.
+
+It can trace a few steps for XProf: what the devices did, and what they waited for.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -17,20 +22,67 @@ from jax.sharding import Mesh
 
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
-from bert_jax.training.divergence import (
+from bert_jax.training.distributed import StopRequest, ToldToStop
+from bert_jax.training.evaluation import (
+    EarlyStopping,
+    ReportWindow,
     TrainingDiverged,
     require_finite_metrics,
     require_finite_state,
+    to_the_end,
 )
-from bert_jax.training.early_stopping import EarlyStopping
-from bert_jax.training.evaluation import to_the_end
-from bert_jax.training.interruption import StopRequest, ToldToStop
 from bert_jax.training.optimizer import LearningRates
-from bert_jax.training.profiling import StepProfiler
-from bert_jax.training.report_window import ReportWindow
 from bert_jax.training.sharding import local_rows, to_global
-from bert_jax.training.state import TrainState
-from bert_jax.training.step import Dials, TrainStep
+from bert_jax.training.step import Dials, TrainState, TrainStep
+
+logger = logging.getLogger(__name__)
+
+# Compiling, filling queues and growing pools are not what a step costs.
+SKIPPED = 10
+
+
+class StepProfiler:
+    """Traces `count` steps into `directory`, those after the first ten of a start; 0 traces none.
+
+    Every process writes what its own devices did. A run that ends sooner leaves what there is.
+    """
+
+    def __init__(self, directory: Path, count: int):
+        self._directory = directory
+        self._count = count
+        self._steps = 0
+        self._tracing = False
+
+    def __enter__(self) -> StepProfiler:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def before_step(self, state: Any) -> None:
+        """To be called with what the step before gives, which is waited for at either end."""
+        if self._count and self._steps == SKIPPED:
+            jax.block_until_ready(state)
+            jax.profiler.start_trace(self._directory)
+            self._tracing = True
+        if self._tracing and self._steps == SKIPPED + self._count:
+            jax.block_until_ready(state)
+            self._stop()
+        self._steps += 1
+
+    def _stop(self) -> None:
+        if not self._tracing:
+            return
+        self._tracing = False
+        jax.profiler.stop_trace()
+        traced = min(self._steps - SKIPPED, self._count)
+        logger.info("traced %d steps into %s (for XProf)", traced, self._directory)
+
 
 HostBatch = Mapping[str, np.ndarray]
 _LOGGER = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.models.parameters import ModelDefinition
-from bert_jax.tasks.protocol import Task, Teacher
+from bert_jax.tasks.task import Task, Teacher
 from bert_jax.training.sharding import batch_sharding
-from bert_jax.training.state import abstract_state
-from bert_jax.training.step import Dials, make_train_step
+from bert_jax.training.step import Dials, abstract_state, make_train_step
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.models.layout import use_layout
+from bert_jax.models.layers import use_layout
 from bert_jax.models.parameters import LogicalAxes
 
 # Logical axis -> mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and

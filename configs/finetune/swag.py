@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from ml_collections import ConfigDict
 
-from bert_jax.data.finetuning.choices import swag_files
+from bert_jax.labeled_data.choices import swag_files
 
 
 def get_config() -> ConfigDict:

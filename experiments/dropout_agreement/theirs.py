@@ -21,7 +21,7 @@ import transformers
 # The package of a checkout that is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bert_jax.data.finetuning.batches import ByLength, choose_lengths  # noqa: E402
+from bert_jax.labeled_data.features import ByLength, choose_lengths  # noqa: E402
 
 SHAPES = 6  # row lengths, as FinetuneConfig.max_shapes is by default
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.data.corpus import Corpus
-from bert_jax.data.loader import EvaluationSource
-from bert_jax.data.manifest import TOKENIZER
-from bert_jax.data.masking import MaskingConfig
-from bert_jax.data.pipeline import ExampleConfig, ExampleSource
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.vocabulary import Vocabulary
-from bert_jax.inference.work_dir import load_model_parameters, read_model
+from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.manifest import TOKENIZER
 from bert_jax.models.config import ComputeConfig
+from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
+from bert_jax.pipeline.loader import EvaluationSource
+from bert_jax.pipeline.masking import MaskingConfig
+from bert_jax.runs.work_dir import load_model_parameters, read_model
 from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.tokenizers.special_tokens import Vocabulary
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.evaluation import evaluate
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.step import make_evaluation_step

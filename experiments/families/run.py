@@ -48,15 +48,15 @@ from sweeps import at_the_end  # noqa: E402
 from tasks import TASKS, Files, files_of, table_text  # noqa: E402
 
 from bert_jax.cli.config import load_config  # noqa: E402
-from bert_jax.cli.run_config import PretrainConfig  # noqa: E402
-from bert_jax.cli.teacher import known_teacher, step_flops  # noqa: E402
-from bert_jax.data.manifest import read_manifest  # noqa: E402
+from bert_jax.corpus.manifest import read_manifest  # noqa: E402
 from bert_jax.files import write_file  # noqa: E402
-from bert_jax.finetuning.sweep_results import SweepResults, read_results  # noqa: E402
-from bert_jax.inference.work_dir import CHECKPOINTS_NAME, chosen_step, read_model  # noqa: E402
+from bert_jax.finetuning.sweep import SweepResults, read_results  # noqa: E402
 from bert_jax.models.config import ComputeConfig  # noqa: E402
 from bert_jax.models.model import define_model  # noqa: E402
 from bert_jax.models.parameters import count  # noqa: E402
+from bert_jax.pretraining.config import PretrainConfig  # noqa: E402
+from bert_jax.pretraining.teacher import known_teacher, step_flops  # noqa: E402
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, chosen_step, read_model  # noqa: E402
 from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 # Epochs of a task.

@@ -14,8 +14,8 @@ def digest(work_dir: Path, step: int | None = None) -> str:
     """Return a hash of the parameters of a work directory's chosen checkpoint, using JAX."""
     import numpy as np
 
-    from bert_jax.inference.work_dir import load_model_parameters, read_model
     from bert_jax.models.config import ComputeConfig
+    from bert_jax.runs.work_dir import load_model_parameters, read_model
 
     compute = ComputeConfig(dtype="float32", attention="xla")
     loaded = load_model_parameters(work_dir, read_model(work_dir)[0], compute, step)

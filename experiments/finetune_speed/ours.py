@@ -16,16 +16,15 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bert_jax.cli.compilation_cache import keep_programs
 from bert_jax.cli.config import load_config
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
-from bert_jax.cli.freed_memory import keep_freed_memory
-from bert_jax.data.finetuning.features import Features
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.training.interruption import StopRequest
+from bert_jax.labeled_data.features import Features
+from bert_jax.processes import keep_freed_memory
+from bert_jax.runs.runtime import keep_programs
+from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
-from bert_jax.training.state import TrainState, init_state
-from bert_jax.training.step import Dials
+from bert_jax.training.step import Dials, TrainState, init_state
 
 
 def first_state(run: FinetuneRun) -> TrainState:

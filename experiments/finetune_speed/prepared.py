@@ -13,9 +13,9 @@ import numpy as np
 
 from bert_jax.cli.config import load_config
 from bert_jax.cli.main import main as bert_jax
-from bert_jax.data.finetuning.features import Features
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.labeled_data.features import Features
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 # layers, width, attention heads
 SIZES = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "base": (12, 768, 12)}

@@ -34,12 +34,12 @@ sys.path[:0] = [str(HERE), str(ROOT)]
 
 from prepared import SIZES, Work, write_examples, write_features, write_model  # noqa: E402
 
-from bert_jax.cli.freed_memory import largest_block, memory_bytes  # noqa: E402
+from bert_jax.processes import largest_block, memory_bytes  # noqa: E402
 
 BATCHES = {"sst2": 32, "squad": 16}
 MODES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16",)}
 SPEEDS = ("train_examples_s", "predict_examples_s")
-# What bert_jax.cli.freed_memory does, as words for a program that does not do it itself.
+# What bert_jax.processes does, as words for a program that does not do it itself.
 KEEPING = (
     f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
     "glibc.malloc.trim_threshold=1000000000000"

@@ -29,15 +29,14 @@ from tasks import (
     Task,
 )
 
-from bert_jax.data.finetuning.glue import glue_files, glue_task
-from bert_jax.data.finetuning.labels import label_numbers
-from bert_jax.data.finetuning.sentences import SentenceExamples, read_sentences
-from bert_jax.data.finetuning.spans import SpanExample, read_squad
-from bert_jax.data.finetuning.splits import Split
-from bert_jax.data.finetuning.tags import TagFiles, TagSentences, read_tags
-from bert_jax.tasks.entity_scores import entity_scores
+from bert_jax.labeled_data.files import Split
+from bert_jax.labeled_data.glue import glue_files, glue_task
+from bert_jax.labeled_data.labels import label_numbers
+from bert_jax.labeled_data.sentences import SentenceExamples, read_sentences
+from bert_jax.labeled_data.squad import SpanExample, read_squad
+from bert_jax.labeled_data.tags import TagFiles, TagSentences, read_tags
 from bert_jax.tasks.sentence_scores import sentence_scores
-from bert_jax.tasks.span_scores import squad_scores
+from bert_jax.tasks.span_scores import entity_scores, squad_scores
 
 # Penalties and weights of classes. They are chosen on the validation set, as the networks' rates
 # are, one baseline out of more than those have rates.

@@ -8,16 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.inference.work_dir import (
-    TOKENIZER_NAME,
-    chosen_step,
-    load_model_parameters,
-    read_model,
-)
 from bert_jax.models.config import ComputeConfig
-from bert_jax.training.fingerprint import fingerprint
+from bert_jax.runs.work_dir import TOKENIZER_NAME, chosen_step, load_model_parameters, read_model
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.metrics_log import read_metrics
+from bert_jax.training.step import fingerprint
 
 
 def described(model: Path) -> dict[str, Any]:

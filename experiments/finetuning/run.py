@@ -45,9 +45,9 @@ from sides import made_of, on_test_set, side_of, swept  # noqa: E402
 from tasks import MNLI_TOO, TASKS, Files, Task, after_mnli, files_of, test_files_of  # noqa: E402
 
 from bert_jax.cli.config import load_config  # noqa: E402
-from bert_jax.data.finetuning.file_lines import has_file  # noqa: E402
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.finetuning.config import FinetuneConfig  # noqa: E402
+from bert_jax.labeled_data.files import has_file  # noqa: E402
 
 OF_TASK = ("epochs", "batch_size", "learning_rates")
 FAST = {"seeds": 2, "epochs": 1, "learning_rates": [3e-4]}

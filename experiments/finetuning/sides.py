@@ -16,8 +16,8 @@ from mnli import mnli_run
 from sweeps import after_epochs
 from tasks import Files, Task
 
-from bert_jax.cli.sweep_directory import IDENTITY_NAME
-from bert_jax.finetuning.sweep_results import SweepResults, read_results
+from bert_jax.finetuning.sweep import SweepResults, read_results
+from bert_jax.finetuning.sweep_directory import IDENTITY_NAME
 
 
 def swept(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bert_jax.data.finetuning.file_lines import find_file, has_file
+from bert_jax.labeled_data.files import find_file, has_file
 
 # What --fast leaves of a training and a validation set: rows, sentences or questions.
 FAST_TRAIN, FAST_VALIDATION = 400, 200

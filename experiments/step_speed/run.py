@@ -25,12 +25,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bert_jax.cli.freed_memory import largest_block, memory_bytes
+from bert_jax.processes import largest_block, memory_bytes
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONFIGS = {"tiny": "tiny", "mini": "mini", "base": "bert_base", "large": "bert_large"}
-# What bert_jax.cli.freed_memory does, as words for a program that does not do it itself.
+# What bert_jax.processes does, as words for a program that does not do it itself.
 KEEPING = (
     f"glibc.malloc.mmap_threshold={largest_block(memory_bytes())}:glibc.malloc.arena_max=1:"
     "glibc.malloc.trim_threshold=1000000000000"

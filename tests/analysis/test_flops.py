@@ -4,14 +4,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.analysis.flops import encoder_training_flops, layer_flops, pretraining_flops
-from bert_jax.analysis.parameters import counts_by_part, parameters_by_part
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.analysis.counts import (
+    counts_by_part,
+    encoder_training_flops,
+    layer_flops,
+    parameters_by_part,
+    pretraining_flops,
+)
+from bert_jax.models.config import ComputeConfig, EncoderConfig, variant
 from bert_jax.models.encoder import Encoder, Layer, LayerParts, apply_layer
-from bert_jax.models.inference import infer
-from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.model import ModelConfig, define_model, infer
 from bert_jax.models.parameters import count, define
-from bert_jax.models.variants import variant
 from bert_jax.tasks.pretraining import Pretraining
 
 BASE = EncoderConfig()

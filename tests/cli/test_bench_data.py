@@ -7,9 +7,9 @@ import re
 import pytest
 
 from bert_jax.cli.main import main
-from bert_jax.data.manifest import TOKENIZER
-from bert_jax.data.synthetic import random_documents, write_corpus
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.corpus.manifest import TOKENIZER
+from bert_jax.corpus.synthetic import random_documents, write_corpus
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(295))]
 SHORT = ["--batch-size", "16", "--seconds", "0.1", "--workers", "0"]

@@ -5,10 +5,11 @@ from typing import Literal
 
 import pytest
 
-from bert_jax.cli.config import add_override, load_config, write_resolved
-from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.cli.config import add_override, load_config
 from bert_jax.conversion import to_dataclass
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.runs.ownership import write_resolved
 
 
 @dataclass(frozen=True)

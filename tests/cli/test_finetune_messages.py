@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bert_jax.cli.finetune_messages import conclude
-from bert_jax.cli.finetune_outcome import Outcome, write_outcome
+from bert_jax.cli.finetune import conclude
+from bert_jax.finetuning.outcome import Outcome, write_outcome
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ import pickle
 
 import pytest
 
-from bert_jax.cli.full_disk import named_by_the_system, unwritten_refusal
-from bert_jax.cli.new_directory import new_directory
+from bert_jax.cli.errors import named_by_the_system, unwritten_refusal
 from bert_jax.cli.sweep_run import _printing_to
 from bert_jax.files import NotWritten, full_disk, write_file, writing
+from bert_jax.runs.outputs import new_directory
 from bert_jax.training import reporting
 from bert_jax.training.metrics_log import MetricsLog
-from bert_jax.training.reporting import Reporter
-from bert_jax.training.tensorboard import TensorBoard
+from bert_jax.training.reporting import Reporter, TensorBoard
 
 # Messages of TensorStore, array_record and SQLite.
 WORDS = (

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bert_jax.cli.config_tree import with_every_key
+from bert_jax.cli.config import with_every_key
 from bert_jax.cli.keys import CONFIGS, lines, sections
 from bert_jax.cli.main import main
 from bert_jax.finetuning.config import FinetuneConfig

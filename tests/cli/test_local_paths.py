@@ -13,31 +13,32 @@ import numpy as np
 import pytest
 
 from bert_jax import Embed
-from bert_jax.cli.argument_checks import free_text
-from bert_jax.cli.config import load_config, write_resolved
+from bert_jax.cli.arguments import free_text
+from bert_jax.cli.config import load_config
 from bert_jax.cli.keys import CONFIGS, sections
 from bert_jax.cli.main import VERBS, Verb, main, make_parser
-from bert_jax.cli.new_directory import new_directory
-from bert_jax.cli.run_config import PretrainConfig
-from bert_jax.cli.sides import open_side
 from bert_jax.conversion import to_dataclass, without_none
-from bert_jax.data.corpus import Corpus
-from bert_jax.data.documents import SourceOptions
-from bert_jax.data.finetuning.file_lines import find_file
-from bert_jax.data.input_paths import expand_inputs
-from bert_jax.data.prepare import prepare
-from bert_jax.data.prepare_options import PrepareOptions
-from bert_jax.data.python_docs import write_python_docs
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.inputs import PrepareOptions
+from bert_jax.corpus.prepare import prepare
 from bert_jax.files import write_file
-from bert_jax.finetuning.sweep_results import read_results
-from bert_jax.inference.work_dir import read_model
-from bert_jax.interop.huggingface_import import open_directory
-from bert_jax.interop.huggingface_model import Wanted
+from bert_jax.finetuning.sweep import read_results
+from bert_jax.interop.huggingface.config import Wanted
+from bert_jax.interop.huggingface.load import open_directory
+from bert_jax.interop.sides import open_side
 from bert_jax.interop.tensorflow_import import checkpoint_prefix
+from bert_jax.labeled_data.files import find_file
 from bert_jax.local_paths import check_local, is_path, make_directory
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.runs.outputs import new_directory
+from bert_jax.runs.ownership import write_resolved
+from bert_jax.runs.work_dir import read_model
+from bert_jax.text.documents import SourceOptions
+from bert_jax.text.files import expand_inputs
+from bert_jax.text.python_docs import write_python_docs
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.training.metrics_log import MetricsLog
 

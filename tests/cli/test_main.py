@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from bert_jax.cli import main as cli
-from bert_jax.cli.argument_checks import check_repeated
+from bert_jax.cli.arguments import check_repeated
 from bert_jax.cli.main import VERBS, Verb, main, make_parser
 
 

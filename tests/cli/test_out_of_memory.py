@@ -15,8 +15,8 @@ import pytest
 import tokenizers
 
 from bert_jax.cli import main as cli
+from bert_jax.cli.errors import memory_refusal
 from bert_jax.cli.main import VERBS, Verb, main
-from bert_jax.cli.out_of_memory import memory_refusal
 
 
 def numpy_array() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli.main import main
-from bert_jax.cli.plan_remedies import flags, remedies, with_changes
-from bert_jax.cli.plan_report import PhasePlan, duration
-from bert_jax.cli.run_config import PhaseConfig, PretrainConfig
-from bert_jax.models.variants import variant
+from bert_jax.models.config import variant
+from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.pretraining.plan import PhasePlan, duration, flags, remedies, with_changes
 from bert_jax.training.planning import OutOfMemory
 from bert_jax.training.sharding import MeshConfig
 
@@ -147,7 +146,7 @@ def test_a_tpu_topology_without_libtpu_says_what_to_install(
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=re.escape("pip install -e '.[tpu]'")):
-        from bert_jax.cli.topology import topology_devices
+        from bert_jax.analysis.topology import topology_devices
 
         topology_devices("v5e:4x4")
 

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from bert_jax.cli.main import main
-from bert_jax.data.manifest import read_manifest
+from bert_jax.corpus.manifest import read_manifest
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bert_jax.cli.progress_line import ProgressLine, clock
+from bert_jax.cli.output import ProgressLine, clock
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bert_jax.cli.main import main
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
 @pytest.fixture

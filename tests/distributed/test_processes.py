@@ -83,7 +83,7 @@ import jax
 from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import saved_run
-from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_files import CheckpointConfig
 
 distributed.join()
 time.sleep(2 * jax.process_index())

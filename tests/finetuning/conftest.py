@@ -16,17 +16,17 @@ import pytest
 
 from bert_jax.cli import evaluate, finetune
 from bert_jax.cli.main import main
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.scoring import Scorer
-from bert_jax.inference.work_dir import (
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
     load_model_parameters,
     read_model,
     write_model,
 )
-from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training import reporting
 from bert_jax.training.checkpoint_parameters import save_parameters
 from bert_jax.training.metrics_log import read_metrics

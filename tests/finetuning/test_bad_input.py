@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import FillMask
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import squad
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bert_jax.cli.config import load_config
 from bert_jax.cli.finetune_run import open_run
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.training.interruption import StopRequest
+from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import make_mesh
 
 from ..conftest import Command

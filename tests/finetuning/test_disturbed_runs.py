@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax import Classify
 from bert_jax.finetuning.scoring import Judge
-from bert_jax.inference.work_dir import chosen_step
+from bert_jax.runs.work_dir import chosen_step
 from bert_jax.training.reporting import Reporter
 
 from .conftest import WHOLE, history, parameters, scores

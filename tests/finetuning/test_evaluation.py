@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.finetuning.features import Features
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.inference.work_dir import read_model, write_model
+from bert_jax.labeled_data.features import Features
 from bert_jax.models.config import ComputeConfig
-from bert_jax.tasks.entity_scores import entity_counts
+from bert_jax.runs.work_dir import read_model, write_model
 from bert_jax.tasks.finetuning import task_of
+from bert_jax.tasks.span_scores import entity_counts
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_parameters import save_parameters
 
 from .conftest import parameters, scores
@@ -60,7 +60,7 @@ def test_a_checkpoint_taken_out_is_scored_as_it_was(bert_jax_here, whole, evalua
 
 
 def test_what_is_asked_after_a_batch_may_end_the_evaluation(whole):
-    from bert_jax.cli.evaluate_run import open_evaluation
+    from bert_jax.finetuning.evaluation import open_evaluation
     from bert_jax.finetuning.scoring import Judge
 
     class Enough(Exception):
@@ -86,8 +86,8 @@ def test_one_device_gives_what_eight_give(whole, bert_jax, tmp_path):
 
 
 def test_smaller_batches_of_long_rows_give_the_same(whole, monkeypatch):
-    from bert_jax.cli.evaluate_run import open_evaluation
     from bert_jax.finetuning import scoring
+    from bert_jax.finetuning.evaluation import open_evaluation
 
     evaluation = open_evaluation(whole, None, None)
     (examples,) = evaluation.sets.values()
@@ -113,7 +113,7 @@ def test_smaller_batches_of_long_rows_give_the_same(whole, monkeypatch):
 
 def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
     """The loss over the set is that of each example computed alone, in float64."""
-    from bert_jax.cli.evaluate_run import open_evaluation
+    from bert_jax.finetuning.evaluation import open_evaluation
 
     evaluation = open_evaluation(whole, None, None)
     (examples,) = evaluation.sets.values()
@@ -132,7 +132,7 @@ def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
 
 def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
     """Labels that are all wrong; and a text longer than all that the run has seen."""
-    from bert_jax.cli.evaluate_run import open_evaluation
+    from bert_jax.finetuning.evaluation import open_evaluation
 
     right = scores(whole)["scores"]["accuracy"]
     lines = (toy.root / "reviews/dev.tsv").read_text().splitlines()
@@ -201,7 +201,7 @@ def test_a_directory_without_test_files_is_said(whole, toy, bert_jax_here, tmp_p
 
 
 def test_a_model_without_answers_is_not_scored(whole, tmp_path, monkeypatch):
-    from bert_jax.cli.evaluate_run import open_evaluation
+    from bert_jax.finetuning.evaluation import open_evaluation
 
     evaluation = open_evaluation(whole, None, None)
     broken = evaluation.params | {

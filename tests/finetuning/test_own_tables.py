@@ -13,8 +13,7 @@ import pytest
 from bert_jax import Classify
 from bert_jax.cli import sweep
 from bert_jax.cli.config import load_config
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.other_files import with_columns, with_file
+from bert_jax.finetuning.config import FinetuneConfig, with_columns, with_file
 
 from ..commands import REPOSITORY
 from .conftest import COMMON, GOOD, reviews, scores
@@ -136,8 +135,8 @@ def test_settings_that_do_not_fit_detected_labels_are_refused(tmp_path: Path) ->
 
 
 def test_rows_of_glue_are_skipped_by_their_label(tmp_path, toy, caplog) -> None:
-    from bert_jax.data.tokenizer import Tokenizer
-    from bert_jax.finetuning.glue import GlueConfig, open_glue
+    from bert_jax.finetuning.sentences import GlueConfig, open_glue
+    from bert_jax.tokenizers.tokenizer import Tokenizer
 
     caplog.set_level("INFO")
     rows = "one\ttwo\tneutral\nthree\tfour\t-\n"

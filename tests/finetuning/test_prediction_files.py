@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data.finetuning.tags import TagFiles
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.glue import GlueConfig
-from bert_jax.finetuning.other_files import named_after, source_of, with_file
-from bert_jax.finetuning.prediction_files import INPUTS_NAME, check_files, claim_files
+from bert_jax.finetuning.config import FinetuneConfig, named_after, source_of, with_file
+from bert_jax.finetuning.outcome import INPUTS_NAME, check_files, claim_files
+from bert_jax.finetuning.sentences import GlueConfig
 from bert_jax.finetuning.tags import TagsConfig
+from bert_jax.labeled_data.tags import TagFiles
 
 
 def test_files_with_one_stem_have_separate_predictions(toy, make_source, bert_jax_here, tmp_path):

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from bert_jax.cli.config import load_config
-from bert_jax.cli.config_history import keep_config
-from bert_jax.cli.finetune_messages import describe
-from bert_jax.cli.finetune_run import FinetuneRun, open_run
-from bert_jax.cli.finetune_start import first_state
-from bert_jax.cli.finetune_usage import describe_model
-from bert_jax.cli.model_card import model_card
-from bert_jax.data.finetuning.batches import FeatureBatches
+from bert_jax.cli.finetune_run import FinetuneRun, describe, first_state, open_run
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.inference.work_dir import Comparison, read_model, read_sentence_embedding
-from bert_jax.sentence_embedding import SETTINGS_DROPPED, SentenceEmbedding
+from bert_jax.finetuning.outcome import describe_model
+from bert_jax.interop.model_card import model_card
+from bert_jax.labeled_data.features import FeatureBatches
+from bert_jax.models.sentence_embedding import SETTINGS_DROPPED, SentenceEmbedding
+from bert_jax.runs.ownership import keep_config
+from bert_jax.runs.work_dir import Comparison, read_model, read_sentence_embedding
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.sharding import make_mesh
 
 from .conftest import history, parameters, scores

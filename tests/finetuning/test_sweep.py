@@ -14,23 +14,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bert_jax.cli.sweep_directory import claim, kept_before
 from bert_jax.finetuning.sweep import (
     Combination,
     Grid,
+    Provenance,
     RunDials,
     RunResult,
-    best_run,
-    summarise,
-)
-from bert_jax.finetuning.sweep_report import write_report
-from bert_jax.finetuning.sweep_results import (
-    Provenance,
     SweepResults,
+    best_run,
     read_results,
+    summarise,
     write_results,
 )
-from bert_jax.finetuning.sweep_table import aligned, table, verdict
+from bert_jax.finetuning.sweep_directory import claim, kept_before
+from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
 
 ORIGIN = Provenance("bert-jax sweep <&>", "2026-11-21 12:00", "1 x cpu", {"jax": "0"})

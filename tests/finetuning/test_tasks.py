@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.finetuning.sentences import SentenceFiles
-from bert_jax.data.finetuning.spans import SpanFiles
-from bert_jax.data.finetuning.tags import TagFiles
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.finetuning.sentences import SentencesConfig, open_sentences
 from bert_jax.finetuning.spans import SpansConfig, SpanSet, open_spans
 from bert_jax.finetuning.tags import TagsConfig, TagSet, open_tags
+from bert_jax.labeled_data.sentences import SentenceFiles
+from bert_jax.labeled_data.squad import SpanFiles
+from bert_jax.labeled_data.tags import TagFiles
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import GOOD, history, scores
 

@@ -21,7 +21,7 @@ import pytest
 
 from bert_jax.cli.config import load_config
 from bert_jax.cli.main import main
-from bert_jax.cli.run_config import PretrainConfig
+from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.training.metrics_log import read_metrics
 
 CONFIGS = Path(__file__).parents[2] / "configs/pretrain"

@@ -9,8 +9,8 @@ import transformers
 
 from bert_jax import AnswerQuestion
 from bert_jax.inference.answer_question import window_sizes
-from bert_jax.inference.texts import UnusableText
-from bert_jax.inference.usage import SPANS_OF_RELEASE
+from bert_jax.inference.predictor import UnusableText
+from bert_jax.runs.work_dir import SPANS_OF_RELEASE
 
 PASSAGE = "Matt lives in Canada and Sinan lives in California"
 QUESTIONS = ["where does Matt live?", "who?", "", "x" * 40, "where does sinan live?"]

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.data.finetuning.features import Features, Sequences
-from bert_jax.inference.batch_runner import BatchRunner, row_lengths
+from bert_jax.inference.predictor import BatchRunner, row_lengths
+from bert_jax.labeled_data.features import Features, Sequences
 
 from ..commands import HANGS
 

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from bert_jax import Choose
-from bert_jax.inference.texts import UnusableText
+from bert_jax.inference.predictor import UnusableText
 
 CONTEXTS = ["she takes the ball.", "", "a " * 50, "it rains"]
 CHOICES = [["she throws", "she drinks it", "b"], ["x", ""], ["c " * 30, "d"], ["q", "w", "e", "r"]]

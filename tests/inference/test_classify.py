@@ -9,9 +9,8 @@ import transformers
 
 from bert_jax import Classify
 from bert_jax.cli.main import main
-from bert_jax.inference.texts import UnusableText
-from bert_jax.inference.usage import Usage
-from bert_jax.inference.work_dir import read_model, read_tokenizer, write_model
+from bert_jax.inference.predictor import UnusableText
+from bert_jax.runs.work_dir import Usage, read_model, read_tokenizer, write_model
 
 from ..interop.conftest import make
 

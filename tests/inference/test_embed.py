@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from bert_jax import Embed, cosine_similarity
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.embed import Embedding
-from bert_jax.inference.texts import UnusableText
+from bert_jax.inference.predictor import UnusableText
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 TEXTS = [
     "I love my pet Python",

@@ -7,7 +7,7 @@ import pytest
 import transformers
 
 from bert_jax import FillMask
-from bert_jax.inference.texts import UnusableText
+from bert_jax.inference.predictor import UnusableText
 
 from .conftest import Both
 

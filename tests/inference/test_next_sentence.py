@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from bert_jax import NextSentence
-from bert_jax.inference.texts import UnusableText
+from bert_jax.inference.predictor import UnusableText
 
 FIRSTS = ["a great city to visit", "it rains.", "", "\u6771\u4eac", "z" * 50, "a " * 50, "b " * 30]
 SECONDS = ["i was just there.", "a " * 20, "", "\x00", "q", "c " * 30, "d " * 50]

@@ -11,8 +11,8 @@ from seqeval.metrics.sequence_labeling import get_entities
 
 from bert_jax import Tag
 from bert_jax.cli.main import main
-from bert_jax.inference.texts import UnusableText
-from bert_jax.tasks.entity_scores import scheme_of
+from bert_jax.inference.predictor import UnusableText
+from bert_jax.tasks.span_scores import scheme_of
 
 TEXTS = [
     "Matt lives in Canada, and Sinan in California.",

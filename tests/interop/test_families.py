@@ -10,14 +10,13 @@ import onnxruntime
 import pytest
 import transformers
 
-from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.inference.classify import Classify
-from bert_jax.inference.next_sentence import NextSentence
-from bert_jax.inference.work_dir import read_model
-from bert_jax.interop.huggingface_names import family_of, origins
-from bert_jax.models.config import EncoderConfig
+from bert_jax.inference.fill_mask import NextSentence
+from bert_jax.interop.huggingface.families import family_of, origins
+from bert_jax.models.config import EncoderConfig, variant
 from bert_jax.models.model import ModelConfig
-from bert_jax.models.variants import variant
+from bert_jax.runs.work_dir import read_model
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import LABELS, card_code, change_config, tensors_of
 from .families import CASES, CONFIGS, HEADS, class_of, make, make_other_roberta

@@ -11,10 +11,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from bert_jax.cli.sides import open_side
-from bert_jax.interop.comparison import differences
+from bert_jax.interop.comparison import differences, random_probe
 from bert_jax.interop.onnx_graph import OPSET
-from bert_jax.interop.probes import random_probe
+from bert_jax.interop.sides import open_side
 
 from .conftest import ARCHITECTURES, WORDS, run_card
 
@@ -83,10 +82,10 @@ def test_every_head_at_every_length(form, head, exported):
 def test_models_that_hugging_face_has_not(form, encoder, tmp_path, make_bert, bert_jax_here):
     import jax
 
-    from bert_jax.data.tokenizer import Tokenizer
-    from bert_jax.inference.work_dir import TOKENIZER_NAME, write_model
     from bert_jax.models.config import ComputeConfig, EncoderConfig
     from bert_jax.models.model import ModelConfig, define_model
+    from bert_jax.runs.work_dir import TOKENIZER_NAME, write_model
+    from bert_jax.tokenizers.tokenizer import Tokenizer
     from bert_jax.training.checkpoint_parameters import save_parameters
 
     sizes = dict(vocab_size=VOCABULARY, hidden_dim=32, num_layers=2, num_heads=4, ffn_dim=48)

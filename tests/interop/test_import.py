@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.inference.work_dir import load_trained
-from bert_jax.interop.huggingface_model import Wanted
-from bert_jax.interop.probes import random_probe
+from bert_jax.interop.comparison import random_probe
+from bert_jax.interop.huggingface.config import Wanted
+from bert_jax.runs.work_dir import load_trained
 
 from .conftest import change_tensors, same, tensors_of
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.inference.work_dir import load_trained, read_model
+from bert_jax.runs.work_dir import load_trained, read_model
 
 from .conftest import WORDS, change_config, change_tensors, same
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.inference.work_dir import load_trained, read_model
-from bert_jax.interop.huggingface_weights import open_weights
+from bert_jax.interop.huggingface.weights import open_weights
+from bert_jax.runs.work_dir import load_trained, read_model
 
 from .conftest import change_tensors, same, tensors_of
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.inference.work_dir import read_model
-from bert_jax.interop.huggingface_names import origins
+from bert_jax.interop.huggingface.families import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.runs.work_dir import read_model
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
-from bert_jax.training.state import TrainState
+from bert_jax.training.step import TrainState
 
 from .conftest import ARCHITECTURES, LABELS, tensors_of
 

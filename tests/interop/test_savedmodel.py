@@ -7,9 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from bert_jax.cli.sides import open_side
-from bert_jax.interop.comparison import differences
-from bert_jax.interop.probes import random_probe
+from bert_jax.interop.comparison import differences, random_probe
+from bert_jax.interop.sides import open_side
 from bert_jax.interop.stablehlo import INPUTS
 
 from .conftest import WORDS, run_card

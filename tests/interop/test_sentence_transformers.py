@@ -20,10 +20,9 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 
 from bert_jax import Embed
-from bert_jax.inference.texts import UnusableText
-from bert_jax.inference.work_dir import read_sentence_embedding
-from bert_jax.models.pooling import sentence_vectors
-from bert_jax.sentence_embedding import PoolingMode, SentenceEmbedding
+from bert_jax.inference.predictor import UnusableText
+from bert_jax.models.sentence_embedding import PoolingMode, SentenceEmbedding, sentence_vectors
+from bert_jax.runs.work_dir import read_sentence_embedding
 
 from . import families
 from .conftest import card_code, make, same

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.inference.work_dir import read_model
+from bert_jax.runs.work_dir import read_model
 
 from .conftest import SIZES, change_tensors, tensors_of
 

@@ -11,8 +11,14 @@ import pytest
 import torch
 
 from bert_jax.cli.verify import verdict_on
-from bert_jax.interop.comparison import Difference, differences, only_one_gives, unequal
-from bert_jax.interop.probes import Probe, random_probe
+from bert_jax.interop.comparison import (
+    Difference,
+    Probe,
+    differences,
+    only_one_gives,
+    random_probe,
+    unequal,
+)
 
 from .conftest import change_config, change_tensors
 

@@ -16,9 +16,8 @@ from numpy.testing import assert_allclose
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.embeddings import Embeddings, sinusoidal_positions
 from bert_jax.models.parameters import define
-from bert_jax.tasks.losses import cross_entropy
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.tasks.protocol import Metrics, total_loss
+from bert_jax.tasks.task import Metrics, cross_entropy, total_loss
 
 CONFIG = EncoderConfig(
     vocab_size=40,

@@ -14,7 +14,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.tasks.distillation import Distillation, DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.tasks.protocol import Metrics, Task, total_loss
+from bert_jax.tasks.task import Metrics, Task, total_loss
 
 CONFIG = EncoderConfig(
     vocab_size=50,

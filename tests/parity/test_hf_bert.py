@@ -12,17 +12,16 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from bert_jax.interop.huggingface_names import origins
+from bert_jax.interop.huggingface.families import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.encoder import EncoderOutput
 from bert_jax.models.heads import PretrainingModel, PretrainingOutput
 from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.tasks.protocol import total_loss
+from bert_jax.tasks.task import total_loss
 from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
-from bert_jax.training.state import TrainState
-from bert_jax.training.step import Dials, make_train_step
+from bert_jax.training.step import Dials, TrainState, make_train_step
 
 SMALL = EncoderConfig(
     vocab_size=61,

@@ -10,11 +10,10 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from bert_jax.interop.huggingface_config import read_encoder
-from bert_jax.interop.huggingface_names import family_of, origins
+from bert_jax.interop.huggingface.config import read_encoder
+from bert_jax.interop.huggingface.families import family_of, origins
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.inference import infer
-from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.models.model import Head, ModelConfig, define_model, infer
 from bert_jax.models.parameters import Parameters
 
 ROWS, LENGTH, VOCABULARY = 4, 14, 61

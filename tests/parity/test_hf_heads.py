@@ -11,13 +11,12 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from bert_jax.interop.huggingface_bert import BERT
-from bert_jax.interop.huggingface_names import origins
+from bert_jax.interop.huggingface.bert import BERT
+from bert_jax.interop.huggingface.families import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import Head, ModelConfig, Problem
-from bert_jax.tasks.classifier_task import ClassifierTask
-from bert_jax.tasks.finetuning import task_of
-from bert_jax.tasks.protocol import total_loss
+from bert_jax.tasks.finetuning import ClassifierTask, task_of
+from bert_jax.tasks.task import total_loss
 
 ROWS, LENGTH, CHOICES = 4, 12, 3
 ENCODER = EncoderConfig(

@@ -18,9 +18,9 @@ from numpy.testing import assert_allclose
 from bert_jax.cli.config import load_config
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.main import main
-from bert_jax.data.finetuning.features import Batch
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.training.interruption import StopRequest
+from bert_jax.labeled_data.features import Batch
+from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import make_mesh
 
 pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")

@@ -14,19 +14,18 @@ import torch
 from numpy.testing import assert_allclose
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.heads import TRAINING_ONLY
 from bert_jax.models.parameters import Parameters
-from bert_jax.models.student import TRAINING_ONLY
 from bert_jax.tasks.distillation import (
     Distillation,
     DistillationConfig,
     PretrainingTeacher,
     chosen_layers,
     cosine,
-    soft_cross_entropy,
+    matched_layers,
 )
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.tasks.protocol import total_loss
-from bert_jax.tasks.transfer import matched_layers
+from bert_jax.tasks.task import soft_cross_entropy, total_loss
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import (
     MeshConfig,
@@ -35,8 +34,7 @@ from bert_jax.training.sharding import (
     parameter_shardings,
     to_global,
 )
-from bert_jax.training.state import init_state
-from bert_jax.training.step import Dials, make_train_step
+from bert_jax.training.step import Dials, init_state, make_train_step
 
 TEACHER = EncoderConfig(
     vocab_size=48, hidden_dim=16, num_layers=4, num_heads=2, ffn_dim=32, max_positions=12,

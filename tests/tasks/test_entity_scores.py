@@ -12,7 +12,7 @@ from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import BILOU, IOBES
 
-from bert_jax.tasks.entity_scores import (
+from bert_jax.tasks.span_scores import (
     PREFIXES,
     Scheme,
     entities_of,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
-from bert_jax.tasks.label_set_scores import (
+from bert_jax.tasks.sentence_scores import (
     LABEL_SET_METRICS,
     best_constant,
     label_counts,

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.tasks.protocol import total_loss
+from bert_jax.tasks.task import total_loss
 
 CONFIG = EncoderConfig(
     vocab_size=40, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32, max_positions=32

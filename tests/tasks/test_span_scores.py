@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data.finetuning.spans import read_squad
+from bert_jax.labeled_data.squad import read_squad
 from bert_jax.tasks.span_scores import squad_scores
 
 WORDS = (

@@ -14,16 +14,21 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from bert_jax.models.parameters import define
-from bert_jax.tasks.protocol import Batch, Metric, Metrics, Task, weighted_mean
+from bert_jax.tasks.task import Batch, Metric, Metrics, Task, weighted_mean
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_files import CheckpointConfig
+from bert_jax.training.distributed import StopRequest
 from bert_jax.training.evaluation import HeldOutMetrics
-from bert_jax.training.interruption import StopRequest
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.optimizer import LearningRates, OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
-from bert_jax.training.state import TrainState, abstract_state, init_state
-from bert_jax.training.step import make_evaluation_step, make_train_step
+from bert_jax.training.step import (
+    TrainState,
+    abstract_state,
+    init_state,
+    make_evaluation_step,
+    make_train_step,
+)
 
 DIM, SEED, STEPS = 8, 3, 10
 CONFIG = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=2)

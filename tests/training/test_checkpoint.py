@@ -15,14 +15,14 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from numpy.testing import assert_array_equal
 
-from bert_jax.differences import differences
-from bert_jax.tasks.protocol import Task
+from bert_jax.tasks.task import Task
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_config import CheckpointConfig
+from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
-from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.step import TrainState, abstract_state, init_state
+from bert_jax.validation import differences
 
 IDENTITY = {"model": {"hidden_dim": 8, "num_layers": 2}, "corpora": ["a1b2"], "lowercase": True}
 EVERYTHING = CheckpointConfig(keep_last=100, keep_best=0)

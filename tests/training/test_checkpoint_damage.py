@@ -15,21 +15,27 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from bert_jax.cli.compilations import Compilations
+from bert_jax.cli.errors import memory_refusal
 from bert_jax.cli.main import main
-from bert_jax.cli.out_of_memory import memory_refusal
-from bert_jax.tasks.protocol import Task
+from bert_jax.runs.runtime import Compilations
+from bert_jax.tasks.task import Task
 from bert_jax.training import checkpoint_checksums
 from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved, _Save
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_NAME, verify
-from bert_jax.training.checkpoint_config import CheckpointConfig
-from bert_jax.training.checkpoint_files import DamagedCheckpoint, newest_step, saved_run, steps_in
+from bert_jax.training.checkpoint_files import (
+    ASIDE_NAME,
+    CheckpointConfig,
+    DamagedCheckpoint,
+    newest_step,
+    recover,
+    saved_run,
+    steps_in,
+)
 from bert_jax.training.checkpoint_parameters import load_parameters
-from bert_jax.training.checkpoint_recovery import ASIDE_NAME, recover
-from bert_jax.training.divergence import TrainingDiverged, require_finite_state
+from bert_jax.training.evaluation import TrainingDiverged, require_finite_state
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
-from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.step import TrainState, abstract_state, init_state
 
 IDENTITY = {"model": "tiny"}
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bert_jax.training import distributed
-from bert_jax.training.lost_process import lost_process
+from bert_jax.training.distributed import lost_process
 
 TOLD = (
     "JAX_COORDINATOR_ADDRESS",

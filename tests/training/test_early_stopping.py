@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_jax.training.early_stopping import EarlyStopping
+from bert_jax.training.evaluation import EarlyStopping
 
 
 def test_an_evaluation_that_is_made_again_counts_once() -> None:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.tasks.protocol import Metric, Metrics, weighted_mean
+from bert_jax.tasks.task import Metric, Metrics, weighted_mean
 from bert_jax.training.evaluation import MetricTotals, evaluate
 
 

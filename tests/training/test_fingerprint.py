@@ -8,8 +8,8 @@ import numpy as np
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.fingerprint import fingerprint
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
+from bert_jax.training.step import fingerprint
 
 SMALL = EncoderConfig(
     vocab_size=48, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32, max_positions=12

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from bert_jax.training.checkpoint import Checkpointer
-from bert_jax.training.checkpoint_config import CheckpointConfig
-from bert_jax.training.divergence import TrainingDiverged
+from bert_jax.training.checkpoint_files import CheckpointConfig
+from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.loop import Intervals, Phase
-from bert_jax.training.state import TrainState
+from bert_jax.training.step import TrainState
 
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import optax
 
-from bert_jax.tasks.protocol import Task
+from bert_jax.tasks.task import Task
 from bert_jax.training.planning import _out_of_memory, compile_step, state_bytes
 from bert_jax.training.sharding import MeshConfig, make_mesh
 

@@ -17,10 +17,10 @@ from numpy.testing import assert_array_equal
 
 from bert_jax.training.checkpoint import CheckpointNotSaved
 from bert_jax.training.checkpoint_checksums import write_checksums
-from bert_jax.training.divergence import TrainingDiverged
-from bert_jax.training.interruption import StopRequest, ToldToStop
+from bert_jax.training.distributed import StopRequest, ToldToStop
+from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.loop import Intervals, Phase
-from bert_jax.training.state import TrainState
+from bert_jax.training.step import TrainState
 
 
 def assert_same_state(found: TrainState, expected: TrainState) -> None:

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.layout import constrain
+from bert_jax.models.layers import constrain
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import (
@@ -27,7 +27,7 @@ from bert_jax.training.sharding import (
     to_global,
     undivided,
 )
-from bert_jax.training.state import abstract_state, init_state
+from bert_jax.training.step import abstract_state, init_state
 
 CONFIG = EncoderConfig(
     vocab_size=48, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32, max_positions=8

@@ -16,7 +16,7 @@ from queue import Full
 import pytest
 
 from bert_jax import Classify
-from bert_jax.cli.predict_input import MAX_BYTES, _Waiting, chunks, read_ahead
+from bert_jax.inference.input_stream import MAX_BYTES, _Waiting, chunks, read_ahead
 
 from ...commands import HANGS
 from .conftest import objects

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax import AnswerQuestion, Choose, Classify, Embed, FillMask, NextSentence, Tag
-from bert_jax.cli.predict_answers import answers
-from bert_jax.cli.predict_lines import Document, InputLine, UnusableLine
-from bert_jax.cli.predict_tasks import TASKS
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.input_lines import Document, InputLine, UnusableLine
+from bert_jax.inference.requests import TASKS, answers
+from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import objects
 

@@ -1,0 +1,97 @@
+"""Devices that need not be here: `cpu:8`, or a TPU slice by the name JAX knows it under."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jax
+
+
+_TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
+EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
+
+# What libtpu asks the metadata server of a Cloud TPU host for; anything will do where it only
+# compiles, and without an answer it waits. Loaded to compile, it need not be alone on the machine.
+_NO_TPU_HOST = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+def topology_devices(name: str) -> list[jax.Device]:
+    """The devices of a topology, to build a mesh of and compile for.
+
+    To be called before JAX has touched a device. On TPU v4 a device is a chip of two cores, as it
+    is by default on the hardware.
+
+    Raises:
+      ValueError: the topology does not exist or has neither TPUs nor CPUs, JAX already runs with
+        other devices, or libtpu is missing.
+    """
+    parsed = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name.lower())
+    if not parsed:
+        raise ValueError(f"--topology {name!r}: write a kind and a shape, such as {EXAMPLES}")
+    kind, shape = parsed.groups()
+    dims = [int(dim) for dim in shape.split("x")]
+    if kind == "cpu":
+        if len(dims) > 1 or dims[0] < 1:
+            raise ValueError(f"--topology {name!r}: write the number of devices, such as cpu:8")
+        return _cpu_devices(dims[0])
+    if not _TPU.fullmatch(kind):
+        raise ValueError(
+            f"--topology={name}: {kind} is not a TPU, and plan compiles only for TPU slices and "
+            f"CPUs ({EXAMPLES}). For a GPU, run `bert-jax bench step --config FILE` on it, which "
+            "compiles the same step for the machine's GPUs and prints its time and memory"
+        )
+    return _tpu_devices(name.lower(), kind, dims)
+
+
+def _cpu_devices(count: int) -> list[jax.Device]:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax  # after the variable, which it reads when it is imported
+
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        pass  # devices exist already: enough of them serve as well
+    devices = jax.devices("cpu")
+    if len(devices) < count:
+        raise ValueError(
+            f"--topology cpu:{count}: this process already runs JAX with {len(devices)} CPU "
+            "devices, and their number is fixed: call `bert-jax plan` in a process of its own"
+        )
+    return devices[:count]
+
+
+def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
+    if "TPU_LIBRARY_PATH" not in os.environ and importlib.util.find_spec("libtpu") is None:
+        raise ValueError(
+            f"--topology {name!r}: compiling for a TPU needs libtpu, which is not installed: "
+            "pip install -e '.[tpu]' (it does not need a TPU; --topology cpu:N goes without)"
+        )
+    for variable, value in (_NO_TPU_HOST | {"JAX_PLATFORMS": "cpu"}).items():
+        os.environ.setdefault(variable, value)
+    import jax
+    from jax.experimental import topologies
+
+    options: dict[str, object] = {}
+    if kind == "v4":
+        options["chip_config_name"] = "megacore"
+    if max(dims) == 1:  # a part of a host, which otherwise has 2 x 2 chips
+        options["chips_per_host_bounds"] = [1, 1, 1]
+    try:
+        description = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
+        raise ValueError(
+            f"--topology {name!r}: libtpu knows no such slice ({reason}); there are names such "
+            f"as {EXAMPLES}"
+        ) from error
+    return list(description.devices)

@@ -1,0 +1,130 @@
+"""A corpus of random documents shaped like real ones, to measure and test what reads a corpus."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.corpus.manifest import Manifest, ShardInfo, SplitInfo, write_manifest
+from bert_jax.corpus.packing import TokenizedDocument, default_max_pieces, fill_rate, pack_documents
+from bert_jax.corpus.records import Piece, encode_record
+from bert_jax.corpus.shards import shard_path, write_records
+from bert_jax.corpus.units import Split, shard_name
+from bert_jax.local_paths import make_directory
+from bert_jax.tokenizers.special_tokens import Vocabulary
+from bert_jax.validation import check_seed
+
+# Like English Wikipedia and books in word pieces: sentences of 25 tokens in the mean, half of the
+# documents below 350 tokens, the mean near 900 (log-normal).
+SENTENCE_LENGTH = (3.0, 0.65)
+DOCUMENT_LENGTH = (5.85, 1.35)
+NUM_SPECIAL = 5
+
+
+def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
+    """Returns ids with padding, [UNK], [CLS], [SEP], [MASK] = 0..4 and words after them."""
+    return Vocabulary(
+        vocab_size=vocab_size,
+        pad_id=0,
+        cls_id=2,
+        sep_id=3,
+        mask_id=4,
+        special_ids=tuple(range(NUM_SPECIAL)),
+        random_ids=np.arange(NUM_SPECIAL, vocab_size, dtype=np.int32),
+    )
+
+
+def random_documents(
+    num_tokens: int, vocab_size: int, seed: int, first_id: int = 0
+) -> list[TokenizedDocument]:
+    """Returns documents of about `num_tokens` tokens in all; words follow Zipf's law."""
+    check_seed(seed)
+    rng = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, vocab_size - NUM_SPECIAL + 1)
+    edges = np.cumsum(weights / weights.sum())
+    documents: list[TokenizedDocument] = []
+    while num_tokens > 0:
+        wanted = int(np.clip(rng.lognormal(*DOCUMENT_LENGTH), 3, 200_000))
+        lengths = np.maximum(1, rng.lognormal(*SENTENCE_LENGTH, wanted // 8 + 1).astype(np.int64))
+        ends = np.cumsum(lengths)
+        ends = ends[: max(1, np.searchsorted(ends, wanted))]
+        words = np.minimum(np.searchsorted(edges, rng.random(ends[-1])), len(edges) - 1)
+        starts = np.concatenate([[0], ends[:-1]])
+        documents.append(TokenizedDocument(first_id + len(documents), words + NUM_SPECIAL, starts))
+        num_tokens -= int(ends[-1])
+    return documents
+
+
+def write_corpus(
+    directory: str | os.PathLike[str],
+    train: Sequence[TokenizedDocument],
+    heldout: Sequence[TokenizedDocument],
+    *,
+    max_length: int,
+    vocab_size: int,
+    max_pieces: int | None = None,
+    token_bytes: int = 2,
+    num_shards: int = 1,
+) -> Manifest:
+    """Packs documents of token ids as `bert-jax prepare` does and writes a finished corpus.
+
+    Args:
+        max_pieces: as in preparation by default.
+        num_shards: files the records of each split are dealt to.
+    """
+    pieces = max_pieces or default_max_pieces(max_length)
+    root = Path(directory)
+    make_directory(root)
+
+    def write_split(name: Split, documents: Sequence[TokenizedDocument]) -> SplitInfo:
+        records = pack_documents(documents, max_length, pieces)
+        parts: list[NDArray] = np.array_split(np.arange(len(records)), num_shards)
+        shards = tuple(
+            write_records(shard_path(root, shard_name(name, number)), blobs)
+            for number, part in enumerate(parts)
+            if (blobs := [encode_record(records[at], token_bytes) for at in part.tolist()])
+        )
+        return _split_info(documents, records, shards, max_length)
+
+    manifest = Manifest(
+        max_length=max_length,
+        max_pieces=pieces,
+        token_bytes=token_bytes,
+        vocab_size=vocab_size,
+        tokenizer_fingerprint="synthetic",
+        tokenizer_files={},
+        lowercase=True,
+        options={},
+        sources=(),
+        duplicates_removed=0,
+        empty_documents=0,
+        bad_lines_skipped=0,
+        documents_split=0,
+        train=write_split("train", train),
+        heldout=write_split("heldout", heldout),
+    )
+    write_manifest(root, manifest)
+    return manifest
+
+
+def _split_info(
+    documents: Sequence[TokenizedDocument],
+    records: list[list[Piece]],
+    shards: tuple[ShardInfo, ...],
+    max_length: int,
+) -> SplitInfo:
+    num_pieces = sum(map(len, records))
+    num_tokens = sum(len(document.token_ids) for document in documents)
+    return SplitInfo(
+        shards=shards,
+        num_records=len(records),
+        num_pieces=num_pieces,
+        num_documents=len(documents),
+        num_sentences=sum(len(document.sentence_starts) for document in documents),
+        num_tokens=num_tokens,
+        fill_rate=fill_rate(num_tokens, num_pieces, len(records), max_length),
+    )

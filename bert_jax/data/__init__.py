@@ -1,1 +1,0 @@
-"""What is learned from: text to records, records to batches. Imports no JAX."""

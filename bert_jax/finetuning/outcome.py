@@ -1,0 +1,164 @@
+"""Write and read what a fine-tuning run leaves: scores, predictions and model.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.files import write_file
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.spans import SpansConfig
+from bert_jax.finetuning.task_data import TaskData
+from bert_jax.json_files import expecting_fields, read_json_object
+from bert_jax.local_paths import make_directory
+from bert_jax.models.model import ModelConfig
+from bert_jax.runs.work_dir import Comparison, SpanUsage, Usage, named_step, write_model
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+SCORES_NAME = "scores.json"
+PREDICTIONS_NAME = "predictions"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The best step, what the validation sets gave there, and what was predicted for test sets.
+
+    predictions: files. tests: the fingerprint of each test set by its name.
+    """
+
+    step: int
+    scores: Mapping[str, float]
+    predictions: Sequence[Path]
+    tests: Mapping[str, str]
+
+
+def write_outcome(work_dir: Path, outcome: Outcome) -> None:
+    """Writes `scores.json`."""
+    content = {
+        "step": outcome.step,
+        "scores": dict(outcome.scores),
+        "predictions": list(map(str, outcome.predictions)),
+        "tests": dict(outcome.tests),
+    }
+    write_file(work_dir / SCORES_NAME, json.dumps(content, indent=2) + "\n")
+
+
+def read_outcome(work_dir: Path) -> Outcome | None:
+    """What `write_outcome` wrote; None before.
+
+    Raises:
+      ValueError: the file is damaged.
+    """
+    file = work_dir / SCORES_NAME
+    if not file.is_file():
+        return None
+    fix = "Remove it, and the same command writes it again"
+    with expecting_fields(file, fix):
+        content = read_json_object(file, fix)
+        # By name: the directory may have been moved or copied.
+        named = (Path(prediction).name for prediction in content["predictions"])
+        files = [work_dir / PREDICTIONS_NAME / name for name in named]
+        scores = {name: float(score) for name, score in content["scores"].items()}
+        # Early versions did not record test files, so their predictions are written again.
+        return Outcome(int(content["step"]), scores, files, dict(content.get("tests", {})))
+
+
+def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, str]) -> bool:
+    """Whether the outcome is of this step and these test sets, and all of it is there.
+
+    tests: as of `Outcome`: a test file may have come since, or be another now.
+    """
+    found = read_outcome(work_dir)
+    if best_step is None or found is None:
+        return False
+    done = found.step == best_step and found.tests == tests
+    there = all(file.is_file() for file in found.predictions)
+    return done and there and best_step == named_step(work_dir)
+
+
+def describe_model(
+    config: FinetuneConfig,
+    data: TaskData,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    compared_by: Comparison,
+    best_step: int | None,
+) -> None:
+    """Writes the run's `model.json`; best_step None before its end."""
+    named = "sizes and tokenizer of" if config.from_scratch else "source"
+    origin = {"command": "bert-jax finetune", named: config.init_from}
+    directory, usage = Path(config.work_dir), usage_of(config, data)
+    write_model(
+        model,
+        origin,
+        directory,
+        tokenizer=tokenizer,
+        best_step=best_step,
+        compared_by=compared_by,
+        usage=usage,
+    )
+
+
+def usage_of(config: FinetuneConfig, data: TaskData) -> Usage:
+    """How the run reads texts, and what its one label is not."""
+    spans = None if config.spans is None else _of_spans(config.spans)
+    pairs = None
+    if data.head.head == "classification":
+        (sequences, *_) = (each.features.sequences for each in data.validation.values())
+        pairs = bool((sequences.second_starts < sequences.lengths).any())
+    context = config.tags is not None and config.tags.document_context
+    return Usage(config.max_length, spans, data.head.negative, pairs, context)
+
+
+def _of_spans(config: SpansConfig) -> SpanUsage:
+    return SpanUsage(config.doc_stride, config.max_query_length, config.max_answer_length)
+
+
+INPUTS_NAME = "inputs.json"
+
+
+def claim_files(directory: Path, names: Sequence[str], source: str) -> None:
+    """Record in a directory that files are about to be written for an input and a model.
+
+    Args:
+      directory: the predictions' directory; created if it is missing.
+      names: the names of the files.
+      source: the source of the predictions: their input and their model.
+
+    Raises:
+      ValueError: see `check_files`.
+    """
+    check_files(directory, names, source)
+    made = _inputs(directory) | dict.fromkeys(names, source)
+    write_file(make_directory(directory) / INPUTS_NAME, json.dumps(made, indent=2) + "\n")
+
+
+def check_files(directory: Path, names: Sequence[str], source: str) -> None:
+    """Refuse to replace a file of predictions for another input or by another model.
+
+    Raises:
+      ValueError: one of the files exists, and according to `INPUTS_NAME` it was not made from
+        `source`.
+    """
+    inputs = _inputs(directory)
+    for name in names:
+        file = directory / name
+        if not file.exists() or inputs.get(name) == source:
+            continue
+        problem = f"holds predictions for {inputs[name]}" if name in inputs else "already exists"
+        raise ValueError(
+            f"{file}: the file {problem}, and predictions for {source} would replace it. Give "
+            "another --predictions, or remove the file"
+        )
+
+
+def _inputs(directory: Path) -> dict[str, str]:
+    file = directory / INPUTS_NAME
+    if not file.is_file():
+        return {}
+    try:
+        return {name: str(source) for name, source in read_json_object(file).items()}
+    except ValueError as error:
+        raise ValueError(f"{error}. Give another --predictions, or remove the file") from error

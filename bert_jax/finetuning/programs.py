@@ -1,0 +1,187 @@
+"""Check a fine-tuning run against its mesh, data and memory, and compile its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.analysis.counts import parameter_counts
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.scoring import LOSS
+from bert_jax.finetuning.task_data import TaskData
+from bert_jax.labeled_data.features import Features
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import ModelConfig
+from bert_jax.tasks.finetuning import ClassifierTask, task_of
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tokenizers.words import WARNED_SHARE, complaint, count_unknown
+from bert_jax.training.optimizer import Tuning, make_optimizer
+from bert_jax.training.preflight import (
+    FINETUNING_ARRAYS,
+    batch_part,
+    check_fits,
+    check_traceable,
+    model_size_keys,
+    state_parts,
+)
+from bert_jax.training.sharding import batch_extent
+from bert_jax.training.step import (
+    Init,
+    MetricsStep,
+    PredictionStep,
+    TrainStep,
+    make_init,
+    make_metrics_step,
+    make_prediction_step,
+    make_train_step,
+)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The steps of a run, and of those that differ from it as `FinetuneRun.turned` does."""
+
+    task: ClassifierTask
+    optimizer: optax.GradientTransformation
+    tuning: Tuning
+    train_step: TrainStep
+    prediction_step: PredictionStep
+    metrics_step: MetricsStep
+    init: Init
+
+
+def make_programs(
+    config: FinetuneConfig, model: ModelConfig, compute: ComputeConfig, mesh: Mesh
+) -> Programs:
+    """The steps, compiled when a batch of a shape first comes.
+
+    Raises:
+      ValueError: more layers are to be tuned than there are, or some of them in a scan over all.
+    """
+    task, tuning = task_of(model, compute), Tuning(config.tuning, model.encoder)
+    _check_scan(compute, tuning)
+    rate = tuning.rate if config.tuning.layer_decay < 1.0 else None
+    optimizer = make_optimizer(config.optimizer, rate)
+    train_step = make_train_step(
+        task,
+        optimizer,
+        mesh,
+        accumulation_steps=config.accumulation_steps,
+        learns=tuning.learns,
+    )
+    return Programs(
+        task,
+        optimizer,
+        tuning,
+        train_step,
+        make_prediction_step(task, mesh),
+        make_metrics_step(task, mesh),
+        make_init(task.definition, optimizer, mesh, tuning.learns),
+    )
+
+
+def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
+    """Refuses what would be correct but differentiate every layer: a scan is over all of them."""
+    if compute.scan_layers and 0 < tuning.num_learning_layers < tuning.num_layers:
+        raise ValueError(
+            f"compute.scan_layers=True differentiates all {tuning.num_layers} layers, of which "
+            f"tuning.top_layers={tuning.num_learning_layers} learn: set compute.scan_layers=False "
+            "(scanning saves compile time only for deep models that are trained whole)"
+        )
+
+
+def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
+    """Raises ValueError if a batch cannot be split over the devices."""
+    parts = batch_extent(mesh)
+    for name, size, by in (
+        ("batch_size", config.batch_size, parts * config.accumulation_steps),
+        ("evaluation_batch_size", config.rows_evaluated, parts),
+    ):
+        if size % by:
+            raise ValueError(
+                f"{name}={size} is not divisible by {by} (parts of the mesh, times "
+                f"accumulation_steps in training). Set it to a multiple of {by}"
+            )
+
+
+def check_data(config: FinetuneConfig, data: TaskData, tokenizer: Tokenizer) -> None:
+    """Raise ValueError if the task lacks the best metric or a set has too many unknown tokens."""
+    check_best_metric(config, data)
+    for name, features in data.features.items():
+        counts = count_unknown(features.sequences.token_ids, tokenizer)
+        if counts.too_many and not config.allow_unknown:
+            problem = complaint(tokenizer, counts.unknown, counts.tokens, where=f" of {name}")
+            raise ValueError(f"{problem} To train anyway, set allow_unknown=True.")
+
+
+def check_best_metric(config: FinetuneConfig, data: TaskData) -> None:
+    """Raises ValueError if the metric that is to be best is none of the task's."""
+    losses = [data.metric_of(name, LOSS) for name in data.validation]
+    known = (*data.metrics, *losses)
+    if config.best_metric and config.best_metric not in known:
+        raise ValueError(
+            f"best_metric={config.best_metric!r} is no metric of this task; expected one of "
+            f"{', '.join(known)}, or '' for {data.best_metric}"
+        )
+
+
+def unknown_lines(features: Mapping[str, Features], tokenizer: Tokenizer) -> list[str]:
+    """Return a line with the share of unknown tokens in every set, and a warning above 1 %."""
+    sets = {
+        name: count_unknown(rows.sequences.token_ids, tokenizer) for name, rows in features.items()
+    }
+    shares = ", ".join(f"{counts.share:.2%} of {name}" for name, counts in sets.items())
+    lines = [f"unknown    {shares} ({tokenizer.specials.unk})"]
+    name, worst = max(sets.items(), key=lambda item: item[1].share)
+    if worst.share > WARNED_SHARE:
+        warning = complaint(tokenizer, worst.unknown, worst.tokens, where=f" of {name}")
+        lines.append(f"WARNING    {warning}")
+    return lines
+
+
+def check_finetuning(
+    config: FinetuneConfig,
+    mesh: Mesh,
+    model: ModelConfig,
+    compute: ComputeConfig,
+    train: Features,
+    row_lengths: Sequence[int],
+) -> None:
+    """Refuse a fine-tuning run that does not fit into this machine's memory.
+
+    Args:
+      compute: the computation's settings, with "auto" resolved.
+      row_lengths: padded lengths of the rows of `train`, ascending; every epoch uses the longest.
+
+    Raises:
+      ValueError: see `check_pretraining`.
+    """
+    counts, tuning = parameter_counts(model), Tuning(config.tuning, model.encoder)
+    rows, length = config.batch_size * train.sequences_per_example, row_lengths[-1]
+    trained = counts.above
+    trained += counts.layers * tuning.num_learning_layers // model.encoder.num_layers
+    trained += counts.embeddings if tuning.learns("encoder.embeddings.token") else 0
+    parts = state_parts(
+        mesh,
+        counts.total,
+        trained,
+        all_gradients=config.optimizer.clip_norm > 0 or config.accumulation_steps > 1,
+        keys=f"the model's size ({config.init_from}: {model_size_keys(model.encoder)})",
+    )
+    batch = batch_part(
+        mesh,
+        model.encoder,
+        compute,
+        name="one batch",
+        rows=rows,
+        rows_at_once=rows // config.accumulation_steps,
+        length=length,
+        arrays=FINETUNING_ARRAYS,
+        keys=f"batch_size={config.batch_size} or max_length={config.max_length}, or raise "
+        f"accumulation_steps={config.accumulation_steps}",
+    )
+    check_traceable([*parts, batch], mesh)
+    check_fits([*parts, batch], mesh)

@@ -1,0 +1,196 @@
+"""The formats of `export`: who writes them, and the lines of Python that load them again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bert_jax.interop.huggingface.families import architecture_of
+from bert_jax.models.model import ModelConfig
+from bert_jax.models.parameters import Parameters
+from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+FORMATS = ("huggingface", "onnx", "stablehlo", "savedmodel")
+DTYPES = ("float32", "float16", "bfloat16")
+# The library that loads each format, as named on the Hugging Face Hub; see `library`.
+LIBRARIES = {
+    "huggingface": "transformers",
+    "onnx": "onnx",
+    "stablehlo": "jax",
+    "savedmodel": "tensorflow",
+}
+_SENTENCES_USAGE = """
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer(".")
+vectors = model.encode(["A delightful film.", "Two hours of my life."])
+print(model.similarity(vectors, vectors))
+"""
+
+
+def write(
+    form: str,
+    config: ModelConfig,
+    parameters: Parameters,
+    tokenizer: Tokenizer,
+    target: Path,
+    *,
+    hidden_states: bool,
+    dtype: str,
+    sentence_embedding: SentenceEmbedding | None,
+) -> None:
+    """Writes a model in a format into `target`; `parameters` is emptied meanwhile.
+
+    hidden_states: also give every layer's output, where the format fixes what the outputs are.
+    dtype: of the parameters as they are stored, one of `DTYPES`; float32 but for huggingface.
+    sentence_embedding: the settings of the model's sentence embedding; stored only by huggingface.
+
+    Raises:
+      ValueError: the format cannot hold the model or wants a library that is not installed.
+    """
+    # Each format's libraries are imported when it is asked for.
+    try:
+        match form:
+            case "huggingface":
+                from bert_jax.interop.huggingface.save import write_directory
+
+                assert not hidden_states
+                write_directory(config, parameters, tokenizer, target, dtype, sentence_embedding)
+                return
+            case "onnx":
+                from bert_jax.interop.onnx import write_onnx as write_format
+            case "stablehlo":
+                from bert_jax.interop.stablehlo import write_stablehlo as write_format
+            case "savedmodel":
+                from bert_jax.interop.savedmodel import write_savedmodel as write_format
+            case _:
+                raise AssertionError(form)
+    except ImportError as error:
+        extra = {"savedmodel": "tensorflow"}.get(form, form)
+        raise ValueError(f"--format {form}: {error}; pip install -e '.[{extra}]'") from error
+    assert dtype == "float32"
+    write_format(config, parameters, tokenizer, target, hidden_states=hidden_states)
+
+
+def library(form: str, config: ModelConfig, sentences: bool) -> str:
+    """Return the library that loads an export, as named on the Hugging Face Hub."""
+    whole = form == "huggingface" and sentences and config.head == "encoder"
+    return "sentence-transformers" if whole else LIBRARIES[form]
+
+
+def usage(form: str, config: ModelConfig, *, mask: str, pairs: bool, sentences: bool) -> str:
+    """Python code that loads and runs what `write` wrote.
+
+    mask: the tokenizer's mask token. pairs: whether a classifier was trained on pairs. sentences:
+    whether the model defines a sentence embedding.
+    """
+    text = _text(config, mask, pairs)
+    if library(form, config, sentences) == "sentence-transformers":
+        return _SENTENCES_USAGE
+    match form:
+        case "huggingface":
+            return _huggingface_usage(config, text)
+        case "onnx":
+            return _onnx_usage(config, text)
+        case "stablehlo":
+            return _stablehlo_usage(config, text)
+        case "savedmodel":
+            return _savedmodel_usage(config, text)
+    raise AssertionError(form)
+
+
+def _text(config: ModelConfig, mask: str, pairs: bool) -> str:
+    """What a model is asked in its code: as Python has the words of a call."""
+    match config.head:
+        case "pretraining" | "masked_lm":
+            return f'"The {mask} of the sea."'
+        case "span":
+            return '"Where does Matt live?", "Matt lives in Canada."'
+        case "multiple_choice":
+            return '"He opened the door", "and went in."'
+    return '"It rains in Rome.", "Rome is wet."' if pairs else '"A delightful film."'
+
+
+def _huggingface_usage(config: ModelConfig, text: str) -> str:
+    architecture = architecture_of(config)
+    poolerless = config.head == "encoder" and not config.pooler and config.encoder.num_segments
+    bare = ", add_pooling_layer=False" if poolerless else ""
+    more = "outputs = model(**inputs)"
+    match config.head:
+        case "multiple_choice":
+            more = f"inputs = {{name: tensor[None] for name, tensor in inputs.items()}}\n{more}"
+        case "classification" if config.problem == "single_label":
+            more += "\nprint(model.config.id2label[outputs.logits.argmax().item()])"
+        case "pretraining" | "masked_lm":
+            logits = "prediction_logits" if config.head == "pretraining" else "logits"
+            more += f"""
+masked = inputs.input_ids == tokenizer.mask_token_id
+print(tokenizer.decode(outputs.{logits}[masked].argmax(-1)))"""
+    return f"""
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = {architecture}.from_pretrained("."{bare})
+inputs = tokenizer({text}, return_tensors="pt")
+{more}
+"""
+
+
+def _ids(config: ModelConfig, text: str, call: str, names: tuple[str, ...], dtype: str) -> str:
+    """Code that tokenizes a text and gives the model its ids."""
+    axis = "[None, None]" if config.head == "multiple_choice" else "[None]"
+    fields = dict(zip(names, ("ids", "type_ids", "attention_mask"), strict=True))
+    lines = [f'encoding = tokenizers.Tokenizer.from_file("tokenizer.json").encode({text})']
+    lines += [
+        f"{name} = np.array(encoding.{field}, np.{dtype}){axis}" for name, field in fields.items()
+    ]
+    return "\n".join([*lines, call])
+
+
+def _onnx_usage(config: ModelConfig, text: str) -> str:
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    feed = "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+    code = _ids(config, text, f"outputs = session.run(None, {feed})", names, "int64")
+    return f"""
+import numpy as np
+import onnxruntime
+import tokenizers
+
+session = onnxruntime.InferenceSession("model.onnx")
+{code}
+"""
+
+
+def _stablehlo_usage(config: ModelConfig, text: str) -> str:
+    names = ("token_ids", "segment_ids", "attention_mask")
+    code = _ids(
+        config, text, f"outputs = program.call(weights, {', '.join(names)})", names, "int32"
+    )
+    return f"""
+# pip install jax flatbuffers tokenizers. JAX loads this artefact for at least six months after the
+# version that wrote it, and from up to three weeks before it (jax.export's compatibility
+# guarantees); export again from the work directory after that. Matrix products take JAX's default
+# precision: on a TPU or GPU that is less than float32's.
+import jax
+import numpy as np
+import tokenizers
+
+with open("model.stablehlo", "rb") as file:
+    program = jax.export.deserialize(bytearray(file.read()))
+weights = {{name: jax.numpy.asarray(array) for name, array in np.load("weights.npz").items()}}
+{code}
+"""
+
+
+def _savedmodel_usage(config: ModelConfig, text: str) -> str:
+    names = ("token_ids", "segment_ids", "attention_mask")
+    feed = ", ".join(f"{name}=tensorflow.constant({name})" for name in names)
+    code = _ids(config, text, f"outputs = serve({feed})", names, "int32")
+    return f"""
+import numpy as np
+import tensorflow
+import tokenizers
+
+serve = tensorflow.saved_model.load(".").signatures["serving_default"]
+{code}
+"""

@@ -1,0 +1,1 @@
+"""Hugging Face models: configs, weights, families, import and export."""

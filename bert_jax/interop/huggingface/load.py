@@ -1,0 +1,299 @@
+"""A model of Hugging Face's as one of ours, every tensor of it accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.files import check_checksums
+from bert_jax.interop.huggingface.config import (
+    Wanted,
+    classifier_fits,
+    classifier_shape,
+    holds_pooler,
+    model_config,
+    read_encoder,
+    read_pairs,
+    with_table_sizes,
+)
+from bert_jax.interop.huggingface.families import family_of, origins
+from bert_jax.interop.huggingface.family import Family
+from bert_jax.interop.huggingface.sentence_transformers import read_sentence_model, within
+from bert_jax.interop.huggingface.weights import NewestNames, open_weights
+from bert_jax.interop.tensors import Account, ForeignTensors, Origin, read, settle
+from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import check_local
+from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.parameters import ModelDefinition
+from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.objectives import SentencePairs
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.validation import check_seed
+
+MASKED_LM_HEADS = ("pretraining", "masked_lm")
+BUFFERS = (".position_ids", ".token_type_ids")
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """A foreign model, settled and not yet read.
+
+    pairs: what its head of pairs tells apart, if it has one. notes: what a person should know of
+    it, a line each. sentence_embedding: the settings of its sentence embedding, if it has any.
+    """
+
+    source: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    account: Account
+    tensors: ForeignTensors
+    pairs: SentencePairs
+    notes: list[str] = field(default_factory=list)
+    sentence_embedding: SentenceEmbedding | None = None
+
+    @property
+    def _encoder_fits(self) -> bool:
+        """Whether only weights of the heads do not fit."""
+        encoder = self.config.encoder
+        pooler = holds_pooler(family_of(encoder), self.tensors.shapes)
+        account = settle_model(
+            ModelConfig(encoder, "encoder", pooler=pooler),
+            self.tensors,
+            asked=True,
+            positions=encoder.max_positions,
+            new_classifier=False,
+        )
+        return account.explained
+
+    def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
+        """Reads the parameters; `seed` is of the randomly initialized ones.
+
+        Raises:
+          ValueError: weights are missing, unexpected or have a wrong shape, a tensor's values are
+            unusable, or the seed is negative or too large.
+        """
+        check_seed(seed)
+        if not self.account.explained:
+            raise ValueError(
+                f"{self.source}: the weights do not fit the model (- missing, + unexpected, != "
+                "wrong shape):\n"
+                + "\n".join(self.account.lines())
+                + (
+                    "\nThe encoder is complete. Import only the encoder with --head encoder"
+                    if self._encoder_fits
+                    else ""
+                )
+            )
+        try:
+            parameters = dict(read(self.account, self.tensors))
+        except ValueError as error:
+            raise ValueError(f"{self.source}: {error}") from error
+        if self.account.fresh:
+            definition = _definition(self.config)
+
+            def draw(key: jax.Array) -> dict[str, jax.Array]:
+                drawn = definition.init(key)
+                return {name: drawn[name] for name in self.account.fresh}
+
+            fresh = jax.device_get(jax.jit(draw)(jax.random.key(seed)))
+            parameters |= fresh
+        return parameters
+
+
+def open_directory(
+    directory: Path,
+    wanted: Wanted,
+    *,
+    tokenizer: Path | None = None,
+) -> ForeignModel:
+    """Opens a Hugging Face directory; reads its config and its tensors' names.
+
+    Args:
+      directory: a directory with config.json, weights and a tokenizer's files, or a
+        sentence-transformers directory with a modules.json.
+      wanted: what of it to take.
+      tokenizer: of the model, where `directory` does not hold it.
+
+    Raises:
+      ValueError: a file is missing or damaged, the architecture is another one, or the vocabulary
+        or the position table does not fit.
+    """
+    check_local(directory)
+    check_checksums(directory)
+    sentences = read_sentence_model(directory, wanted)
+    directory = sentences.encoder
+    file = directory / "config.json"
+    if not file.is_file():
+        raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
+    content = read_json_object(file)
+    encoder = read_encoder(content, str(file))
+    words = load_tokenizer(tokenizer, directory)
+    found = settle_directory(
+        content,
+        encoder,
+        NewestNames(open_weights(directory), family_of(encoder)),
+        words.lowercased() if sentences.lowercase else words,
+        directory,
+        wanted,
+    )
+    settings = sentences.settings
+    if settings is not None:
+        positions, shortest = found.config.encoder.max_positions, words.specials_of_pair + 2
+        settings = within(settings, positions, shortest)
+    notes = [*found.notes, *sentences.notes]
+    return replace(found, notes=notes, sentence_embedding=settings)
+
+
+def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
+    """Return the tokenizer given for a model, or else the one in the model's directory.
+
+    Raises:
+      ValueError: the tokenizer cannot be read; names the option for giving another one.
+    """
+    if given is not None:
+        return _load_tokenizer(given)
+    try:
+        return _load_tokenizer(source)
+    except ValueError as error:
+        raise ValueError(f"{error}. Give another one with --tokenizer FILE_OR_DIR") from error
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    added = path / "added_tokens.json"
+    if added.is_file() and not (path / "tokenizer.json").is_file():
+        raise ValueError(
+            f"{added}: tokens added to a vocab.txt are not understood; save the tokenizer with "
+            "`transformers.AutoTokenizer`, which writes a tokenizer.json"
+        )
+    return Tokenizer.load(path)
+
+
+def settle_directory(
+    content: Mapping[str, Any],
+    encoder: EncoderConfig,
+    tensors: ForeignTensors,
+    tokenizer: Tokenizer,
+    source: Path,
+    wanted: Wanted,
+) -> ForeignModel:
+    """The model that a config, tensors with Hugging Face's names and a tokenizer make.
+
+    Args:
+      content: config.json, for what `encoder` does not hold.
+      source: for messages.
+      wanted: what of it to take.
+    """
+    notes: list[str] = []
+    encoder = with_table_sizes(encoder, tensors.shapes, wanted.max_positions, notes)
+    check_vocabulary(tokenizer, encoder)
+    if tokenizer.vocab_size < encoder.vocab_size:
+        notes.append(
+            f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
+            f"{encoder.vocab_size:,} rows"
+        )
+    config = model_config(content, encoder, tensors.shapes, wanted, source)
+    fits = classifier_fits(content, tensors.shapes, config)
+    if wanted.labels and fits and classifier_shape(tensors.shapes):
+        notes.append(f"the scores of the source's classifier are now {', '.join(wanted.labels)}")
+    if len(wanted.labels) == 1 and config.problem == "regression":
+        notes.append("one label: a regression, whose score is the number itself (see --problem)")
+    told = len(content.get("id2label") or {})
+    if config.labels and not wanted.labels and told not in (0, len(config.labels)):
+        notes.append(f"id2label names {told} labels, the classifier has {len(config.labels)}")
+    account = settle_model(
+        config,
+        tensors,
+        asked=wanted.head is not None,
+        positions=wanted.max_positions,
+        new_classifier=not fits,
+    )
+    if config.head in MASKED_LM_HEADS:
+        _check_tied(tensors, family_of(encoder), source)
+    try:
+        pairs = read_pairs(content, family_of(encoder))
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    return ForeignModel(source, config, tokenizer, account, tensors, pairs, notes)
+
+
+def settle_model(
+    config: ModelConfig,
+    tensors: ForeignTensors,
+    *,
+    asked: bool,
+    positions: int | None,
+    new_classifier: bool,
+) -> Account:
+    """The account of a model whose tensors have Hugging Face's names.
+
+    asked: the head was asked for, and need not be the source's own. positions: take the first
+    ones of a longer table; None takes a table of the config's size and no other. new_classifier:
+    that of the source is of another task.
+    """
+    places, family = origins(config), family_of(config.encoder)
+    if new_classifier:
+        places |= {f"classifier.{name}": Origin(f"(new).{name}") for name in ("kernel", "bias")}
+    rows = None if positions is None else config.encoder.position_offset + positions
+    places["encoder.embeddings.position"] = Origin(family.position_table, rows=rows)
+    shapes = {name: shape.shape for name, shape in _definition(config).shapes.items()}
+
+    kept = {family.part_of(place.name) for place in places.values()}
+
+    def why_left_out(name: str) -> str | None:
+        if name.endswith(BUFFERS):
+            return "a buffer, no weights"
+        if name in family.tied and config.head in MASKED_LM_HEADS:
+            return f"the same as {family.tied[name]}"
+        part = family.part_of(name)
+        if new_classifier and part == "classifier.":
+            return "the classifier of another task, replaced by a randomly initialized one"
+        if part and part not in kept and (asked or part == family.pooler):
+            return f"not part of a model with the head {config.head!r}"
+        return None
+
+    # A part of which there is anything is damaged if not all of it is there.
+    there = {family.part_of(name) for name in tensors.shapes}
+
+    def may_be_fresh(name: str) -> bool:
+        theirs = places[name].name
+        if new_classifier and name.startswith("classifier."):
+            return True
+        if new_classifier and theirs.startswith("classifier.") and theirs not in tensors.shapes:
+            return True  # RoBERTa's dense layer, which a classifier of tokens has not
+        part = family.part_of(theirs)
+        return asked and not name.startswith("encoder.") and part not in there
+
+    return settle(shapes, places, tensors, may_be_fresh=may_be_fresh, why_left_out=why_left_out)
+
+
+def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
+    """Raises ValueError if the tokenizer has ids beyond the token table."""
+    if tokenizer.vocab_size > encoder.vocab_size:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
+            f"{encoder.vocab_size:,} rows: they belong to different models. Give the model's own "
+            "tokenizer with --tokenizer FILE_OR_DIR"
+        )
+
+
+def _check_tied(tensors: ForeignTensors, family: Family, source: Path) -> None:
+    for copy, original in family.tied.items():
+        if copy in tensors.shapes and original in tensors.shapes:
+            if not np.array_equal(tensors.read(copy), tensors.read(original)):
+                raise ValueError(
+                    f"{source}: {copy} is not the same as {original}: the model was trained with "
+                    "an output layer of its own, and here the two are one. Take the encoder "
+                    "without it: --head encoder"
+                )
+
+
+def _definition(config: ModelConfig) -> ModelDefinition[Any]:
+    # Names and shapes do not depend on how a model is computed.
+    return define_model(config, ComputeConfig(dtype="float32", attention="xla"))

@@ -1,0 +1,193 @@
+"""The README.md of an exported model: what it is, what it learned from, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_jax import __version__
+from bert_jax.finetuning.config import SECTIONS
+from bert_jax.interop.huggingface.families import family_of
+from bert_jax.json_files import expecting_fields, read_json_object
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.parameters import count
+from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.runs.ownership import RESOLVED_NAME
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+
+# Hugging Face's words for what a head is for.
+PIPELINES = {
+    "encoder": "feature-extraction",
+    "pretraining": "fill-mask",
+    "masked_lm": "fill-mask",
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "span": "question-answering",
+    "multiple_choice": "multiple-choice",
+}
+
+
+def model_card(
+    work_dir: Path,
+    config: ModelConfig,
+    origin: Mapping[str, str],
+    step: int,
+    library: str,
+    usage: str,
+    dtype: str,
+    sentence_embedding: SentenceEmbedding | None = None,
+) -> str:
+    """The text, with the front matter that Hugging Face's hub reads.
+
+    Args:
+      work_dir: of the model: its run's config, corpora and metrics, where it has them.
+      config: what was exported.
+      origin: as model.json has it. Where files lay on this machine is nobody else's business: of
+        a path the card has its last part alone.
+      step: of the checkpoint.
+      library: what loads it, as the hub calls it.
+      usage: Python code that does.
+      dtype: that the parameters are stored in.
+      sentence_embedding: the settings of the sentence embedding; None if the model has none.
+    """
+    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+    family = family_of(config.encoder)
+    lines = ["---", f"library_name: {library}"]
+    if library == "sentence-transformers":
+        lines.append("pipeline_tag: sentence-similarity")
+    elif config.head in PIPELINES:
+        lines.append(f"pipeline_tag: {PIPELINES[config.head]}")
+    lines += ["tags:", f"- {family.model_type}", "---", "", f"# {work_dir.resolve().name}", ""]
+    lines.append(
+        f"{family.title} with the head `{config.head}` and {count(definition.shapes):,} "
+        f"parameters in {dtype}, exported by bert_jax {__version__}."
+    )
+    lines += ["", "```python", usage.strip(), "```"]
+    lines += ["", "## Model", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in vars(config.encoder).items()]
+    if config.labels:
+        labels = ", ".join(config.labels).replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| labels | {labels} |")
+    if sentence_embedding is not None:
+        lines += _embedding_section(sentence_embedding, library, config)
+    lines += ["", "## Origin", ""]
+    for name in {"source", "sizes and tokenizer of"} & origin.keys():
+        if "revision" not in origin:
+            origin = {**origin, name: Path(origin[name]).name}
+    lines += [f"- {name}: {value}" for name, value in origin.items()]
+    lines += _training(work_dir, step)
+    return "\n".join(lines) + "\n"
+
+
+def _embedding_section(settings: SentenceEmbedding, library: str, config: ModelConfig) -> list[str]:
+    """Return the section on pooling token vectors into a sentence embedding."""
+    if library in ("transformers", "sentence-transformers"):
+        intro = (
+            "sentence-transformers reads these settings from `modules.json` and the files that it "
+            "names."
+        )
+    else:
+        output = "last_hidden_state" if library == "onnx" else "hidden"
+        with_head = " of an export with `--head encoder`" if config.head != "encoder" else ""
+        intro = (
+            f"The program does not pool. The token vectors are in the output `{output}`"
+            f"{with_head}. Prepend the prompt to the text, truncate it to `max_length` tokens, "
+            "pool without the padding, normalize if the table says so, and keep the first "
+            "`truncate_dim` values."
+        )
+    rows = {name: value.replace("|", "\\|") for name, value in settings.described().items()}
+    table = [f"| {name} | {value} |" for name, value in rows.items()]
+    return ["", "## Sentence embedding", "", intro, "", "| | |", "|---|---|", *table]
+
+
+def _training(work_dir: Path, step: int) -> list[str]:
+    """What the run's own files say; nothing for a model that was imported."""
+    resolved = work_dir / RESOLVED_NAME
+    if not resolved.is_file():
+        return []
+    with expecting_fields(resolved):
+        return _run_lines(work_dir, step, read_json_object(resolved))
+
+
+def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
+    lines = ["", "## Training", "", f"- steps: {step:,}", f"- seed: {run['seed']}"]
+    if run["init_from"]:
+        scratch = run.get("from_scratch", False)
+        drawn = "random parameters, with the sizes and the tokenizer of " if scratch else ""
+        lines.append(f"- started from: {drawn}{Path(run['init_from']).name}")
+    optimizer = run["optimizer"]
+    lines.append(
+        f"- optimizer: {optimizer['name']}, peak learning rate {optimizer['peak_learning_rate']}"
+    )
+    lines += _objective(run)
+    if "phases" not in run:
+        return lines + _task(run) + _measured(work_dir / LOG_NAME, step, "on the validation set")
+    for name, phase in run["phases"].items():
+        lines.append(
+            f"- {name}: {phase['num_steps']:,} steps of {phase['batch_size']} sequences of "
+            f"{phase['sequence_length']} tokens"
+        )
+        manifest = work_dir / f"manifest-{name}.json"
+        if manifest.is_file():
+            with expecting_fields(manifest):
+                lines.append(_corpus(read_json_object(manifest)))
+    return lines + _measured(work_dir / LOG_NAME, step, "losses in nats a token")
+
+
+def _objective(run: Mapping[str, Any]) -> list[str]:
+    """What a pretraining run learned; nothing of a fine-tuning run."""
+    if "sentence_pairs" not in run:
+        return []
+    masking = run["masking"]
+    rate = f"{masking['rate']:g}"
+    rate += f" to {masking['final_rate']:g}" if masking["final_rate"] else ""
+    drawn = (
+        f"{masking['num_maskings']} maskings" if masking["num_maskings"] else "drawn in every epoch"
+    )
+    lines = [f"- masked: {rate} of the tokens, unit {masking['unit']}, {drawn}"]
+    joined = ", documents joined" if run["join_documents"] else ""
+    lines.append(f"- sentence pairs: {run['sentence_pairs']}{joined}")
+    if run.get("distillation"):
+        wanted = dict(run["distillation"])
+        teacher = Path(wanted.pop("teacher")).name
+        values = ", ".join(f"{name} {value}" for name, value in wanted.items())
+        lines.append(f"- distilled from: {teacher} ({values})")
+    return lines
+
+
+def _task(run: Mapping[str, Any]) -> list[str]:
+    """What a fine-tuned model learned, and in what batches."""
+    (task,) = (section for section in SECTIONS if run[section] is not None)
+    files = [run[task]["directory"]] if task == "glue" else list(run[task]["files"].values())[:2]
+    of = f" ({run[task]['task']})" if task == "glue" else ""
+    return [
+        f"- task: {task}{of}, from {', '.join(Path(file).name for file in files)}",
+        f"- {run['num_epochs']} epochs at most, batches of {run['batch_size']} examples, sequences "
+        f"of {run['max_length']} tokens at most",
+    ]
+
+
+def _measured(log: Path, step: int, what: str) -> list[str]:
+    """The last evaluation on held-out examples up to the exported step; `what` is said of it."""
+    entries = read_metrics(log) if log.is_file() else []
+    evaluations = [e for e in entries if e["kind"] == "evaluation" and e["step"] <= step]
+    if not evaluations:
+        return []
+    last = evaluations[-1]
+    lines = ["", f"Held out, after step {last['step']:,} ({what}):", ""]
+    lines += ["| metric | value |", "|---|---|"]
+    return lines + [
+        f"| {name} | {value:.4f} |"
+        for name, value in last.items()
+        if name not in ("kind", "step") and value is not None
+    ]
+
+
+def _corpus(manifest: Mapping[str, Any]) -> str:
+    train = manifest["train"]
+    return (
+        f"  - corpus {manifest['fingerprint']}: {train['num_tokens']:,} tokens of "
+        f"{train['num_documents']:,} documents; tokenizer {manifest['tokenizer_fingerprint']}"
+    )

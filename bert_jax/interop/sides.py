@@ -1,0 +1,167 @@
+"""From a path to a model that `verify` can run, whatever framework it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.conversion import to_plain
+from bert_jax.files import check_checksums
+from bert_jax.interop.comparison import Outputs, Probe, Side, Sizes
+from bert_jax.interop.huggingface.config import Wanted, read_encoder
+from bert_jax.interop.huggingface.sentence_transformers import read_sentence_model, within
+from bert_jax.interop.huggingface.side import HuggingFaceSide
+from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOSide
+from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
+from bert_jax.json_files import read_json_object
+from bert_jax.local_paths import check_local
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import ModelConfig, define_model, infer
+from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.runs.work_dir import (
+    MODEL_NAME,
+    TOKENIZER_NAME,
+    load_for_export,
+    read_sentence_embedding,
+)
+from bert_jax.tokenizers.files import holds_tokenizer
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.validation import differences
+
+ONNX_NAME = "model.onnx"
+
+
+@lru_cache(maxsize=8)  # two models of one kind are compared with one program
+def _program(config: ModelConfig) -> Callable[..., dict[str, jax.Array]]:
+    """Parameters and inputs to all outputs, compiled."""
+    definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
+
+    def run(parameters: Any, *inputs: jax.Array) -> dict[str, jax.Array]:
+        # Float32 products in float32, also where an accelerator would round their operands.
+        with jax.default_matmul_precision("highest"):
+            return infer(definition.module(parameters), *inputs, hidden_states=True)
+
+    return jax.jit(run)
+
+
+class OwnSide:
+    """A model that this package runs, in float32."""
+
+    title: str
+    sizes: Sizes | None
+    labels: tuple[str, ...]
+
+    def __init__(self, title: str, config: ModelConfig, parameters: Mapping[str, Any]):
+        self.title, self._parameters = title, parameters
+        self._choices = config.head == "multiple_choice"
+        self.labels = config.labels
+        encoder = config.encoder
+        self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
+        self._run = _program(config)
+
+    def outputs(self, probe: Probe) -> Outputs:
+        """See `Side.outputs`."""
+        inputs = (probe.token_ids, probe.segment_ids, probe.attention_mask)
+        if self._choices:
+            inputs = tuple(ids[:, None] for ids in inputs)  # type: ignore[assignment]
+        found = jax.device_get(self._run(self._parameters, *inputs))
+        return {name: np.asarray(values, np.float32) for name, values in found.items()}
+
+
+def _work_dir_side(work_dir: Path) -> Side:
+    """Return a work directory's model with the parameters of its chosen checkpoint."""
+    config, step, parameters = load_for_export(work_dir, None)
+    title = f"{work_dir} (work directory, {config.head}, step {step:,})"
+    return OwnSide(title, config, parameters)
+
+
+def _tensorflow_side(path: Path, prefix: Path) -> Side:
+    """Return the model of a TensorFlow checkpoint, read in the same way as by `import`."""
+    try:
+        model = open_checkpoint(prefix, Wanted())
+        parameters = model.parameters(seed=0)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. If `bert-jax import` has an option for this, import the checkpoint and "
+            "compare the work directory."
+        ) from error
+    title = f"{path} (TensorFlow checkpoint, {model.config.head})"
+    return OwnSide(title, model.config, parameters)
+
+
+def open_side(path: Path) -> Side:
+    """The model at `path`.
+
+    Raises:
+      ValueError: there is none of a known kind.
+    """
+    check_local(path)
+    check_checksums(path if path.is_dir() else path.parent)
+    if (path / MODEL_NAME).is_file():
+        return _work_dir_side(path)
+    if (path / SIGNATURE).is_file():
+        return StableHLOSide(path)
+    if path.name == PROGRAM and (path.parent / SIGNATURE).is_file():
+        return StableHLOSide(path.parent)
+    if (path / "saved_model.pb").is_file():
+        raise ValueError(
+            f"{path}: verify cannot run a SavedModel. Export the same model with --format onnx or "
+            "stablehlo and compare that."
+        )
+    for file in (path, path / ONNX_NAME):
+        if file.suffix == ".onnx" and file.is_file():
+            return _onnx_side(file)
+    if (path / "config.json").is_file():
+        return HuggingFaceSide(path)
+    if (prefix := checkpoint_prefix(path)) is not None:
+        return _tensorflow_side(path, prefix)
+    raise ValueError(
+        f"{path}: no model that is known: expected a work directory ({MODEL_NAME}), a Hugging Face "
+        "directory (config.json), a TensorFlow checkpoint of BERT (*.index), an ONNX file "
+        f"(*.onnx) or a StableHLO artefact ({SIGNATURE}). To compare a model on the hub, import it "
+        "and give the work directory."
+    )
+
+
+def _onnx_side(file: Path) -> Side:
+    try:
+        from bert_jax.interop.onnx import OnnxSide
+    except ImportError as error:
+        raise ValueError(f"{file}: {error}; pip install -e '.[onnx]'") from error
+    return OnnxSide(file)
+
+
+def open_tokenizer(path: Path) -> Tokenizer | None:
+    """The tokenizer of the model at `path`, None if it has none."""
+    for directory in (path / TOKENIZER_NAME, path if path.is_dir() else path.parent):
+        if holds_tokenizer(directory):
+            return Tokenizer.load(directory)
+    return None
+
+
+def unlike_vectors(first: Path, second: Path) -> list[str]:
+    """Return one line for every difference between two models' sentence-embedding settings.
+
+    Returns no lines unless both models have such settings, which most models lack.
+
+    Raises:
+      ValueError: a file that holds the settings is damaged.
+    """
+    settings = [_sentence_embedding(path) for path in (first, second)]
+    return [] if None in settings else differences(*map(to_plain, settings))
+
+
+def _sentence_embedding(path: Path) -> SentenceEmbedding | None:
+    if (path / MODEL_NAME).is_file():
+        return read_sentence_embedding(path)
+    if not (path / "config.json").is_file():
+        return None
+    # With any other head, unsupported modules would be dropped instead of refused.
+    settings = read_sentence_model(path, Wanted(head="encoder")).settings
+    encoder = read_encoder(read_json_object(path / "config.json"), str(path / "config.json"))
+    return None if settings is None else within(settings, encoder.max_positions, shortest=1)

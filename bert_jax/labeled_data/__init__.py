@@ -1,0 +1,1 @@
+"""Labeled examples for fine-tuning: files, features, batches. Imports no JAX."""

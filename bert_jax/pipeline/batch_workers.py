@@ -1,0 +1,210 @@
+"""A thread or processes that make the requested batches in the background.
+
+A process sends its batches through a pipe, which closes when the process ends. Shared memory and
+semaphores (as in `multiprocessing.Queue` and Grain's `mp_prefetch`) have names that outlive a
+killed process group, and a wait on either never ends if the other side is killed in the middle of
+a message.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import pickle
+import signal
+import threading
+import traceback
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from queue import SimpleQueue
+from typing import Protocol
+
+from bert_jax.pipeline.examples import Batch
+from bert_jax.processes import STOP_SIGNALS, cause_of_death, end_with_parent, ignore_stop_signals
+
+# Time a thread gets to finish its current batch before it is abandoned.
+_CLOSING_SECONDS = 5.0
+# Errors of these types are for the user to fix and keep their type; any other is a bug.
+_KEPT_TYPES = (ValueError, OSError, MemoryError)
+
+
+class Batches(Protocol):
+    """Batches by step; IndexError beyond the last."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, step: int, /) -> Batch: ...
+
+
+class _Ended:
+    """Marks the end of a process's messages."""
+
+
+class BatchWorker(Protocol):
+    """Makes the requested batches, in the order of the requests; `name` is for messages."""
+
+    name: str
+
+    def ask(self, step: int) -> None:
+        """Request the batch of a step without waiting for it."""
+
+    def take(self, seconds: float) -> Batch:
+        """Return the next requested batch, or raise the error that occurred while making it.
+
+        Raises:
+            queue.Empty: the batch is not ready after `seconds`.
+            OSError: the worker process has ended.
+        """
+
+    def close(self) -> None:
+        """Stop at once."""
+
+
+class ThreadWorker:
+    """A `BatchWorker` in a thread of this process."""
+
+    def __init__(self, source: Batches):
+        self.name = "the data thread"
+        self._steps: SimpleQueue[int | None] = SimpleQueue()
+        self._made: SimpleQueue[Batch | Exception] = SimpleQueue()
+        self._thread = threading.Thread(
+            target=_make, args=(source, self._steps, self._made), name="batches", daemon=True
+        )
+        self._thread.start()
+
+    def ask(self, step: int) -> None:
+        """As of `BatchWorker`."""
+        self._steps.put(step)
+
+    def take(self, seconds: float) -> Batch:
+        """As of `BatchWorker`."""
+        made = self._made.get(timeout=seconds)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def close(self) -> None:
+        """See `BatchWorker`; abandons a thread that hangs, since it cannot be killed."""
+        while not self._steps.empty():
+            with contextlib.suppress(Exception):
+                self._steps.get_nowait()
+        self._steps.put(None)
+        self._thread.join(_CLOSING_SECONDS)
+
+
+def _make(
+    source: Batches, steps: SimpleQueue[int | None], made: SimpleQueue[Batch | Exception]
+) -> None:
+    while (step := steps.get()) is not None:
+        try:
+            made.put(source[step])
+        except Exception as error:
+            made.put(error)
+
+
+class ProcessWorker:
+    """A `BatchWorker` in a separate process, called `name` in messages.
+
+    The process is spawned, so the program's main module must be importable without side effects.
+    """
+
+    def __init__(self, source: Batches, name: str):
+        self.name = name
+        context = get_context("spawn")
+        self._connection, remote = context.Pipe()
+        self._process = context.Process(target=_serve, args=(remote, source), daemon=True)
+        self._made: SimpleQueue[Batch | Exception | _Ended] = SimpleQueue()
+        self._closing = threading.Event()
+        # A batch is larger than a pipe's buffer, so a thread receives it ahead of time.
+        self._receiver = threading.Thread(
+            target=_receive,
+            args=(self._process, self._connection, remote, self._made, self._closing),
+            name=name,
+            daemon=True,
+        )
+        self._receiver.start()
+        # Runs before multiprocessing's exit handler, which would send SIGTERM, which workers
+        # ignore, and wait.
+        atexit.register(self.close)
+
+    def ask(self, step: int) -> None:
+        """As of `BatchWorker`."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `take` reports the cause
+            self._connection.send(step)
+
+    def take(self, seconds: float) -> Batch:
+        """As of `BatchWorker`."""
+        made = self._made.get(timeout=seconds)
+        if isinstance(made, _Ended):
+            remedy = "Use fewer workers (loader.num_workers) or prefetch fewer batches (prefetch)"
+            raise OSError(f"{self.name} {cause_of_death(self._process, remedy)}")
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def close(self) -> None:
+        """As of `BatchWorker`."""
+        atexit.unregister(self.close)
+        self._closing.set()
+        if self._process.pid is not None:
+            self._process.kill()  # safe, since it only reads
+        self._receiver.join()
+        if self._process.pid is not None:
+            self._process.join()
+        self._connection.close()
+
+
+def _receive(
+    process: SpawnProcess,
+    connection: Connection,
+    remote: Connection,
+    made: SimpleQueue[Batch | Exception | _Ended],
+    closing: threading.Event,
+) -> None:
+    """Start the process, then forward its messages until it ends."""
+    # Inherited by the process, which imports modules for a second before it can ignore signals
+    # itself.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        process.start()
+    except Exception as error:
+        made.put(error)
+        return
+    finally:
+        remote.close()  # so that the pipe ends with the process
+    if closing.is_set():
+        process.kill()
+    try:
+        while True:
+            made.put(connection.recv())
+    except (EOFError, OSError):  # OSError: the process ended in the middle of a message
+        made.put(_Ended())
+
+
+def _serve(connection: Connection, source: Batches) -> None:
+    """Send the batch, or the error, for every step received until the pipe closes."""
+    ignore_stop_signals()  # the parent may need more batches before it can save a checkpoint
+    end_with_parent()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            step = connection.recv()
+            try:
+                message = pickle.dumps(source[step], protocol=pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                message = pickle.dumps(_portable(error))
+            connection.send_bytes(message)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error in a form that another process can unpickle, its traceback as a note."""
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(f"The data worker's traceback:\n{trace}")
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # the type's constructor does not take the message as its only argument
+        kind = next((kind for kind in _KEPT_TYPES if isinstance(error, kind)), RuntimeError)
+        message = str(error) if kind is not RuntimeError else f"{type(error).__name__}: {error}"
+        error = kind(message)
+        error.add_note(f"The data worker's traceback:\n{trace}")
+    return error

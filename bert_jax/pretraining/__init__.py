@@ -1,0 +1,1 @@
+"""Pretraining runs: config, phases, start, teacher, and plan."""

@@ -1,0 +1,98 @@
+"""Refuse output directories that hold something else, and create new ones atomically.
+
+Imports no JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from bert_jax.corpus.workspace import check_outside_corpora, holds_corpus
+from bert_jax.files import NotWritten, full_disk, sync_directory, temporary_beside
+from bert_jax.local_paths import check_local, make_directory
+from bert_jax.tokenizers.files import holds_tokenizer
+
+# Copied from `runs.work_dir` and `finetuning.sweep_directory`, which import JAX.
+MODEL_NAME, SWEEP_NAME = "model.json", "sweep.json"
+
+Kind = Literal["corpus", "sweep", "work directory", "Hugging Face directory", "tokenizer"]
+
+
+def kind_of(directory: Path) -> Kind | None:
+    """Return the kind of a directory according to its files; None if unknown or missing."""
+    if holds_corpus(directory):
+        return "corpus"
+    if (directory / SWEEP_NAME).is_file():
+        return "sweep"
+    if (directory / MODEL_NAME).is_file():
+        return "work directory"
+    weights = [*directory.glob("*.safetensors"), *directory.glob("pytorch_model*.bin")]
+    if weights and (directory / "config.json").is_file():
+        return "Hugging Face directory"
+    return "tokenizer" if holds_tokenizer(directory) else None
+
+
+def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> None:
+    """Refuse an output directory that already holds something else or is inside a corpus.
+
+    Args:
+      path: the directory, which need not exist.
+      name: the option or config key that specifies it.
+      may_be: the accepted kinds, which the command continues or adds to.
+
+    Raises:
+      ValueError: the directory is of another kind or is inside a corpus.
+    """
+    kind = kind_of(path)
+    if kind is not None and kind not in may_be:
+        raise ValueError(f"{name}={path}: this is a {kind}. Give another directory.")
+    check_outside_corpora(path, name)
+
+
+def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
+    """Check a run's work directory with `check_output`, unless a run has started in it.
+
+    Raises:
+      ValueError: see `check_output`.
+    """
+    if not (path / MODEL_NAME).is_file():
+        check_output(path, "work_dir", may_be=may_be)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes `path` when the block ends without an error.
+
+    Raises:
+      ValueError: there is something at `path` already.
+      NotWritten: the disk is full; names `path` and not the temporary directory.
+    """
+    check_local(path)
+    check_output(path, "--output")
+    path = path.absolute()
+    if path.is_symlink() or path == Path.cwd():
+        raise ValueError(f"{path}: a link or the current directory cannot be replaced by an output")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists already: remove it, or choose another --output")
+    for parent in path.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(f"{parent} is a file, so {path} cannot be made in it")
+    made = [parent for parent in path.parents if not parent.exists()]
+    make_directory(path.parent)
+    try:
+        with temporary_beside(path, directory=True) as temporary:
+            yield temporary
+            for entry in (*temporary.rglob("*"), temporary):
+                sync_directory(entry)  # what a file holds, too, outlasts a power cut
+            temporary.rename(path)
+        sync_directory(path.parent)
+    except BaseException as error:
+        with suppress(OSError):  # something else may stand in one of them by now
+            for parent in made:
+                parent.rmdir()
+        if cause := full_disk(error):
+            raise NotWritten(path, cause) from error
+        raise

@@ -1,0 +1,171 @@
+"""Read Parquet files: documents from a column of text, or records of named values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert_jax.text.documents import Document, SourceCounts, SourceOptions, checked_documents
+
+_BATCH_BYTES = 8 << 20
+_MAX_BATCH_ROWS = 4096
+
+
+def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
+    """Yields the document in the text column of each row, streamed page by page.
+
+    Rows count from 0 over the whole file. ValueError if the file is not whole, if it has no such
+    column, or if the column does not hold text, whatever the options; for single rows that are
+    null or not UTF-8, by the options.
+    """
+    size, bytes_before = path.stat().st_size, counts.bytes_read
+    row = 0
+    try:
+        # Buffered and without read-ahead: a row group may be larger than memory.
+        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            _check_column(file.schema_arrow, path, options.text_field)
+            for batch in file.iter_batches(_batch_rows(file), columns=[options.text_field]):
+                counts.bytes_read = bytes_before + size * (row + batch.num_rows) // max(
+                    1, file.metadata.num_rows
+                )
+                # As binary: one row that is not UTF-8 must not spoil the batch.
+                for value in batch.column(0).cast(pa.large_binary()).to_pylist():
+                    yield from _row_documents(value, f"{path}:row {row}", options, counts)
+                    row += 1
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's trouble; Arrow's own complaints of a damaged file carry no number
+        raise ValueError(
+            f"{path}: not a whole Parquet file, at row {row}: {str(error).rstrip('.')}. "
+            "Fetch or write the file again"
+        ) from error
+
+
+def _row_documents(
+    value: bytes | None, place: str, options: SourceOptions, counts: SourceCounts
+) -> Iterator[Document]:
+    if value is None:
+        counts.reject(options, place, f"column {options.text_field!r} is null")
+        return
+    try:
+        text = value.decode("utf-8")  # what Parquet prescribes for strings
+    except UnicodeDecodeError as error:
+        counts.reject(
+            options,
+            place,
+            f"column {options.text_field!r} is not UTF-8: "
+            f"byte 0x{value[error.start]:02x} at byte {error.start} of the text",
+        )
+        return
+    yield from checked_documents(text, place, options, counts)
+
+
+def _check_column(schema: Any, path: Path, field: str) -> None:
+    if field not in schema.names:
+        raise ValueError(
+            f"{path}: no column {field!r}; its columns are {', '.join(map(repr, schema.names))}. "
+            "Name the column with --text-field"
+        )
+    kind = schema.field(field).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_string_view,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+    )
+    if not any(test(kind) for test in tests):
+        raise ValueError(f"{path}: column {field!r} holds {kind}, expected strings")
+
+
+def _batch_rows(file: Any) -> int:
+    metadata = file.metadata
+    num_bytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    mean_row_bytes = max(1, num_bytes // max(1, metadata.num_rows))
+    return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // mean_row_bytes))
+
+
+_BATCH_ROWS = 1024
+_JSON = (str, bool, int, float, list, dict, type(None))
+
+
+def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields where each row stands ("file:row 0" the first) and its values by column.
+
+    columns: that are read; of "a.b" all of "a" where no column has that very name.
+
+    Raises:
+        ValueError: there is no such column, the file is not whole, or it holds what JSON has no
+            value for; names file and row.
+    """
+    row = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            read = [_top_level(name, file.schema_arrow.names, path) for name in columns]
+            for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(read))):
+                for record in batch.to_pylist():
+                    place = f"{path}:row {row}"
+                    _check(record, place)
+                    yield place, record
+                    row += 1
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's trouble; Arrow's own complaints of a damaged file carry no number
+        raise ValueError(
+            f"{path}: not a whole Parquet file with text in UTF-8, from row {row} on: "
+            f"{str(error).rstrip('.')}. Fetch or write the file again"
+        ) from error
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Return the names of the columns that hold strings, numbers or booleans.
+
+    Raises:
+        ValueError: the file is not a complete Parquet file.
+    """
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(
+            f"{path}: not a whole Parquet file: {str(error).rstrip('.')}. Fetch or write the file "
+            "again"
+        ) from error
+    return [field.name for field in schema if _is_plain(field.type)]
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    of_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(
+        of_text
+        or pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+    )
+
+
+def _top_level(name: str, there: Sequence[str], path: Path) -> str:
+    found = name if name in there else name.partition(".")[0]
+    if found not in there:
+        columns = ", ".join(map(repr, there[:20])) or "none"
+        raise ValueError(f"{path}: no column {name!r}; its columns are {columns}")
+    return found
+
+
+def _check(record: dict[str, Any], place: str) -> None:
+    for name, value in record.items():
+        if not isinstance(value, _JSON):
+            raise ValueError(
+                f"{place}: column {name!r} holds a {type(value).__name__}; expected strings or "
+                "numbers"
+            )

@@ -1,0 +1,176 @@
+"""English prose that every CPython carries: its language reference and its docstrings."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import logging
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import BuiltinFunctionType, ModuleType
+
+from bert_jax.files import temporary_beside, writing
+from bert_jax.local_paths import check_local, make_directory
+
+logger = logging.getLogger(__name__)
+
+# Not the standard library's own prose: what others installed, tests, vendored wheels, build files.
+_EXCLUDED_FOLDERS = re.compile(
+    r"site-packages|dist-packages|tests?|idle_test|lib2to3|_bundled|pydoc_data|lib-dynload"
+    r"|__pycache__|config-.*"
+)
+# Modules in C have no source to parse; these can be imported without any effect. One that a build
+# of Python lacks is left out.
+_C_MODULES = (
+    *("builtins", "sys", "time", "gc", "math", "cmath", "itertools", "array", "zlib", "binascii"),
+    *("unicodedata", "select", "_io", "_codecs", "_collections", "_datetime", "_decimal"),
+    *("_functools", "_operator", "_socket", "_sqlite3", "_ssl", "_struct", "_thread"),
+)
+_HEADING_UNDERLINE = re.compile(r"[*=~^\"#+-]{3,}")
+_MIN_DOCUMENT_CHARACTERS = 200  # less than a few sentences teaches nothing about context
+_OWN_DOCUMENT_CHARACTERS = 1000  # a class with more prose than this is a document of its own
+_MIN_CORPUS_BYTES = 500_000  # CPython 3.11 to 3.13 carry about 2.3 MB
+
+
+@dataclass(frozen=True)
+class PythonDocs:
+    """How much was written."""
+
+    num_documents: int
+    num_bytes: int  # of text, as UTF-8
+
+
+def write_python_docs(path: str | Path) -> PythonDocs:
+    """Writes the prose of this Python as JSON Lines, one document a line: source and text.
+
+    A document is a topic of the language reference, a module's docstrings, or those of a class
+    that has many. Order and content depend on the version of Python alone. ValueError if this
+    Python was installed without them.
+    """
+    check_local(path)
+    path = Path(path)
+    make_directory(path.parent)
+    num_documents = num_bytes = 0
+    with writing(path), temporary_beside(path) as temporary:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            for source, text in _documents():
+                file.write(json.dumps({"source": source, "text": text}, ensure_ascii=False) + "\n")
+                num_documents += 1
+                num_bytes += len(text.encode("utf-8"))
+        if num_bytes < _MIN_CORPUS_BYTES:
+            raise ValueError(
+                f"this Python's standard library ({_library()}) has only {num_bytes} bytes of "
+                "documentation, expected about 2,300,000: it was installed without source files or "
+                "docstrings. Use a full CPython"
+            )
+        os.replace(temporary, path)
+    return PythonDocs(num_documents, num_bytes)
+
+
+def _documents() -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()  # C and Python twins, and inherited methods, share their docstrings
+    for source, docstrings in _sections():
+        new = []
+        for docstring in docstrings:
+            text = _clean(docstring)
+            if text and text not in seen:
+                seen.add(text)
+                new.append(text)
+        document = "\n\n".join(new)
+        if len(document) >= _MIN_DOCUMENT_CHARACTERS:
+            yield source, document
+
+
+def _clean(docstring: str) -> str:
+    """Takes off common indentation and the rows of characters that underline headings."""
+    lines = inspect.cleandoc(docstring).splitlines()
+    return "\n".join(
+        line.rstrip() for line in lines if not _HEADING_UNDERLINE.fullmatch(line.strip())
+    ).strip()
+
+
+def _sections() -> Iterator[tuple[str, list[str]]]:
+    topics = importlib.import_module("pydoc_data.topics").topics
+    for name in sorted(topics):
+        yield f"topic {name}", [topics[name]]
+    library = _library()
+    for file in _source_files(library):
+        module = ".".join(file.relative_to(library).with_suffix("").parts)
+        yield from _module_sections(module.removesuffix(".__init__"), file)
+    for name in _C_MODULES:
+        try:
+            imported = importlib.import_module(name)
+        except ImportError:
+            continue
+        yield from _c_module_sections(name, imported)
+
+
+def _library() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def _source_files(library: Path) -> list[Path]:
+    files = []
+    for folder, subfolders, names in os.walk(library):
+        subfolders[:] = [name for name in subfolders if not _EXCLUDED_FOLDERS.fullmatch(name)]
+        # Distributions keep build-time settings there, which differ from machine to machine.
+        files += [
+            Path(folder, name)
+            for name in names
+            if name.endswith(".py") and not name.startswith("_sysconfigdata")
+        ]
+    return sorted(files, key=lambda file: file.relative_to(library).parts)
+
+
+def _module_sections(module: str, file: Path) -> Iterator[tuple[str, list[str]]]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # the library's code is not ours to mend
+            warnings.simplefilter("ignore", DeprecationWarning)  # the same ones before Python 3.12
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        logger.warning("left out %s, which does not parse: %s", file, error)
+        return
+    rest: list[str] = []
+    large_classes = []
+    for node in [tree, *tree.body]:
+        docstrings = _docstrings(node, deep=node is not tree)
+        if isinstance(node, ast.ClassDef) and sum(map(len, docstrings)) >= _OWN_DOCUMENT_CHARACTERS:
+            large_classes.append((f"class {module}.{node.name}", docstrings))
+        else:
+            rest += docstrings
+    yield f"module {module}", rest
+    yield from large_classes
+
+
+def _docstrings(node: ast.AST, *, deep: bool) -> list[str]:
+    found = []
+    for child in ast.walk(node) if deep else [node]:
+        if isinstance(child, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(child)
+            if docstring:
+                found.append(docstring)
+    return found
+
+
+def _c_module_sections(name: str, module: ModuleType) -> Iterator[tuple[str, list[str]]]:
+    rest = [_doc(module)]
+    for attribute, value in sorted(vars(module).items()):
+        if isinstance(value, type) and not issubclass(value, BaseException):
+            members = [_doc(member) for _, member in sorted(vars(value).items())]
+            yield f"class {name}.{attribute}", [_doc(value), *members]
+        elif isinstance(value, BuiltinFunctionType):  # not a hook that a program put there
+            rest.append(_doc(value))
+    yield f"module {name}", rest
+
+
+def _doc(value: object) -> str:
+    docstring = getattr(value, "__doc__", None)
+    return docstring if isinstance(docstring, str) else ""

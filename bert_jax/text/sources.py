@@ -1,0 +1,122 @@
+"""The one door to raw text: any mix of files and TFDS datasets, read as a stream of documents."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bert_jax.files import file_sha256
+from bert_jax.text.documents import (
+    Document,
+    SourceCounts,
+    SourceOptions,
+    read_json_lines,
+    read_text,
+)
+from bert_jax.text.files import (
+    JSON_LINES_SUFFIXES,
+    PARQUET_SUFFIXES,
+    content_suffix,
+    expand_inputs,
+    is_tfds,
+)
+
+__all__ = [
+    "Document",
+    "SourceCounts",
+    "SourceOptions",
+    "expand_inputs",
+    "read_documents",
+    "source_name",
+    "total_bytes",
+]
+
+
+def read_documents(
+    inputs: Sequence[str], options: SourceOptions, counts: SourceCounts
+) -> Iterator[Document]:
+    """The documents of the inputs, in an order that only the inputs decide.
+
+    Inputs are as `expand_inputs` takes them. Memory is bounded by `options.max_document_bytes`,
+    not by the size of the inputs. `counts` is updated while documents are read; the checksums that
+    it may request are computed from the bytes as they are read, for Parquet in a second pass.
+    ValueError names file and line (row, byte) of what cannot be used, except for single lines
+    that `options.on_bad_line` says to skip.
+    """
+    return _read_all(expand_inputs(inputs), options, counts)
+
+
+def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> int:
+    """Bytes on disk, compressed as they are, of what `read_documents` would read."""
+    options = options or SourceOptions()
+    return sum(_input_bytes(name, options) for name in expand_inputs(inputs))
+
+
+def source_name(name: str, options: SourceOptions) -> str:
+    """What an expanded input is called for good: an absolute path, or TFDS's full name."""
+    if is_tfds(name):
+        from bert_jax.text.tfds import resolved_tfds
+
+        return resolved_tfds(name, options.tfds_data_dir)
+    return os.path.abspath(name)
+
+
+def _input_bytes(name: str, options: SourceOptions) -> int:
+    if is_tfds(name):
+        from bert_jax.text.tfds import tfds_bytes
+
+        return tfds_bytes(name, options.tfds_data_dir)
+    return Path(name).stat().st_size
+
+
+def _read_all(
+    names: Sequence[str], options: SourceOptions, counts: SourceCounts
+) -> Iterator[Document]:
+    for name in names:
+        num_bytes, bytes_before = _input_bytes(name, options), counts.bytes_read
+        if num_bytes == 0 and not is_tfds(name):
+            counts.reject_empty_file(options, name, "the file is empty (0 bytes)")
+        else:
+            documents_before = counts.documents
+            yield from _read_hashed(name, options, counts)
+            if counts.documents == documents_before:
+                counts.reject_empty_file(options, name, "there is no usable document in it")
+        counts.bytes_read = bytes_before + num_bytes
+        counts.files += 1
+
+
+def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
+    """Read a file with `_read_one`, and add its checksum to `counts` if requested."""
+    if counts.checksums is None or is_tfds(name):
+        yield from _read_one(name, options, counts)
+        return
+    if content_suffix(Path(name)) in PARQUET_SUFFIXES:  # not read sequentially
+        yield from _read_one(name, options, counts)
+        counts.checksums[name] = file_sha256(name)
+        return
+    hashing, bytes_before = hashlib.sha256(), counts.bytes_read
+    counts.hashing = hashing
+    yield from _read_one(name, options, counts)
+    counts.hashing = None
+    # xz stops at the end of its stream, and what follows that is not read.
+    whole = counts.bytes_read - bytes_before == os.path.getsize(name)
+    counts.checksums[name] = hashing.hexdigest() if whole else file_sha256(name)
+
+
+def _read_one(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
+    # TFDS and Arrow take long to import: only a corpus that needs them pays.
+    if is_tfds(name):
+        from bert_jax.text.tfds import read_tfds
+
+        return read_tfds(name, options, counts)
+    path = Path(name)
+    suffix = content_suffix(path)
+    if suffix in PARQUET_SUFFIXES:
+        from bert_jax.text.parquet import read_parquet
+
+        return read_parquet(path, options, counts)
+    if suffix in JSON_LINES_SUFFIXES:
+        return read_json_lines(path, options, counts)
+    return read_text(path, options, counts)

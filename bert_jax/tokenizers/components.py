@@ -1,0 +1,242 @@
+"""Read what the parts of a tokenizer do to a text.
+
+The normalizer changes letters, the pre-tokenizer decides offsets and words, and the post-processor
+lays out a text or a pair of texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import normalizers, processors
+
+from bert_jax.tokenizers.special_tokens import SpecialTokens
+from bert_jax.tokenizers.vocabulary_files import adds_prefix_space
+
+
+def lowercases(normalizer: Any) -> bool:
+    """Whether a normalizer, as tokenizer.json describes it, lowers the case."""
+    if isinstance(normalizer, list):
+        return any(map(lowercases, normalizer))
+    if not isinstance(normalizer, dict):
+        return False
+    kind = normalizer.get("type")
+    return (
+        kind == "Lowercase"
+        or (kind == "BertNormalizer" and normalizer["lowercase"])
+        or lowercases(normalizer.get("normalizers"))
+    )
+
+
+def strips_accents(normalizer: Any) -> bool:
+    """Whether a normalizer, as tokenizer.json describes it, takes accents off."""
+    if isinstance(normalizer, list):
+        return any(map(strips_accents, normalizer))
+    if not isinstance(normalizer, dict):
+        return False
+    if normalizer.get("type") == "BertNormalizer":
+        stripped = normalizer["strip_accents"]
+        return bool(normalizer["lowercase"] if stripped is None else stripped)
+    return normalizer.get("type") == "StripAccents" or strips_accents(normalizer.get("normalizers"))
+
+
+def lowercasing(backend: Any) -> Any:
+    """Return a copy of a `tokenizers.Tokenizer` whose normalizer lower-cases the text first."""
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    steps = [normalizers.Lowercase(), *([copy.normalizer] if copy.normalizer else [])]
+    copy.normalizer = normalizers.Sequence(steps)
+    return copy
+
+
+# [SEP]s between the texts of a pair, of a tokenizer that says nothing of pairs. RoBERTa's release
+# has `<s> A </s></s> B </s>`.
+USUAL_SEPARATORS = {"wordpiece": 1, "byte_bpe": 2, "sentencepiece": 1}
+
+
+def separators_between(backend: Any, specials: SpecialTokens) -> int | None:
+    """[SEP]s between the texts of a pair; None if the backend puts no special tokens around them.
+
+    Raises:
+        ValueError: it lays out a text otherwise than `[CLS] A [SEP]`, or a pair otherwise than
+            `[CLS] A [SEP] B [SEP]` with any number of [SEP] between.
+    """
+    if backend.num_special_tokens_to_add(is_pair=False):
+        _parts(backend, ("a",), specials)
+    if not backend.num_special_tokens_to_add(is_pair=True):
+        return None
+    _, between, _ = _parts(backend, ("a", "b"), specials)
+    return len(between)
+
+
+def with_layout(backend: Any, specials: SpecialTokens, kind: str, *, segments: bool) -> Any:
+    """A backend that says what special tokens stand around texts, itself if it does.
+
+    segments: whether it must tell the second text of a pair from the first, with 1.
+    """
+    found = separators_between(backend, specials)
+    if found is not None and (not segments or 1 in backend.encode("a", "b").type_ids):
+        return backend
+    count = USUAL_SEPARATORS[kind] if found is None else found
+    second = int(segments or kind != "byte_bpe")
+    between = " ".join([specials.sep] * count)
+    template = processors.TemplateProcessing(
+        single=f"{specials.cls} $A {specials.sep}",
+        pair=f"{specials.cls} $A {between} $B:{second} {specials.sep}:{second}",
+        special_tokens=[(token, backend.token_to_id(token)) for token in specials.bounds],
+    )
+    changed = tokenizers.Tokenizer.from_str(backend.to_str())
+    changed.post_processor = template
+    if kind == "byte_bpe":
+        spaced = adds_prefix_space(json.loads(backend.to_str()))
+        offsets = processors.ByteLevel(trim_offsets=True, add_prefix_space=spaced)
+        changed.post_processor = processors.Sequence([offsets, template])
+    return changed
+
+
+def _parts(backend: Any, texts: tuple[str, ...], specials: SpecialTokens) -> list[list[str]]:
+    """The special tokens before, between and behind texts."""
+    encoding = backend.encode(*texts)
+    for token, token_id in zip(encoding.tokens, encoding.ids, strict=True):
+        if token in specials.bounds and token_id != backend.token_to_id(token):
+            raise ValueError(
+                f"post_processor: {token} has id {token_id}, but its id in the vocabulary is "
+                f"{backend.token_to_id(token)}. Expected the vocabulary's id."
+            )
+    parts: list[list[str]] = [[]]
+    for token, text in zip(encoding.tokens, encoding.sequence_ids, strict=True):
+        if text is None:
+            parts[-1].append(token)
+        elif len(parts) == text + 1:
+            parts.append([])
+    first, *rest = parts
+    right = len(rest) == len(texts) and first == [specials.cls] and len(rest[-1]) == 1
+    if not right or any(set(part) != {specials.sep} for part in rest):
+        layout = f"{specials.cls} A {specials.sep}" + f" B {specials.sep}" * (len(texts) - 1)
+        raise ValueError(
+            f"its post_processor makes {' '.join(encoding.tokens)} of {' and '.join(texts)}; "
+            f"expected {layout}, as the models of the family read texts"
+        )
+    return parts
+
+
+_LAST_SPACE = 0x3000
+_IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 2)])
+# ByteLevel's pattern for words, applied before it maps bytes to letters. If it adds a space at the
+# beginning of a text, a suffix at the beginning is not recognized.
+_SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
+_BYTE_LEVEL_WORDS = r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# Pre-tokenizers that split words in the same way before and after ByteLevel, except at punctuation
+# and digits beyond ASCII.
+_AFTER_BYTE_LEVEL = ("BertPreTokenizer", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
+
+
+def with_raw_offsets(backend: Any) -> Any:
+    """Return a backend whose post-processor does not change offsets, the same one if it does not.
+
+    Byte-level BPE's post-processors cut the first character off a token that begins with a space,
+    even if the text has no such space.
+    """
+    state = json.loads(backend.to_str())
+    if not _trims(state["post_processor"]):
+        return backend
+    return tokenizers.Tokenizer.from_str(json.dumps(state | {"post_processor": None}))
+
+
+def word_finder(backend: Any) -> Any:
+    """Return a backend whose tokens are the words into which `backend` splits a text."""
+    state = json.loads(backend.to_str())
+    finder = tokenizers.Tokenizer(tokenizers.models.WordLevel({"": 0}, unk_token=""))
+    described = json.loads(finder.to_str())
+    described["normalizer"] = state["normalizer"]
+    described["pre_tokenizer"] = in_characters(state["pre_tokenizer"])
+    finder = tokenizers.Tokenizer.from_str(json.dumps(described))
+    added = backend.get_added_tokens_decoder().values()
+    finder.add_tokens([token for token in added if not token.special])
+    return finder
+
+
+def in_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a pre-tokenizer, in tokenizer.json's form, that splits characters instead of bytes.
+
+    A pre-tokenizer after ByteLevel sees letters that stand for bytes and takes the second byte of
+    "á" for punctuation.
+
+    Raises:
+        ValueError: a pre-tokenizer after ByteLevel has no equivalent that splits characters.
+    """
+    if splitter is None:
+        return None
+    parts, seen = list(_flat(splitter)), False
+    split: list[Mapping[str, Any]] = []
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        if seen and part["type"] not in _AFTER_BYTE_LEVEL:
+            raise ValueError(
+                f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so the "
+                "characters of its words are unknown. Put it before ByteLevel."
+            )
+        seen = seen or part["type"] == "ByteLevel"
+        if part["type"] != "ByteLevel" or following is None:
+            split.append(part)
+        elif part.get("use_regex", True):
+            split.append(_byte_level_words(part["add_prefix_space"]))
+    return {"type": "Sequence", "pretokenizers": split}
+
+
+def offsets_of(encoding: Any) -> NDArray[np.int32]:
+    """Return an encoding's offsets as int32 [tokens, 2]."""
+    return np.fromiter(chain.from_iterable(encoding.offsets), np.int32).reshape(-1, 2)
+
+
+def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
+    """Offsets [tokens, 2] of tokens that neither begin nor end in white space of the text.
+
+    A token of white space alone stands, empty, behind it.
+    """
+    codes = np.frombuffer(f"{text}.".encode("utf-32-le"), np.uint32)
+    space = _IS_SPACE[np.minimum(codes, _LAST_SPACE + 1)]
+    if not (space[offsets[:, 0]].any() or space[offsets[:, 1] - 1].any()):
+        return offsets
+    places = np.arange(len(space), dtype=np.int32)
+    # The next character from each on that is none, and the end of the last before each.
+    after = np.minimum.accumulate(np.where(space, len(text), places)[::-1])[::-1]
+    before = np.concatenate([[0], np.maximum.accumulate(np.where(space, 0, places + 1))[:-1]])
+    starts = np.minimum(after[offsets[:, 0]], offsets[:, 1])
+    ends = np.maximum(before[offsets[:, 1]], starts)
+    return np.stack([starts, ends], axis=1).astype(np.int32)
+
+
+def words_of(offsets: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the nonempty offsets [words, 2], without overlaps.
+
+    A normalizer may make several words of one character, such as three dots of an ellipsis; the
+    character then belongs to the first.
+    """
+    ends = np.maximum.accumulate(offsets[:, 1])
+    starts = np.maximum(offsets[:, 0], np.concatenate([[0], ends])[: len(ends)])
+    words = np.stack([starts, offsets[:, 1]], axis=1).astype(np.int32)
+    return words[words[:, 0] < words[:, 1]]
+
+
+def _trims(processor: Any) -> bool:
+    if not isinstance(processor, dict):
+        return False
+    return bool(processor.get("trim_offsets")) or any(map(_trims, processor.get("processors", ())))
+
+
+def _flat(splitter: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if splitter["type"] != "Sequence":
+        yield splitter
+    for part in splitter.get("pretokenizers", ()):
+        yield from _flat(part)
+
+
+def _byte_level_words(add_prefix_space: bool) -> dict[str, Any]:
+    suffixes = f"(?!\\A)(?:{_SUFFIXES})" if add_prefix_space else _SUFFIXES
+    pattern = {"Regex": suffixes + _BYTE_LEVEL_WORDS}
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}

@@ -1,0 +1,401 @@
+"""Read, check and write vocabularies in the formats of their first releases.
+
+WordPiece is BERT's vocab.txt, byte-level BPE is RoBERTa's vocab.json and merges.txt, and
+SentencePiece is ALBERT's spiece.model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from enum import IntEnum
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from bert_jax import json_files
+from bert_jax.tokenizers.special_tokens import ALBERT, BERT, ROBERTA
+
+# A hundred times RoBERTa's vocab.json and merges.txt together.
+MAX_FILE_BYTES = 128 << 20
+# Most ids without an entry, each of which is a row of the embedding table that is never trained.
+MAX_UNUSED_IDS = 1_000
+
+
+def check_size(file: Path) -> None:
+    """Raise ValueError if a file is far too large for a vocabulary."""
+    size = file.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise ValueError(
+            f"{file}: the file has {size:,} bytes; expected at most {MAX_FILE_BYTES:,} for a "
+            "vocabulary. Give the tokenizer's own file."
+        )
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a vocabulary file without its byte-order mark.
+
+    Raises:
+        ValueError: the file is far too large for a vocabulary, or is not UTF-8.
+    """
+    check_size(file)
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 text ({error})") from error
+    return text.removeprefix("\ufeff")
+
+
+def read_json(file: Path, fix: str = "") -> Any:
+    """Return the content of a vocabulary's JSON file; see `json_files.read_json` for errors."""
+    check_size(file)
+    return json_files.read_json(file, fix)
+
+
+def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
+    """Check pairs of a token and its id; a pair may repeat.
+
+    Raises:
+        ValueError: an id is not a nonnegative integer, two tokens share an id, a token has two ids,
+            or more than `MAX_UNUSED_IDS` ids below the largest belong to no token.
+    """
+    ids: dict[str, int] = {}
+    tokens: dict[int, str] = {}
+    for token, token_id in vocabulary:
+        if type(token_id) is not int or token_id < 0:
+            raise ValueError(
+                f"the id of {token!r} is {token_id!r}. Expected a nonnegative integer."
+            )
+        if ids.setdefault(token, token_id) != token_id:
+            raise ValueError(
+                f"{token!r} has two ids, {ids[token]} and {token_id}. Expected one id per token."
+            )
+        if tokens.setdefault(token_id, token) != token:
+            raise ValueError(
+                f"{tokens[token_id]!r} and {token!r} have the same id, {token_id}. "
+                "Expected a different id for every token."
+            )
+    largest = max(tokens, default=-1)
+    unused = largest + 1 - len(tokens)
+    if unused > MAX_UNUSED_IDS:
+        raise ValueError(
+            f"the largest id is {largest:,} ({tokens[largest]!r}), but there are only "
+            f"{len(tokens):,} tokens: {unused:,} ids are unused; expected at most "
+            f"{MAX_UNUSED_IDS:,}. Number the tokens without gaps."
+        )
+
+
+def check_merges(
+    vocabulary: Mapping[str, Any], merges: Iterable[Sequence[str]], prefix: str = ""
+) -> None:
+    """Check that a vocabulary contains the two pieces of every BPE merge and their union.
+
+    Args:
+        prefix: the prefix of pieces that continue a word, such as "##".
+
+    Raises:
+        ValueError: a piece is missing; names the merge.
+    """
+    for left, right in merges:
+        for piece in (left, right, left + right.removeprefix(prefix)):
+            if piece not in vocabulary:
+                raise ValueError(
+                    f"the merge of {left!r} and {right!r} needs {piece!r}, which is not in the "
+                    "vocabulary. Take merges and vocabulary from the same release."
+                )
+
+
+UNUSED = re.compile(r"\[unused\d+\]")
+CONTINUATION = "##"
+MAX_WORD_CHARACTERS = 100  # a longer word is [UNK]; BERT's released code says 200, every port 100
+
+
+def wordpiece_backend(
+    vocabulary: Mapping[str, int],
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    separate_cjk: bool = True,
+) -> Any:
+    """BERT's tokenizer over `vocabulary`: clean, split at spaces, punctuation and CJK, WordPiece.
+
+    `strip_accents=None` strips them exactly where text is lower-cased.
+    Source: Devlin et al. 2018, section 3 ("Input/Output Representations"), and its released code.
+    """
+    backend = tokenizers.Tokenizer(
+        models.WordPiece(
+            dict(vocabulary),
+            unk_token=BERT.unk,
+            continuing_subword_prefix=CONTINUATION,
+            max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        )
+    )
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=separate_cjk,
+        strip_accents=strip_accents,
+        lowercase=lowercase,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    cls, sep = BERT.cls, BERT.sep
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(token, vocabulary[token]) for token in (cls, sep)],
+    )
+    return backend
+
+
+def read_vocabulary(file: Path) -> dict[str, int]:
+    """Return the pieces of a vocab.txt and their ids.
+
+    White space around a piece is stripped, as in BERT's released code, unless the line holds
+    nothing else or the piece is already on another line; such lines are kept as they are.
+
+    Raises:
+        ValueError: the file is damaged or not BERT's.
+    """
+    # Universal line ends would split at a lone "\r", str.splitlines at U+2028 as well.
+    lines = [line.rstrip("\r") for line in read_text(file).split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    whole = set(lines)
+    vocabulary: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        piece = line.strip()
+        if not piece or piece in whole or piece in vocabulary:
+            piece = line
+        if not piece or piece in vocabulary:
+            raise ValueError(f"{file}:{index + 1}: {_fault(piece, vocabulary, whole)}")
+        vocabulary[piece] = index
+    missing = [token for token in BERT.tokens if token not in vocabulary]
+    if missing:
+        raise ValueError(f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}")
+    return vocabulary
+
+
+def _fault(line: str, vocabulary: Mapping[str, int], lines: Container[str]) -> str:
+    expected = "expected a different entry on every line"
+    if line:
+        return f"the line repeats line {vocabulary[line] + 1}; {expected}"
+    slot = next(name for name in map("[unused{}]".format, count()) if name not in lines)
+    return f"the line is empty; {expected}. Replace it with {slot} to keep the other ids."
+
+
+def has_upper_case(vocabulary: Mapping[str, int]) -> bool:
+    """Whether a piece other than the special and unused ones has an upper-case ASCII letter."""
+    return any(
+        "A" <= character <= "Z"
+        for token in vocabulary
+        if token not in BERT.tokens and not UNUSED.fullmatch(token)
+        for character in token
+    )
+
+
+BYTE_BPE_VOCABULARY_NAME = "vocab.json"
+BYTE_BPE_MERGES_NAME = "merges.txt"
+BYTE_BPE_SPACE = "Ġ"  # how the byte of a space is written in a vocabulary
+
+
+def byte_bpe_backend(
+    vocabulary: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    *,
+    add_prefix_space: bool = False,
+) -> Any:
+    """RoBERTa's tokenizer: pieces of bytes, a word's space in front of it being one of its bytes.
+
+    add_prefix_space: a text's first word is written as if a space stood before it.
+
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section
+    2.2; Liu et al. 2019, "RoBERTa", section 4.4.
+    """
+    backend = tokenizers.Tokenizer(models.BPE(dict(vocabulary), list(merges), fuse_unk=False))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.RobertaProcessing(
+        (ROBERTA.sep, vocabulary[ROBERTA.sep]),
+        (ROBERTA.cls, vocabulary[ROBERTA.cls]),
+        trim_offsets=True,
+        add_prefix_space=add_prefix_space,
+    )
+    return backend
+
+
+def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
+    """The backend of a vocab.json with a merges.txt beside it.
+
+    ValueError if one is missing, damaged, or not RoBERTa's kind.
+    """
+    merges_file = file.with_name(BYTE_BPE_MERGES_NAME)
+    if not merges_file.is_file():
+        raise ValueError(f"{file}: expected a {BYTE_BPE_MERGES_NAME} beside it")
+    vocabulary = read_json(file)
+    if not isinstance(vocabulary, dict):
+        raise ValueError(f"{file}: expected a JSON object of pieces and their ids")
+    try:
+        check_ids(vocabulary.items())
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    missing = [token for token in ROBERTA.tokens if token not in vocabulary]
+    if missing:
+        raise ValueError(f"{file}: not RoBERTa's vocabulary: it lacks {', '.join(missing)}")
+    merges = _read_merges(merges_file)
+    try:
+        check_merges(vocabulary, merges)
+    except ValueError as error:
+        raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
+    try:
+        return byte_bpe_backend(vocabulary, merges, add_prefix_space=add_prefix_space)
+    except Exception as error:  # what the library raises is a bare Exception
+        raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
+
+
+def with_prefix_space(state: Mapping[str, Any], add: bool) -> dict[str, Any]:
+    """A tokenizer as tokenizer.json describes it that writes, or not, a first word with a space."""
+    changed = dict(state)
+    for part in ("pre_tokenizer", "post_processor"):
+        changed[part] = _with_prefix_space(state[part], add)
+    return changed
+
+
+def _with_prefix_space(part: Any, add: bool) -> Any:
+    if isinstance(part, list):
+        return [_with_prefix_space(each, add) for each in part]
+    if not isinstance(part, dict):
+        return part
+    found = {name: _with_prefix_space(value, add) for name, value in part.items()}
+    return found | ({"add_prefix_space": add} if "add_prefix_space" in part else {})
+
+
+def adds_prefix_space(state: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer, as tokenizer.json describes it, writes a first word with a space."""
+    splitter = state["pre_tokenizer"]
+    parts = splitter.get("pretokenizers", [splitter])
+    return any(part.get("add_prefix_space") for part in parts if part["type"] == "ByteLevel")
+
+
+def write_byte_bpe(model: Mapping[str, Any]) -> dict[str, str]:
+    """The contents of the files, by name, of a model as tokenizer.json describes it."""
+    merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
+    return {
+        BYTE_BPE_VOCABULARY_NAME: json.dumps(model["vocab"], ensure_ascii=False),
+        BYTE_BPE_MERGES_NAME: f"#version: 0.2\n{merges}",
+    }
+
+
+def _read_merges(file: Path) -> list[tuple[str, str]]:
+    merges = []
+    for number, line in enumerate(read_text(file).split("\n"), start=1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        pair = line.rstrip("\r").split(" ")
+        if len(pair) != 2 or not all(pair):
+            raise ValueError(f"{file}:{number}: expected two pieces with a space between: {line!r}")
+        merges.append((pair[0], pair[1]))
+    return merges
+
+
+SENTENCEPIECE_SPACE = "▁"  # how the space in front of a word is written in a vocabulary
+SENTENCEPIECE_NAME = "spiece.model"
+# ALBERT's release takes "2," apart, which its vocabulary has as one piece: as unlikely as this.
+_DIGIT_COMMA_PENALTY = 100.0
+
+
+class TrainedAs(IntEnum):
+    """`trainer_spec.model_type` of a model file, the types that are understood."""
+
+    UNIGRAM = 1
+    BPE = 2
+
+
+def albert_normalizer(*, lowercase: bool, keep_accents: bool, charsmap: bytes = b"") -> Any:
+    """What ALBERT's release does to text, and then the map of characters a model was learned with.
+
+    Source: Lan et al. 2020, and its released code: quotes, NFKD without accents, lower case.
+    """
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not keep_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    if charsmap:
+        steps.append(normalizers.Precompiled(charsmap))
+    steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+    return normalizers.Sequence(steps)
+
+
+def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> Any:
+    """The backend of a spiece.model; ValueError if it is damaged or not of ALBERT's kind."""
+    check_size(file)
+    # The module makes its classes when it is imported.
+    proto = vars(sentencepiece_model_pb2)["ModelProto"]()
+    try:
+        proto.ParseFromString(file.read_bytes())
+    except DecodeError as error:
+        raise ValueError(f"{file}: not a SentencePiece model: {error}") from error
+    model: Any
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    ids = {piece: index for index, (piece, _) in enumerate(pieces)}
+    missing = [token for token in ALBERT.tokens if token not in ids]
+    if missing:
+        raise ValueError(f"{file}: not ALBERT's vocabulary: it lacks {', '.join(missing)}")
+    if len(ids) < len(pieces):
+        raise ValueError(f"{file}: a piece stands in it twice")
+    for piece, score in pieces:
+        if not math.isfinite(score):
+            raise ValueError(
+                f"{file}: damaged: the piece {piece!r} has the score {score}. Fetch the file again"
+            )
+    match proto.trainer_spec.model_type:
+        case TrainedAs.UNIGRAM:
+            scored = [(piece, _score(piece, score)) for piece, score in pieces]
+            model = models.Unigram(scored, unk_id=ids[ALBERT.unk], byte_fallback=False)
+        case TrainedAs.BPE:
+            rules = _merges(pieces, ids)
+            model = models.BPE(ids, rules, unk_token=ALBERT.unk, fuse_unk=True)
+        case other:
+            raise ValueError(f"{file}: a model of type {other}; expected 1 (unigram) or 2 (BPE)")
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = albert_normalizer(
+        lowercase=lowercase,
+        keep_accents=keep_accents,
+        charsmap=proto.normalizer_spec.precompiled_charsmap,
+    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Metaspace(replacement=SENTENCEPIECE_SPACE, prepend_scheme="always"),
+        ]
+    )
+    backend.decoder = decoders.Metaspace(replacement=SENTENCEPIECE_SPACE, prepend_scheme="always")
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{ALBERT.cls}:0 $A:0 {ALBERT.sep}:0",
+        pair=f"{ALBERT.cls}:0 $A:0 {ALBERT.sep}:0 $B:1 {ALBERT.sep}:1",
+        special_tokens=[(token, ids[token]) for token in (ALBERT.cls, ALBERT.sep)],
+    )
+    return backend
+
+
+def _score(piece: str, score: float) -> float:
+    digit_comma = len(piece) >= 2 and piece[-1] == "," and piece[-2].isdigit()
+    return score - _DIGIT_COMMA_PENALTY if digit_comma else score
+
+
+def _merges(pieces: Sequence[tuple[str, float]], ids: dict[str, int]) -> list[tuple[str, str]]:
+    """Every way to put a piece together of two others, the likeliest piece first."""
+    found = []
+    for piece, score in pieces:
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in ids and right in ids:
+                found.append((-score, ids[left], ids[right], left, right))
+    return [(left, right) for *_, left, right in sorted(found)]

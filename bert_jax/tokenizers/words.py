@@ -1,0 +1,301 @@
+"""Find a text's words as its tokenizer separates them, and report words it cannot represent.
+
+Reported are words that become unknown tokens, and words that lose their accents.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tokenizers.tokenizer_json import Kind
+from bert_jax.tokenizers.vocabulary_files import has_upper_case
+
+
+class Word(NamedTuple):
+    """A word or punctuation mark: characters `start` to `end` of a text are its own."""
+
+    text: str
+    start: int
+    end: int
+
+
+def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
+    """The words of each text, in order, with the accents that stand behind their last letter.
+
+    Punctuation marks are words by themselves, of SentencePiece too, whose own words have them at
+    their ends: texts that are tagged word by word have them apart.
+    """
+    if tokenizer.kind == "sentencepiece":
+        tokens = tokenizer.encode_with_offsets(texts, specials_as_text=True)
+        located = [
+            _split_at_punctuation(text, each.offsets)
+            for text, each in zip(texts, tokens, strict=True)
+        ]
+    else:
+        located = tokenizer.word_offsets(texts)
+    return [
+        [
+            Word(text[start:end], start, end)
+            for start, end in _with_marks(text, offsets.tolist(), split=tokenizer.splits_at_marks)
+        ]
+        for text, offsets in zip(texts, located, strict=True)
+    ]
+
+
+def _with_marks(
+    text: str, spans: Sequence[tuple[int, int]], *, split: bool
+) -> list[tuple[int, int]]:
+    """Return the spans of words, extended by the marks that follow them.
+
+    Args:
+        split: whether spans end at marks, so that marks and the letters after them must be joined
+            to their word.
+    """
+    found: list[tuple[int, int]] = []
+    for (start, last), following in zip_longest(spans, spans[1:]):
+        begin = start
+        if split and found:
+            begin = max(start, found[-1][1])
+            if begin >= last:
+                continue
+            marked = _is_mark(unicodedata.normalize("NFD", text[begin - 1])[-1])
+            if found[-1][1] == begin and marked and text[begin].isalpha():
+                begin = found.pop()[0]
+        end = behind_marks(text, last)
+        found.append((begin, min(end, following[0]) if following and not split else end))
+    return found
+
+
+def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+    """[words, 2] as BERT's tokenizer has them, those in which one of the tokens stands."""
+    split = BertPreTokenizer().pre_tokenize_str(text)
+    found = np.array([span for _, span in split], np.int32).reshape(-1, 2)
+    starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
+    # Tokens stand in order: a word has one if the first that ends in or behind it begins before
+    # its end.
+    first = np.searchsorted(ends, found[:, 0], side="right")
+    begin = np.append(starts, len(text))[first]
+    return found[begin < found[:, 1]]
+
+
+def find_words(tokenizer: Tokenizer, text: str, wanted: str) -> list[tuple[int, int]]:
+    """Where one or several words in a row stand in a text: characters, from the first to behind.
+
+    Words are the same if the tokenizer makes them so: an uncased one finds "python" in "Python".
+    """
+    words, sought = split_words(tokenizer, [text, wanted])
+    ours, theirs = ([tokenizer.normalize(word.text) for word in each] for each in (words, sought))
+    count = len(theirs)
+    return [
+        (words[first].start, words[first + count - 1].end)
+        for first in range(len(ours) - count + 1)
+        if count and ours[first : first + count] == theirs
+    ]
+
+
+def behind_marks(text: str, end: int) -> int:
+    """Return the end of the marks at `end` that belong to the letter before it.
+
+    Tokenizers strip marks or compose them with their letter: accents, vowel signs, and the vowels
+    and final consonants of a Hangul syllable.
+    """
+    while end < len(text) and _is_mark(text[end]):
+        end += 1
+    return end
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
+
+
+# With BERT's uncased vocabulary, none of the 213,300 tokens of WikiText-2's validation set is
+# unknown.
+WARNED_SHARE = 0.01
+REFUSED_SHARE = 0.20
+# Fewer tokens say little about a corpus, so the check waits for more, if need be until the end.
+_ENOUGH_TOKENS = 10_000
+# Fewer tokens are a quick trial, in which a single word may be a fifth of the tokens.
+_LEAST_REFUSED = 100
+_SAMPLE_CHARACTERS = 1 << 18
+_MOST_WORDS = 5
+
+
+class TooManyUnknownError(ValueError):
+    """More than `REFUSED_SHARE` of the tokens are unknown.
+
+    first: whether this was the first check, so that little work is lost.
+    """
+
+    def __init__(self, unknown: int, tokens: int, *, first: bool) -> None:
+        super().__init__(f"{unknown:,} of {tokens:,} tokens are unknown")
+        self.unknown, self.tokens, self.first = unknown, tokens, first
+
+
+@dataclass
+class UnknownCounts:
+    """The numbers of tokens and of unknown tokens so far.
+
+    allowed: whether any share of unknown tokens is accepted.
+    """
+
+    allowed: bool
+    tokens: int = 0
+    unknown: int = 0
+    checks: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share of unknown tokens; 0 without tokens."""
+        return self.unknown / max(1, self.tokens)
+
+    def add(self, tokens: int, unknown: int | None) -> None:
+        """Add the next tokens; they are ignored if `unknown`, the number of unknown ones, is None.
+
+        Raises:
+            TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
+        """
+        if unknown is None:
+            self.checks += 1  # finished work of an earlier version, which a refusal keeps
+            return
+        self.tokens += tokens
+        self.unknown += unknown
+        if self.tokens >= _ENOUGH_TOKENS:
+            self.check()
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there are 100 tokens or more, and more than `REFUSED_SHARE` are unknown."""
+        return self.share > REFUSED_SHARE and self.tokens >= _LEAST_REFUSED
+
+    def check(self) -> None:
+        """Raise TooManyUnknownError if too many tokens are unknown."""
+        if self.too_many and not self.allowed:
+            raise TooManyUnknownError(self.unknown, self.tokens, first=self.checks == 0)
+        self.checks += 1
+
+
+def count_unknown(token_ids: NDArray[np.integer], tokenizer: Tokenizer) -> UnknownCounts:
+    """Return the counts of token ids, leaving out [CLS] and [SEP]."""
+    ids = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
+    cls, sep, unknown = (int(np.count_nonzero(token_ids == token_id)) for token_id in ids)
+    return UnknownCounts(allowed=True, tokens=len(token_ids) - cls - sep, unknown=unknown)
+
+
+def complaint(
+    tokenizer: Tokenizer, unknown: int, tokens: int, texts: Iterable[str] = (), where: str = ""
+) -> str:
+    """Return a message with the share of unknown tokens, some examples and the likely cause.
+
+    Args:
+        texts: the texts of the tokens, of which up to 256 K characters are read for examples.
+        where: the source of the tokens, such as " of train".
+    """
+    words = unknown_words(tokenizer, texts)
+    such_as = f", such as {', '.join(map(repr, words))}" if words else ""
+    return (
+        f"{unknown / max(1, tokens):.1%} of {tokens:,} tokens{where} are unknown to the tokenizer "
+        f"({tokenizer.specials.unk}){such_as}. {_likely_cause(tokenizer)}"
+    )
+
+
+def unknown_words(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
+    """Return the five most frequent unknown words of the first 256 K characters of `texts`."""
+    left = _SAMPLE_CHARACTERS
+    words: Counter[str] = Counter()
+    for text in texts:
+        text = text[:left]
+        left -= len(text)
+        (located,) = tokenizer.encode_with_offsets([text], specials_as_text=True)
+        for start, end in located.offsets[located.ids == tokenizer.unk_id].tolist():
+            words[text[start:end]] += 1
+        if left <= 0:
+            break
+    return [word for word, _ in words.most_common(_MOST_WORDS)]
+
+
+def _likely_cause(tokenizer: Tokenizer) -> str:
+    entries = tokenizer.vocabulary
+    if not tokenizer.lowercase and not has_upper_case(entries):
+        return (
+            "The vocabulary has no capital letters, but the tokenizer does not lower-case text. "
+            "Make it lower-case (leave --cased out; do_lower_case in tokenizer_config.json)."
+        )
+    spaced = sum(entry != entry.strip() for entry in entries)
+    if spaced > len(entries) // 10:
+        return (
+            f"{spaced:,} of {len(entries):,} vocabulary entries begin or end with white space, so "
+            "they match no word. Remove the white space."
+        )
+    return "Check that the vocabulary is for the text's language and script."
+
+
+MARKS_WARNED_SHARE = 0.1
+_DOCUMENT_CHARACTERS = 2_000
+_TOTAL_CHARACTERS = 1 << 22
+_SAMPLED_DOCUMENTS = 200
+_MOST_EXAMPLES = 3
+
+
+class MarkedWords:
+    """Counts the distinct words of a text sample that would lose marks.
+
+    The sample is the first 2,000 characters of every document, up to 4 M characters in total.
+    """
+
+    def __init__(self, kind: Kind):
+        """Choose the marks: BERT's normalizer strips fewer than SentencePiece's."""
+        self._marks = ("Mn",) if kind == "wordpiece" else ("Mn", "Mc", "Me")
+        self._left = _TOTAL_CHARACTERS
+        self._words: set[str] = set()
+
+    def add(self, document: str) -> None:
+        """Add the words of a document to the sample, unless it is full."""
+        if self._left > 0:
+            sample = document[:_DOCUMENT_CHARACTERS]
+            self._left -= len(sample)
+            self._words.update(sample.lower().split())
+
+    def warning(self) -> str | None:
+        """Return a warning if more than a tenth of the words lose marks, else None."""
+        marked = sorted(word for word in self._words if self._stripped(word) != _composed(word))
+        share = len(marked) / max(1, len(self._words))
+        if share <= MARKS_WARNED_SHARE:
+            return None
+        examples = ", ".join(
+            f"{w!r} becomes {self._stripped(w)!r}" for w in marked[:_MOST_EXAMPLES]
+        )
+        return (
+            f"{len(marked):,} of {len(self._words):,} distinct words ({share:.1%}) lose accents, "
+            f"vowel signs or voicing marks, so that different words may become one: {examples}. "
+            "To lower-case and keep them, train the tokenizer with `bert-jax train-tokenizer "
+            "--keep-accents`."
+        )
+
+    def _stripped(self, word: str) -> str:
+        if word.isascii():
+            return word
+        parts = unicodedata.normalize("NFD", word)
+        kept = (char for char in parts if unicodedata.category(char) not in self._marks)
+        return _composed("".join(kept))
+
+
+def _composed(word: str) -> str:
+    return unicodedata.normalize("NFC", word)
+
+
+def marks_warning(kind: Kind, documents: Iterable[str]) -> str | None:
+    """Return a warning if many words of the first 200 documents lose marks, else None."""
+    marked = MarkedWords(kind)
+    for document in islice(documents, _SAMPLED_DOCUMENTS):
+        marked.add(document)
+    return marked.warning()

@@ -1,0 +1,40 @@
+"""The loss that ignoring context can reach, of the tokens that are predicted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.corpus.corpus import unigram_cross_entropy
+
+
+class Tokens:
+    """A split whose records are rows of tokens."""
+
+    directory = split = "here"
+
+    def __init__(self, rows: list[list[int]]) -> None:
+        self.rows = rows
+        self.manifest = SimpleNamespace(vocab_size=8)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, indices: Any) -> list[list[int]]:
+        return [self.rows[index] for index in indices]
+
+    def decode(self, indices: Any, records: list[list[int]]) -> Any:
+        return SimpleNamespace(tokens=np.concatenate(records))
+
+
+def test_what_is_never_predicted_does_not_count() -> None:
+    train, held_out = Tokens([[5, 5, 6], [1, 1, 1, 1]]), Tokens([[5, 6, 1, 1]])
+    smoothed = {5: 3, 6: 2}
+    total = sum(smoothed.values()) + 3  # the other ids that can be: 4, 7 and 0
+    expected = np.mean([-np.log(smoothed[token] / total) for token in (5, 6)])
+    found = unigram_cross_entropy(train, held_out, special_ids=(1, 2, 3))  # type: ignore[arg-type]
+    assert found == pytest.approx(expected)
+    assert unigram_cross_entropy(train, held_out) != pytest.approx(expected)  # type: ignore[arg-type]

@@ -1,0 +1,258 @@
+"""A corpus prepared before, wholly or in part: continued where it is the same, else refused."""
+
+import dataclasses
+import gzip
+import hashlib
+import multiprocessing
+import os
+
+import pytest
+
+from bert_jax.corpus import workspace
+from bert_jax.corpus.manifest import read_manifest, write_manifest
+from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.synthetic import random_documents, write_corpus
+from bert_jax.corpus.workspace import Workspace
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+
+def test_finished_is_left_alone(corpus, finished, tokenizer, prepare_options):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    shown = []
+    manifest = prepare(corpus.inputs, tokenizer, finished, prepare_options, 2, shown.append)
+    assert manifest == read_manifest(finished)
+    assert not shown
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_length": 128}, "max_length is 64 there and 128 here"),
+        ({"heldout_fraction": 0.2}, "heldout_fraction is 0.1 there and 0.2 here"),
+        ({"language": "de"}, "language is en there and de here"),
+    ],
+)
+def test_finished_with_other_options_is_refused(
+    corpus, finished, tokenizer, change, message, prepare_options
+):
+    options = dataclasses.replace(prepare_options, **change)
+    with pytest.raises(ValueError, match=f"holds a finished corpus.*{message}.*another output"):
+        prepare(corpus.inputs, tokenizer, finished, options, 1)
+
+
+def test_finished_from_other_inputs_is_refused(corpus, finished, tokenizer, prepare_options):
+    with pytest.raises(ValueError, match=r"b.jsonl is number 2 there and absent here"):
+        prepare(corpus.inputs[:1], tokenizer, finished, prepare_options, 1)
+
+
+@pytest.fixture
+def small(tmp_path, tokenizer, prepare_options):
+    """Return a function that prepares two texts of 40 documents, and their files."""
+    files = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
+    text = "".join(f"The number {n} is here.\n\n" for n in range(100, 140))
+    files[0].write_text(text)
+    files[1].write_bytes(gzip.compress(text.replace("here", "there").encode()))
+
+    def run(output=tmp_path / "corpus"):
+        return prepare(map(str, files), tokenizer, output, prepare_options, 1)
+
+    return run, files
+
+
+def modified_later(path, content: bytes) -> None:
+    path.write_bytes(content)
+    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 10**9))
+
+
+def test_an_input_of_the_same_size_that_has_changed_is_refused(small, tmp_path):
+    run, files = small
+    manifest = run()
+    for file, source in zip(files, manifest.sources, strict=True):
+        assert source["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+        assert source["mtime_ns"] == file.stat().st_mtime_ns
+    before = files[0].read_bytes()
+    modified_later(files[0], before.replace(b"number", b"letter"))
+    with pytest.raises(
+        ValueError, match=r"a\.txt has changed since then, although its size has not"
+    ):
+        run()
+    modified_later(files[0], before)  # the same text with another time, such as a copy
+    assert run() == manifest
+    assert run(tmp_path / "other").fingerprint == manifest.fingerprint
+
+
+def test_an_input_that_was_not_modified_is_not_read_again(small, monkeypatch):
+    run, files = small
+    manifest = run()
+    read = []
+    monkeypatch.setattr(workspace, "file_sha256", lambda path: read.append(path) or "")
+    assert run() == manifest and not read
+    modified_later(files[1], files[1].read_bytes())
+    with pytest.raises(ValueError, match="has changed since"):
+        run()
+    assert read == [str(files[1])]
+
+
+def test_an_early_versions_inputs_are_checked_by_modification_time(small, tmp_path, caplog):
+    run, files = small
+    manifest = run()
+    sources = tuple(
+        {key: x for key, x in source.items() if key not in ("mtime_ns", "sha256")}
+        for source in manifest.sources
+    )
+    write_manifest(tmp_path / "corpus", dataclasses.replace(manifest, sources=sources))
+    caplog.clear()
+    assert run().sources == sources and not caplog.records
+    modified_later(files[0], files[0].read_bytes())
+    assert run().sources == sources
+    assert "a.txt was modified after" in caplog.text and "b.txt" not in caplog.text
+
+
+class Stopped(Exception):
+    """Ends a preparation from its progress callback."""
+
+
+def stop_after(num_shards):
+    def progress(state):
+        if state.new_shards >= num_shards:
+            raise Stopped
+
+    return progress
+
+
+def stopped(corpus, tokenizer, directory, options, num_shards=4):
+    with pytest.raises(Stopped):
+        prepare(corpus.inputs, tokenizer, directory, options, 2, stop_after(num_shards))
+    assert not multiprocessing.active_children()
+
+
+def test_continues_with_the_finished_shards(
+    corpus, finished, tokenizer, tmp_path, prepare_options, checksums
+):
+    stopped(corpus, tokenizer, tmp_path, prepare_options)
+    with pytest.raises(ValueError, match="is not finished: run the same `bert-jax prepare` again"):
+        read_manifest(tmp_path)
+    work = tmp_path / ".work"
+    made = {path.stem for path in work.glob("*.json") if path.stem != "plan"}
+    damaged, truncated, *whole = sorted(made)
+    inodes = {name: (work / f"{name}.arrayrecord").stat().st_ino for name in whole}
+    content = bytearray((work / f"{damaged}.arrayrecord").read_bytes())
+    content[len(content) // 2] ^= 1
+    (work / f"{damaged}.arrayrecord").write_bytes(content)
+    (work / f"{truncated}.json").write_text("{")
+    (work / "train-00099.arrayrecord.1.tmp").write_text("half")
+    states = []
+    prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 2, states.append)
+    assert states[-1].shards - states[-1].new_shards == len(whole) >= 1
+    assert states[-1].fraction == pytest.approx(1)
+    assert checksums(tmp_path) == checksums(finished)
+    assert inodes == {name: (tmp_path / f"{name}.arrayrecord").stat().st_ino for name in whole}
+
+
+def test_continuing_with_other_options_is_refused(corpus, tokenizer, tmp_path, prepare_options):
+    stopped(corpus, tokenizer, tmp_path, prepare_options, 1)
+    options = dataclasses.replace(prepare_options, max_pieces=2, unit_bytes=1 << 20)
+    message = (
+        "unfinished preparation of something else: max_pieces is 4 there and 2 here; "
+        "unit_bytes is 65536 there and 1048576 here. Repeat that one .* delete .*/.work to begin"
+    )
+    with pytest.raises(ValueError, match=message):
+        prepare(corpus.inputs, tokenizer, tmp_path, options, 1)
+
+
+def test_a_mended_input_is_taken_up_where_it_failed(
+    corpus, tokenizer, tmp_path, prepare_options, write_json_lines, checksums
+):
+    texts = corpus.texts
+    path = tmp_path / "in.jsonl"
+    write_json_lines(path, texts)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:250], '{"text": \n', *lines[250:]]))
+    with pytest.raises(ValueError, match=r"in\.jsonl:251: .*--on-bad-line skip"):
+        prepare([str(path)], tokenizer, tmp_path / "out", prepare_options, 2)
+    path.write_text("".join(lines))
+    states = []
+    prepare([str(path)], tokenizer, tmp_path / "out", prepare_options, 2, states.append)
+    assert states[-1].new_shards < states[-1].shards
+    prepare([str(path)], tokenizer, tmp_path / "new", prepare_options, 2)
+    assert checksums(tmp_path / "out") == checksums(tmp_path / "new")
+
+
+def test_a_preparation_without_a_shard_stands_in_nobodys_way(
+    corpus, finished, tokenizer, tmp_path, prepare_options, write_json_lines, checksums
+):
+    refused = write_json_lines(tmp_path / "in.jsonl", [])
+    cased = Tokenizer.load(finished / "tokenizer", lowercase=False)
+    output = tmp_path / "out"
+    with pytest.raises(ValueError, match="the file is empty"):
+        prepare([refused], cased, output, prepare_options, 1)
+    (output / ".work" / "tokenizer" / "left_behind.txt").write_text("of another tokenizer")
+    prepare(corpus.inputs, tokenizer, output, prepare_options, 1)
+    assert checksums(output) == checksums(finished)
+
+
+def test_shards_of_unknown_options_are_not_used(
+    corpus, finished, tokenizer, tmp_path, prepare_options, checksums
+):
+    options = dataclasses.replace(prepare_options, max_pieces=2)
+    stopped(corpus, tokenizer, tmp_path, options)
+    (tmp_path / ".work" / "plan.json").unlink()  # as after a kill while all was being removed
+    prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+    assert checksums(tmp_path) == checksums(finished)
+
+
+def test_a_damaged_plan_is_named(corpus, tokenizer, tmp_path, prepare_options):
+    stopped(corpus, tokenizer, tmp_path, prepare_options, 1)
+    (tmp_path / ".work" / "plan.json").write_text("{")
+    with pytest.raises(ValueError, match=r"plan\.json: not valid JSON: .*Delete .*\.work to start"):
+        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+
+
+def test_an_output_within_an_input_is_refused(tokenizer, tmp_path, prepare_options):
+    (tmp_path / "a.txt").write_text("the cat")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for output in (tmp_path, tmp_path / "corpora" / "mine", tmp_path / "link" / "mine"):
+        with pytest.raises(ValueError, match="lies in the input directory .*choose an output else"):
+            prepare([str(tmp_path)], tokenizer, output, prepare_options, 1)
+    assert not (tmp_path / "corpora").exists()
+
+
+def test_a_corpus_made_otherwise_is_refused(corpus, tokenizer, tmp_path, prepare_options):
+    documents = random_documents(2000, 100, seed=0)
+    write_corpus(tmp_path, documents, documents, max_length=64, vocab_size=100)
+    with pytest.raises(ValueError, match="holds a finished corpus made from something else: "):
+        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+
+
+def test_output_that_holds_something_else_is_refused(corpus, tokenizer, tmp_path, prepare_options):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and holds no preparation to continue"):
+        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+    with pytest.raises(ValueError, match=r"thesis\.txt is a file; the output of prepare is a dir"):
+        prepare(corpus.inputs, tokenizer, tmp_path / "thesis.txt", prepare_options, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_two_preparations_of_one_directory(corpus, tokenizer, tmp_path, prepare_options):
+    plan = {"tokenizer_fingerprint": "", "options": {"libraries": {}}, "sources": []}
+    with (
+        Workspace(tmp_path, plan),
+        pytest.raises(ValueError, match="another preparation is writing to"),
+    ):
+        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+
+
+def test_with_text_of_ones_own_held_out_too(
+    corpus, tokenizer, tmp_path, prepare_options, checksums
+):
+    options = dataclasses.replace(prepare_options, heldout_fraction=0)
+    first, second = corpus.inputs
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    with pytest.raises(Stopped):
+        prepare([first], tokenizer, broken, options, 1, stop_after(3), [second])
+    with pytest.raises(ValueError, match="unfinished preparation of something else"):
+        prepare([first], tokenizer, broken, options, 1)
+    prepare([first], tokenizer, broken, options, 2, heldout_inputs=[second])
+    prepare([first], tokenizer, whole, options, 1, heldout_inputs=[second])
+    assert checksums(broken) == checksums(whole)

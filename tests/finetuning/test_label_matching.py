@@ -1,0 +1,99 @@
+"""Which of a model's scores is which label of a task that it learned elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.evaluation import score_places, tagged_alike, unnamed_told
+from bert_jax.finetuning.tags import TagsConfig
+from bert_jax.finetuning.task_data import HeadConfig
+from bert_jax.labeled_data.tags import TagFiles
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.model import Head, ModelConfig, Problem
+
+HERE = Path("models/theirs")
+SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, max_positions=8)
+MNLI = ("entailment", "neutral", "contradiction")
+
+
+def model(
+    *labels: str, head: Head = "classification", problem: Problem = "single_label"
+) -> ModelConfig:
+    return ModelConfig(EncoderConfig(**SIZES), head, labels, problem=problem)
+
+
+def places(
+    theirs: ModelConfig, *labels: str, names: tuple[str, ...] = (), **head: str
+) -> tuple[int, ...] | None:
+    wanted = HeadConfig("classification", labels, **head)  # type: ignore[arg-type]
+    return score_places(theirs, wanted, names, HERE)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        (MNLI, None),
+        (("contradiction", "neutral", "entailment"), (2, 1, 0)),
+        (("CONTRADICTION", "ENTAILMENT", "NEUTRAL"), (1, 2, 0)),
+        (("LABEL_0", "LABEL_1", "LABEL_2"), None),
+    ],
+)
+def test_the_orders_that_models_of_mnli_are_published_in(theirs, expected) -> None:
+    assert places(model(*theirs), *MNLI) == expected
+
+
+def test_names_that_only_case_tells_apart_stay_apart() -> None:
+    assert places(model("A", "a"), "a", "A") == (1, 0)
+    with pytest.raises(ValueError, match="tells the labels 'A', 'a', the config 'a', 'b'"):
+        places(model("A", "a"), "a", "b")
+
+
+def test_labels_go_by_what_the_files_call_them_too() -> None:
+    several = model("x", "y", problem="multi_label")
+    found = places(several, "one", "two", names=("y", "x"), problem="multi_label")
+    assert found == (1, 0)
+
+
+def test_a_number_is_one_whatever_it_is_called() -> None:
+    rated = model("LABEL_0", problem="regression")
+    assert places(rated, "score", problem="regression") is None
+    two = model("LABEL_0", "LABEL_1", problem="regression")
+    with pytest.raises(ValueError, match="tells the labels 'LABEL_0', 'LABEL_1', the config"):
+        places(two, "score", problem="regression")
+
+
+def test_what_unnamed_labels_are_taken_for_is_told() -> None:
+    wanted = HeadConfig("classification", MNLI)
+    (note,) = unnamed_told(model("LABEL_0", "LABEL_1", "LABEL_2"), wanted)
+    assert "LABEL_0 for 'entailment', LABEL_1 for 'neutral', LABEL_2 for 'contradiction'" in note
+    assert unnamed_told(model(*MNLI), wanted) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "learn_as"),
+    [
+        (("O", "B-LOC", "E-LOC", "S-LOC"), "as_written"),
+        (("O", "U-LOC"), "as_written"),
+        (("O", "B-LOC", "M-LOC"), "as_written"),
+        (("O", "B-LOC", "I-LOC"), "IOB2"),
+        (("O", "B-LOC", "I-LOC", "I-PER"), "IOB1"),
+    ],
+)
+def test_tags_are_read_in_the_scheme_of_the_model(labels, learn_as) -> None:
+    tags = TagsConfig(TagFiles(validation="dev.txt"))
+    config = FinetuneConfig(work_dir="a", init_from="b", tags=tags)
+    found = tagged_alike(config, model(*labels, head="tagging"))
+    assert found.tags is not None and found.tags.files.learn_as == learn_as
+    assert dataclasses.replace(found, tags=tags) == config
+
+
+@pytest.mark.parametrize("learn_as", ["as_written", "IOB1"])
+@pytest.mark.parametrize("tag", ["S-LOC", "I-PER"])
+def test_a_scheme_that_was_asked_for_is_kept(tag, learn_as) -> None:
+    tags = TagsConfig(TagFiles(validation="dev.txt", learn_as=learn_as))
+    config = FinetuneConfig(work_dir="a", init_from="b", tags=tags)
+    assert tagged_alike(config, model("O", "B-LOC", "I-LOC", tag, head="tagging")) == config

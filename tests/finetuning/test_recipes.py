@@ -1,0 +1,88 @@
+"""The recipes of fine-tuning: what they say, and that a user's own paths fit in."""
+
+from pathlib import Path
+
+import pytest
+
+from bert_jax.cli.config import load_config
+from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
+from bert_jax.labeled_data.glue import GLUE_TASKS
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+RECIPES = {path.stem: path for path in Path(__file__).parents[2].glob("configs/finetune/*.py")}
+INIT = "--config.init_from=models/base"
+
+
+def load(name: str, *overrides: str) -> FinetuneConfig:
+    words = (INIT, *(f"--config.{word}" for word in overrides))
+    return load_config(FinetuneConfig, str(RECIPES[name]), words)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_loads(name: str) -> None:
+    config = load(name)
+    assert config.work_dir == f"runs/{name}"
+    assert config.max_length <= 512
+    assert f"--config configs/finetune/{name}.py" in RECIPES[name].read_text()
+
+
+def test_every_task_of_glue_and_every_section_has_a_recipe() -> None:
+    configs = [load(name) for name in RECIPES]
+    assert {config.glue.task for config in configs if config.glue} == GLUE_TASKS.keys()
+    assert {s for s in SECTIONS for config in configs if getattr(config, s)} == set(SECTIONS)
+
+
+def test_a_recipe_without_a_model_says_so() -> None:
+    with pytest.raises(ValueError, match="init_from is empty; expected a directory"):
+        load_config(FinetuneConfig, str(RECIPES["sst2"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "read"),
+    [
+        ("cola", "glue.directory=d", lambda config: config.glue.directory),
+        ("table", "sentences.files.validation=d", lambda c: c.sentences.files.validation),
+        ("swag", "choices.files.train=d", lambda config: config.choices.files.train),
+        ("wnut17", "tags.files.test=d", lambda config: config.tags.files.test),
+        ("squad", "spans.files.train=d", lambda config: config.spans.files.train),
+    ],
+)
+def test_paths_are_overridden(name: str, word: str, read) -> None:
+    assert read(load(name, word)) == "d"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "validation", "test"),
+    [
+        ("cola", ["glue.directory={}/glue/CoLA"], 1043, 1063),
+        ("mrpc", ["glue.directory={}/glue/MRPC"], 408, 1725),
+        ("stsb", ["glue.directory={}/glue/STS-B"], 1500, 1379),
+        ("rte", ["glue.directory={}/glue/RTE"], 277, 3000),
+        (
+            "wnut17",
+            [
+                "tags.files.train={}/ner_wnut17/wnut17train.conll",
+                "tags.files.validation={}/ner_wnut17/emerging.dev.conll",
+                "tags.files.test={}/ner_wnut17/emerging.test.annotated",
+            ],
+            1009,
+            1287,
+        ),
+    ],
+)
+def test_recipes_read_the_official_files(
+    shared_data: Path, name: str, words: list[str], validation: int, test: int
+) -> None:
+    config = load(name, *(word.format(shared_data) for word in words))
+    tokenizer = Tokenizer.load(shared_data / "vocab/bert-base-uncased")
+    data = config.open(tokenizer, ["validation", "test"])
+    for sets, examples in ((data.validation, validation), (data.test, test)):
+        (found,) = sets.values()
+        of_tags = getattr(found, "sentences", None)
+        assert len(found.features if of_tags is None else of_tags) == examples
+
+
+@pytest.mark.parametrize("name", ["squad", "table"])
+def test_a_recipe_that_changes_the_rate_keeps_the_warm_up_of_fine_tuning(name: str) -> None:
+    optimizer = load(name, "optimizer.peak_learning_rate=1e-5").optimizer
+    assert (optimizer.warmup_steps, optimizer.warmup_fraction) == (0, 0.1)

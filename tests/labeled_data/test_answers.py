@@ -1,0 +1,246 @@
+"""Answers from logits against every span tried in turn, and gold answers there and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from bert_jax.labeled_data.answers import (
+    Answer,
+    best_answers,
+    write_squad_n_best,
+    write_squad_predictions,
+)
+from bert_jax.labeled_data.squad import SpanExample, SpanWindows, read_squad, span_windows
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tokenizers.wordpiece_training import train_wordpiece
+
+TORTURE = Path(__file__).parent.parent / "tokenizers/unicode_torture.txt"
+SIZES = dict(max_length=30, doc_stride=8, max_query_length=10)
+
+
+def examples_of(count: int) -> list[SpanExample]:
+    lines = [line for line in TORTURE.read_text(encoding="utf-8").split("\n") if line.strip()]
+    return [
+        SpanExample(str(number), lines[number - 1][:12], lines[number], "")
+        for number in range(count)
+    ]
+
+
+def tokenizer_of(examples: list[SpanExample], lowercase: bool = True) -> Tokenizer:
+    lines = [example.context + " " + example.question for example in examples]
+    return train_wordpiece(lines, vocab_size=2000, lowercase=lowercase, min_frequency=1)
+
+
+def logits_of(windows: SpanWindows, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shape = (len(windows), int(windows.features.lengths.max()) + 3)
+    # A few values only, so that spans tie.
+    start, end = rng.integers(-4, 4, (2, *shape)).astype(np.float32)
+    return start, end
+
+
+def gold_logits(windows: SpanWindows) -> list[np.ndarray]:
+    """Logits of a model that is sure of the targets, and of the rest thinks this and that."""
+    rows, rng = np.arange(len(windows)), np.random.default_rng(0)
+    shape = (len(windows), int(windows.features.lengths.max()))
+    both = []
+    for side in ("start_positions", "end_positions"):
+        both.append(rng.random(shape, np.float32))
+        both[-1][rows, windows.features.targets[side]] = 10
+    return both
+
+
+def every_span(windows: SpanWindows, number: int, start, end, longest: int) -> list[tuple]:
+    """(-score, begin, end, first logit, last logit) of all allowed spans of a question."""
+    found = []
+    sequences = windows.features.sequences
+    for row in np.flatnonzero(windows.examples == number):
+        place = slice(sequences.starts[row], sequences.starts[row + 1])
+        offsets = windows.character_offsets[place].tolist()
+        maximum = windows.has_maximum_context[place]
+        passage = range(sequences.second_starts[row], sequences.lengths[row] - 1)
+        for first in passage:
+            for last in range(first, min(first + longest, passage.stop)):
+                if maximum[first]:
+                    logits = float(start[row, first]), float(end[row, last])
+                    found.append((-sum(logits), offsets[first][0], offsets[last][1], *logits))
+    return found
+
+
+@pytest.mark.parametrize("n_best, longest", [(1, 1), (5, 4), (20, 30), (1000, 6)])
+def test_the_best_spans_are_those_that_trying_all_finds(n_best: int, longest: int) -> None:
+    examples = examples_of(40)
+    windows = span_windows(examples, tokenizer_of(examples), **SIZES, labelled=False)
+    start, end = logits_of(windows, seed=n_best)
+    answers = best_answers(windows, examples, start, end, n_best=n_best, max_answer_length=longest)
+    assert [answer.id for answer in answers] == [example.id for example in examples]
+    assert np.bincount(windows.examples).max() > 3
+    for number, (example, answer) in enumerate(zip(examples, answers, strict=True)):
+        spans = every_span(windows, number, start, end, longest)
+        best = sorted(spans, key=lambda span: span[0])  # stable: earlier, then shorter
+        expected: dict[str, tuple] = {}
+        for span in best:
+            marks = example.context[span[2] :]
+            while marks and unicodedata.category(marks[0]) == "Mn":
+                marks = marks[1:]
+            stop = len(example.context) - len(marks)
+            if len(expected) < n_best:
+                expected.setdefault(example.context[span[1] : stop], (span[1], stop, *span[3:]))
+        found = {c.text: (c.start, c.end, c.start_logit, c.end_logit) for c in answer.candidates}
+        assert list(found.items()) == list(expected.items()) and "" not in found
+        if not spans:  # of a line that the tokenizer drops
+            continue
+        probabilities = softmax([span[2] + span[3] for span in expected.values()])
+        np.testing.assert_allclose([c.probability for c in answer.candidates], probabilities, 1e-12)
+
+
+def test_of_spans_that_read_the_same_the_best_stays() -> None:
+    example = SpanExample("q", "who", "the cat and the dog", "")
+    tokenizer = tokenizer_of([example])
+    windows = span_windows([example], tokenizer, labelled=False)
+    start = np.zeros((1, 10), np.float32)
+    start[0, 3 + 3] = 5  # the second "the"
+    (answer,) = best_answers(windows, [example], start, start, max_answer_length=1)
+    assert [candidate.text for candidate in answer.candidates] == ["the", "cat", "and", "dog"]
+    assert (answer.candidates[0].start, answer.candidates[0].end) == (12, 15)
+    assert math.fsum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
+
+
+def test_texts_that_repeat_take_no_place_from_others() -> None:
+    """As in the release of Devlin et al., which keeps n_best texts that differ."""
+    example = SpanExample("q", "where?", "Paris. Paris. Paris. Paris. Paris. Paris. Lyon.", "")
+    windows = span_windows([example], tokenizer_of([example]), labelled=False)
+    start = np.zeros((1, int(windows.features.lengths.max())), np.float32)
+    start[0, windows.features.sequences.lengths[0] - 3 :] = -1  # of 27 spans Lyon's are the last
+    every = {"Paris", "Paris.", ".", ". Paris", ". Lyon", "Lyon", "Lyon."}
+    for n_best, count in ((20, 7), (7, 7), (5, 5), (1, 1)):
+        (answer,) = best_answers(
+            windows, [example], start, start, n_best=n_best, max_answer_length=2
+        )
+        texts = [candidate.text for candidate in answer.candidates]
+        assert len(texts) == count and every.issuperset(texts) and len(set(texts)) == count
+        assert math.fsum(each.probability for each in answer.candidates) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "context, gold, expected",
+    [
+        ("Zoë ate crème brûlée in Kraków.", "crème brûlée", None),
+        ("un cafe\u0301 et un the\u0301 noir", "cafe\u0301", None),
+        ("un cafe\u0301 et un the\u0301 noir", "the", "the\u0301"),  # a letter and its accent
+        ("c a\u0301\u0323 b", "a\u0301\u0323", None),
+        ("He met 👩‍🚀 and 🤖, then 👍🏽!", "🤖", None),
+        ("He met 👩‍🚀 and 🤖, then 👍🏽!", "👩‍🚀", None),
+        ("Stars ❤\ufe0f then stripes", "❤\ufe0f", None),
+        ("東京は日本の首都です。", "日本", None),
+        ("Die Straße ist groß.", "Straße", None),
+        ("İstanbul ve İzmir, ilçe ISPARTA", "İzmir", None),
+        ("İstanbul ve İzmir, ilçe ISPARTA", "İ", "İstanbul"),
+        ("서울은 한국의 수도이다", "한국의", None),
+        ("שָׁלוֹם עולם", "שָׁלוֹם", None),
+        ("ﬁne ｆｕｌｌ\u3000ｗｉｄｔｈ text", "ｆｕｌｌ\u3000ｗｉｄｔｈ", None),
+        ("zero\u200bwidth and soft\u00adhyphen", "soft\u00adhyphen", None),
+        ("Ǆ ŉ ΐ ᾳ ẞ", "ΐ ᾳ", None),
+        ("In Super Bowl 50 they won", "5", "50"),
+        ("nine other contenders", "ten", "contenders"),
+        ("tail\n\n spaces \t here", "spaces \t here", None),
+        ("read [MASK] and [SEP] aloud", "[SEP]", None),
+    ],
+)
+@pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
+def test_an_answer_comes_back_in_the_characters_of_the_passage(
+    context: str, gold: str, expected: str | None, lowercase: bool
+) -> None:
+    example = SpanExample("q", "what?", context, "", (gold,), (context.index(gold),))
+    words = SpanExample("", "", "In Super Bowl 50 they won nine other contenders", "")
+    windows = span_windows([example], tokenizer_of([example, words], lowercase), labelled=True)
+    (answer,) = best_answers(windows, [example], *gold_logits(windows))
+    assert answer.text == (expected or gold)
+
+
+def test_every_window_is_looked_at() -> None:
+    words = [f"w{number}" for number in range(60)]
+    context = " ".join(words)
+    for number in range(0, 57, 4):
+        gold = " ".join(words[number : number + 3])
+        start = (context + " ").index(gold + " ")
+        example = SpanExample("q", "w0", context, "", (gold,), (start,))
+        windows = span_windows([example], tokenizer_of([example]), **SIZES, labelled=True)
+        assert len(windows) > 3
+        (answer,) = best_answers(windows, [example], *gold_logits(windows))
+        assert answer.text == gold
+
+
+def test_a_text_is_empty_only_where_the_passage_is() -> None:
+    examples = [
+        SpanExample("none", "who?", "", ""),
+        SpanExample("spaces", "who?", " \u200b\n", ""),
+        SpanExample("one", "who?", " x ", ""),
+    ]
+    windows = span_windows(examples, tokenizer_of(examples), labelled=False)
+    shape = (3, windows.features.lengths.max())
+    logits = np.full(shape, -1e30, np.float32)
+    assert [answer.text for answer in best_answers(windows, examples, logits, logits)] == [
+        "", "", "x",
+    ]  # fmt: skip
+    nothing = span_windows([], tokenizer_of(examples), labelled=False)
+    empty = np.zeros((0, 8), np.float32)
+    assert best_answers(nothing, [], empty, empty) == []
+
+
+def test_what_is_not_finite_is_refused_where_it_counts() -> None:
+    example = SpanExample("q7", "who?", "the cat", "")
+    windows = span_windows([example], tokenizer_of([example]), labelled=False)
+    start = np.zeros((1, 8), np.float32)
+    start[0, [0, 7]] = -np.inf, np.nan  # [CLS], and behind the row
+    assert best_answers(windows, [example], start, np.zeros_like(start))[0].text == "the"
+    start[0, windows.features.sequences.second_starts[0]] = np.nan
+    with pytest.raises(ValueError, match="question q7 is nan"):
+        best_answers(windows, [example], start, np.zeros_like(start))
+    for limits in (dict(n_best=0), dict(max_answer_length=0)):
+        with pytest.raises(ValueError, match="expected 1 or more"):
+            best_answers(windows, [example], start, start, **limits)
+
+
+def test_files_hold_what_the_evaluation_takes(tmp_path: Path) -> None:
+    example = SpanExample("q", "what?", "Zoë’s cat", "")
+    windows = span_windows([example], tokenizer_of([example]), labelled=False)
+    logits = np.zeros((1, 10), np.float32)
+    answers = [*best_answers(windows, [example], logits, logits, n_best=2), Answer("none", ())]
+    write_squad_predictions(answers, tmp_path / "predictions.json")
+    assert json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8")) == {
+        "q": "Zoë", "none": "",
+    }  # fmt: skip
+    write_squad_n_best(answers, tmp_path / "n_best.json")
+    written = json.loads((tmp_path / "n_best.json").read_text(encoding="utf-8"))
+    first = {"text": "Zoë", "probability": 0.5, "start_logit": 0.0, "end_logit": 0.0}
+    assert written["q"] == [first, first | {"text": "Zoë’"}] and written["none"] == []
+
+
+@pytest.mark.parametrize("model", ["bert-base-uncased", "bert-base-cased"])
+def test_gold_answers_of_the_official_dev_set_come_back(shared_data: Path, model: str) -> None:
+    tokenizer = Tokenizer.load(shared_data / "vocab" / model / "vocab.txt")
+    examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labelled=True)
+    windows = span_windows(examples, tokenizer, labelled=True)
+    # The longest answer of the set has 59 uncased word-pieces.
+    answers = best_answers(windows, examples, *gold_logits(windows), max_answer_length=80)
+    missed = 0
+    for example, answer in zip(examples, answers, strict=True):
+        gold, start = example.answer_texts[0], example.answer_starts[0]
+        if answer.text == gold:
+            continue
+        missed += 1
+        begin, end = answer.candidates[0].start, answer.candidates[0].end
+        assert begin <= start and start + len(gold) <= end
+        # Only a word-piece that sticks out of the gold answer makes ours longer.
+        offsets = tokenizer.encode_with_offsets([example.context])[0].offsets
+        for border in {start} - {begin} | {start + len(gold)} - {end}:
+            assert ((offsets[:, 0] < border) & (border < offsets[:, 1])).any()
+    assert missed < 0.005 * len(examples)

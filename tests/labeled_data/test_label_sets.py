@@ -1,0 +1,109 @@
+"""Several labels a row, as files have them: between separators, as JSON arrays, a column each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.labeled_data.choices import ChoiceFiles
+from bert_jax.labeled_data.delimited import TableFormat
+from bert_jax.labeled_data.sentences import SentenceFiles, read_sentences, sentence_features
+from bert_jax.labeled_data.tags import TagFiles
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+LABELS = ("toxic", "insult", "3")
+EXPECTED = [frozenset({"toxic", "3"}), frozenset(), frozenset({"insult"})]
+
+
+def read(path: Path, text: str, kind: str, **named):
+    path.write_text(text)
+    files = SentenceFiles(
+        train=str(path), first="t", labels=LABELS, form=TableFormat(kind=kind), **named
+    )
+    return read_sentences(files, "train", labelled=True)
+
+
+def test_every_form_holds_the_same(tmp_path: Path) -> None:
+    rows = [{"t": "a", "l": ["toxic", 3]}, {"t": "b", "l": []}, {"t": "c", "l": ["insult"]}]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    columns = "t,toxic,3,insult\na,1,true,0\nb,0,false,False\nc,0.0,0,1.0\n"
+    for text, kind, named in (
+        ("t\tl\na\ttoxic|3\nb\t\nc\t insult \n", "tsv", {"label": "l", "separator": "|"}),
+        ('t,l\na,"3, toxic"\nb,\nc,insult\n', "csv", {"label": "l", "separator": ","}),
+        ('t\tl\na\t["toxic", 3]\nb\t[]\nc\t["insult"]\n', "tsv",
+         {"label": "l", "separator": ","}),
+        (lines, "jsonl", {"label": "l", "separator": ","}),
+        (columns, "csv", {"label": ""}),
+    ):  # fmt: skip
+        found = read(tmp_path / "f", text, kind, **named)
+        assert found.label_sets == EXPECTED and found.labels is None, (kind, named)
+
+
+def test_targets_are_truths(tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
+    text = "t\tl\na\ttoxic|3\nb\t\nc\tinsult\n"
+    examples = read(tmp_path / "f", text, "tsv", label="l", separator="|")
+    targets = sentence_features(examples, tokenizer, 8, LABELS).targets
+    assert targets["labels"].tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "message"),
+    [
+        ("t\tl\na\ttoxic|rude\n", {"label": "l", "separator": "|"}, "f:2: label 'rude'"),
+        ("t\tl\na\ttoxic||3\n", {"label": "l", "separator": "|"}, "f:2: label ''"),
+        ("t\tl\na\t['toxic']\n", {"label": "l", "separator": "|"}, "f:2: labels .*JSON array"),
+        (f"t\tl\na\t{'[' * 100_000}\n", {"label": "l", "separator": "|"}, "f:2: labels .*are none"),
+        ("t\tl\na\t[null]\n", {"label": "l", "separator": "|"}, "f:2: labels .*strings or num"),
+        ("t\ttoxic\t3\tinsult\na\t1\t2\t0\n", {"label": ""}, "f:2: column '3' is '2'"),
+        ("t\ttoxic\t3\na\t1\t1\n", {"label": ""}, "f:1: no column is named 'insult'"),
+        ("", {"label": "", "separator": "|"}, "separator is .* and label is ''"),
+        ("", {"label": "l", "separator": "i"}, "a label holds the separator 'i'"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, named: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / "f", text, "tsv", **named)
+
+
+def test_labels_must_be_named() -> None:
+    with pytest.raises(ValueError, match=r"labels is \(\); where several may hold"):
+        SentenceFiles(train="f", label="")
+
+
+def test_a_label_may_begin_with_a_bracket(tmp_path: Path) -> None:
+    path = tmp_path / "f.tsv"
+    path.write_text('t\tl\na\t[now]|spam\nb\t["spam"]\n')
+    files = SentenceFiles(
+        train=str(path), first="t", label="l", labels=("[now]", "spam"), separator="|"
+    )
+    found = read_sentences(files, "train", labelled=True)
+    assert found.label_sets == [frozenset({"[now]", "spam"}), frozenset({"spam"})]
+
+
+def test_a_wrong_label_behind_one_that_begins_with_a_bracket_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "f.tsv"
+    path.write_text("t\tl\na\t[now]|spm\n")
+    files = SentenceFiles(
+        train=str(path), first="t", label="l", labels=("[now]", "spam"), separator="|"
+    )
+    with pytest.raises(ValueError, match="f.tsv:2: label 'spm'"):
+        read_sentences(files, "train", labelled=True)
+
+
+def test_a_label_that_would_break_lines_is_refused() -> None:
+    for broken in ("very\tgood", "bad\n"):
+        with pytest.raises(ValueError, match="expected no tab and no end of a line"):
+            SentenceFiles(train="f", label="l", labels=(broken, "fair"))
+
+
+@pytest.mark.parametrize("files", [SentenceFiles, ChoiceFiles, TagFiles])
+@pytest.mark.parametrize("labels", [("a", ""), (" ", "a")])
+def test_a_label_without_a_name_is_refused(files, labels) -> None:
+    """A file of predictions would have empty predictions."""
+    with pytest.raises(ValueError, match="labels has an empty name"):
+        files(train="x", labels=labels)

@@ -1,0 +1,107 @@
+"""Schemes of entity tags: told apart, converted, and never mixed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bert_jax.labeled_data.tag_formats import recognise_scheme, to_closed, to_iob1, to_iob2
+
+CLOSED = {"BIOES": "IES", "BILOU": "ILU", "BMES": "MES"}  # inside, last, single
+Entities = list[tuple[int, int, str]]  # [first, last] words and type
+
+
+def random_sentence(rng: random.Random) -> tuple[int, Entities]:
+    word, entities = 0, []
+    for _ in range(rng.randint(0, 5)):
+        word += rng.choice([0, 0, 1, 2])
+        size = rng.randint(1, 3)
+        entities.append((word, word + size - 1, rng.choice(["PER", "LOC", "I-X"])))
+        word += size
+    return word + rng.randint(0, 2) or 1, entities
+
+
+def written(size: int, entities: Entities, scheme: str) -> list[str]:
+    """The tags of entities, by each scheme's definition."""
+    inside, end, single = CLOSED.get(scheme, "III")
+    tags = ["O"] * size
+    last_of = {last: kind for _, last, kind in entities}
+    for first, last, kind in entities:
+        for word in range(first, last + 1):
+            tags[word] = f"{inside}-{kind}"
+        if scheme in CLOSED:
+            tags[last] = f"{end}-{kind}"
+        if scheme != "IOB1" or last_of.get(first - 1) == kind:
+            tags[first] = f"B-{kind}"
+        if scheme in CLOSED and first == last:
+            tags[first] = f"{single}-{kind}"
+    return tags
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", *CLOSED])
+def test_every_scheme_is_recognised_and_becomes_iob2_or_iob1(scheme: str) -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        sentences = [random_sentence(rng) for _ in range(4)] + [(5, [(0, 2, "PER"), (3, 3, "LOC")])]
+        tags = [written(*sentence, scheme) for sentence in sentences]
+        assert recognise_scheme(tags) == scheme
+        for sentence, line in zip(sentences, tags, strict=True):
+            assert to_iob2(line, scheme) == written(*sentence, "IOB2")  # type: ignore[arg-type]
+            assert to_iob1(line, scheme) == written(*sentence, "IOB1")  # type: ignore[arg-type]
+            if scheme in CLOSED:
+                assert to_closed(written(*sentence, "IOB2"), scheme) == line  # type: ignore[arg-type]
+
+
+def test_invalid_predictions_are_closed_as_conlleval_reads_them() -> None:
+    tags = ["I-PER", "I-PER", "I-LOC", "O", "B-LOC", "B-LOC", "I-LOC", "I-LOC"]
+    expected = ["B-PER", "L-PER", "U-LOC", "O", "U-LOC", "B-LOC", "I-LOC", "L-LOC"]
+    assert to_closed(tags, "BILOU") == expected
+    assert to_closed(["NOUN", "O"], "BMES") == ["NOUN", "O"]
+
+
+@pytest.mark.parametrize(
+    "tags, scheme",
+    [
+        (["U-LOC", "O"], "BILOU"),
+        (["B-LOC", "L-LOC"], "BILOU"),
+        (["B-LOC", "M-LOC", "E-LOC"], "BMES"),
+        (["B-LOC", "E-LOC", "S-PER"], "BIOES"),
+        (["M-1", "N-2", "V-3"], "plain"),
+        (["U-1", "PROPN"], "plain"),
+    ],
+)
+def test_a_few_tags_are_enough(tags: list[str], scheme: str) -> None:
+    assert recognise_scheme([tags]) == scheme
+
+
+def test_tags_without_prefixes_are_plain() -> None:
+    assert recognise_scheme([["NOUN", "-LRB-", "O"], ["PRP$"]]) == "plain"
+    assert recognise_scheme([["O", "O"]]) == "plain"
+    assert to_iob2(["NOUN", "O"], "plain") == ["NOUN", "O"]
+
+
+@pytest.mark.parametrize(
+    "tags, message",
+    [
+        (["B-LOC", "O", "I-PER"], r"f:1: 'B-LOC' begins .* IOB2, and f:3: 'I-PER' begins .* IOB1"),
+        (["I-LOC", "B-PER"], r"f:2: 'B-PER' begins .* IOB2, and f:1: 'I-LOC' begins .* IOB1"),
+        (["S-LOC", "B-PER", "O"], r": S- means BIOES, but f:2: 'B-PER': no tag of its type"),
+        (["S-LOC", "B-PER", "E-PER", "B-PER", "O"], r"E- and S- mean BIOES, but f:4: 'B-PER'"),
+        (["S-LOC", "I-PER"], r"f:2: 'I-PER': it continues no entity"),
+        (["S-LOC", "B-PER", "E-LOC"], r"f:2: 'B-PER': no tag of its type"),
+        (["S-LOC", "B-PER"], r"f:2: 'B-PER': no tag of its type"),
+        (["B-LOC", "X-LOC"], r"f:2: tag 'X-LOC' does not fit .*learn_as='as_written'"),
+        (["U-LOC", "S-PER"], r": U- means BILOU, but f:2: 'S-PER': S- is not a prefix of"),
+        (["U-LOC", "B-LOC", "M-LOC", "L-LOC"], r"f:3: 'M-LOC': M- is not a prefix of BILOU"),
+        (["B-LOC", "M-LOC", "E-LOC", "I-LOC"], r"M- means BMES, but f:4: 'I-LOC': I- is not"),
+        (["U-LOC", "B-PER", "O"], r": U- means BILOU, but f:2: 'B-PER': no tag of its type"),
+        (["B-PER", "L-PER", "I-PER"], r"f:3: 'I-PER': it continues no entity"),
+        (["B-LOC", "M-LOC"], r"M- means BMES, but f:2: 'M-LOC': no tag of its type"),
+        (["U-LOC", "B-LOC", "NOUN"], r"f:3: tag 'NOUN'"),
+        (["B-LOC", "NOUN"], r"f:2: tag 'NOUN'"),
+    ],
+)  # fmt: skip
+def test_mixed_schemes_are_refused_by_line(tags: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recognise_scheme([tags], [[f"f:{line}" for line in range(1, len(tags) + 1)]])

@@ -1,0 +1,425 @@
+"""Batches are addressed by step: the same for any reader, and each record counted once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.records import CorruptRecordError
+from bert_jax.corpus.synthetic import random_documents, synthetic_vocabulary, write_corpus
+from bert_jax.pipeline import batch_workers
+from bert_jax.pipeline import loader as loaders
+from bert_jax.pipeline.batch_workers import _portable
+from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
+from bert_jax.pipeline.loader import BatchSource, EvaluationSource, Loader
+from bert_jax.pipeline.masking import MaskingConfig
+
+from ..commands import HANGS
+
+VOCAB_SIZE = 500
+BATCH_SIZE = 12
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("corpus")
+    documents = random_documents(6_000, VOCAB_SIZE, seed=0)
+    write_corpus(directory, documents, documents[:4], max_length=64, vocab_size=VOCAB_SIZE)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def examples(prepared) -> ExampleSource:
+    corpus = Corpus(prepared, "train")
+    assert 2 * BATCH_SIZE < len(corpus) and len(corpus) % BATCH_SIZE
+    return ExampleSource(corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=1))
+
+
+@pytest.fixture(scope="module")
+def source(examples) -> BatchSource:
+    return BatchSource(examples, batch_size=BATCH_SIZE, num_steps=40)
+
+
+def assert_equal(batch: Batch, other: Batch) -> None:
+    assert batch.keys() == other.keys()
+    for name in batch:
+        np.testing.assert_array_equal(batch[name], other[name], err_msg=name)
+
+
+def stacked(batches: list[Batch]) -> Batch:
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = HANGS) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def expected(source) -> list[Batch]:
+    return [source[step] for step in range(len(source))]
+
+
+def test_steps_follow_each_other_through_the_epochs(examples, expected):
+    size = len(examples)
+    whole = stacked([examples.examples(epoch, np.arange(size)) for epoch in range(5)])
+    num_rows = 40 * BATCH_SIZE
+    assert size < num_rows < 5 * size  # several batches straddle two epochs
+    assert_equal(stacked(expected), {name: array[:num_rows] for name, array in whole.items()})
+
+
+@pytest.mark.parametrize(
+    "rows", [range(6, 12), [0, 3, 4, 11], [7], range(12)], ids=["run", "gaps", "one", "all"]
+)
+def test_a_process_makes_its_own_rows_of_the_same_batch(examples, expected, rows):
+    rows = np.array(rows)
+    source = BatchSource(examples, batch_size=BATCH_SIZE, num_steps=40, local_rows=rows)
+    for step in (0, 7, len(examples) // BATCH_SIZE):
+        assert_equal(source[step], {name: array[rows] for name, array in expected[step].items()})
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(4, 6), (24, 1)])
+def test_the_examples_are_the_same_for_any_batch_size(examples, expected, batch_size, steps):
+    other = BatchSource(examples, batch_size=batch_size, num_steps=steps)
+    assert_equal(stacked([other[step] for step in range(steps)]), stacked(expected[:2]))
+
+
+def test_what_goes_on_with_a_corpus_begins_with_an_epoch_of_its_own(examples):
+    size = len(examples)
+    later = BatchSource(examples, batch_size=size, num_steps=1, first_epoch=2)
+    assert_equal(later[0], BatchSource(examples, batch_size=size, num_steps=3)[2])
+
+
+def test_a_batch_larger_than_the_corpus_runs_through_several_epochs(examples):
+    size = len(examples)
+    batch = BatchSource(examples, batch_size=3 * size, num_steps=1)[0]
+    for epoch in range(3):
+        part = {name: array[epoch * size : (epoch + 1) * size] for name, array in batch.items()}
+        assert_equal(part, examples.examples(epoch, np.arange(size)))
+
+
+@pytest.mark.parametrize(("num_workers", "prefetch"), [(0, 0), (0, 3), (1, 1), (2, 2)])
+def test_the_loader_gives_the_same_whatever_prepares_it(source, expected, num_workers, prefetch):
+    with Loader(source, start_step=33, num_workers=num_workers, prefetch=prefetch) as loader:
+        for step in range(33, 40):
+            assert loader.step == step
+            batch = next(loader)
+            assert_equal(batch, expected[step])
+            assert all(type(array) is np.ndarray for array in batch.values())
+        with pytest.raises(StopIteration):
+            next(loader)
+    assert not multiprocessing.active_children()
+    wait_until(lambda: not any(t.name == "batches" for t in threading.enumerate()))
+    loader.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(loader)
+
+
+def test_a_loader_is_its_step(source, expected):
+    with Loader(source) as loader:
+        for _ in range(5):
+            next(loader)
+        step = loader.step
+    with Loader(source, start_step=step) as loader:
+        assert_equal(next(loader), expected[5])
+
+
+def test_starting_late_reads_nothing_before(examples, monkeypatch):
+    source = BatchSource(examples, batch_size=BATCH_SIZE, num_steps=10**9)
+    asked = []
+    monkeypatch.setattr(
+        BatchSource, "__getitem__", lambda self, step: asked.append(step) or {"step": step}
+    )
+    with Loader(source, start_step=900_000_000, prefetch=0) as loader:
+        assert next(loader) == {"step": 900_000_000}
+    assert asked == [900_000_000]
+
+
+def test_workers_that_are_only_starting_outlive_signals(source, expected, heeding_interrupts):
+    with Loader(source, start_step=38, num_workers=2) as loader:
+        wait_until(lambda: len(multiprocessing.active_children()) == 2)
+        for worker in multiprocessing.active_children():  # still importing
+            os.kill(worker.pid, signal.SIGINT)
+            os.kill(worker.pid, signal.SIGTERM)
+        for step in (38, 39):
+            assert_equal(next(loader), expected[step])
+
+
+def test_a_loader_at_the_end_is_empty(source):
+    with Loader(source, start_step=40) as loader:
+        assert list(loader) == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_broken_shard_is_named_through_the_loader(prepared, tmp_path, num_workers):
+    for file in prepared.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    source = BatchSource(
+        ExampleSource(
+            Corpus(tmp_path, "train"), synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=1)
+        ),
+        batch_size=BATCH_SIZE,
+        num_steps=4,
+    )
+    shard = tmp_path / "train-00000.arrayrecord"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with Loader(source, num_workers=num_workers) as loader:
+        with pytest.raises(ValueError, match="train-00000.arrayrecord cannot be read"):
+            next(loader)
+    assert not multiprocessing.active_children()
+
+
+def test_a_killed_worker_is_named_with_the_signal(source):
+    with Loader(source, num_workers=2) as loader:
+        next(loader)
+        wait_until(lambda: len(multiprocessing.active_children()) == 2)
+        # This process makes the batches of odd steps; batches that it has already sent may arrive.
+        os.kill(second_worker(loader), signal.SIGKILL)
+        with pytest.raises(
+            OSError, match=r"^data worker 2 of 2 was killed by SIGKILL, .* memory .* fewer workers"
+        ):
+            for _ in loader:
+                pass
+        assert not multiprocessing.active_children()
+        with pytest.raises(ValueError, match="closed"):
+            next(loader)
+
+
+def second_worker(loader: Loader) -> int:
+    return loader._workers[1]._process.pid
+
+
+def test_an_unexpected_error_in_a_worker_keeps_its_type_and_traceback(expected):
+    source = {0: expected[0], 7: expected[1]}  # no batch 1
+    with Loader(source, num_workers=1) as loader:
+        assert_equal(next(loader), expected[0])
+        with pytest.raises(KeyError) as caught:
+            next(loader)
+    assert "in _serve" in "".join(caught.value.__notes__)
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_that_cannot_be_unpickled_arrives_with_its_message():
+    error = _portable(CorruptRecordError(3, "cut short"))
+    assert type(error) is ValueError
+    assert str(error) == "record 3 of those read is corrupt: cut short"
+    assert "CorruptRecordError: record 3" in "".join(error.__notes__)
+
+
+class Stopped(Exception):
+    """Ends a wait in the tests."""
+
+
+def stop() -> None:
+    raise Stopped
+
+
+def test_a_wait_for_a_hanging_worker_can_be_ended(source, monkeypatch):
+    monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.1)
+    with Loader(source, num_workers=2, while_waiting=stop) as loader:
+        loader._while_waiting = lambda: None  # while the processes start
+        next(loader)
+        next(loader)
+        loader._while_waiting = stop
+        os.kill(second_worker(loader), signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(Stopped):
+            for _ in loader:
+                pass
+    assert time.monotonic() - began < 10
+    assert not multiprocessing.active_children()
+
+
+def test_a_wait_for_a_hanging_file_system_can_be_ended(expected, monkeypatch, caplog):
+    monkeypatch.setattr(loaders, "_OVERDUE_SECONDS", 0.7)
+    monkeypatch.setattr(loaders, "_WARNED_SECONDS", 0.1)
+    monkeypatch.setattr(batch_workers, "_CLOSING_SECONDS", 0.1)
+    hangs = threading.Event()
+
+    class Source(list):
+        def __getitem__(self, step: int) -> Batch:
+            if step == 1:
+                hangs.wait(HANGS)
+            return super().__getitem__(step)
+
+    with Loader(Source(expected), while_waiting=stop) as loader:
+        assert_equal(next(loader), expected[0])
+        with pytest.raises(Stopped):
+            next(loader)
+    hangs.set()
+    (warning,) = caplog.messages
+    assert warning.startswith("The data thread has not made a batch for ")
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 40])
+@pytest.mark.parametrize("process_count", [1, 2])
+def test_evaluation_sees_every_record_once(prepared, batch_size, process_count):
+    corpus = Corpus(prepared, "heldout")
+    examples = ExampleSource(
+        corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=9, sentence_pairs="none")
+    )
+    size = len(corpus)
+    assert size % 7 and size < 80
+    total = batch_size * process_count
+    shares = [
+        EvaluationSource(examples, batch_size=total, local_rows=rows)
+        for rows in np.arange(total).reshape(process_count, batch_size)
+    ]
+    assert len(shares[0]) == -(-size // total)
+    batch = stacked([share[step] for step in range(len(shares[0])) for share in shares])
+    assert_equal(
+        {name: array[:size] for name, array in batch.items()},
+        examples.examples(0, np.arange(size)),
+    )
+    for name, array in batch.items():
+        padding = examples.vocabulary.pad_id if name == "token_ids" else 0
+        assert (array[size:] == padding).all(), name
+    with pytest.raises(IndexError):
+        shares[0][len(shares[0])]
+
+
+@pytest.mark.parametrize("limit", [1, 9, 10_000])
+def test_evaluation_of_some_records_sees_the_first_of_its_order(prepared, limit):
+    corpus = Corpus(prepared, "heldout")
+    examples = ExampleSource(
+        corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=9, sentence_pairs="none")
+    )
+    some = EvaluationSource(examples, batch_size=4, max_records=limit)
+    size = min(limit, len(corpus))
+    assert len(some) == -(-size // 4)
+    batch = stacked([some[step] for step in range(len(some))])
+    assert_equal(
+        {name: array[:size] for name, array in batch.items()},
+        examples.examples(0, np.arange(size)),
+    )
+    assert not batch["masked_weights"][size:].any()
+
+
+def test_numbers_that_make_no_sense_are_refused(examples, source):
+    for rows in ([], [-1, 0], [3, BATCH_SIZE], [1, 1], [2, 1]):
+        with pytest.raises(ValueError, match="expected ascending rows of a batch of 12"):
+            BatchSource(
+                examples, batch_size=BATCH_SIZE, num_steps=1, local_rows=np.array(rows, np.int64)
+            )
+    with pytest.raises(ValueError, match="start_step is 41"):
+        Loader(source, start_step=41)
+    with pytest.raises(ValueError, match="num_workers is -1"):
+        Loader(source, num_workers=-1)
+    with pytest.raises(ValueError, match="prefetch 0"):
+        Loader(source, num_workers=1, prefetch=0)
+    with pytest.raises(IndexError):
+        source[40]
+
+
+PROGRAM = """
+import sys, time
+from bert_jax.pipeline import batch_workers
+from bert_jax.pipeline import loader as loaders
+from bert_jax.pipeline.batch_workers import _portable
+from bert_jax.corpus.corpus import Corpus
+from bert_jax.pipeline.loader import BatchSource, Loader
+from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
+from bert_jax.corpus.synthetic import synthetic_vocabulary
+
+if __name__ == "__main__":
+    examples = ExampleSource(
+        Corpus(sys.argv[1], "train"), synthetic_vocabulary(500), ExampleConfig(seed=1)
+    )
+    loader = Loader(BatchSource(examples, batch_size=12, num_steps=1000), num_workers=1)
+    batch = next(loader)
+    print("ready", flush=True)
+    if sys.argv[2] == "wait":
+        time.sleep(60)
+"""
+
+
+def start(tmp_path: Path, prepared: Path, what: str) -> subprocess.Popen[str]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    return subprocess.Popen(
+        [sys.executable, str(program), str(prepared), what],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def members(group: int) -> list[str]:
+    """Process ids in a process group, as Linux lists them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(stat.parent.name)
+    return found
+
+
+def test_a_program_that_forgets_to_close_ends_cleanly(prepared, tmp_path):
+    process = start(tmp_path, prepared, "end")
+    output, errors = process.communicate(timeout=HANGS)
+    assert (process.returncode, output, errors) == (0, "ready\n", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists processes through /proc")
+def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
+    process = start(tmp_path, prepared, "wait")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    workers = [pid for pid in members(process.pid) if int(pid) != process.pid]
+    assert workers
+    for pid in workers:
+        if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(int(pid), signal.SIGINT)
+            os.kill(int(pid), signal.SIGTERM)
+    time.sleep(0.3)
+    assert set(workers) <= set(members(process.pid))
+    # Named shared memory would remain if the whole process group were killed.
+    for pid in (*workers, process.pid):
+        assert "/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text()
+    process.kill()
+    process.communicate(timeout=HANGS)
+    wait_until(lambda: not members(process.pid))
+
+
+def test_a_rate_that_changes_goes_from_the_first_step_of_a_run_to_its_last(prepared, make_source):
+    masking = MaskingConfig(rate=0.4, final_rate=0.2)
+    examples = make_source(prepared, sentence_pairs="none", masking=masking)
+
+    def share(batch: Batch) -> float:
+        words = np.isin(batch["token_ids"], examples.vocabulary.special_ids[:4], invert=True)
+        masked = batch["token_ids"] == examples.vocabulary.mask_id
+        return batch["masked_weights"].sum() / (words | masked).sum()
+
+    first = BatchSource(examples, batch_size=16, num_steps=5, run_steps=9)
+    second = BatchSource(examples, batch_size=16, num_steps=4, first_step=5, run_steps=9)
+    shares = [share(source[step]) for source in (first, second) for step in range(len(source))]
+    np.testing.assert_allclose(shares, np.linspace(0.4, 0.2, 9), atol=0.01)
+    held_out = EvaluationSource(examples, batch_size=16)[0]
+    assert share(held_out) == pytest.approx(0.2, abs=0.01)
+    assert held_out["masked_positions"].shape == first[0]["masked_positions"].shape
+    # What is predicted at a lower rate is predicted at a higher one too: the draws are the same.
+    alone = BatchSource(examples, batch_size=16, num_steps=5)[4]
+    places = [
+        {
+            (row, int(batch["masked_positions"][row, at]))
+            for row, at in zip(*np.nonzero(batch["masked_weights"]), strict=True)
+        }
+        for batch in (alone, first[4])
+    ]
+    assert places[0] < places[1]

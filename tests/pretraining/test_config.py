@@ -1,0 +1,187 @@
+"""The config tree of a pretraining run, and the recipes that fill it in."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from bert_jax.cli.config import load_config
+from bert_jax.models.config import ComputeConfig, EncoderConfig, variant
+from bert_jax.models.model import ModelConfig, define_model
+from bert_jax.models.parameters import count
+from bert_jax.pretraining.config import EvaluationConfig, PhaseConfig, PretrainConfig
+from bert_jax.tasks.distillation import matched_layers
+from bert_jax.training.checkpoint_files import CheckpointConfig
+
+CONFIGS = Path(__file__).parents[2] / "configs/pretrain"
+RECIPES = sorted(CONFIGS.glob("*.py"))
+SMALL = sorted(CONFIGS.glob("small/*.py"))
+
+
+def config(**changes: object) -> PretrainConfig:
+    values: dict = dict(
+        work_dir="run", model=EncoderConfig(), phases={"phase1": PhaseConfig("corpus", 10)}
+    )
+    return PretrainConfig(**(values | changes))
+
+
+@pytest.mark.parametrize("recipe", RECIPES + SMALL, ids=lambda path: path.stem)
+def test_every_recipe_loads(recipe: Path) -> None:
+    loaded = load_config(PretrainConfig, str(recipe))
+    assert all(p.sequence_length <= loaded.model.max_positions for p in loaded.phases.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("bert_base", "base"),
+        ("bert_large", "large"),
+        ("tiny", "tiny"),
+        ("mini", "mini"),
+        ("roberta_base", "roberta-base"),
+        ("albert_base", "albert-base-v1"),
+        ("distilbert", "distilbert"),
+    ],
+)
+def test_recipes_have_the_published_sizes(name: str, size: str) -> None:
+    recipe = next(path for path in RECIPES if path.stem == name)
+    assert load_config(PretrainConfig, str(recipe)).model == variant(size)
+
+
+@pytest.mark.parametrize("recipe", SMALL, ids=lambda path: path.stem)
+def test_a_small_recipe_is_its_large_one_but_for_sizes(recipe: Path) -> None:
+    large, small = (
+        load_config(PretrainConfig, str(path)) for path in (CONFIGS / recipe.name, recipe)
+    )
+    sizes = ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim", "max_positions")
+    sizes += ("embedding_dim", "initializer_range")
+    same_model = {name: getattr(large.model, name) for name in sizes}
+    assert replace(small.model, **same_model) == large.model
+    assert (small.model.embedding_dim is None) == (large.model.embedding_dim is None)
+    rates = {n: getattr(large.optimizer, n) for n in ("peak_learning_rate", "warmup_steps")}
+    assert replace(small.optimizer, **rates) == large.optimizer
+    for name in ("sentence_pairs", "join_documents", "vocabulary", "masking", "phases"):
+        ours, theirs = getattr(small, name), getattr(large, name)
+        assert ours.keys() == theirs.keys() if name == "phases" else ours == theirs
+    if large.distillation is not None:
+        assert small.distillation is not None
+        assert replace(small.distillation, teacher=large.distillation.teacher) == large.distillation
+
+
+@pytest.mark.parametrize("name", ["bert_base", "bert_large"])
+def test_the_original_recipe_is_a_million_steps_in_two_phases(name: str) -> None:
+    recipe = next(path for path in RECIPES if path.stem == name)
+    loaded = load_config(PretrainConfig, str(recipe))
+    (_, first, short), (_, second, long) = loaded.ordered_phases()
+    assert (first, short.num_steps, short.sequence_length, short.batch_size) == (
+        0, 900_000, 128, 256,
+    )  # fmt: skip
+    assert (second, long.num_steps, long.sequence_length, long.batch_size) == (
+        900_000, 100_000, 512, 256,
+    )  # fmt: skip
+    optimizer = loaded.optimizer
+    assert (optimizer.name, optimizer.peak_learning_rate, optimizer.warmup_steps) == (
+        "adamw", 1e-4, 10_000,
+    )  # fmt: skip
+    assert (optimizer.schedule, optimizer.weight_decay) == ("linear", 0.01)
+
+
+def test_the_other_families_recipes_are_those_of_their_papers() -> None:
+    loaded = {
+        path.stem: load_config(PretrainConfig, str(path))
+        for path in RECIPES
+        if path.stem in ("roberta_base", "albert_base", "distilbert")
+    }
+    # Liu et al. 2019, table 9; Lan et al. 2020, section 4.1; Sanh et al. 2019, section 3.
+    published = {
+        "roberta_base": (500_000, 8_192, "adamw", 6e-4, 24_000, "none", "token"),
+        "albert_base": (125_000, 4_096, "lamb", 0.00176, 3_125, "sentence_order", "ngram"),
+        "distilbert": (5_600, 4_000, "adamw", 5e-4, 280, "none", "token"),
+    }
+    for name, expected in published.items():
+        config, (_, _, phase) = loaded[name], *loaded[name].ordered_phases()
+        optimizer = config.optimizer
+        assert phase.sequence_length == 512
+        assert expected == (
+            phase.num_steps, phase.batch_size, optimizer.name, optimizer.peak_learning_rate,
+            optimizer.warmup_steps, config.sentence_pairs, config.masking.unit,
+        )  # fmt: skip
+    assert loaded["roberta_base"].optimizer.beta2 == 0.98
+    distillation = loaded["distilbert"].distillation
+    assert distillation is not None
+    assert (distillation.soft_weight, distillation.mlm_weight, distillation.cosine_weight) == (
+        5.0, 2.0, 1.0,
+    )  # fmt: skip
+    assert distillation.temperature == 2.0 and distillation.init_layers
+
+
+@pytest.mark.parametrize(
+    "recipe", sorted(CONFIGS.parent.glob("*/**/*.py")), ids=lambda path: path.stem
+)
+def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
+    """As they stand in the file: a line goes on after one backslash, and is no comment's."""
+    text = recipe.read_text(encoding="utf-8")
+    docstring = text.split('"""')[1]
+    assert "\\\\" not in docstring
+    assert ("\\" in docstring) <= text.startswith("r")
+
+
+def test_pairs_that_are_not_there_have_no_weight() -> None:
+    """TinyBERT's recipe shows pairs, does not ask about them, and masks nothing."""
+    recipe = str(CONFIGS / "tinybert.py")
+    known = load_config(PretrainConfig, recipe)
+    assert known.sentence_pairs == "next_sentence"
+    assert known.distillation is not None and known.distillation.pairs_weight == 0
+    assert known.masking.mask_fraction == known.masking.random_fraction == 0
+    with pytest.raises(ValueError, match="pairs_weight=0.0 with sentence_pairs='none'"):
+        load_config(PretrainConfig, recipe, ["--config.sentence_pairs=none"])
+
+
+def test_tinybert_is_of_the_published_size() -> None:
+    """14.5 million parameters (Jiao et al. 2020, table 1), as Hugging Face counts them."""
+    loaded = load_config(PretrainConfig, str(CONFIGS / "tinybert.py"))
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    sizes = dict(num_hidden_layers=4, hidden_size=312, intermediate_size=1200)
+    with torch.device("meta"):
+        theirs = transformers.BertModel(transformers.BertConfig(**sizes)).num_parameters()
+    ours = count(define_model(ModelConfig(loaded.model, "encoder"), compute).shapes)
+    assert ours == theirs == 14_350_248
+    assert matched_layers(loaded.model.num_layers, 12) == [3, 6, 9, 12]
+    assert loaded.distillation is not None
+    assert loaded.distillation.losses == ("hidden_loss", "attention_loss")
+
+
+def test_phases_run_in_the_order_of_their_numbers() -> None:
+    phases = {f"phase{n}": PhaseConfig("corpus", n) for n in (10, 2, 1)}
+    ordered = [(name, first) for name, first, _ in config(phases=phases).ordered_phases()]
+    assert ordered == [("phase1", 0), ("phase2", 1), ("phase10", 3)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"phases": {}}, "phases is empty"),
+        ({"work_dir": ""}, "work_dir is empty"),
+        ({"seed": -1}, "seed=-1: expected 0 up to"),
+        ({"seed": 1 << 32}, "expected 0 up to 2\\^32 - 1"),
+        (
+            {"sentence_pairs": "none", "checkpoint": CheckpointConfig(best_metric="nsp_loss")},
+            "best_metric='nsp_loss' is no held-out metric.* mlm_loss, mlm_accuracy, mlm_perplexity",
+        ),
+        ({"accumulation_steps": 0}, "accumulation_steps=0: must be at least 1"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+def test_evaluation_takes_as_many_rows_at_once_as_training() -> None:
+    """Of what training splits to fit, a whole batch would not fit evaluation either."""
+    run = config(accumulation_steps=4)
+    (phase,) = run.phases.values()
+    assert run.evaluation_batch_size(phase) == phase.batch_size // 4
+    run = config(accumulation_steps=4, evaluation=EvaluationConfig(batch_size=24))
+    assert run.evaluation_batch_size(phase) == 24

@@ -1,0 +1,76 @@
+"""What `pretrain` says of a run before it starts."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from bert_jax.pretraining.messages import few_pairs, leaks, surplus_rows
+
+
+def test_a_table_much_larger_than_its_vocabulary_is_pointed_out() -> None:
+    assert surplus_rows(30_522, 30_522) == surplus_rows(30_522, 30_592) == []
+    assert surplus_rows(1_000, 2_023) == []
+    assert len(surplus_rows(1_000, 2_024)) == 1
+    (line,) = surplus_rows(1_000, 30_522)
+    assert "the tokenizer has 1,000 entries, model.vocab_size is 30,522" in line
+    assert line.endswith("--config.model.vocab_size=1000 fits")
+
+
+def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
+    def corpus(
+        name: str, documents: int, sentences: int, length: int = 128, *, spaced: bool = False
+    ) -> Any:
+        split = SimpleNamespace(
+            num_documents=documents, num_sentences=sentences, num_tokens=30 * sentences
+        )
+        train = SimpleNamespace(manifest=SimpleNamespace(train=split))
+        config = SimpleNamespace(corpus=f"corpora/{name}", sequence_length=length)
+        tokenizer = SimpleNamespace(spaces_are_text=spaced)
+        return SimpleNamespace(name=name, train=train, config=config, tokenizer=tokenizer)
+
+    def config(pairs: str) -> Any:
+        return SimpleNamespace(sentence_pairs=pairs)
+
+    corpora = [corpus("phase1", 1_000, 1_004), corpus("phase2", 1_000, 5_000)]
+    (line,) = few_pairs(config("sentence_order"), corpora)
+    assert "phase1: at most 0.4% of the documents of corpora/phase1 have two sentences" in line
+    assert few_pairs(config("none"), corpora) == []
+    # Byte-level BPE's tokens tell the first sentence of a document, which keeps its place.
+    pairs = [corpus("phase1", 1_000, 1_900, spaced=True)]
+    (line,) = few_pairs(config("sentence_order"), pairs)
+    assert "at most 45.0% of the documents of corpora/phase1 have three sentences" in line
+    assert few_pairs(config("next_sentence"), pairs) == []
+    # A fiftieth of such rows of books and Wikipedia has an order, of rows of 128 three quarters.
+    short = [corpus("phase1", 1_000, 5_000, length=32)]
+    (line,) = few_pairs(config("sentence_order"), short)
+    assert "phase1: rows of 32 tokens, where a sentence has 30 in the mean" in line
+    assert few_pairs(config("next_sentence"), short) == []
+
+
+def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:
+    def corpus(name: str, share: float, *sources: dict[str, str]) -> Any:
+        options = {"heldout_fraction": share}
+        train = SimpleNamespace(manifest=SimpleNamespace(options=options, sources=sources))
+        return SimpleNamespace(name=name, train=train, config=SimpleNamespace(corpus=f"c/{name}"))
+
+    first, same, less, more = (
+        corpus("phase1", 0.01), corpus("phase2", 0.01), corpus("phase3", 0.005),
+        corpus("phase4", 0.05),
+    )  # fmt: skip
+    assert leaks([first]) == leaks([first, same]) == leaks([first, less]) == []
+    (line,) = leaks([first, same, more])
+    assert "phase4: 5.00% of the documents of c/phase4 are held out, 1.00% of those of" in line
+    assert "phase1 trains on some that phase4 is judged on" in line
+    assert len(leaks([first, less, same, more])) == 2
+    books, mine = {"path": "/books.txt"}, {"path": "/mine.txt"}
+    held_out = mine | {"split": "heldout"}
+    whole = corpus("phase1", 0.0, held_out, books)
+    assert leaks([whole, corpus("phase2", 0.0, held_out, books)]) == []
+    assert leaks([whole, corpus("phase2", 0.0, held_out, books, {"path": "/more.txt"})]) == []
+    (line,) = leaks([corpus("phase1", 0.01, books, mine), corpus("phase2", 0.0, held_out, books)])
+    assert "phase2: /mine.txt is held out in c/phase2 and not in c/phase1: what of it is in" in line
+    (line,) = leaks([corpus("phase1", 0.0, books), corpus("phase2", 0.0, held_out, books)])
+    assert (
+        "phase1 trains on. Prepare both with the same --held-out, or the same --held-out-" in line
+    )
+    (line,) = leaks([whole, corpus("phase2", 0.01, books, mine)])
+    assert "phase1 trains on some that phase2 is judged on" in line

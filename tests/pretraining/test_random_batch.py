@@ -1,0 +1,47 @@
+"""Random batches are batches: what they say of a row holds together."""
+
+import numpy as np
+import pytest
+
+from bert_jax.models.config import EncoderConfig
+from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.pretraining.phases import random_batch
+
+PHASE = PhaseConfig("none", num_steps=1, sequence_length=40, batch_size=8)
+
+
+def test_joined_documents_are_one() -> None:
+    config = PretrainConfig(
+        "run",
+        {"phase1": PHASE},
+        EncoderConfig(vocab_size=1000),
+        sentence_pairs="none",
+        join_documents=True,
+    )
+    assert random_batch(config, PHASE, 1, rows=4)["cls_positions"].shape == (4, 1)
+    with pytest.raises(ValueError, match="--pieces 3 with join_documents=True"):
+        random_batch(config, PHASE, 3, rows=4)
+
+
+def test_more_documents_than_tokens_are_refused() -> None:
+    config = PretrainConfig("run", {"phase1": PHASE}, EncoderConfig(vocab_size=1000))
+    with pytest.raises(ValueError, match="--pieces 1000000000000: a row of 40 tokens cannot hold"):
+        random_batch(config, PHASE, 10**12, rows=4)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_row_holds_together(pieces: int) -> None:
+    config = PretrainConfig("run", {"phase1": PHASE}, EncoderConfig(vocab_size=1000))
+    batch = random_batch(config, PHASE, pieces, rows=4)
+    places, labels = batch["masked_positions"], batch["masked_labels"]
+    assert places.shape == labels.shape == (4, 6)  # 15 % of 40
+    assert (np.diff(places, axis=1) > 0).all()
+    np.testing.assert_array_equal(labels, np.take_along_axis(batch["token_ids"], places, axis=1))
+    for row in range(4):
+        documents, positions = batch["document_ids"][row], batch["position_ids"][row]
+        assert documents.min() == 1 and documents.max() == pieces
+        np.testing.assert_array_equal(np.flatnonzero(positions == 0), batch["cls_positions"][row])
+        same = documents[1:] == documents[:-1]
+        np.testing.assert_array_equal(np.diff(positions)[same], 1)
+        for document in range(1, pieces + 1):
+            assert set(batch["segment_ids"][row, documents == document]) == {0, 1}

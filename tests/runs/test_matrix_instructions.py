@@ -1,0 +1,40 @@
+"""When a run is told that bfloat16 would be faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bert_jax.models.config import ComputeConfig
+from bert_jax.runs import runtime
+from bert_jax.runs.runtime import dtype_hint, multiplies_bfloat16
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("processor : 0\nflags\t\t: fpu amx_bf16 amx_tile\n", True),
+        ("processor : 0\nflags\t\t: fpu avx512_bf16\n", True),
+        ("processor : 0\nflags\t\t: fpu avx512f amx_bf16_next\n", False),
+        ("model name : amx_bf16\n", False),
+        ("", False),
+    ],
+)
+def test_matrix_instructions_are_read_from_the_flags(
+    content: str, expected: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(content, encoding="utf-8")
+    assert multiplies_bfloat16(file) is expected
+    assert not multiplies_bfloat16(tmp_path / "absent")  # another system than Linux
+
+
+def test_a_run_in_float32_is_told_only_where_nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "multiplies_bfloat16", lambda: True)
+    (line,) = dtype_hint(ComputeConfig(), "cpu")
+    assert "--config.compute.dtype=bfloat16" in line
+    assert not dtype_hint(ComputeConfig(dtype="float32"), "cpu")
+    assert not dtype_hint(ComputeConfig(), "gpu")
+    monkeypatch.setattr(runtime, "multiplies_bfloat16", lambda: False)
+    assert not dtype_hint(ComputeConfig(), "cpu")

@@ -1,0 +1,113 @@
+"""Outputs are never written into a directory whose files show that it is something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.corpus.inputs import PrepareOptions
+from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.synthetic import random_documents, write_corpus
+from bert_jax.finetuning import sweep_directory
+from bert_jax.runs import outputs, work_dir
+from bert_jax.runs.outputs import check_output, check_work_dir_kind, kind_of
+
+from ..commands import REPOSITORY
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> dict[str, Path]:
+    """Return a directory of each kind, with the files that identify it."""
+    files = {
+        "sweep": ["sweep.json", "results.json"],
+        "work directory": ["model.json", "config.json"],
+        "Hugging Face directory": ["config.json", "model.safetensors", "vocab.txt"],
+        "tokenizer": ["tokenizer_config.json", "vocab.txt"],
+    }
+    for kind, names in files.items():
+        (tmp_path / kind).mkdir()
+        for name in names:
+            (tmp_path / kind / name).write_text("{}")
+    documents = random_documents(500, 100, seed=0)
+    write_corpus(tmp_path / "corpus", documents, documents, max_length=32, vocab_size=100)
+    return {kind: tmp_path / kind for kind in (*files, "corpus")}
+
+
+def contents(directories: dict[str, Path]) -> dict[Path, bytes]:
+    return {
+        file: file.read_bytes()
+        for directory in directories.values()
+        for file in directory.rglob("*")
+        if file.is_file()
+    }
+
+
+def test_names_match_the_written_files() -> None:
+    assert outputs.MODEL_NAME == work_dir.MODEL_NAME
+    assert outputs.SWEEP_NAME == sweep_directory.IDENTITY_NAME
+
+
+def test_a_directory_is_identified_by_its_files(directories, tmp_path) -> None:
+    assert {kind: kind_of(path) for kind, path in directories.items()} == {
+        kind: kind for kind in directories
+    }
+    (tmp_path / "begun/.work").mkdir(parents=True)
+    assert kind_of(tmp_path / "begun") is None
+    (tmp_path / "begun/.work/plan.json").touch()
+    assert kind_of(tmp_path / "begun") == "corpus"
+    assert kind_of(tmp_path / "missing") is None and kind_of(tmp_path) is None
+
+
+def test_a_kind_that_a_command_continues_is_accepted(directories) -> None:
+    check_output(directories["sweep"], "--output", may_be=["sweep"])
+    with pytest.raises(ValueError, match="this is a sweep. Give another directory"):
+        check_output(directories["sweep"], "--output")
+    check_work_dir_kind(directories["work directory"])
+    check_output(directories["work directory"] / "exported", "--output")  # next to its files
+
+
+COMMANDS = {
+    "pretrain": (["--config", REPOSITORY / "configs/pretrain/tiny.py"], "--config.work_dir"),
+    "finetune": (
+        ["--config", REPOSITORY / "configs/finetune/sst2.py", "--init", "x"],
+        "--config.work_dir",
+    ),
+    "sweep": (["--config", REPOSITORY / "configs/finetune/sst2.py", "--init", "x"], "--output"),
+    "train-tokenizer": (["--input", __file__], "--output"),
+    "import": ([], "--output"),
+    "evaluate": (["x"], "--predictions"),
+}
+OWN = {"pretrain": "work directory", "finetune": "work directory", "sweep": "sweep"}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_command_that_makes_a_directory(verb, directories, bert_jax_here, tmp_path) -> None:
+    words, option = COMMANDS[verb]
+    if verb == "import":
+        words = [directories["Hugging Face directory"]]
+    before = contents(directories)
+    for kind, directory in directories.items():
+        inside = directory / "new" if kind == "corpus" else None
+        for output in filter(None, (directory, inside)):
+            if OWN.get(verb) == kind or (verb == "import" and output == directory):
+                continue
+            refused = bert_jax_here(verb, *words, f"{option}={output}")
+            assert refused.code == 2, (verb, kind)
+            told = ("Give another", "already holds a tokenizer", "not a file", "exists already")
+            assert any(each in refused.errors for each in told), refused.errors
+            assert contents(directories) == before and not (directory / "new").exists()
+
+
+def test_a_corpus_is_not_prepared_inside_another(directories, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("text\n")
+    with pytest.raises(ValueError, match="inside the corpus"):
+        prepare([str(tmp_path / "a.txt")], None, directories["corpus"] / "b", PrepareOptions(), 1)
+
+
+def test_a_report_does_not_replace_another_sweeps_report(directories, bert_jax_here) -> None:
+    other = directories["sweep"]
+    refused = bert_jax_here("sweep", "--report-only", other.parent / "x", "--output", other)
+    assert refused.code == 2 and "this is a sweep. Give another directory" in refused.errors
+    assert json.loads((other / "results.json").read_text()) == {}

@@ -1,0 +1,302 @@
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from transformers import AutoTokenizer, BertTokenizerFast
+
+from bert_jax.tokenizers.special_tokens import BERT
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tokenizers.vocabulary_files import wordpiece_backend
+from bert_jax.tokenizers.wordpiece_training import train_wordpiece
+
+TORTURE = Path(__file__).with_name("unicode_torture.txt")
+CASES = pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
+
+
+def torture_lines() -> list[str]:
+    with open(TORTURE, encoding="utf-8", newline="\n") as file:  # "\r" and U+2028 end no line
+        return [line.removesuffix("\n") for line in file]
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[bool, Tokenizer]:
+    lines = torture_lines()
+    return {
+        lowercase: train_wordpiece(lines, vocab_size=2500, lowercase=lowercase, min_frequency=1)
+        for lowercase in (True, False)
+    }
+
+
+def hugging_face(vocab_file: Path, lowercase: bool) -> BertTokenizerFast:
+    # `vocab_file=` is ignored by transformers 5, which then builds a vocabulary of five tokens.
+    tokenizer = BertTokenizerFast(vocab=str(vocab_file), do_lower_case=lowercase)
+    assert len(tokenizer) > 5
+    return tokenizer
+
+
+def assert_same_ids(ours: Tokenizer, theirs, lines: list[str]) -> None:
+    encoded = ours.encode_batch(lines)
+    for line, ids in zip(lines, encoded, strict=True):
+        assert ids == theirs(line, add_special_tokens=False)["input_ids"], repr(line)
+    assert sum(map(len, encoded)) > 20 * len(lines)
+
+
+@CASES
+def test_ids_equal_hugging_face_on_a_learned_vocabulary(trained, tmp_path, lowercase):
+    trained[lowercase].save(tmp_path)
+    ours = Tokenizer.load(tmp_path / "vocab.txt", lowercase=lowercase)
+    assert_same_ids(ours, hugging_face(tmp_path / "vocab.txt", lowercase), torture_lines())
+
+
+@CASES
+def test_ids_equal_hugging_face_on_the_released_vocabularies(shared_data, lowercase):
+    name = "bert-base-uncased" if lowercase else "bert-base-cased"
+    vocab_file = shared_data / "vocab" / name / "vocab.txt"
+    ours = Tokenizer.load(vocab_file)
+    assert ours.vocab_size == (30_522 if lowercase else 28_996)
+    assert ours.lowercase == lowercase
+    assert ours.special_ids == (0, 100, 101, 102, 103)
+    theirs = hugging_face(vocab_file, lowercase)
+    assert ours.vocabulary == theirs.get_vocab()
+    assert_same_ids(ours, theirs, torture_lines())
+
+
+@CASES
+def test_saved_directory_loads_in_transformers_and_here(trained, tmp_path, lowercase):
+    ours = trained[lowercase]
+    ours.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
+    ]  # fmt: skip
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert isinstance(theirs, BertTokenizerFast)
+    assert theirs.do_lower_case == lowercase
+    assert theirs.get_vocab() == ours.vocabulary
+    assert (
+        theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id,
+        theirs.sep_token_id, theirs.mask_token_id,
+    ) == ours.special_ids  # fmt: skip
+    assert theirs("a", "b")["input_ids"][:1] == [ours.cls_id]
+    lines = torture_lines()
+    assert_same_ids(ours, theirs, lines)
+    for path in (tmp_path, tmp_path / "tokenizer.json", tmp_path / "vocab.txt"):
+        again = Tokenizer.load(path)
+        assert again.fingerprint == ours.fingerprint
+        assert again.lowercase == lowercase
+        assert again.encode_batch(lines) == ours.encode_batch(lines)
+
+
+def test_uncased_strips_accents_and_cased_leaves_text_alone(trained):
+    same = ["crème brûlée ångström", "CRÈME Brûlée A\u030angstro\u0308m", "creme brulee angstrom"]
+    uncased = trained[True].encode_batch(same)
+    assert uncased[0] == uncased[1] == uncased[2]
+    cased = trained[False].encode_batch(same)
+    assert cased[0] != cased[1] and cased[0] != cased[2]
+    assert trained[False].decode(trained[False].encode_batch(["Crème, naïve"])[0]) == "Crème, naïve"
+    assert trained[True].decode(trained[True].encode_batch(["Crème, naïve"])[0]) == "creme, naive"
+
+
+def test_words_longer_than_a_hundred_characters_are_unknown(trained):
+    tokenizer = trained[True]
+    assert tokenizer.encode_batch(["b" * 101]) == [[tokenizer.unk_id]]
+    assert tokenizer.unk_id not in tokenizer.encode_batch(["b" * 100])[0]
+
+
+def test_special_tokens_spelled_out_in_text(trained):
+    tokenizer = trained[True]
+    marked = tokenizer.encode_batch(["the [MASK] sat [SEP]"])[0]
+    assert marked.count(tokenizer.mask_id) == marked.count(tokenizer.sep_id) == 1
+    plain = tokenizer.encode_batch(["the [MASK] sat [SEP]"], specials_as_text=True)[0]
+    assert not set(plain) & set(tokenizer.special_ids)
+    assert tokenizer.decode(plain).replace(" ", "") == "the[mask]sat[sep]"
+    assert tokenizer.encode_batch(["the [MASK] sat [SEP]"])[0] == marked
+
+
+def test_continuation_ids_are_those_of_pieces_within_words(trained):
+    tokenizer = trained[True]
+    pieces = [tokenizer.id_to_token(i) for i in tokenizer.continuation_ids.tolist()]
+    assert pieces and all(piece.startswith("##") for piece in pieces)
+    assert len(pieces) == sum(token.startswith("##") for token in tokenizer.vocabulary)
+
+
+def test_random_ids_are_what_can_stand_in_text(trained):
+    tokenizer = trained[True]
+    assert tokenizer.random_ids.tolist() == list(range(104, tokenizer.vocab_size))
+    assert tokenizer.random_ids.dtype == np.int32
+    assert tokenizer.id_to_token(99) == "[unused98]"
+    assert tokenizer.token_to_id("no such entry") is None
+
+
+def test_works_in_a_worker_process(trained, monkeypatch):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    lines = torture_lines()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        theirs = pool.apply(trained[True].encode_batch, (lines,))
+    assert theirs == trained[True].encode_batch(lines)
+
+
+def test_fingerprint_tells_vocabularies_and_case_apart(trained, tmp_path):
+    trained[True].save(tmp_path)
+    cased = Tokenizer.load(tmp_path, lowercase=False)
+    prints = {trained[True].fingerprint, trained[False].fingerprint, cased.fingerprint}
+    assert len(prints) == 3
+    assert not cased.lowercase
+    lines = (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    lines[200], lines[201] = lines[201], lines[200]
+    (tmp_path / "vocab.txt").write_text("\n".join(lines), encoding="utf-8")
+    prints.add(Tokenizer.load(tmp_path / "vocab.txt").fingerprint)
+    assert len(prints) == 4
+
+
+def test_a_tokenizer_json_that_truncates_and_pads_does_neither_here(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "B"]
+    backend = wordpiece_backend({word: i for i, word in enumerate(words)}, lowercase=False)
+    backend.enable_truncation(8)
+    backend.enable_padding(length=8)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.encode_batch(["a", "a " * 600]) == [[5], [5] * 600]
+    assert not tokenizer.lowercase
+
+
+def test_tokenizer_config_beside_the_file_decides_the_case(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "é"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    assert Tokenizer.load(tmp_path).lowercase
+    config = {"do_lower_case": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(tmp_path).encode_batch(["A b é"]) == [[1, 6, 7]]
+    config = {"do_lower_case": True, "strip_accents": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.load(tmp_path / "vocab.txt").encode_batch(["A b É"]) == [[5, 6, 7]]
+    assert Tokenizer.load(tmp_path, lowercase=False).encode_batch(["A b é"]) == [[1, 6, 7]]
+
+
+def test_lowercased_also_keeps_accents_in_transformers(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "é"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    cased = Tokenizer.load(tmp_path, lowercase=False)
+    ours = cased.lowercased()
+    assert ours.encode_batch(["A b É", "[MASK]"]) == [[5, 6, 7], [4]]
+    assert ours.fingerprint != cased.fingerprint and cased.encode_batch(["A"]) == [[1]]
+    assert ours.lowercased() is ours
+    ours.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").fingerprint == ours.fingerprint
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert theirs("A b É", add_special_tokens=False)["input_ids"] == [5, 6, 7]
+
+
+def test_a_tokenizer_json_of_another_make_keeps_its_own_rules(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b."]
+    backend = wordpiece_backend({word: i for i, word in enumerate(words)}, lowercase=True)
+    backend.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Lowercase()])
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path)
+    assert ours.lowercase
+    assert ours.encode_batch(["A B."]) == [[5, 6]]
+    with pytest.raises(ValueError, match="its normalizer .* lowers the case"):
+        Tokenizer.load(tmp_path, lowercase=False)
+    ours.save(tmp_path / "saved")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert theirs("A B.", add_special_tokens=False)["input_ids"] == [5, 6]
+    assert theirs.mask_token_id == ours.mask_id == 4
+    assert Tokenizer.load(tmp_path / "saved").fingerprint == ours.fingerprint
+
+
+def test_what_is_no_tokenizer_is_refused_in_words(tmp_path, trained):
+    specials = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    for name, content, message in [
+        ("repeated/vocab.txt", specials + "a\nb\na\n", r"vocab\.txt:8: the line repeats line 6"),
+        ("blank/vocab.txt", specials + "a\n\nb\n", r"vocab\.txt:7: the line is empty.*\[unused0\]"),
+        ("lacking/vocab.txt", "[PAD]\n[UNK]\na\n", r"it lacks \[CLS\], \[SEP\], \[MASK\]"),
+        ("empty/vocab.txt", "", r"it lacks \[PAD\]"),
+        ("broken/tokenizer.json", "{", "not a tokenizer.json"),
+        ("other/tokenizer.json", '{"a": 1}', "not a tokenizer.json"),
+        ("bpe/tokenizer.json", bpe.to_str(), "its model is BPE, expected WordPiece"),
+        ("name/vocabulary.bin", "x", r"expected a tokenizer\.json, vocab\.txt, spiece\.model or"),
+        ("damaged/spiece.model", "x", "not a SentencePiece model"),
+        ("alone/vocab.json", "{}", r"expected a merges\.txt beside it"),
+    ]:
+        path = tmp_path / name
+        path.parent.mkdir()
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            Tokenizer.load(path)
+    (tmp_path / "blank" / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
+    with pytest.raises(ValueError, match="not UTF-8 text"):
+        Tokenizer.load(tmp_path / "blank")
+    with pytest.raises(ValueError, match="does not exist"):
+        Tokenizer.load(tmp_path / "missing")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        Tokenizer.load(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"texts\[1\] holds a lone surrogate at character 1"):
+        trained[True].encode_batch(["fine", "x\ud800"])
+    with pytest.raises(ValueError, match=r"texts\[0\] is a bytes"):
+        trained[True].encode_batch([b"bytes"])
+
+
+def test_a_vocabulary_with_windows_line_ends_and_a_last_blank_line(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes(b"[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]\r\na\r\n\r\n")
+    assert Tokenizer.load(tmp_path).encode_batch(["A"]) == [[5]]
+
+
+def test_white_space_around_an_entry_is_dropped_as_in_berts_code(tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    specials = "[PAD]\n[UNK] \n[CLS]\t\n[SEP]\n [MASK]\n"
+    vocabulary.write_text(specials + "port \n\ta\n##s\u00a0 \r\n", encoding="utf-8")
+    tokenizer = Tokenizer.load(vocabulary)
+    assert tokenizer.encode_batch(["a ports"]) == [[6, 5, 7]]
+    assert list(tokenizer.vocabulary) == [*BERT.tokens, "port", "a", "##s"]
+
+
+def test_entries_of_white_space_keep_their_ids(tmp_path):
+    """So do entries that differ only in white space: such vocabularies exist."""
+    specials = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+    entries = ["\u3000", "\u00a0", " ", "a ", "a", "b\t", "b ", "\u2028", "c"]
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text(specials + "\n".join(entries) + "\n", encoding="utf-8")
+    tokenizer = Tokenizer.load(vocabulary)
+    assert list(tokenizer.vocabulary)[5:] == [*entries[:5], "b", *entries[6:]]
+    assert tokenizer.encode_batch(["a b c"]) == [[9, 10, 13]]
+    tokenizer.save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").fingerprint == tokenizer.fingerprint
+
+
+def test_a_byte_order_mark_before_a_vocabulary(tmp_path):
+    words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n"
+    (tmp_path / "vocab.txt").write_text(words, encoding="utf-8-sig")
+    assert list(Tokenizer.load(tmp_path).vocabulary)[0] == "[PAD]"
+    assert Tokenizer.load(tmp_path).encode_batch(["a"]) == [[5]]
+
+
+def test_an_entry_with_a_line_break_is_not_written_as_several_lines(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x\ny", "a"]
+    backend = wordpiece_backend({word: i for i, word in enumerate(words)}, lowercase=True)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path)
+    tokenizer.save(tmp_path / "saved")
+    assert not (tmp_path / "saved/vocab.txt").exists()
+    assert Tokenizer.load(tmp_path / "saved").encode_batch(["a"]) == [[6]]
+
+
+def test_an_interrupted_save_leaves_nothing_that_loads(trained, tmp_path, monkeypatch):
+    replaced = []
+
+    def fail_at_the_third(source, target, replace=os.replace):
+        if len(replaced) == 2:
+            raise OSError("No space left on device")
+        replaced.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", fail_at_the_third)
+    with pytest.raises(OSError, match="No space left"):
+        trained[True].save(tmp_path)
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        Tokenizer.load(tmp_path)
