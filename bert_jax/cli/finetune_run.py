@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import peak_flops
 from bert_jax.analysis.counts import encoder_training_flops
+from bert_jax.cli.output import console_report
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.outcome import (
     PREDICTIONS_NAME,
@@ -408,6 +409,7 @@ class FinetuneRun:
             start_step=start,
             peak_flops=peak * self.mesh.size if peak else None,
             tensorboard=self.config.tensorboard,
+            on_report=console_report,
         )
         closing.callback(reporter.close)
         return reporter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -9,13 +10,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, assert_never
 
 from bert_jax.files import NotWritten, full_disk
 from bert_jax.inference.input_stream import Input
+from bert_jax.training.reports import EvaluationReport, Message, Report, TrainReport
 
 _SECONDS_ON_A_TERMINAL = 0.2
 _SECONDS_IN_A_FILE = 10.0
+
+
+def console_report(report: Report) -> None:
+    """Print a message to standard output, and training progress and evaluations to stderr."""
+    match report:
+        case Message():
+            print(report, flush=True)
+        case TrainReport() | EvaluationReport():
+            _print_progress(str(report))
+        case _:
+            assert_never(report)
+
+
+def _print_progress(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError as error:
+        # The reader has exited: a `tee` that received the same Ctrl-C, or the terminal of a
+        # dropped connection. The checkpoint must still be saved; the log has the entries.
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 class ProgressLine:

@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 from bert_jax.analysis.chips import peak_flops
 from bert_jax.cli.arguments import add_distributed_argument, add_from_step_argument
 from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.output import console_report
 from bert_jax.conversion import to_plain
 from bert_jax.corpus.manifest import MANIFEST, TOKENIZER
 from bert_jax.files import temporary_beside, writing
@@ -225,6 +226,7 @@ def _reporter(
         start_step=start,
         peak_flops=peak * mesh.size if peak else None,
         tensorboard=config.reporting.tensorboard,
+        on_report=console_report,
     )
     closing.callback(reporter.close)
     return reporter

@@ -22,6 +22,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bert_jax.training.reports import OnReport, discard
+
 # CPUs report "Gloo all-reduce failed: ... Connection closed by peer [::1]:5", NCCL "remote process
 # exited or there was a network error".
 _LOST = re.compile(
@@ -144,6 +146,11 @@ def agreed(found: int) -> int:
     Each sees files for itself, and another run may write them while they look.
     """
     return int(multihost_utils.broadcast_one_to_all(np.int32(found)))
+
+
+def on_first_process(on_report: OnReport | None) -> OnReport:
+    """Return `on_report` on process 0, and `discard` on the others or if it is None."""
+    return on_report if on_report is not None and jax.process_index() == 0 else discard
 
 
 def check_same(given: Mapping[str, object]) -> None:

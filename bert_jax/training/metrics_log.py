@@ -8,11 +8,12 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from bert_jax.files import write_file, writing
 from bert_jax.json_files import parse_json
 from bert_jax.local_paths import make_directory
+from bert_jax.training.reports import EvaluationReport, Message, Report, TrainReport
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,18 @@ class MetricsLog:
             # Unbuffered: closing the file would try again to write a buffer that failed.
             self._file = path.open("ab", buffering=0)
 
+    def __call__(self, report: Report) -> None:
+        """Append a train or evaluation report; ignore messages."""
+        match report:
+            case TrainReport():
+                self.append("train", report.step, _train_values(report))
+            case EvaluationReport():
+                self.append("evaluation", report.step, report.metrics)
+            case Message():
+                pass
+            case _:
+                assert_never(report)
+
     def append(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Write one entry, with null for values that are not finite, since JSON has no NaN.
 
@@ -74,6 +87,24 @@ class MetricsLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _train_values(report: TrainReport) -> dict[str, float]:
+    extra = {"seconds": report.seconds, "steps": report.steps, "compiling": report.compiling}
+    return {**train_scalars(report), **extra}
+
+
+def train_scalars(report: TrainReport) -> dict[str, float]:
+    """Return the values of a train report under their names in the log and in TensorBoard."""
+    values = {
+        **report.metrics,
+        "learning_rate": report.learning_rate,
+        "tokens_per_second": report.tokens_per_second,
+        "stall": report.stall,
+    }
+    if report.utilization is not None:
+        values["utilisation"] = report.utilization
+    return values
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -1,20 +1,11 @@
-"""The progress line: how far, how good, how fast, how long still."""
+"""Estimate the time left in a run, and format metrics, counts and durations."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-
-# Metrics the line shows, in this order; the log and TensorBoard hold all of them.
-_SHOWN = {
-    "loss": "loss",
-    "mlm_accuracy": "mlm",
-    "nsp_accuracy": "nsp",
-    "sop_accuracy": "sop",
-    "accuracy": "accuracy",
-}
+from collections.abc import Callable, Sequence
 
 _WINDOW = 50  # reports the ETA looks back over, long enough to hold evaluations and checkpoints
 
@@ -59,42 +50,6 @@ class Progress:
             cost += each * min(max(steps - start, 0), count)
             start += count
         return cost
-
-
-def progress_line(
-    step: int,
-    total_steps: int,
-    metrics: Mapping[str, float],
-    *,
-    learning_rate: float,
-    tokens_per_second: float,
-    utilisation: float | None,
-    stall: float,
-    seconds_left: float | None,
-) -> str:
-    """Return the line printed at a report.
-
-    Args:
-      step: optimizer steps done, of `total_steps`.
-      metrics: means over the interval.
-      learning_rate: of the last step.
-      tokens_per_second: real (not padding) tokens.
-      utilisation: model FLOP/s as a fraction of the peak, None where the peak is unknown.
-      stall: fraction of the interval the step waited for its batch.
-      seconds_left: None where not yet known.
-    """
-    width = len(f"{total_steps:,}")
-    parts = [f"step {step:>{width},}/{total_steps:,}"]
-    parts += [
-        f"{short} {format_metric(n, metrics[n])}" for n, short in _SHOWN.items() if n in metrics
-    ]
-    parts.append(f"lr {learning_rate:.2e}")
-    parts.append(f"{format_count(tokens_per_second)} tok/s")
-    if utilisation is not None:
-        parts.append(f"MFU {utilisation:.1%}")
-    parts.append(f"stall {stall:.1%}")
-    parts.append(f"ETA {'-' if seconds_left is None else format_duration(seconds_left)}")
-    return "  ".join(parts)
 
 
 def format_metric(name: str, value: float) -> str:

@@ -1,21 +1,26 @@
-"""Report a run: progress lines, a JSON Lines log, TensorBoard, and drawn curves."""
+"""Report a run to a callback, a JSON Lines log, TensorBoard, and drawn curves."""
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, assert_never
 
 from bert_jax.files import writing
 from bert_jax.local_paths import make_directory
 from bert_jax.training.curves import draw_curves
-from bert_jax.training.metrics_log import LOG_NAME, MetricsLog
-from bert_jax.training.progress import Progress, format_metric, progress_line
+from bert_jax.training.metrics_log import LOG_NAME, MetricsLog, train_scalars
+from bert_jax.training.progress import Progress
+from bert_jax.training.reports import (
+    EvaluationReport,
+    Message,
+    OnReport,
+    Report,
+    TrainReport,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +55,18 @@ class TensorBoard:
         self._write(start_step + 1, file_version="brain.Event:2")
         self._write(start_step + 1, session_log=SessionLog(status=SessionLog.START))
 
+    def __call__(self, report: Report) -> None:
+        """Write the scalars of a train or evaluation report; ignore messages."""
+        match report:
+            case TrainReport():
+                self.add(_tagged("train", train_scalars(report)), report.step)
+            case EvaluationReport():
+                self.add(_tagged("held_out", report.metrics), report.step)
+            case Message():
+                pass
+            case _:
+                assert_never(report)
+
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Write scalars by their tags."""
         from tensorboardX.summary import scalar
@@ -83,23 +100,62 @@ class TensorBoard:
         self._writer = None
 
 
+def _tagged(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in values.items()}
+
+
 CURVES_NAME = "curves.png"
 
 
+class Curves:
+    """The learning curves in `work_dir`/curves.png, drawn from the log after each evaluation."""
+
+    def __init__(self, work_dir: Path) -> None:
+        self._work_dir = work_dir
+        self._drawn = False
+        self._failed = False
+
+    def __call__(self, report: Report) -> None:
+        """Draw the curves after an evaluation report."""
+        match report:
+            case TrainReport():
+                self._drawn = False
+            case EvaluationReport():
+                self._draw()
+            case Message():
+                pass
+            case _:
+                assert_never(report)
+
+    def close(self) -> None:
+        """Draw the curves if they lack the last steps."""
+        if not self._drawn and (self._work_dir / LOG_NAME).is_file():
+            self._draw()
+
+    def _draw(self) -> None:
+        log, curves = self._work_dir / LOG_NAME, self._work_dir / CURVES_NAME
+        self._drawn = True
+        try:
+            draw_curves(log, curves, title=self._work_dir.resolve().name)
+        except OSError as error:  # a missing image must not stop the run
+            if not self._failed:
+                logger.warning("%s. Training continues without the curves.", error)
+            self._failed = True
+
+
 class Reporter:
-    """Reports a run to `work_dir` and to a stream. To be made on process 0 alone.
+    """Turn what the training loop measures into reports, and pass them on.
+
+    They go to `on_report` and to the files in `work_dir`: `metrics.jsonl`, `curves.png` and, if
+    `tensorboard` is set, `tensorboard/`. Only process 0 has a reporter.
 
     Args:
-      work_dir: where `metrics.jsonl`, `curves.png` and `tensorboard/` go.
-      steps_and_costs: of each phase of the run, in order, its optimizer steps and what one of them
-        costs, in any unit, for the ETA.
-      start_step: the step this process goes on from; what the log and TensorBoard hold beyond it is
-        dropped, so that both tell one history.
-      peak_flops: FLOP/s all devices could do together, None where unknown: utilisation is then
-        not reported.
-      tensorboard: whether to write TensorBoard event files too.
-      stream: where progress lines go; standard error as it is now, if not given.
-      clock: seconds from any origin, for the ETA.
+      steps_and_costs: the number of optimizer steps of each phase of the run, in order, and the
+        cost of one of them in any unit, for the estimated time left.
+      start_step: the step from which the run resumes; later entries of the log are removed, and
+        TensorBoard hides its later events.
+      peak_flops: FLOP/s of all devices together; if None, utilization is not reported.
+      clock: seconds from any origin, for the estimated time left.
     """
 
     def __init__(
@@ -110,19 +166,18 @@ class Reporter:
         start_step: int,
         peak_flops: float | None,
         tensorboard: bool,
-        stream: TextIO | None = None,
+        on_report: OnReport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._work_dir = Path(work_dir)
         self._total_steps = sum(steps for steps, _ in steps_and_costs)
         self._peak_flops = peak_flops
-        self._stream = stream or sys.stderr
         self._progress = Progress(steps_and_costs, clock=clock)
         self._compiling = True
-        self._drawn = False
-        self._undrawn = False
-        self._log = MetricsLog(self._work_dir / LOG_NAME, start_step=start_step)
-        self._board = TensorBoard(self._work_dir, start_step) if tensorboard else None
+        self._log = MetricsLog(Path(work_dir) / LOG_NAME, start_step=start_step)
+        self._board = TensorBoard(Path(work_dir), start_step) if tensorboard else None
+        self._curves = Curves(Path(work_dir))
+        receivers = (on_report, self._log, self._board, self._curves)
+        self._receivers = [receive for receive in receivers if receive is not None]
 
     def train(
         self,
@@ -149,65 +204,34 @@ class Reporter:
           steps: number of steps in the interval.
         """
         assert steps > 0 and seconds > 0, (steps, seconds)
-        rates = {"tokens_per_second": real_tokens / seconds, "stall": stall_seconds / seconds}
-        utilisation = None
-        if self._peak_flops is not None:
-            utilisation = flops / seconds / self._peak_flops
-            rates["utilisation"] = utilisation
-        line = progress_line(
+        peak = self._peak_flops
+        report = TrainReport(
             step,
             self._total_steps,
             metrics,
             learning_rate=learning_rate,
-            tokens_per_second=rates["tokens_per_second"],
-            utilisation=utilisation,
-            stall=rates["stall"],
+            tokens_per_second=real_tokens / seconds,
+            utilization=None if peak is None else flops / seconds / peak,
+            stall=stall_seconds / seconds,
             seconds_left=self._progress.seconds_left(step),
+            seconds=seconds,
+            steps=steps,
+            compiling=self._compiling,
         )
-        self._say(line + "  (with compilation)" * self._compiling)
-        values = {**metrics, "learning_rate": learning_rate, **rates}
-        extra = {"seconds": seconds, "steps": steps, "compiling": self._compiling}
-        self._log.append("train", step, {**values, **extra})
-        self._write_board("train", step, values)
         self._compiling = False
-        self._drawn = False
+        self._pass_on(report)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report metrics of the held-out split after `step` steps, and draw the curves so far."""
-        shown = "  ".join(f"{name} {format_metric(name, v)}" for name, v in metrics.items())
-        self._say(f"held out, after step {step:,}:  {shown}")
-        self._log.append("evaluation", step, metrics)
-        self._write_board("held_out", step, metrics)
-        self._draw()
+        """Report metrics of the held-out set after `step` steps."""
+        self._pass_on(EvaluationReport(step, metrics))
 
     def close(self) -> None:
-        """Close the files, and draw the curves where they lack the last steps."""
+        """Close the files, and draw the curves if they lack the last steps."""
         self._log.close()
         if self._board is not None:
             self._board.close()
-        if not self._drawn and (self._work_dir / LOG_NAME).is_file():
-            self._draw()
+        self._curves.close()
 
-    def _say(self, line: str) -> None:
-        try:
-            print(line, file=self._stream, flush=True)
-        except OSError as error:
-            # The reader has exited: a `tee` that received the same Ctrl-C, or the terminal of a
-            # dropped connection. The checkpoint must still be saved; the log has the entries.
-            if error.errno not in (errno.EPIPE, errno.EIO):
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-
-    def _write_board(self, prefix: str, step: int, values: Mapping[str, float]) -> None:
-        if self._board is not None:
-            self._board.add({f"{prefix}/{name}": x for name, x in values.items()}, step)
-
-    def _draw(self) -> None:
-        log, curves = self._work_dir / LOG_NAME, self._work_dir / CURVES_NAME
-        self._drawn = True
-        try:
-            draw_curves(log, curves, title=self._work_dir.resolve().name)
-        except OSError as error:  # a missing image must not stop the run
-            if not self._undrawn:
-                logger.warning("%s. Training continues without the curves.", error)
-            self._undrawn = True
+    def _pass_on(self, report: Report) -> None:
+        for receive in self._receivers:
+            receive(report)

@@ -5,8 +5,8 @@ from bert_jax.training.progress import (
     format_count,
     format_duration,
     format_metric,
-    progress_line,
 )
+from bert_jax.training.reports import TrainReport
 
 
 def test_eta_leaves_out_the_first_interval_and_keeps_pauses() -> None:
@@ -47,35 +47,41 @@ def test_eta_knows_that_later_steps_are_longer() -> None:
 
 
 def test_line_holds_every_figure() -> None:
-    line = progress_line(
+    report = TrainReport(
         1200,
         100_000,
         {"loss": 5.3123, "mlm_loss": 4.6, "mlm_accuracy": 0.2412, "nsp_accuracy": 0.61},
         learning_rate=1.25e-3,
         tokens_per_second=607_123.0,
-        utilisation=0.412,
+        utilization=0.412,
         stall=0.003,
         seconds_left=7500.0,
+        seconds=2.0,
+        steps=10,
+        compiling=False,
     )
-    assert line == (
+    assert str(report) == (
         "step   1,200/100,000  loss 5.312  mlm 24.1%  nsp 61.0%  lr 1.25e-03  607k tok/s  "
         "MFU 41.2%  stall 0.3%  ETA 2h 05m"
     )
 
 
 def test_line_leaves_out_what_is_unknown() -> None:
-    line = progress_line(
+    report = TrainReport(
         1,
         10,
         {"loss": 1.0},
         learning_rate=1e-3,
         tokens_per_second=7.0,
-        utilisation=None,
+        utilization=None,
         stall=0.0,
         seconds_left=None,
+        seconds=2.0,
+        steps=10,
+        compiling=False,
     )
-    assert "MFU" not in line
-    assert line.endswith("ETA -")
+    assert "MFU" not in str(report)
+    assert str(report).endswith("ETA -")
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
+from bert_jax.cli.output import console_report
 from bert_jax.training import curves
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import MetricsLog, read_metrics
 from bert_jax.training.reporting import Reporter
+from bert_jax.training.reports import Message
 
 
 def make_reporter(work_dir: Path, stream: io.StringIO, start_step: int = 0) -> Reporter:
@@ -24,7 +26,7 @@ def make_reporter(work_dir: Path, stream: io.StringIO, start_step: int = 0) -> R
         start_step=start_step,
         peak_flops=1e11,
         tensorboard=True,
-        stream=stream,
+        on_report=lambda report: print(report, file=stream),
     )
 
 
@@ -163,6 +165,28 @@ def test_curves_draw_every_metric_in_its_panel(
     assert panels["Real tokens per second"] == [[1e4] * 198]  # without the one that compiled
 
 
+def test_the_console_shows_messages_on_stdout_and_progress_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = Reporter(
+        tmp_path,
+        [(100, 1.0)],
+        start_step=0,
+        peak_flops=None,
+        tensorboard=False,
+        on_report=console_report,
+    )
+    report(reporter, 10, loss=6.0)
+    console_report(Message("start\nof a run"))
+    reporter.evaluation(10, {"mlm_loss": 5.25})
+    reporter.close()
+    printed = capsys.readouterr()
+    assert printed.out == "start\nof a run\n"
+    train, held_out = printed.err.splitlines()
+    assert train.startswith("step  10/100  loss 6.000") and train.endswith("(with compilation)")
+    assert held_out == "held out, after step 10:  mlm_loss 5.250"
+
+
 def test_an_empty_log_draws_nothing(tmp_path: Path) -> None:
     reporter = make_reporter(tmp_path, io.StringIO())
     reporter.close()
@@ -176,7 +200,6 @@ def test_without_tensorboard_no_events_are_written(tmp_path: Path) -> None:
         start_step=0,
         peak_flops=None,
         tensorboard=False,
-        stream=io.StringIO(),
     )
     report(reporter, 10, 1.0)
     reporter.close()
