@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "analysis": {"models"},
     "tasks": {"models"},
     "training": {"analysis", "models", "tasks"},
-    "runs": {"corpus", "models", "tokenizers", "training"},
+    "runs": {"corpus", "models", "tasks", "tokenizers", "training"},
     "inference": {"labeled_data", "models", "runs", "tasks", "text", "tokenizers"},
     "pretraining": {
         *("analysis", "corpus", "models", "pipeline", "runs", "tasks", "tokenizers", "training"),

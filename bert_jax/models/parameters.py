@@ -71,15 +71,30 @@ class ModelDefinition(Generic[ModuleT]):
         return nnx.merge(self._graph, jax.tree.unflatten(structure, values))
 
 
-def define(build: Callable[[nnx.Rngs], ModuleT]) -> ModelDefinition[ModuleT]:
-    """The definition of the module that `build` makes, found without computing anything."""
+def define(
+    build: Callable[[nnx.Rngs], ModuleT], *, replicate_others: bool = False
+) -> ModelDefinition[ModuleT]:
+    """Return the definition of the module that `build` makes, without computing anything.
+
+    Args:
+      replicate_others: whether parameters without `logical_axes` metadata are allowed; every device
+        then holds a whole copy of them.
+    """
     module = nnx.eval_shape(lambda: build(_keys(jax.random.key(0))))
     graph, state = nnx.split(module)
     shapes = _flatten(state)
     axes: LogicalAxes = {}
     variables = jax.tree.flatten_with_path(state, is_leaf=lambda x: isinstance(x, nnx.Variable))[0]
     for path, variable in variables:
-        axes[_name(path)] = variable.get_metadata("logical_axes")
+        metadata = variable.get_metadata()
+        if not isinstance(variable, nnx.Param):
+            raise ValueError(
+                f"{_name(path)} is a {type(variable).__name__}; expected only nnx.Param, since "
+                "nothing else is trained. Pass random keys to the call instead."
+            )
+        if replicate_others and "logical_axes" not in metadata:
+            metadata = {"logical_axes": (None,) * len(shapes[_name(path)].shape)}
+        axes[_name(path)] = metadata["logical_axes"]
     for name, shape in shapes.items():
         assert len(axes[name]) == len(shape.shape), f"{name}: logical axes {axes[name]}, {shape}"
     return ModelDefinition(build, shapes, axes, graph, state)

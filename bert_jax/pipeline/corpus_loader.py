@@ -1,0 +1,123 @@
+"""Load pretraining batches from a prepared corpus, for training loops of your own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.manifest import TOKENIZER
+from bert_jax.objectives import SentencePairs
+from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
+from bert_jax.pipeline.loader import BatchSource, Loader
+from bert_jax.pipeline.masking import MaskingConfig
+from bert_jax.tokenizers.special_tokens import Vocabulary
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+_ENDLESS = 2**31 - 1  # a training state counts its steps in an int32
+
+
+class CorpusLoader:
+    """Iterates over the batches of a corpus's training split, epoch after epoch.
+
+    Every batch is a pure function of the corpus, the arguments and the batch's number, so a loop
+    that continues with `batches(step)` sees exactly what an uninterrupted one would have seen.
+
+        loader = CorpusLoader("corpora/mine", batch_size=256)
+        for batch in loader:
+            ...
+    """
+
+    def __init__(
+        self,
+        corpus: str | os.PathLike[str] | Corpus,
+        *,
+        batch_size: int,
+        num_steps: int | None = None,
+        seed: int = 0,
+        sentence_pairs: SentencePairs = "next_sentence",
+        masking: MaskingConfig | None = None,
+        join_documents: bool = False,
+        num_workers: int = 0,
+        prefetch: int = 2,
+    ):
+        """Open the corpus; nothing is read before the first batch is asked for.
+
+        Args:
+          corpus: a directory written by `prepare`, or the opened training split.
+          batch_size: rows per batch, over all processes.
+          num_steps: batches in total; None for no end. It must be given if `masking.final_rate` is,
+            since the rate depends on the progress.
+          seed: seed of the order, the masks and the pairs.
+          sentence_pairs: "next_sentence", "sentence_order" or "none".
+          masking: which tokens are predicted; None for BERT's 15 %.
+          join_documents: whether the documents of a row are read as one.
+          num_workers: processes that make batches; 0 makes them in a thread.
+          prefetch: batches kept ready by the thread, or by each process.
+
+        Raises:
+          ValueError: the corpus is unfinished or damaged, or an argument does not fit it.
+        """
+        corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus, "train")
+        masking = MaskingConfig() if masking is None else masking
+        if num_steps is None and masking.final_rate:
+            raise ValueError(
+                f"num_steps=None: masking.final_rate={masking.final_rate} is reached at the last "
+                "step, so the number of steps must be known. Set num_steps."
+            )
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: expected at least 1.")
+        self.tokenizer = Tokenizer.load(Path(corpus.directory) / TOKENIZER)
+        self.batch_size = batch_size
+        self.num_steps = _ENDLESS if num_steps is None else num_steps
+        config = ExampleConfig(seed, sentence_pairs, masking, join_documents)
+        self._examples = ExampleSource(corpus, Vocabulary.of(self.tokenizer), config)
+        self._num_workers, self._prefetch = num_workers, prefetch
+        self.identity: dict[str, object] = {
+            "corpus": corpus.manifest.fingerprint,
+            "tokenizer": corpus.manifest.tokenizer_fingerprint,
+            "batch_size": batch_size,
+            "seed": seed,
+            "sentence_pairs": sentence_pairs,
+            "masking": vars(masking),
+            "join_documents": join_documents,
+            **({"num_steps": num_steps} if masking.final_rate else {}),
+        }
+
+    @property
+    def length(self) -> int:
+        """Positions per row."""
+        return self._examples.length
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches that cover the training split once, the last one perhaps in part."""
+        return -(-len(self._examples) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        with self.batches() as batches:
+            yield from batches
+
+    def batches(self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None) -> Loader:
+        """Return an iterator over the batches from `start_step` on, also a context manager.
+
+        Args:
+          rows: the rows of each batch to make, ascending; None for all. With several processes,
+            every process makes the rows of its own devices.
+        """
+        source = BatchSource(
+            self._examples,
+            batch_size=self.batch_size,
+            num_steps=self.num_steps,
+            local_rows=rows,
+        )
+        return Loader(
+            source,
+            start_step=start_step,
+            num_workers=self._num_workers,
+            prefetch=self._prefetch,
+        )

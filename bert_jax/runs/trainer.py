@@ -1,0 +1,239 @@
+"""Train a task of your own, with checkpoints and on any mesh, or step by step in your own loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from numpy.typing import NDArray
+
+from bert_jax.models.parameters import check_names
+from bert_jax.runs.ownership import only_writer
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.tasks.task import Task
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_files import CheckpointConfig, recover
+from bert_jax.training.evaluation import require_finite_metrics, require_finite_state
+from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
+from bert_jax.training.step import Dials, TrainState, abstract_state, init_state, make_train_step
+from bert_jax.validation import check_seed
+
+HostBatch = Mapping[str, NDArray]
+OnStep = Callable[[int, Mapping[str, float]], None]
+
+
+class StepLoader(Protocol):
+    """Batches that can be made again from any step; see `CorpusLoader`.
+
+    identity: plain JSON values that determine the batches.
+    """
+
+    identity: Mapping[str, object]
+    batch_size: int
+
+    def batches(
+        self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None
+    ) -> AbstractContextManager[Iterator[HostBatch]]:
+        """Return the batches from `start_step` on."""
+        ...
+
+
+class Trainer:
+    """Trains one task with one optimizer on one mesh.
+
+    `fit` runs a whole training, with checkpoints that resume exactly. For a loop of your own, call
+    `init` once and `step` for every batch:
+
+        trainer = Trainer(task, optax.adamw(1e-4))
+        state = trainer.init()
+        for batch in loader:
+            state, metrics = trainer.step(state, batch)
+
+    Args:
+      task: the model and the loss, for example a `CustomTask`.
+      optimizer: any optax optimizer, including its learning-rate schedule.
+      mesh: how many devices each axis has, or a mesh that was made already.
+      seed: seed of the random parameters and of dropout.
+      accumulation_steps: parts in which each batch is processed, one after the other.
+      initial: parameters to start from, by name; the others are randomly initialized.
+
+    Raises:
+      ValueError: the mesh does not fit the devices, or `initial` does not fit the model.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: optax.GradientTransformation,
+        *,
+        mesh: MeshConfig | Mesh | None = None,
+        seed: int = 0,
+        accumulation_steps: int = 1,
+        initial: Mapping[str, Any] | None = None,
+    ):
+        check_seed(seed)
+        if accumulation_steps < 1:
+            raise ValueError(f"accumulation_steps={accumulation_steps}: expected at least 1.")
+        self.task, self.seed = task, seed
+        self.mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or MeshConfig())
+        self._optimizer = optimizer
+        self._initial = {} if initial is None else dict(initial)
+        self._check_initial()
+        self._step = make_train_step(
+            task, optimizer, self.mesh, accumulation_steps=accumulation_steps
+        )
+        self._callbacks: list[tuple[OnStep, int]] = []
+
+    def init(self) -> TrainState:
+        """Return the state before the first step, laid out on the mesh."""
+        state = init_state(self.task.definition, self._optimizer, self.mesh, self.seed)
+        placed = {
+            name: jax.device_put(jnp.asarray(x, jnp.float32), state.params[name].sharding)
+            for name, x in self._initial.items()
+        }
+        return TrainState(state.step, state.params | placed, state.opt_state)
+
+    def step(
+        self, state: TrainState, batch: Mapping[str, Any]
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Update the state with one batch.
+
+        Args:
+          state: the current state, whose buffers are reused: do not read it afterwards.
+          batch: arrays whose first dim is the batch. With several processes, the rows of this
+            process's devices (see `local_rows`).
+
+        Returns:
+          The next state and the metrics of the batch, scalars that may still be computing: the
+          task's own, "loss" and "gradient_norm".
+
+        Raises:
+          ValueError: the batch cannot be split over the mesh.
+        """
+        next_state, metrics = self._step(state, self._placed(batch), self._inputs())
+        return next_state, {name: metric.mean() for name, metric in metrics.items()}
+
+    def on_step(self, callback: OnStep, *, every: int = 1) -> None:
+        """Call `callback(step, metrics)` during `fit`, after every `every` steps and the last one.
+
+        The metrics are those of the last batch. To read them waits for the step, so call back
+        rarely.
+        """
+        if every < 1:
+            raise ValueError(f"every={every}: expected at least 1.")
+        self._callbacks.append((callback, every))
+
+    def fit(
+        self,
+        loader: StepLoader,
+        steps: int,
+        *,
+        work_dir: str | os.PathLike[str] | None = None,
+        save_every: int = 1_000,
+    ) -> TrainState:
+        """Train until `steps` steps have been made, and return the last state.
+
+        With `work_dir`, a checkpoint is saved every `save_every` steps and at the end, and the same
+        call resumes from the newest one as if it had never been interrupted.
+
+        Args:
+          loader: the batches; those of step n must not depend on what was read before.
+          steps: steps in total, including those of an earlier call for the same `work_dir`.
+          work_dir: where checkpoints are saved; None saves nothing.
+          save_every: steps between two checkpoints.
+
+        Raises:
+          ValueError: `work_dir` belongs to another training, the batch size cannot be split over
+            the mesh, or training diverged.
+          CheckpointNotSaved: a checkpoint could not be written.
+        """
+        if steps < 1 or save_every < 1:
+            raise ValueError(f"steps={steps}, save_every={save_every}: expected at least 1 each.")
+        rows = local_rows(self.mesh, loader.batch_size)
+        with ExitStack() as closing:
+            checkpointer, state = None, None
+            if work_dir is not None:
+                checkpointer, state = self._open(Path(work_dir), loader, closing)
+            state = self.init() if state is None else state
+            first = int(state.step)
+            batches = closing.enter_context(loader.batches(first, rows=rows))
+            for step in range(first + 1, steps + 1):
+                batch = next(batches, None)
+                if batch is None:
+                    raise ValueError(
+                        f"steps={steps}: the loader has only {step - 1} batches. Lower steps, or "
+                        "use a loader without an end."
+                    )
+                state, metrics = self.step(state, batch)
+                self._call_back(step, metrics, last=step == steps)
+                if checkpointer is not None:
+                    checkpointer.raise_if_failed()
+                    if step % save_every == 0 or step == steps:
+                        require_finite_state(state, self.mesh)
+                        checkpointer.save(state, None)
+        return state
+
+    def _inputs(self) -> Dials:
+        # The optimizer has its own schedule, so it ignores the step's learning rate.
+        return Dials(np.uint32(self.seed), np.float32(0.0))
+
+    def _placed(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
+        arrays = {name: np.asarray(x) for name, x in batch.items()}
+        sizes = {len(x) for x in arrays.values()}
+        if len(sizes) != 1:
+            raise ValueError(f"batch: the arrays have {sorted(sizes)} rows; expected one number.")
+        size = sizes.pop() * jax.process_count()
+        return to_global(arrays, self.mesh, local_rows(self.mesh, size), size)
+
+    def _call_back(self, step: int, metrics: Mapping[str, jax.Array], *, last: bool) -> None:
+        due = [callback for callback, every in self._callbacks if last or step % every == 0]
+        if not due:
+            return
+        values = {name: float(value) for name, value in metrics.items()}
+        require_finite_metrics(step, values)
+        for callback in due:
+            callback(step, values)
+
+    def _open(
+        self, work_dir: Path, loader: StepLoader, closing: ExitStack
+    ) -> tuple[Checkpointer, TrainState | None]:
+        """Return the checkpointer and the newest saved state, None if there is none."""
+        definition = self.task.definition
+        identity = {
+            "model": {name: list(shape.shape) for name, shape in definition.shapes.items()},
+            "loss_terms": dict(self.task.loss_terms),
+            "seed": self.seed,
+            "batches": dict(loader.identity),
+        }
+        if jax.process_index() == 0:
+            closing.enter_context(only_writer(work_dir))
+        directory = work_dir / CHECKPOINTS_NAME
+        recovery = recover(directory, identity, None)
+        kept = CheckpointConfig(keep_best=0)
+        checkpointer = closing.enter_context(
+            Checkpointer(directory, kept, identity, verified=recovery.step)
+        )
+        if recovery.step is None:
+            return checkpointer, None
+        return checkpointer, checkpointer.restore(
+            abstract_state(definition, self._optimizer, self.mesh)
+        )
+
+    def _check_initial(self) -> None:
+        shapes = self.task.definition.shapes
+        if not self._initial.keys() <= shapes.keys():
+            check_names(self._initial.keys() | shapes.keys(), shapes)
+        for name, value in self._initial.items():
+            if tuple(np.shape(value)) != tuple(shapes[name].shape):
+                raise ValueError(
+                    f"initial: {name} has the shape {np.shape(value)}, the model's parameter "
+                    f"{tuple(shapes[name].shape)}. Leave it out, or change the model."
+                )

@@ -1,0 +1,75 @@
+"""The base class of tasks with a model and a loss of your own."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.models.parameters import ModelDefinition, define
+from bert_jax.tasks.task import Batch, Metrics
+
+
+class CustomTask(abc.ABC):
+    """A model and a loss that `Trainer` can train on any mesh.
+
+    A subclass builds a module and returns metrics, each a sum and a weight:
+
+        class Regression(CustomTask):
+            loss_terms = {"squared_error": 1.0}
+
+            def build(self, rngs):
+                return nnx.Linear(4, 1, rngs=rngs)
+
+            def metrics(self, model, batch, dropout_key):
+                error = jnp.square(model(batch["x"])[:, 0] - batch["y"])
+                return {"squared_error": weighted_mean(error, jnp.ones_like(error))}
+
+    Attributes:
+      loss_terms: the coefficients of the metrics that make up the loss. A metric may not be
+        called "loss" or "gradient_norm", which are added to them.
+    """
+
+    loss_terms: Mapping[str, float]
+
+    @abc.abstractmethod
+    def build(self, rngs: nnx.Rngs) -> Any:
+        """Return the module with randomly initialized parameters.
+
+        Parameters without `logical_axes` metadata are replicated; those of this package's modules
+        are sharded as in every run.
+        """
+
+    @abc.abstractmethod
+    def metrics(self, model: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
+        """Return all metrics of a batch, those in `loss_terms` among them.
+
+        Args:
+          model: the module that `build` returns, with the current parameters.
+          batch: arrays whose first dim is the batch.
+          dropout_key: a key that differs in every step; None during evaluation.
+        """
+
+    def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
+        """Return the weight of every loss term in the whole batch: by default its number of rows.
+
+        Override this if a metric has another weight, such as a number of tokens. It may depend on
+        the batch only: a batch that is processed in parts is divided by the weight of all parts.
+        """
+        rows = jnp.float32(next(iter(batch.values())).shape[0])
+        return dict.fromkeys(self.loss_terms, rows)
+
+    @cached_property
+    def definition(self) -> ModelDefinition[Any]:
+        """The names, shapes and logical axes of the parameters."""
+        reserved = {"loss", "gradient_norm"} & self.loss_terms.keys()
+        if reserved:
+            raise ValueError(
+                f"loss_terms: {min(reserved)!r} is the name of a metric that is added. Rename it."
+            )
+        return define(self.build, replicate_others=True)
