@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from bert_jax.cli.extract import _comparison_of
 from bert_jax.corpus.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, write_manifest
 from bert_jax.finetuning.outcome import Outcome, read_outcome, write_outcome
 from bert_jax.finetuning.sweep import (
@@ -33,6 +32,7 @@ from bert_jax.labeled_data.squad import read_squad
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.runs.checkpoints import pretraining_comparison
 from bert_jax.runs.ownership import keep_config, write_resolved
 from bert_jax.runs.work_dir import (
     Comparison,
@@ -193,7 +193,9 @@ KINDS = (
     Kind("results.json", make_results, read_results),
     Kind("sweep.json", make_sweep, kept_before),
     Kind("diverged.json", lambda directory: write_diverged(directory, "loss is nan"), ended),
-    Kind("config.json", lambda directory: write_resolved(CONFIG, directory), _comparison_of),
+    Kind(
+        "config.json", lambda directory: write_resolved(CONFIG, directory), pretraining_comparison
+    ),
     Kind(
         "config.json",
         lambda directory: write_resolved(CONFIG, directory),

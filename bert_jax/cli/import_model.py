@@ -13,20 +13,12 @@ anew, and what it has besides is left out; both are listed.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import get_args
 
 from bert_jax.cli.arguments import free_text
-from bert_jax.interop.hub import local_directory
-from bert_jax.interop.huggingface.config import Wanted
-from bert_jax.interop.huggingface.families import family_of
-from bert_jax.interop.huggingface.load import open_directory
-from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
+from bert_jax.interop.import_model import import_model
 from bert_jax.models.model import HEADS, Problem
-from bert_jax.runs.outputs import check_output, new_directory
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
-from bert_jax.training.checkpoint_parameters import save_parameters
-from bert_jax.validation import check_seed
+from bert_jax.validation import renamed_in_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,43 +71,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the work directory and print what became of every tensor."""
-    check_seed(args.seed, "--seed")
-    check_output(Path(args.output), "--output")
-    wanted = Wanted(args.head, tuple(args.labels), args.problem, args.max_positions)
-    is_huggingface = (Path(args.source) / "config.json").is_file()
-    prefix = None if is_huggingface else checkpoint_prefix(Path(args.source))
-    if prefix and args.revision is not None:
-        raise ValueError(
-            f"--revision {args.revision}: {args.source} is local and has no revisions. "
-            "Leave --revision out"
+    with renamed_in_errors({"seed": "--seed"}):
+        result = import_model(
+            args.source,
+            args.output,
+            head=args.head,
+            labels=args.labels,
+            problem=args.problem,
+            tokenizer=args.tokenizer,
+            max_positions=args.max_positions,
+            revision=args.revision,
+            seed=args.seed,
         )
-    directory, commit = (prefix, None) if prefix else local_directory(args.source, args.revision)
-    found = (open_checkpoint if prefix else open_directory)(
-        directory, wanted, tokenizer=None if args.tokenizer is None else Path(args.tokenizer)
-    )
-    with new_directory(Path(args.output)) as target:
-        origin = {"command": "bert-jax import", "source": args.source}
-        if commit:
-            origin["revision"] = commit
-        if found.config.head in ("pretraining", "next_sentence"):
-            origin[PAIRS] = found.pairs
-        if found.account.fresh:
-            origin["randomly initialized"] = ", ".join(found.account.fresh)
-        save_parameters(target / CHECKPOINTS_NAME, found.parameters(args.seed), origin)
-        found.tokenizer.save(target / TOKENIZER_NAME)
-        settings = found.sentence_embedding
-        write_model(
-            found.config,
-            origin,
-            target,
-            tokenizer=found.tokenizer,
-            sentence_embedding=settings,
-        )
-    for line in (*found.notes, *found.account.lines()):
+    for line in (*result.notes, *result.tensors):
         print(line)
-    if settings is not None:
-        rows = (f"{name} {value}" for name, value in settings.described().items())
+    if result.sentence_embedding is not None:
+        rows = (f"{name} {value}" for name, value in result.sentence_embedding.described().items())
         print(f"sentence embedding: {', '.join(rows)}")
-    title = family_of(found.config.encoder).title
-    print(f"{args.output}: {title} with the head {found.config.head!r}")
+    print(f"{args.output}: {result.family} with the head {result.config.head!r}")
     return 0

@@ -10,11 +10,9 @@ verifies the checkpoint that it loads, and training resumes from the newest inta
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME
+from bert_jax.runs.checkpoints import checkpoints_at
 from bert_jax.training.checkpoint_checksums import REMOVED, Verification, verify
-from bert_jax.training.checkpoint_files import require_step, steps_in
 
 DAMAGED = 1
 
@@ -31,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the state of every checkpoint."""
-    directory, steps = _checkpoints(Path(args.directory))
-    if args.step is not None:
-        require_step(directory, args.step)
-        steps = [args.step]
+    directory, steps = checkpoints_at(args.directory, args.step)
     damaged = False
     width = len(f"{steps[-1]:,}")
     for step in steps:
@@ -42,25 +37,6 @@ def run(args: argparse.Namespace) -> int:
         damaged = damaged or outcome.problem not in (None, REMOVED)
         print(f"step {step:>{width},}  {_description(outcome)}", flush=True)
     return DAMAGED if damaged else 0
-
-
-def _checkpoints(directory: Path) -> tuple[Path, list[int]]:
-    """Return the checkpoints directory that an argument refers to, and the steps to verify.
-
-    Raises:
-      ValueError: the directory holds no checkpoints.
-    """
-    nested = directory / CHECKPOINTS_NAME
-    for place in (nested, directory):
-        steps = steps_in(place)
-        if steps:
-            return place, steps
-    if directory.name.isdecimal() and int(directory.name) in steps_in(directory.parent):
-        return directory.parent, [int(directory.name)]
-    raise ValueError(
-        f"{directory}: holds no checkpoint. Give the work directory of a run or of `import`, or "
-        f"the `{CHECKPOINTS_NAME}` directory in it"
-    )
 
 
 def _description(outcome: Verification) -> str:

@@ -203,3 +203,18 @@ def _order(name: str) -> tuple[int, int]:
     if number:
         return 0, int(number.group(1))
     return 1, ("hidden", "pooled", "token_logits", "next_sentence_logits", "logits").index(name)
+
+
+_TITLES = {
+    "hidden_0": "embeddings",
+    "hidden": "last layer",
+    "pooled": "pooled output",
+    "token_logits": "masked-LM logits",
+    "next_sentence_logits": "sentence-pair logits",
+    "logits": "logits",
+}
+
+
+def title(name: str) -> str:
+    """Return the name of an output for people, such as "last layer"."""
+    return _TITLES.get(name) or f"layer {name.removeprefix('hidden_')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, assert_never, get_args
 
 from bert_jax.interop.huggingface.families import architecture_of
 from bert_jax.models.model import ModelConfig
@@ -10,10 +11,12 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-FORMATS = ("huggingface", "onnx", "stablehlo", "savedmodel")
-DTYPES = ("float32", "float16", "bfloat16")
+Format = Literal["huggingface", "onnx", "stablehlo", "savedmodel"]
+ExportDType = Literal["float32", "float16", "bfloat16"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+DTYPES: tuple[ExportDType, ...] = get_args(ExportDType)
 # The library that loads each format, as named on the Hugging Face Hub; see `library`.
-LIBRARIES = {
+LIBRARIES: dict[Format, str] = {
     "huggingface": "transformers",
     "onnx": "onnx",
     "stablehlo": "jax",
@@ -29,14 +32,14 @@ print(model.similarity(vectors, vectors))
 
 
 def write(
-    form: str,
+    form: Format,
     config: ModelConfig,
     parameters: Parameters,
     tokenizer: Tokenizer,
     target: Path,
     *,
     hidden_states: bool,
-    dtype: str,
+    dtype: ExportDType,
     sentence_embedding: SentenceEmbedding | None,
 ) -> None:
     """Writes a model in a format into `target`; `parameters` is emptied meanwhile.
@@ -64,7 +67,7 @@ def write(
             case "savedmodel":
                 from bert_jax.interop.savedmodel import write_savedmodel as write_format
             case _:
-                raise AssertionError(form)
+                assert_never(form)
     except ImportError as error:
         extra = {"savedmodel": "tensorflow"}.get(form, form)
         raise ValueError(f"--format {form}: {error}; pip install -e '.[{extra}]'") from error
@@ -72,13 +75,13 @@ def write(
     write_format(config, parameters, tokenizer, target, hidden_states=hidden_states)
 
 
-def library(form: str, config: ModelConfig, sentences: bool) -> str:
+def library(form: Format, config: ModelConfig, sentences: bool) -> str:
     """Return the library that loads an export, as named on the Hugging Face Hub."""
     whole = form == "huggingface" and sentences and config.head == "encoder"
     return "sentence-transformers" if whole else LIBRARIES[form]
 
 
-def usage(form: str, config: ModelConfig, *, mask: str, pairs: bool, sentences: bool) -> str:
+def usage(form: Format, config: ModelConfig, *, mask: str, pairs: bool, sentences: bool) -> str:
     """Python code that loads and runs what `write` wrote.
 
     mask: the tokenizer's mask token. pairs: whether a classifier was trained on pairs. sentences:
@@ -96,7 +99,8 @@ def usage(form: str, config: ModelConfig, *, mask: str, pairs: bool, sentences: 
             return _stablehlo_usage(config, text)
         case "savedmodel":
             return _savedmodel_usage(config, text)
-    raise AssertionError(form)
+        case _:
+            assert_never(form)
 
 
 def _text(config: ModelConfig, mask: str, pairs: bool) -> str:

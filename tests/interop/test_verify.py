@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from bert_jax.cli.verify import verdict_on
 from bert_jax.interop.comparison import (
     Difference,
     Probe,
@@ -19,6 +18,7 @@ from bert_jax.interop.comparison import (
     random_probe,
     unequal,
 )
+from bert_jax.interop.verify import verdict_on
 
 from .conftest import change_config, change_tensors
 

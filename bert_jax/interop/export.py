@@ -1,0 +1,160 @@
+"""Export a work directory's model to a directory that other frameworks load."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bert_jax.files import write_checksums
+from bert_jax.interop.formats import ExportDType, Format, library, usage, write
+from bert_jax.interop.huggingface.config import PAIRS_KEY
+from bert_jax.interop.huggingface.families import family_of
+from bert_jax.interop.model_card import model_card
+from bert_jax.json_files import read_json_object
+from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.runs.outputs import new_directory
+from bert_jax.runs.work_dir import (
+    PAIRS,
+    load_for_export,
+    read_model,
+    read_sentence_embedding,
+    read_tokenizer,
+    read_usage,
+)
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """An exported model.
+
+    Attributes:
+      path: the new directory.
+      config: the config of the exported model.
+      step: the step of the exported checkpoint.
+      num_bytes: the size of all files.
+      notes: remarks about the export, one line each.
+    """
+
+    path: Path
+    config: ModelConfig
+    step: int
+    num_bytes: int
+    notes: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """The name of the model's family, such as "RoBERTa"."""
+        return family_of(self.config.encoder).title
+
+
+def export(
+    work_dir: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    format: Format,
+    head: Head | None = None,
+    dtype: ExportDType | None = None,
+    hidden_states: bool = False,
+) -> ExportResult:
+    """Export a work directory's model, its tokenizer and a model card to a new directory.
+
+    Args:
+      work_dir: the work directory of a run or of an import; its best or newest checkpoint is used.
+      output: the directory to create.
+      format: the format to write.
+      head: the head to export, or "encoder" for the bare encoder; None exports the whole model.
+      dtype: the stored type of the parameters, only for "huggingface"; None for float32.
+      hidden_states: whether the exported program also returns the embeddings and every layer's
+        output; not for "huggingface".
+
+    Raises:
+      ValueError: there is no usable model, the format cannot hold it, its library is missing, or an
+        option does not apply to the format.
+      OSError: a file cannot be read or written.
+    """
+    work_dir, output = Path(work_dir), Path(output)
+    _check_options(format, dtype, hidden_states)
+    origin, stored = read_model(work_dir)[1], dtype or "float32"
+    settings = read_sentence_embedding(work_dir)
+    notes = []
+    with new_directory(output) as target:
+        config, step, parameters = load_for_export(work_dir, head)
+        if format == "huggingface" and _lacks_pooler(config):
+            parameters = {k: v for k, v in parameters.items() if not k.startswith("pooler.")}
+            config = replace(config, pooler=False)
+            title = family_of(config.encoder).title
+            notes.append(f"the pooler is left out: {title}'s bare encoder has none")
+        tokenizer = read_tokenizer(work_dir, config.encoder)
+        write(
+            format,
+            config,
+            parameters,
+            tokenizer,
+            target,
+            hidden_states=hidden_states,
+            dtype=stored,
+            sentence_embedding=settings,
+        )
+        if PAIRS in origin and config.head in ("pretraining", "next_sentence"):
+            _record_pairs(target, origin[PAIRS])
+        code = _loading_code(work_dir, format, config, tokenizer, settings)
+        loader = library(format, config, settings is not None)
+        card = model_card(work_dir, config, origin, step, loader, code, stored, settings)
+        write_checksums(target)
+        # Without a checksum, since people edit a model card.
+        (target / "README.md").write_text(card, encoding="utf-8")
+    if settings is not None and format != "huggingface":
+        notes.append(
+            "the program returns token vectors; for the sentence embedding "
+            f"(pooling {' + '.join(settings.pooling)}) see {output / 'README.md'}"
+        )
+    num_bytes = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
+    return ExportResult(output, config, step, num_bytes, tuple(notes))
+
+
+def _check_options(format: Format, dtype: ExportDType | None, hidden_states: bool) -> None:
+    if hidden_states and format == "huggingface":
+        raise ValueError(
+            "hidden_states=True does not apply to format='huggingface'. Leave it out: the model "
+            "returns hidden states when called with output_hidden_states=True"
+        )
+    if dtype is not None and format != "huggingface":
+        raise ValueError(
+            f"dtype is for format='huggingface'; the programs of {format} compute in float32. "
+            "Leave it out"
+        )
+
+
+def _lacks_pooler(config: ModelConfig) -> bool:
+    """Return whether the family's bare encoder has no pooler although the model has one."""
+    family = family_of(config.encoder)
+    return config.head == "encoder" and config.pooler and not family.pooler
+
+
+def _loading_code(
+    work_dir: Path,
+    format: Format,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    settings: SentenceEmbedding | None,
+) -> str:
+    used = read_usage(work_dir)
+    return usage(
+        format,
+        config,
+        mask=tokenizer.specials.mask,
+        pairs=used is not None and bool(used.pairs),
+        sentences=settings is not None,
+    )
+
+
+def _record_pairs(target: Path, pairs: str) -> None:
+    """Add what the sentence-pair head was trained on to config.json, if there is one."""
+    file = target / "config.json"
+    if file.is_file():
+        content = read_json_object(file) | {PAIRS_KEY: pairs}
+        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

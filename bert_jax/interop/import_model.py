@@ -1,0 +1,132 @@
+"""Import a model of another framework into a new work directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.interop.hub import local_directory
+from bert_jax.interop.huggingface.config import Wanted
+from bert_jax.interop.huggingface.families import family_of
+from bert_jax.interop.huggingface.load import ForeignModel, open_directory
+from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
+from bert_jax.models.model import Head, ModelConfig, Problem
+from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.runs.outputs import check_output, new_directory
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
+from bert_jax.training.checkpoint_parameters import save_parameters
+from bert_jax.validation import check_seed
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """An imported model.
+
+    Attributes:
+      work_dir: the new work directory.
+      config: the model's config.
+      notes: remarks about the source, one line each.
+      tensors: one line for every tensor that was ignored or randomly initialized.
+      sentence_embedding: the settings of a sentence-transformers model; None for other models.
+      revision: the commit on the Hugging Face Hub; None for local sources.
+    """
+
+    work_dir: Path
+    config: ModelConfig
+    notes: tuple[str, ...]
+    tensors: tuple[str, ...]
+    sentence_embedding: SentenceEmbedding | None
+    revision: str | None
+
+    @property
+    def family(self) -> str:
+        """The name of the model's family, such as "RoBERTa"."""
+        return family_of(self.config.encoder).title
+
+
+def import_model(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    head: Head | None = None,
+    labels: Sequence[str] = (),
+    problem: Problem | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    max_positions: int | None = None,
+    revision: str | None = None,
+    seed: int = 0,
+) -> ImportResult:
+    """Import a model of another framework into a new work directory.
+
+    Args:
+      source: a Hugging Face directory, a model's name on the hub, or a TensorFlow checkpoint of
+        Google's BERT release (bert_model.ckpt or its directory).
+      output: the work directory to create.
+      head: the head to import; a classifier that the source lacks is randomly initialized. None
+        imports all heads of the source.
+      labels: label names of a randomly initialized classifier, or new names for the source's own.
+      problem: the meaning of a classifier's scores; None keeps the source's.
+      tokenizer: the model's tokenizer if `source` has none.
+      max_positions: the number of leading positions to keep; None keeps all.
+      revision: branch, tag or commit on the hub; None for the main branch.
+      seed: seed of randomly initialized parameters.
+
+    Raises:
+      ValueError: the source or the output is unusable, an option does not fit the source, or a
+        tensor is missing, unexpected or has a wrong shape.
+      OSError: a file cannot be read or written.
+    """
+    source, output = os.fspath(source), Path(output)
+    check_seed(seed)
+    check_output(output, "--output")
+    wanted = Wanted(head, tuple(labels), problem, max_positions)
+    model, commit = _open(source, revision, wanted, None if tokenizer is None else Path(tokenizer))
+    origin = _origin(source, commit, model)
+    with new_directory(output) as target:
+        save_parameters(target / CHECKPOINTS_NAME, model.parameters(seed), origin)
+        model.tokenizer.save(target / TOKENIZER_NAME)
+        write_model(
+            model.config,
+            origin,
+            target,
+            tokenizer=model.tokenizer,
+            sentence_embedding=model.sentence_embedding,
+        )
+    return ImportResult(
+        output,
+        model.config,
+        tuple(model.notes),
+        tuple(model.account.lines()),
+        model.sentence_embedding,
+        commit,
+    )
+
+
+def _open(
+    source: str, revision: str | None, wanted: Wanted, tokenizer: Path | None
+) -> tuple[ForeignModel, str | None]:
+    """Return the model at `source`, and the commit if it is from the hub."""
+    is_huggingface = (Path(source) / "config.json").is_file()
+    prefix = None if is_huggingface else checkpoint_prefix(Path(source))
+    if prefix is None:
+        directory, commit = local_directory(source, revision)
+        return open_directory(directory, wanted, tokenizer=tokenizer), commit
+    if revision is not None:
+        raise ValueError(
+            f"--revision {revision}: {source} is local and has no revisions. Leave --revision out"
+        )
+    return open_checkpoint(prefix, wanted, tokenizer=tokenizer), None
+
+
+def _origin(source: str, commit: str | None, model: ForeignModel) -> dict[str, str]:
+    """Return the provenance that `model.json` and model cards record."""
+    origin = {"command": "bert-jax import", "source": source}
+    if commit:
+        origin["revision"] = commit
+    if model.config.head in ("pretraining", "next_sentence"):
+        origin[PAIRS] = model.pairs
+    if model.account.fresh:
+        origin["randomly initialized"] = ", ".join(model.account.fresh)
+    return origin

@@ -1,0 +1,274 @@
+"""Compare two models of any framework on the same inputs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.interop.comparison import (
+    SENTENCES,
+    Difference,
+    Probe,
+    Side,
+    Sizes,
+    differences,
+    misshapen,
+    only_one_gives,
+    random_probe,
+    sentence_probe,
+    title,
+    unequal,
+)
+from bert_jax.interop.huggingface.side import HuggingFaceSide
+from bert_jax.interop.sides import open_side, open_tokenizer, unlike_vectors
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.training.reports import Message, OnReport, discard
+from bert_jax.validation import check_seed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of comparing two models, A and B.
+
+    Attributes:
+      passed: whether the models agree.
+      verdict: the reason, in one sentence; further lines list differing settings.
+      differences: the differences by input ("random", "sentences") and output.
+      unpaired: outputs that only one of the models has.
+      misshapen: one line for every output whose shapes differ.
+    """
+
+    passed: bool
+    verdict: str
+    differences: Mapping[str, Mapping[str, Difference]]
+    unpaired: tuple[str, ...]
+    misshapen: tuple[str, ...]
+
+
+def verify(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    *,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+    on_report: OnReport | None = None,
+) -> Comparison:
+    """Compare two models on random tokens and on sentences, in float32.
+
+    Args:
+      first: a work directory, a Hugging Face directory, a TensorFlow checkpoint of Google's BERT,
+        an ONNX file or a StableHLO artifact.
+      second: the model to compare it with, also of any of these kinds.
+      tolerance: the largest relative difference that passes; 0 requires bitwise equal outputs.
+      seed: seed of the random tokens.
+      on_report: receives a `Message` for every remark on the models and for every input.
+
+    Raises:
+      ValueError: a model cannot be loaded, or the models have no output in common.
+    """
+    if not 0 <= tolerance < math.inf:
+        raise ValueError(
+            f"tolerance={tolerance}: expected 0 (bitwise equality) or a positive number"
+        )
+    check_seed(seed)
+    pair = _Pair.open(Path(first), Path(second), on_report or discard)
+    tokenizer_problem = pair.tokenizer_problem()
+    outputs = pair.compare(seed)
+    if tokenizer_problem:
+        passed, verdict = False, tokenizer_problem
+    elif pair.pooling:
+        passed = False
+        verdict = "A and B pool differently (A -> B):\n  " + "\n  ".join(pair.pooling)
+    else:
+        passed, verdict = verdict_on(outputs.differences, outputs.unequal, tolerance)
+    return Comparison(passed, verdict, outputs.differences, outputs.unpaired, outputs.misshapen)
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """The differences between two models' outputs; `unequal` are not bitwise equal."""
+
+    differences: Mapping[str, Mapping[str, Difference]]
+    unequal: frozenset[str]
+    unpaired: tuple[str, ...]
+    misshapen: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two models to compare, with their tokenizers; pooling: their differences in pooling."""
+
+    sides: Sequence[Side]
+    tokenizers: Sequence[Tokenizer | None]
+    sizes: Sizes
+    pooling: Sequence[str]
+    report: OnReport
+
+    @classmethod
+    def open(cls, first: Path, second: Path, report: OnReport) -> _Pair:
+        """Load both models and their tokenizers.
+
+        Raises:
+          ValueError: a model or a tokenizer cannot be loaded.
+        """
+        sides = [open_side(path) for path in (first, second)]
+        pooling = unlike_vectors(first, second)
+        sizes = smallest(sides)
+        for letter, side in zip("AB", sides, strict=True):
+            report(Message(f"{letter}  {side.title}"))
+        _describe(sides, sizes, report)
+        tokenizers = [open_tokenizer(path) for path in (first, second)]
+        return cls(sides, tokenizers, sizes, pooling, report)
+
+    def tokenizer_problem(self) -> str:
+        """Return why the models read the same text differently; "" if they do not."""
+        tokenizers = [tokenizer for tokenizer in self.tokenizers if tokenizer is not None]
+        alike = len(tokenizers) < 2 or same_ids(*tokenizers)
+        read_alike = True
+        for letter, side, tokenizer in zip("AB", self.sides, self.tokenizers, strict=True):
+            if not isinstance(side, HuggingFaceSide) or tokenizer is None:
+                continue
+            problem = read_otherwise(side, tokenizer)
+            if side.tokenizer_is_told and problem.startswith("ids"):
+                read_alike = False
+            if problem:
+                self._note(f"{letter}'s own tokenizer reads texts otherwise than here: {problem}")
+        if not alike:
+            return "A and B have different tokenizers: the same text has other ids"
+        if not read_alike:
+            return "transformers reads the same text as other ids than are compared here"
+        return ""
+
+    def compare(self, seed: int) -> _Outputs:
+        """Run both models on all inputs.
+
+        Raises:
+          ValueError: they have no output in common.
+        """
+        by_probe, not_equal = {}, set()
+        unpaired, wrong = [], []
+        for probe in self._probes(seed):
+            rows, length = probe.token_ids.shape
+            self.report(
+                Message(
+                    f"{probe.name}: {rows} x {length} positions, {probe.tokens:,} of them tokens"
+                )
+            )
+            first, second = (side.outputs(probe) for side in self.sides)
+            by_probe[probe.name] = differences(first, second, probe)
+            not_equal.update(unequal(first, second, probe))
+            if not by_probe[probe.name]:
+                raise ValueError(
+                    "A and B have no output in common. Compare models with the same head, or "
+                    "export with --hidden-states"
+                )
+            unpaired, wrong = only_one_gives(first, second), misshapen(first, second)
+        return _Outputs(by_probe, frozenset(not_equal), tuple(unpaired), tuple(wrong))
+
+    def _probes(self, seed: int) -> list[Probe]:
+        sizes = self.sizes
+        tokenizer = next((each for each in self.tokenizers if each is not None), None)
+        limits = (sizes.vocab_size, sizes.num_segments, sizes.max_positions)
+        pad_id = 0 if tokenizer is None else tokenizer.pad_id
+        probes = [random_probe(*limits, seed, pad_id=pad_id)]
+        if tokenizer is None:
+            return probes
+        if tokenizer.vocab_size > sizes.vocab_size:
+            self._note("no sentences: the tokenizer has more entries than a token table has rows")
+            return probes
+        return [*probes, sentence_probe(tokenizer, sizes.num_segments, sizes.max_positions)]
+
+    def _note(self, text: str) -> None:
+        self.report(Message(f"NOTE  {text}"))
+
+
+def _describe(sides: Sequence[Side], sizes: Sizes, report: OnReport) -> None:
+    """Report differences between the models' sizes and labels, which do not fail a comparison."""
+    if len({side.sizes for side in sides if side.sizes is not None}) > 1:
+        report(
+            Message(
+                f"NOTE  compared is what both take: {sizes.vocab_size:,} tokens, "
+                f"{sizes.num_segments} segments, {sizes.max_positions:,} positions"
+            )
+        )
+    if all(side.labels for side in sides) and sides[0].labels != sides[1].labels:
+        names = (", ".join(side.labels) for side in sides)
+        report(Message("NOTE  the scores have other names: {} in A, {} in B".format(*names)))
+
+
+def verdict_on(
+    differences_by_probe: Mapping[str, Mapping[str, Difference]],
+    unequal_outputs: Collection[str],
+    tolerance: float,
+) -> tuple[bool, str]:
+    """Return whether two models agree, and a sentence on how far apart they are.
+
+    Args:
+      differences_by_probe: differences by probe and output.
+      unequal_outputs: outputs that are not bitwise equal with some probe.
+      tolerance: the largest relative difference that passes; 0 requires bitwise equality.
+    """
+    differences = [row for rows in differences_by_probe.values() for row in rows.values()]
+    relative = max(difference.relative for difference in differences)
+    absolute = max(difference.largest for difference in differences)
+    if tolerance:
+        passed = relative <= tolerance
+        comparison = "within" if passed else "NOT within"
+        verdict = f"{relative:.2g} is {comparison} {tolerance:.2g}"
+    elif passed := not unequal_outputs and relative == 0:
+        return passed, "A and B are bitwise equal"
+    else:
+        where = ", ".join(map(title, sorted(unequal_outputs))) or "some values are not finite"
+        verdict = f"NOT bitwise equal: {where}"
+    return passed, f"{verdict}; the largest absolute difference is {absolute:.2g}"
+
+
+def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
+    """Return whether two tokenizers give the same ids for all sentences."""
+    texts = [text for pair in SENTENCES for text in pair]
+    return first.encode_batch(texts) == second.encode_batch(texts)
+
+
+def read_otherwise(side: HuggingFaceSide, tokenizer: Tokenizer) -> str:
+    """Return how transformers reads the sentences differently from `tokenizer`; "" if it does not.
+
+    The text begins with "ids" if token ids differ, and with "segments" if only segment ids differ.
+    """
+    assert side.sizes is not None
+    num_segments = side.sizes.num_segments
+    try:
+        theirs = side.read(SENTENCES)
+    except ValueError as error:
+        return f"it cannot be loaded ({error})"
+    probe = sentence_probe(tokenizer, num_segments, max(len(row.token_ids) for row in theirs) + 1)
+    for number, (pair, row) in enumerate(zip(SENTENCES, theirs, strict=True)):
+        length = int(probe.attention_mask[number].sum())
+        ours = probe.token_ids[number, :length].tolist()
+        if ours != row.token_ids:
+            return f"ids {row.token_ids} for {ours} of {pair}"
+        segments = probe.segment_ids[number, :length].tolist()
+        if row.segment_ids is not None and num_segments > 1 and segments != row.segment_ids:
+            return f"segments {row.segment_ids} for {segments} of {pair}"
+    return ""
+
+
+def smallest(sides: Sequence[Side]) -> Sizes:
+    """Return the largest sizes that every side accepts.
+
+    Raises:
+      ValueError: no side records its sizes.
+    """
+    known = [side.sizes for side in sides if side.sizes is not None]
+    if not known:
+        raise ValueError(
+            "neither A nor B records its vocabulary size. Compare each with the work directory it "
+            "was exported from"
+        )
+    return Sizes(
+        min(sizes.vocab_size for sizes in known),
+        min(sizes.num_segments for sizes in known),
+        min(sizes.max_positions for sizes in known),
+    )
