@@ -24,22 +24,22 @@ def console_report(report: Report) -> None:
     """Print a message to standard output, and training progress and evaluations to stderr."""
     match report:
         case Message():
-            print(report, flush=True)
+            _print_line(str(report), sys.stdout)
         case TrainReport() | EvaluationReport():
-            _print_progress(str(report))
+            _print_line(str(report), sys.stderr)
         case _:
             assert_never(report)
 
 
-def _print_progress(line: str) -> None:
+def _print_line(line: str, stream: TextIO) -> None:
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(line, file=stream, flush=True)
     except OSError as error:
         # The reader has exited: a `tee` that received the same Ctrl-C, or the terminal of a
         # dropped connection. The checkpoint must still be saved; the log has the entries.
         if error.errno not in (errno.EPIPE, errno.EIO):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class ProgressLine:

@@ -54,10 +54,11 @@ class ModelDefinition(Generic[ModuleT]):
     logical_axes: LogicalAxes
     _graph: nnx.GraphDef
     _state: nnx.State
+    _shared: bool = False  # whether two places of the module may hold one parameter
 
     def init(self, key: jax.Array) -> Parameters:
         """Fresh parameters; a pure function of `key`, to be jitted with output shardings."""
-        return _flatten(nnx.split(self.build(_keys(key)))[1])
+        return _flatten(nnx.split(self.build(_keys(key)), graph=self._shared)[1])
 
     def module(self, parameters: Mapping[str, jax.Array]) -> ModuleT:
         """The module with these parameters.
@@ -80,8 +81,13 @@ def define(
       replicate_others: whether parameters without `logical_axes` metadata are allowed; every device
         then holds a whole copy of them.
     """
-    module = nnx.eval_shape(lambda: build(_keys(jax.random.key(0))))
-    graph, state = nnx.split(module)
+    # Two modules of a task of one's own may share a parameter, which this package's never do.
+    module = nnx.eval_shape(
+        lambda: build(_keys(jax.random.key(0))),
+        graph=replicate_others,
+        graph_updates=replicate_others,
+    )
+    graph, state = nnx.split(module, graph=replicate_others)
     shapes = _flatten(state)
     axes: LogicalAxes = {}
     variables = jax.tree.flatten_with_path(state, is_leaf=lambda x: isinstance(x, nnx.Variable))[0]
@@ -97,7 +103,7 @@ def define(
         axes[_name(path)] = metadata["logical_axes"]
     for name, shape in shapes.items():
         assert len(axes[name]) == len(shape.shape), f"{name}: logical axes {axes[name]}, {shape}"
-    return ModelDefinition(build, shapes, axes, graph, state)
+    return ModelDefinition(build, shapes, axes, graph, state, replicate_others)
 
 
 def check_names(found: Iterable[str], expected: Iterable[str]) -> None:

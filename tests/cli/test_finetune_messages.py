@@ -27,4 +27,4 @@ def test_a_run_no_better_than_chance_is_told(
     notes = [line for line in lines if line.startswith("NOTE")]
     assert bool(notes) is told
     if told:
-        assert f"accuracy is {accuracy:.1%}; 52.7% can be had without reading" in notes[0]
+        assert f"accuracy is {accuracy:.1%}; 52.7% is possible without reading" in notes[0]
