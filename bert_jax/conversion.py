@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from bert_jax.validation import nearest
+from bert_jax.validation import unknown_key
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ValueError(f"{path}.{key}: no such key; {nearest(str(key), fields)}")
+            raise ValueError(f"{path}.{key}{unknown_key(str(key), _keys_of(cls, values))}")
     arguments = {}
     for name, field in fields.items():
         if name in values:
@@ -46,6 +46,24 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
         return cls(**arguments)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted keys of a config; `values` has the names of the parts of a mapping."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        hint, _ = without_none(hints[field.name])
+        value = values.get(field.name)
+        inside = value if isinstance(value, Mapping) else {}
+        if dataclasses.is_dataclass(hint):
+            section = cast(type, hint)
+            yield from (f"{field.name}.{key}" for key in _keys_of(section, inside))
+        elif typing.get_origin(hint) in (dict, Mapping):
+            part = typing.get_args(hint)[1]
+            for name in inside if dataclasses.is_dataclass(part) else ():
+                yield from (f"{field.name}.{name}.{key}" for key in _keys_of(part, inside[name]))
+        elif field.init:
+            yield field.name
 
 
 def to_plain(value: Any) -> Any:

@@ -76,6 +76,69 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"nearest: {', '.join(close)}" if close else f"there are: {', '.join(sorted(names))}"
 
 
+_MOST_KEYS = 5
+_LENGTH = r"(phases\.\w+\.)?num_steps|num_epochs"
+_BATCH = r"(phases\.\w+\.)?batch_size"
+# Names in other libraries, with patterns of the keys that have their meaning here.
+_OTHER_NAMES = {
+    "lr": r"(optimizer\.)?peak_learning_rate",
+    "learning_rate": r"(optimizer\.)?peak_learning_rate",
+    "max_steps": _LENGTH,
+    "epochs": _LENGTH,
+    "batch": _BATCH,
+    "batch_size": _BATCH,
+}
+
+
+def unknown_key(key: str, keys: Iterable[str]) -> str:
+    """Return the end of an error message about an unknown key: the keys that could be meant.
+
+    Args:
+      key: the dotted key.
+      keys: all dotted keys of the config.
+
+    >>> unknown_key("lr", ["seed", "optimizer.peak_learning_rate"])
+    ': no such key, but there is optimizer.peak_learning_rate'
+    """
+    keys = list(keys)
+    if inside := [other for other in keys if other.startswith(f"{key}.")]:
+        return f" is a section; its keys are {_first(inside)}"
+    section, _, name = key.rpartition(".")
+    close = _same_meaning(name, keys, f"{section}." if section else "")
+    close = close or _same_meaning(name, keys)
+    close = close or [other for other in keys if other.rpartition(".")[2] == name]
+    if close:
+        close.sort(key=lambda other: -_similarity(key, other))
+        return f": no such key, but there is {_first(close)}"
+    scores = {
+        other: max(_similarity(key, other), _similarity(name, other.rpartition(".")[2]))
+        for other in keys
+    }
+    close = sorted((other for other in keys if scores[other] >= 0.6), key=lambda x: -scores[x])
+    if close:
+        return f": no such key; nearest: {', '.join(close[:_MOST_KEYS])}"
+    if len(keys) <= _MOST_KEYS:
+        return f": no such key; there are: {', '.join(sorted(keys))}"
+    return ": no such key; `bert-jax keys` lists all keys"
+
+
+def _same_meaning(name: str, keys: Iterable[str], section: str = "") -> list[str]:
+    """Return the keys of a section that another library calls `name`."""
+    pattern = re.compile(_OTHER_NAMES.get(name, r"(?!)"))
+    inside = [key.removeprefix(section) for key in keys if key.startswith(section)]
+    return [section + key for key in inside if pattern.fullmatch(key)]
+
+
+def _first(keys: Sequence[str]) -> str:
+    shown = ", ".join(keys[:_MOST_KEYS])
+    more = len(keys) - _MOST_KEYS
+    return f"{shown} and {more} more (`bert-jax keys` lists them)" if more > 0 else shown
+
+
+def _similarity(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()
+
+
 def differences(stored: Any, current: Any, path: str = "") -> list[str]:
     """One line for every value in which two nested dicts disagree."""
     if isinstance(stored, dict) and isinstance(current, dict):

@@ -22,11 +22,12 @@ import optax
 
 from bert_jax.analysis.chips import peak_flops
 from bert_jax.analysis.counts import TRAINING_FACTOR, pretraining_flops
-from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.config import add_config_argument
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.pretraining.phases import comparing_flops, random_batch
 from bert_jax.pretraining.plan import check_pretraining
 from bert_jax.pretraining.teacher import known_teacher, tasks_of
+from bert_jax.recipes.load import load_config
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.planning import read_compiled
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile, warm up, and time three rounds; the median counts."""
-    config = load_config(PretrainConfig, args.config, args.config_overrides)
+    config = load_config(args.config, args.config_overrides, kind="pretrain")
     name = args.phase or config.ordered_phases()[0][0]
     if name not in config.phases:
         raise ValueError(f"--phase {name}: the config has {', '.join(sorted(config.phases))}")

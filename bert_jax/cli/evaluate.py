@@ -21,13 +21,14 @@ from pathlib import Path
 import jax
 
 from bert_jax.cli.arguments import add_distributed_argument
-from bert_jax.cli.config import add_config_argument, add_override, load_config
+from bert_jax.cli.config import add_config_argument, add_override
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.files import write_file
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.evaluation import Evaluation, SetScores, open_evaluation
 from bert_jax.json_files import read_json
 from bert_jax.local_paths import make_directory
+from bert_jax.recipes.load import load_config
 from bert_jax.runs.outputs import check_output
 from bert_jax.runs.runtime import keep_programs
 from bert_jax.training import distributed
@@ -177,4 +178,4 @@ def given_task(work_dir: Path, file: str, overrides: Sequence[str]) -> FinetuneC
     """The config of a fine-tuning run of the model in `work_dir`, which is only to be judged."""
     for key in ("init_from", "work_dir"):
         overrides = add_override(overrides, key, str(work_dir), "WORKDIR")
-    return load_config(FinetuneConfig, file, overrides)
+    return load_config(file, overrides, kind="finetune")

@@ -21,12 +21,13 @@ from bert_jax.cli.arguments import (
     add_distributed_argument,
     add_from_step_argument,
 )
-from bert_jax.cli.config import add_config_argument, add_override, load_config
+from bert_jax.cli.config import add_config_argument, add_override
 from bert_jax.cli.finetune_run import FinetuneRun, identity, open_run
 from bert_jax.conversion import to_plain
-from bert_jax.finetuning.config import FinetuneConfig, with_columns, with_file
+from bert_jax.finetuning.config import with_columns, with_file
 from bert_jax.finetuning.outcome import read_outcome
 from bert_jax.finetuning.scoring import LOSS
+from bert_jax.recipes.load import load_config
 from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.runtime import Compilations, keep_programs, versions
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     overrides = args.config_overrides
     if args.init:
         overrides = add_override(overrides, "init_from", args.init, "--init")
-    config = load_config(FinetuneConfig, args.config, overrides)
+    config = load_config(args.config, overrides, kind="finetune")
     config = with_file(config, args.data, "train") if args.data else config
     check_work_dir_kind(Path(config.work_dir))
     distributed.join(force=args.distributed)

@@ -15,11 +15,12 @@ from pathlib import Path
 import jax
 
 from bert_jax.analysis.counts import TRAINING_FACTOR, counts_by_part, layer_flops, pretraining_flops
-from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.config import add_config_argument
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import define_model
 from bert_jax.models.parameters import count
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.recipes.load import load_config
 from bert_jax.runs.work_dir import chosen_step, read_model, read_sentence_embedding, read_usage
 from bert_jax.tasks.pretraining import Pretraining
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             )
         print("\n".join(_work_dir_lines(Path(args.work_dir), compute)))
         return 0
-    config = load_config(PretrainConfig, args.config, args.config_overrides)
+    config = load_config(args.config, args.config_overrides, kind="pretrain")
     task = Pretraining(config.model, compute, sentence_pairs=config.sentence_pairs)
     print("\n".join(_parameter_table(task.definition.shapes)))
     for name, _, phase in config.ordered_phases():

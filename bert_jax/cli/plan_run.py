@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import jax
 
 from bert_jax.analysis.chips import GIB, chip
-from bert_jax.cli.config import load_config
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.pretraining.phases import random_batch
 from bert_jax.pretraining.plan import (
@@ -27,6 +26,7 @@ from bert_jax.pretraining.plan import (
     with_changes,
 )
 from bert_jax.pretraining.teacher import known_teacher, step_flops, tasks_of
+from bert_jax.recipes.load import load_config
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.planning import OutOfMemory, compile_step, state_bytes
 from bert_jax.training.preflight import PhaseFacts, check, check_traceable
@@ -39,7 +39,7 @@ ON_A_SCREEN, ELSEWHERE = 1.0, 60.0  # seconds between two signs of life
 
 def plan_run(args: argparse.Namespace, devices: list[jax.Device]) -> int:
     """Plans every phase and prints the report; 1 if the run does not fit, else 0."""
-    config = load_config(PretrainConfig, args.config, args.config_overrides)
+    config = load_config(args.config, args.config_overrides, kind="pretrain")
     known = chip(devices[0].device_kind)
     limit = known.memory_bytes if known else None
     if args.hbm is not None:

@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import peak_flops
 from bert_jax.cli.arguments import add_distributed_argument, add_from_step_argument
-from bert_jax.cli.config import add_config_argument, load_config
+from bert_jax.cli.config import add_config_argument
 from bert_jax.cli.output import console_report
 from bert_jax.conversion import to_plain
 from bert_jax.corpus.manifest import MANIFEST, TOKENIZER
@@ -41,6 +41,7 @@ from bert_jax.pretraining.teacher import (
     tasks_of,
     teachers_identity,
 )
+from bert_jax.recipes.load import load_config
 from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import keep_config, only_writer
 from bert_jax.runs.runtime import versions
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train to the end of the last phase, or until told to stop."""
-    config = load_config(PretrainConfig, args.config, args.config_overrides)
+    config = load_config(args.config, args.config_overrides, kind="pretrain")
     check_work_dir_kind(Path(config.work_dir))
     distributed.join(force=args.distributed)
     rates = LearningRates(config.optimizer, config.total_steps)

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import get_args
 
 from bert_jax.cli.arguments import add_data_argument
-from bert_jax.cli.config import add_config_argument, add_override, load_config
+from bert_jax.cli.config import add_config_argument, add_override
 from bert_jax.cli.sweep_run import open_sweep
 from bert_jax.finetuning.config import FinetuneConfig, with_columns, with_file
 from bert_jax.finetuning.sweep import Grid, read_results
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
 from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
+from bert_jax.recipes.load import load_config
 from bert_jax.runs.outputs import check_output
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.runtime import Compilations, keep_programs
@@ -135,7 +136,7 @@ def _load(args: argparse.Namespace) -> FinetuneConfig:
     words = [f"--config.work_dir={args.output}", *args.config_overrides]
     if args.init:
         words = add_override(words, "init_from", args.init, "--init")
-    config = load_config(FinetuneConfig, args.config, words)
+    config = load_config(args.config, words, kind="finetune")
     return with_columns(with_file(config, args.data, "train") if args.data else config)
 
 

@@ -47,7 +47,6 @@ from results import add_row, read_rows  # noqa: E402
 from sweeps import at_the_end  # noqa: E402
 from tasks import TASKS, Files, files_of, table_text  # noqa: E402
 
-from bert_jax.cli.config import load_config  # noqa: E402
 from bert_jax.corpus.manifest import read_manifest  # noqa: E402
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.finetuning.sweep import SweepResults, read_results  # noqa: E402
@@ -56,6 +55,7 @@ from bert_jax.models.model import define_model  # noqa: E402
 from bert_jax.models.parameters import count  # noqa: E402
 from bert_jax.pretraining.config import PretrainConfig  # noqa: E402
 from bert_jax.pretraining.teacher import known_teacher, step_flops  # noqa: E402
+from bert_jax.recipes.load import load_config  # noqa: E402
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, chosen_step, read_model  # noqa: E402
 from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
@@ -134,7 +134,7 @@ def load(run: Run, corpora: Path, args: argparse.Namespace) -> PretrainConfig:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "config.py"
         write_config(values_of(run, corpora, args), file)
-        return load_config(PretrainConfig, str(file), [])
+        return load_config(file, [], kind="pretrain")
 
 
 def pretrain(family: Family, budget: str, corpora: Path, args: argparse.Namespace) -> dict:

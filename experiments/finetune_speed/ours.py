@@ -16,11 +16,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bert_jax.cli.config import load_config
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.labeled_data.features import Features
 from bert_jax.processes import keep_freed_memory
+from bert_jax.recipes.load import load_config
 from bert_jax.runs.runtime import keep_programs
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
@@ -80,7 +79,7 @@ def main() -> None:
     keep_freed_memory()  # as `bert-jax` does before it trains
     directory, dtype = Path(sys.argv[1]), sys.argv[2]
     config = load_config(
-        FinetuneConfig, str(directory / "config.py"), [f"--config.compute.dtype={dtype}"]
+        str(directory / "config.py"), [f"--config.compute.dtype={dtype}"], kind="finetune"
     )
     keep_programs()
     shutil.rmtree(config.work_dir, ignore_errors=True)

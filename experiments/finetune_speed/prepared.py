@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.cli.config import load_config
 from bert_jax.cli.main import main as bert_jax
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.labeled_data.features import Features
+from bert_jax.recipes.load import load_config
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 # layers, width, attention heads
@@ -85,7 +84,7 @@ def write_examples(work: Work, data: Path, directory: Path) -> None:
 
 def write_features(directory: Path) -> None:
     """The tokens and targets that our run makes of the examples, for the other side to take."""
-    config = load_config(FinetuneConfig, str(directory / "config.py"), [])
+    config = load_config(str(directory / "config.py"), [], kind="finetune")
     found = config.open(Tokenizer.load(directory / "ours/tokenizer"), ["train", "validation"])
     assert found.train is not None
     sets = {"train": found.train, "validation": found.validation["validation"].features}

@@ -44,10 +44,9 @@ from results_file import ResultsFile  # noqa: E402
 from sides import made_of, on_test_set, side_of, swept  # noqa: E402
 from tasks import MNLI_TOO, TASKS, Files, Task, after_mnli, files_of, test_files_of  # noqa: E402
 
-from bert_jax.cli.config import load_config  # noqa: E402
 from bert_jax.files import write_file  # noqa: E402
-from bert_jax.finetuning.config import FinetuneConfig  # noqa: E402
 from bert_jax.labeled_data.files import has_file  # noqa: E402
+from bert_jax.recipes.load import load_config  # noqa: E402
 
 OF_TASK = ("epochs", "batch_size", "learning_rates")
 FAST = {"seeds": 2, "epochs": 1, "learning_rates": [3e-4]}
@@ -58,9 +57,9 @@ def settled(task: Task, args: argparse.Namespace, positions: int) -> argparse.Na
     """The arguments, with the task's own where none is given, for a model of so many positions."""
     own = {name: getattr(task, name) for name in OF_TASK if getattr(args, name) is None}
     recipe = load_config(
-        FinetuneConfig,
         str(ROOT / f"configs/finetune/{task.recipe}.py"),
         [f"--config.init_from={args.model}"],
+        kind="finetune",
     )
     own["max_length"] = min(recipe.max_length, args.max_length or recipe.max_length)
     # BERT's windows of 384 move on by 128 (Devlin et al. 2019's code); shorter ones as much less.

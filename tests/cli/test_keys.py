@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from bert_jax.cli.config import with_every_key
 from bert_jax.cli.keys import CONFIGS, lines, sections
 from bert_jax.cli.main import main
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.recipes.keys import with_every_key
 
 
 @pytest.mark.parametrize("name", CONFIGS)

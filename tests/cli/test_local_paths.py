@@ -14,7 +14,6 @@ import pytest
 
 from bert_jax import Embed
 from bert_jax.cli.arguments import free_text
-from bert_jax.cli.config import load_config
 from bert_jax.cli.keys import CONFIGS, sections
 from bert_jax.cli.main import VERBS, Verb, main, make_parser
 from bert_jax.conversion import to_dataclass, without_none
@@ -29,7 +28,7 @@ from bert_jax.interop.sides import open_side
 from bert_jax.interop.tensorflow_import import checkpoint_prefix
 from bert_jax.labeled_data.files import find_file
 from bert_jax.local_paths import check_local, is_path, make_directory
-from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.recipes.load import load_config
 from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.ownership import write_resolved
 from bert_jax.runs.work_dir import read_model
@@ -201,7 +200,7 @@ def test_an_override_of_a_config_file(tmp_path: Path) -> None:
     config = REPOSITORY / "configs/pretrain/tiny.py"
     words = [f"--config.work_dir={BUCKET}"]
     with pytest.raises(ValueError, match=re.escape(f"work_dir={BUCKET}: {REFUSAL}")):
-        load_config(PretrainConfig, str(config), words)
+        load_config(config, words, kind="pretrain")
 
 
 TINY = np.zeros(1, np.float32)
@@ -227,7 +226,7 @@ FUNCTIONS: list[Callable[[], object]] = [
     lambda: save_parameters(Path(BUCKET), {"x": TINY}, {}),
     lambda: write_resolved(None, BUCKET),
     lambda: new_directory(Path(BUCKET)).__enter__(),
-    lambda: load_config(PretrainConfig, f"{BUCKET}.py"),
+    lambda: load_config(f"{BUCKET}.py", kind="pretrain"),
 ]
 
 

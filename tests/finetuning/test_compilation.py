@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from bert_jax.cli.config import load_config
 from bert_jax.cli.finetune_run import open_run
-from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.recipes.load import load_config
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import make_mesh
 
@@ -18,7 +17,7 @@ def test_a_program_a_shape_and_none_for_other_dials(toy, source, tmp_path):
     """Counted in the caches of the compiled steps themselves."""
     overrides = ("max_shapes=2", "num_epochs=1", f"init_from={source}", f"work_dir={tmp_path}/one")
     words = [f"--config.{word}" for word in overrides]
-    config = load_config(FinetuneConfig, str(toy.root / "glue.py"), words)
+    config = load_config(str(toy.root / "glue.py"), words, kind="finetune")
     run = open_run(config, make_mesh(config.mesh))
     assert len(run.row_lengths) == 2
     for turned in (

@@ -12,8 +12,8 @@ import pytest
 
 from bert_jax import Classify
 from bert_jax.cli import sweep
-from bert_jax.cli.config import load_config
 from bert_jax.finetuning.config import FinetuneConfig, with_columns, with_file
+from bert_jax.recipes.load import load_config
 
 from ..commands import REPOSITORY
 from .conftest import COMMON, GOOD, reviews, scores
@@ -94,7 +94,7 @@ def test_a_sweep_also_accepts_a_table(tmp_path: Path) -> None:
 def load(name: str, *overrides: str) -> FinetuneConfig:
     changed = ["init_from=models/base", *overrides]
     return load_config(
-        FinetuneConfig, str(RECIPES / f"{name}.py"), [f"--config.{word}" for word in changed]
+        str(RECIPES / f"{name}.py"), [f"--config.{word}" for word in changed], kind="finetune"
     )
 
 

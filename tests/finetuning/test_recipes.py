@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.cli.config import load_config
 from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
 from bert_jax.labeled_data.glue import GLUE_TASKS
+from bert_jax.recipes.load import load_config
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 RECIPES = {path.stem: path for path in Path(__file__).parents[2].glob("configs/finetune/*.py")}
@@ -15,7 +15,7 @@ INIT = "--config.init_from=models/base"
 
 def load(name: str, *overrides: str) -> FinetuneConfig:
     words = (INIT, *(f"--config.{word}" for word in overrides))
-    return load_config(FinetuneConfig, str(RECIPES[name]), words)
+    return load_config(str(RECIPES[name]), words, kind="finetune")
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -34,7 +34,7 @@ def test_every_task_of_glue_and_every_section_has_a_recipe() -> None:
 
 def test_a_recipe_without_a_model_says_so() -> None:
     with pytest.raises(ValueError, match="init_from is empty; expected a directory"):
-        load_config(FinetuneConfig, str(RECIPES["sst2"]))
+        load_config(str(RECIPES["sst2"]), kind="finetune")
 
 
 @pytest.mark.parametrize(

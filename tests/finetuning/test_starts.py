@@ -8,13 +8,12 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax.cli.config import load_config
 from bert_jax.cli.finetune_run import FinetuneRun, describe, first_state, open_run
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.outcome import describe_model
 from bert_jax.interop.model_card import model_card
 from bert_jax.labeled_data.features import FeatureBatches
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED, SentenceEmbedding
+from bert_jax.recipes.load import load_config
 from bert_jax.runs.ownership import keep_config
 from bert_jax.runs.work_dir import Comparison, read_model, read_sentence_embedding
 from bert_jax.training.checkpoint import Checkpointer
@@ -31,7 +30,7 @@ def opened(toy, tmp_path):
     def run(task: str, *overrides: str, **more) -> FinetuneRun:
         _, _, path, _, init, *words = toy.words(task, tmp_path / "run", *overrides, **more)
         config = load_config(
-            FinetuneConfig, str(path), [f"--config.init_from={init}", *map(str, words)]
+            path, [f"--config.init_from={init}", *map(str, words)], kind="finetune"
         )
         return open_run(config, make_mesh(config.mesh))
 

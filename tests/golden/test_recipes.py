@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.cli.config import load_config
 from bert_jax.cli.main import main
-from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.recipes.load import load_config
 from bert_jax.training.metrics_log import read_metrics
 
 CONFIGS = Path(__file__).parents[2] / "configs/pretrain"
@@ -73,7 +72,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
 
     def command(recipe: str) -> list[str | Path]:
         work_dir = work_dir_of(recipe)
-        config = load_config(PretrainConfig, str(CONFIGS / f"{recipe}.py"))
+        config = load_config(str(CONFIGS / f"{recipe}.py"), kind="pretrain")
         words = [f"work_dir={work_dir}", "model.vocab_size=300", "optimizer.warmup_steps=2"]
         words += [f"checkpoint.every_steps={NUM_STEPS}", "evaluation.every_steps=0"]
         words += ["checkpoint.keep_best=0"]

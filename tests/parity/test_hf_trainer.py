@@ -15,11 +15,10 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from bert_jax.cli.config import load_config
 from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.main import main
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.labeled_data.features import Batch
+from bert_jax.recipes.load import load_config
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import make_mesh
 
@@ -97,7 +96,7 @@ def our_run(directory: Path, init: Path) -> FinetuneRun:
     )
     file = directory / "config.py"
     file.write_text(CONFIG.format(values), encoding="utf-8")
-    config = load_config(FinetuneConfig, str(file), [])
+    config = load_config(file, [], kind="finetune")
     return open_run(config, make_mesh(config.mesh, jax.devices()[:1]))
 
 

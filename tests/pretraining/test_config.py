@@ -7,11 +7,11 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.cli.config import load_config
 from bert_jax.models.config import ComputeConfig, EncoderConfig, variant
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import count
 from bert_jax.pretraining.config import EvaluationConfig, PhaseConfig, PretrainConfig
+from bert_jax.recipes.load import load_config
 from bert_jax.tasks.distillation import matched_layers
 from bert_jax.training.checkpoint_files import CheckpointConfig
 
@@ -29,7 +29,7 @@ def config(**changes: object) -> PretrainConfig:
 
 @pytest.mark.parametrize("recipe", RECIPES + SMALL, ids=lambda path: path.stem)
 def test_every_recipe_loads(recipe: Path) -> None:
-    loaded = load_config(PretrainConfig, str(recipe))
+    loaded = load_config(recipe, kind="pretrain")
     assert all(p.sequence_length <= loaded.model.max_positions for p in loaded.phases.values())
 
 
@@ -47,14 +47,12 @@ def test_every_recipe_loads(recipe: Path) -> None:
 )
 def test_recipes_have_the_published_sizes(name: str, size: str) -> None:
     recipe = next(path for path in RECIPES if path.stem == name)
-    assert load_config(PretrainConfig, str(recipe)).model == variant(size)
+    assert load_config(recipe, kind="pretrain").model == variant(size)
 
 
 @pytest.mark.parametrize("recipe", SMALL, ids=lambda path: path.stem)
 def test_a_small_recipe_is_its_large_one_but_for_sizes(recipe: Path) -> None:
-    large, small = (
-        load_config(PretrainConfig, str(path)) for path in (CONFIGS / recipe.name, recipe)
-    )
+    large, small = (load_config(path, kind="pretrain") for path in (CONFIGS / recipe.name, recipe))
     sizes = ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim", "max_positions")
     sizes += ("embedding_dim", "initializer_range")
     same_model = {name: getattr(large.model, name) for name in sizes}
@@ -73,7 +71,7 @@ def test_a_small_recipe_is_its_large_one_but_for_sizes(recipe: Path) -> None:
 @pytest.mark.parametrize("name", ["bert_base", "bert_large"])
 def test_the_original_recipe_is_a_million_steps_in_two_phases(name: str) -> None:
     recipe = next(path for path in RECIPES if path.stem == name)
-    loaded = load_config(PretrainConfig, str(recipe))
+    loaded = load_config(recipe, kind="pretrain")
     (_, first, short), (_, second, long) = loaded.ordered_phases()
     assert (first, short.num_steps, short.sequence_length, short.batch_size) == (
         0, 900_000, 128, 256,
@@ -90,7 +88,7 @@ def test_the_original_recipe_is_a_million_steps_in_two_phases(name: str) -> None
 
 def test_the_other_families_recipes_are_those_of_their_papers() -> None:
     loaded = {
-        path.stem: load_config(PretrainConfig, str(path))
+        path.stem: load_config(path, kind="pretrain")
         for path in RECIPES
         if path.stem in ("roberta_base", "albert_base", "distilbert")
     }
@@ -131,17 +129,17 @@ def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
 def test_pairs_that_are_not_there_have_no_weight() -> None:
     """TinyBERT's recipe shows pairs, does not ask about them, and masks nothing."""
     recipe = str(CONFIGS / "tinybert.py")
-    known = load_config(PretrainConfig, recipe)
+    known = load_config(recipe, kind="pretrain")
     assert known.sentence_pairs == "next_sentence"
     assert known.distillation is not None and known.distillation.pairs_weight == 0
     assert known.masking.mask_fraction == known.masking.random_fraction == 0
     with pytest.raises(ValueError, match="pairs_weight=0.0 with sentence_pairs='none'"):
-        load_config(PretrainConfig, recipe, ["--config.sentence_pairs=none"])
+        load_config(recipe, ["--config.sentence_pairs=none"], kind="pretrain")
 
 
 def test_tinybert_is_of_the_published_size() -> None:
     """14.5 million parameters (Jiao et al. 2020, table 1), as Hugging Face counts them."""
-    loaded = load_config(PretrainConfig, str(CONFIGS / "tinybert.py"))
+    loaded = load_config(str(CONFIGS / "tinybert.py"), kind="pretrain")
     compute = ComputeConfig(dtype="float32", attention="xla")
     sizes = dict(num_hidden_layers=4, hidden_size=312, intermediate_size=1200)
     with torch.device("meta"):

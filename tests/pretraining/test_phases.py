@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bert_jax.cli.config import load_config
-from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.phases import identity, open_corpora
+from bert_jax.recipes.load import load_config
 
 
 def opened(tiny_config: Path, *words: str):
     config = load_config(
-        PretrainConfig, str(tiny_config), [f"--config.{word}" for word in ("work_dir=x", *words)]
+        tiny_config, [f"--config.{word}" for word in ("work_dir=x", *words)], kind="pretrain"
     )
     return config, open_corpora(config)
 

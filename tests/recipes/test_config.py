@@ -5,10 +5,10 @@ from typing import Literal
 
 import pytest
 
-from bert_jax.cli.config import add_override, load_config
+from bert_jax.cli.config import add_override
 from bert_jax.conversion import to_dataclass
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.recipes.files import Kind, read_config_file
+from bert_jax.recipes.load import Overrides, fill_config, load_config
 from bert_jax.runs.ownership import write_resolved
 
 
@@ -57,6 +57,11 @@ def get_config(size="small"):
 """
 
 
+def load(path: str, overrides: Overrides = ()) -> Run:
+    file, *argument = path.split(":")
+    return fill_config(Run, read_config_file(Path(file), *argument), overrides, path)
+
+
 @pytest.fixture
 def config_file(tmp_path: Path) -> str:
     path = tmp_path / "run.py"
@@ -65,7 +70,7 @@ def config_file(tmp_path: Path) -> str:
 
 
 def test_file_defaults_and_argument_make_nested_dataclasses(config_file: str) -> None:
-    run = load_config(Run, config_file + ":large")
+    run = load(config_file + ":large")
     assert run == Run(
         work_dir="runs/large",
         optimizer=Optimizer(peak_learning_rate=1.0, betas=(0.9, 0.98)),
@@ -92,7 +97,7 @@ def test_file_defaults_and_argument_make_nested_dataclasses(config_file: str) ->
     ],
 )
 def test_any_key_is_overridden(config_file: str, override: str, key: str, expected: object) -> None:
-    value: object = load_config(Run, config_file, [f"--config.{override}"])
+    value: object = load(config_file, [f"--config.{override}"])
     for name in key.split("."):
         value = value[name] if isinstance(value, dict) else getattr(value, name)
     assert value == expected
@@ -103,8 +108,8 @@ def test_any_key_is_overridden(config_file: str, override: str, key: str, expect
 def test_a_repeated_key_is_refused(config_file: str, value: str) -> None:
     words = ["--config.keep_every=1", "--config.seed=1", f"--config.keep_every={value}"]
     with pytest.raises(ValueError, match=r"^--config\.keep_every is given twice: .*Give it once"):
-        load_config(Run, config_file, words)
-    assert load_config(Run, config_file, words[1:2]).seed == 1
+        load(config_file, words)
+    assert load(config_file, words[1:2]).seed == 1
 
 
 def test_an_option_and_its_key_together_are_refused() -> None:
@@ -117,17 +122,17 @@ def test_an_option_and_its_key_together_are_refused() -> None:
 
 
 def test_a_section_is_left_out_by_none(config_file: str) -> None:
-    run = load_config(Run, config_file, ["--config.phases.phase2=None"])
+    run = load(config_file, ["--config.phases.phase2=None"])
     assert list(run.phases) == ["phase1"]
     filled = Path(config_file).with_name("filled.py")
     text = FILE.replace("return config", "config.warm_start = ConfigDict()\n    return config")
     filled.write_text(
         text.replace("ConfigDict()\n    return", 'ConfigDict({"name": "lamb"})\n    return')
     )
-    assert load_config(Run, str(filled)).warm_start == Optimizer(name="lamb")
-    assert load_config(Run, str(filled), ["--config.warm_start=None"]).warm_start is None
+    assert load(str(filled)).warm_start == Optimizer(name="lamb")
+    assert load(str(filled), ["--config.warm_start=None"]).warm_start is None
     with pytest.raises(ValueError, match="--config.optimizer=None: this section cannot be left"):
-        load_config(Run, config_file, ["--config.optimizer=None"])
+        load(config_file, ["--config.optimizer=None"])
 
 
 @pytest.mark.parametrize(
@@ -161,7 +166,7 @@ def test_a_section_is_left_out_by_none(config_file: str) -> None:
 )
 def test_mistaken_override_is_named(config_file: str, override: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_config(Run, config_file, [f"--config.{override}"])
+        load(config_file, [f"--config.{override}"])
 
 
 @pytest.mark.parametrize(
@@ -192,22 +197,22 @@ def test_mistaken_file_is_named(tmp_path: Path, line: str, message: str) -> None
     path = tmp_path / "run.py"
     path.write_text(FILE.replace("return config", f"config.unlock(); {line}\n    return config"))
     with pytest.raises(ValueError, match=message):
-        load_config(Run, str(path))
+        load(str(path))
 
 
 def test_required_key_may_come_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "run.py"
     path.write_text(FILE.replace("return config", "del config.work_dir\n    return config"))
-    assert load_config(Run, str(path), ["--config.work_dir=here"]).work_dir == "here"
+    assert load(str(path), ["--config.work_dir=here"]).work_dir == "here"
 
 
 def test_absent_file_names_its_neighbours(config_file: str) -> None:
     with pytest.raises(ValueError, match="there is no file .*runn.py; nearest: .*run.py"):
-        load_config(Run, config_file.replace("run.py", "runn.py"))
+        load_config(config_file.replace("run.py", "runn.py"))
 
 
 def test_resolved_config_is_complete_and_reads_back(config_file: str, tmp_path: Path) -> None:
-    run = load_config(Run, config_file, ["--config.seed=3"])
+    run = load(config_file, ["--config.seed=3"])
     path = write_resolved(run, tmp_path / "work")
     values = json.loads(path.read_text())
     assert values["optimizer"]["clip_norm"] == 1.0
@@ -218,10 +223,98 @@ def test_resolved_config_is_complete_and_reads_back(config_file: str, tmp_path: 
 
 def test_a_config_of_the_other_command_is_told_from_a_key_that_is_unknown(tmp_path: Path) -> None:
     root = Path(__file__).parents[2] / "configs"
-    cases = ((PretrainConfig, "finetune/sst2", "glue"), (FinetuneConfig, "pretrain/tiny", "phases"))
-    for cls, name, key in cases:
-        kind, other = name.split("/")[0], "pretrain" if cls is PretrainConfig else "finetune"
-        with pytest.raises(ValueError) as refused:
-            load_config(cls, str(root / f"{name}.py"))
-        told = f"{name}.py is for `bert-jax {kind}`, as its {key!r} tells"
-        assert told in str(refused.value) and f"configs/{other}" in str(refused.value)
+    cases: tuple[tuple[Kind, str, str], ...] = (
+        ("pretrain", "finetune/sst2", "glue"),
+        ("finetune", "pretrain/tiny", "phases"),
+    )
+    for other, name, key in cases:
+        kind = name.split("/")[0]
+        for source in (root / f"{name}.py", name, name.split("/")[1]):
+            with pytest.raises(ValueError) as refused:
+                load_config(source, kind=other)
+            expected = f"{source} is for `bert-jax {kind}`, as its {key!r} tells"
+            assert expected in str(refused.value) and f"configs/{other}" in str(refused.value)
+
+
+def test_a_key_of_another_library_is_answered_with_ours() -> None:
+    cases: dict[Kind, dict[str, str]] = {
+        "pretrain": {
+            "lr": "optimizer.peak_learning_rate",
+            "learning_rate": "optimizer.peak_learning_rate",
+            "optimizer.lr": "optimizer.peak_learning_rate",
+            "max_steps": "phases.phase1.num_steps",
+            "epochs": "phases.phase1.num_steps",
+            "batch": "phases.phase1.batch_size",
+            "evaluation.batch": "evaluation.batch_size",
+            "batch_size": "phases.phase1.batch_size",
+        },
+        "finetune": {
+            "lr": "optimizer.peak_learning_rate",
+            "optimizer.learning_rate": "optimizer.peak_learning_rate",
+            "max_steps": "num_epochs",
+            "epochs": "num_epochs",
+            "batch": "batch_size",
+        },
+    }
+    for kind, answers in cases.items():
+        source = {"pretrain": "tiny", "finetune": "sst2"}[kind]
+        for key, answer in answers.items():
+            overrides: tuple[Overrides, ...] = ([f"--config.{key}=1"], {key: 1})
+            for given in overrides:
+                with pytest.raises(ValueError) as refused:
+                    load_config(source, given)
+                text = str(refused.value)
+                # From Python the section that has the unknown key is named first.
+                section = "" if isinstance(given, list) else f"{key.rpartition('.')[0]}."
+                assert text.endswith(
+                    f"{key}: no such key, but there is {answer.removeprefix(section)}"
+                )
+
+
+@pytest.mark.parametrize("key", ["bogus", "optimizer.bogus", "stepz", "optimizer", "files"])
+def test_at_most_five_keys_are_suggested(key: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        load_config(
+            "table", {"init_from": "models/base", key: 1} if key == "bogus" else [f"{key}=1"]
+        )
+    assert 0 <= str(refused.value).count(",") <= 5
+
+
+def test_python_values_override_keys_and_sections(config_file: str) -> None:
+    run = load(
+        config_file,
+        {
+            "work_dir": Path("runs/mine"),
+            "optimizer.betas": [0.8, 1],
+            "optimizer": {"clip_norm": None},
+            "warm_start": Optimizer(name="lamb"),
+            "phases.phase2": None,
+            "phases": {"phase3": {"corpus": Path("c"), "num_steps": 5}},
+        },
+    )
+    assert run == Run(
+        work_dir="runs/mine",
+        optimizer=Optimizer(peak_learning_rate=1.0, betas=(0.8, 1.0), clip_norm=None),
+        warm_start=Optimizer(name="lamb"),
+        phases={"phase1": Phase("a", 9, (1, 2)), "phase3": Phase("c", 5)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"sed": 1}, "config.sed: no such key; nearest: seed"),
+        ({"phases.phase1.num_step": 1}, "config.phases.phase1.num_step: .* nearest: num_steps"),
+        ({"seed": "1"}, r"config.seed: expected int, got '1' \(str\)"),
+        ({"seed.x": 1}, r"config.seed: expected int"),
+        ({"optimizer": None}, "optimizer: this section cannot be left out"),
+        ({"optimizer": 3}, "config.optimizer: expected a section"),
+        ({"optimizer.name": "lamb", "optimizer": {"name": "adamw"}}, "optimizer.name is set twice"),
+        ("seed=1", "expected a mapping or a list of words"),
+    ],
+)
+def test_a_mistaken_python_value_is_named(
+    config_file: str, overrides: Overrides, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(config_file, overrides)

@@ -1,0 +1,12 @@
+"""Config files: find recipes by name, read files, and override keys.
+
+The recipes are in `configs` at the top of a checkout, and in this package in a wheel. With both,
+another config file can import them: `from bert_jax.recipes.pretrain.tiny import get_config`.
+"""
+
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+RECIPES = _HERE if (_HERE / "pretrain").is_dir() else _HERE.parents[1] / "configs"
+if RECIPES != _HERE:
+    __path__.append(str(RECIPES))

@@ -1,0 +1,118 @@
+"""Load a config of either kind from a recipe, a file or a ConfigDict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
+
+from ml_collections import ConfigDict
+
+from bert_jax.conversion import to_dataclass
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.local_paths import check_local
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.recipes.files import Kind, find_config, read_config_file
+from bert_jax.recipes.keys import apply_values, apply_words, leave_out_sections, with_every_key
+
+CONFIGS: Mapping[Kind, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
+
+Source: TypeAlias = "str | os.PathLike[str] | ConfigDict | Mapping[str, Any]"
+Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
+T = TypeVar("T")
+
+# Keys that only one kind of config has.
+_KIND_OF: dict[str, Kind] = {"phases": "pretrain", "masking": "pretrain"}
+_KIND_OF |= dict.fromkeys(("glue", "sentences", "choices", "tags", "spans"), "finetune")
+_OTHER = {"pretrain": "finetune", "finetune": "pretrain"}
+
+
+@overload
+def load_config(
+    source: Source, overrides: Overrides = (), *, kind: Literal["pretrain"]
+) -> PretrainConfig: ...
+@overload
+def load_config(
+    source: Source, overrides: Overrides = (), *, kind: Literal["finetune"]
+) -> FinetuneConfig: ...
+@overload
+def load_config(source: Source, overrides: Overrides = (), *, kind: None = None) -> Any: ...
+def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None = None) -> Any:
+    """Load the config of a pretraining or fine-tuning run.
+
+    Args:
+      source: the name of a recipe, with or without its kind ("pretrain/tiny" or "tiny"); the path
+        of a Python file with `get_config()` returning a ConfigDict; or a ConfigDict. "NAME:TEXT"
+        calls `get_config("TEXT")`. Keys that are left out have their defaults.
+      overrides: values by dotted key, such as `{"optimizer.peak_learning_rate": 1e-4}`, or
+        words as on the command line, such as "optimizer.peak_learning_rate=1e-4". A mapping may
+        hold sections, whose keys are merged into those of the source. None leaves out a section.
+      kind: the kind that the config must have. By default its keys decide; then type checkers see
+        Any.
+
+    Returns:
+      A PretrainConfig or a FinetuneConfig.
+
+    Raises:
+      ValueError: there is no such recipe or file, a key is unknown (the message suggests others)
+        or set twice, or a value has the wrong type or is refused by the config.
+    """
+    content, name = _read(source, kind)
+    cls = CONFIGS[kind or _kind_of(content, overrides, name)]
+    return fill_config(cls, content, overrides, name)
+
+
+def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: str) -> T:
+    """Build the dataclass `cls` from the content of a config file and overrides.
+
+    Args:
+      cls: the frozen dataclass to build.
+      content: the content of the file; keys it leaves out take the defaults of `cls`.
+      overrides: see `load_config`.
+      name: the name of the file in messages.
+
+    Raises:
+      ValueError: see `load_config`.
+    """
+    _check_kind(cls, content, name)
+    tree = with_every_key(cls, content)
+    if isinstance(overrides, str):
+        raise ValueError(f"overrides={overrides!r}: expected a mapping or a list of words")
+    if isinstance(overrides, Mapping):
+        return to_dataclass(cls, apply_values(tree, overrides, cls))
+    words = leave_out_sections(tree, overrides, cls)
+    return to_dataclass(cls, apply_words(tree, words).to_dict())
+
+
+def _read(source: Source, kind: Kind | None) -> tuple[ConfigDict, str]:
+    """Return the content of a config and its name in messages."""
+    if not isinstance(source, str | os.PathLike):
+        return ConfigDict(source), "the config"
+    path = os.fspath(source)
+    check_local(path, "--config")
+    name, *argument = path.split(":", 1)
+    return read_config_file(find_config(name, kind), *argument), name
+
+
+def _kind_of(content: ConfigDict, overrides: Overrides, name: str) -> Kind:
+    """Return the kind that the keys of a config belong to."""
+    keys = {*content, *(str(key).removeprefix("--config.").split(".")[0] for key in overrides)}
+    kinds = {kind for key, kind in _KIND_OF.items() if key in keys}
+    if not kinds:
+        raise ValueError(
+            f"{name}: neither a pretraining nor a fine-tuning config. Add `phases` or one of "
+            f"{', '.join(key for key, kind in _KIND_OF.items() if kind == 'finetune')}."
+        )
+    return "pretrain" if "pretrain" in kinds else "finetune"
+
+
+def _check_kind(cls: type, content: ConfigDict, name: str) -> None:
+    """Refuse a config of the other kind, whose keys would all be unknown."""
+    own = {field.name for field in fields(cast(Any, cls))}
+    for key, kind in _KIND_OF.items():
+        if key in content and key not in own:
+            raise ValueError(
+                f"--config: {name} is for `bert-jax {kind}`, as its {key!r} tells; this command "
+                f"expects one as in configs/{_OTHER[kind]}"
+            )
