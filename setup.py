@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bert_jax/__init__.py").read_text()).group(1)
@@ -65,6 +65,12 @@ DEV = [
     "transformers>=5.23,<6",
 ]
 
+# Recipes stay at the top of a checkout; wheels have them in bert_jax/recipes.
+RECIPES = {
+    f"bert_jax.recipes.{package}": f"configs/{package.replace('.', '/')}"
+    for package in find_namespace_packages("configs", exclude=["*__pycache__*"])
+}
+
 setup(
     name="bert_jax",
     version=VERSION,
@@ -74,7 +80,9 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=find_packages(include=["bert_jax", "bert_jax.*"]),
+    packages=[*find_packages(include=["bert_jax", "bert_jax.*"]), *RECIPES],
+    package_dir=RECIPES,
+    package_data={"bert_jax": ["py.typed"]},
     install_requires=REQUIRES,
     extras_require={
         "cuda13": ["jax[cuda13]"],

@@ -47,7 +47,7 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
         calls `get_config("TEXT")`. Keys that are left out have their defaults.
       overrides: values by dotted key, such as `{"optimizer.peak_learning_rate": 1e-4}`, or
         words as on the command line, such as "optimizer.peak_learning_rate=1e-4". A mapping may
-        hold sections, whose keys are merged into those of the source. None leaves out a section.
+        hold sections, whose keys replace the same keys of the source. None leaves out a section.
       kind: the kind that the config must have. By default its keys decide; then type checkers see
         Any.
 
@@ -113,6 +113,6 @@ def _check_kind(cls: type, content: ConfigDict, name: str) -> None:
     for key, kind in _KIND_OF.items():
         if key in content and key not in own:
             raise ValueError(
-                f"--config: {name} is for `bert-jax {kind}`, as its {key!r} tells; this command "
-                f"expects one as in configs/{_OTHER[kind]}"
+                f"{name}: the key {key!r} makes this a config for `bert-jax {kind}`. Give one such as "
+                f"those in configs/{_OTHER[kind]}."
             )

@@ -221,7 +221,7 @@ def test_resolved_config_is_complete_and_reads_back(config_file: str, tmp_path: 
     assert [entry.name for entry in path.parent.iterdir()] == ["config.json"]
 
 
-def test_a_config_of_the_other_command_is_told_from_a_key_that_is_unknown(tmp_path: Path) -> None:
+def test_a_config_for_the_other_command_is_refused() -> None:
     root = Path(__file__).parents[2] / "configs"
     cases: tuple[tuple[Kind, str, str], ...] = (
         ("pretrain", "finetune/sst2", "glue"),
@@ -232,7 +232,7 @@ def test_a_config_of_the_other_command_is_told_from_a_key_that_is_unknown(tmp_pa
         for source in (root / f"{name}.py", name, name.split("/")[1]):
             with pytest.raises(ValueError) as refused:
                 load_config(source, kind=other)
-            expected = f"{source} is for `bert-jax {kind}`, as its {key!r} tells"
+            expected = f"{source}: the key {key!r} makes this a config for `bert-jax {kind}`"
             assert expected in str(refused.value) and f"configs/{other}" in str(refused.value)
 
 

@@ -74,7 +74,7 @@ def test_a_name_of_both_kinds_is_resolved_by_the_command(
 
 
 def test_config_files_import_each_other(tmp_path: Path) -> None:
-    """Relative to their own directories, anew at every load, and leaving no modules behind."""
+    """Imports are relative to each file, run again at every load, and leave no modules behind."""
     directory = tmp_path / "my.configs"
     (directory / "small").mkdir(parents=True)
     shutil.copy(CONFIGS / "pretrain/tiny.py", directory / "base.py")
