@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import find_namespace_packages, find_packages, setup
 
 HERE = Path(__file__).parent
-VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bert_jax/__init__.py").read_text()).group(1)
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bert_jax/version.py").read_text()).group(1)
 
 REQUIRES = [
     # computing

@@ -1,32 +1,108 @@
-"""BERT in JAX: corpus preparation, pretraining and checkpoints, on one core or a TPU slice.
+"""BERT in JAX: from raw text to a pretrained and fine-tuned encoder.
 
-Importing this package imports no JAX, so that the command line answers at once. The models that
-take text are imported when they are first asked for: `from bert_jax import FillMask`.
+`import bert_jax as bj` has the names below. Each is imported when it is first used: importing the
+package imports no JAX. Everything else is private and may change.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from bert_jax.version import __version__
 
-_INFERENCE = {
-    "AnswerQuestion": "answer_question",
-    "Choose": "classify",
-    "Classify": "classify",
-    "Embed": "embed",
-    "FillMask": "fill_mask",
-    "NextSentence": "fill_mask",
-    "Tag": "tag",
-    "cosine_similarity": "embed",
+if TYPE_CHECKING:
+    from bert_jax.corpus.corpus import Corpus
+    from bert_jax.finetuning.config import FinetuneConfig
+    from bert_jax.inference.answer_question import AnswerQuestion
+    from bert_jax.inference.classify import Choose, Classify
+    from bert_jax.inference.embed import Embed, cosine_similarity
+    from bert_jax.inference.fill_mask import FillMask, NextSentence
+    from bert_jax.inference.tag import Tag
+    from bert_jax.interop.export import export
+    from bert_jax.interop.import_model import import_model
+    from bert_jax.interop.verify import verify
+    from bert_jax.models.config import EncoderConfig
+    from bert_jax.pipeline.corpus_loader import CorpusLoader
+    from bert_jax.pipeline.masking import MaskingConfig
+    from bert_jax.pretraining.config import PretrainConfig
+    from bert_jax.recipes.load import load_config
+    from bert_jax.runs.checkpoints import extract
+    from bert_jax.runs.trainer import Trainer
+    from bert_jax.tasks.custom import CustomTask
+    from bert_jax.tasks.task import weighted_mean
+    from bert_jax.tokenizers.tokenizer import Tokenizer
+    from bert_jax.training.reports import EvaluationReport, Message, TrainReport
+    from bert_jax.training.sharding import MeshConfig
+
+__all__ = [
+    "AnswerQuestion",
+    "Choose",
+    "Classify",
+    "Corpus",
+    "CorpusLoader",
+    "CustomTask",
+    "Embed",
+    "EncoderConfig",
+    "EvaluationReport",
+    "FillMask",
+    "FinetuneConfig",
+    "MaskingConfig",
+    "MeshConfig",
+    "Message",
+    "NextSentence",
+    "PretrainConfig",
+    "Tag",
+    "Tokenizer",
+    "TrainReport",
+    "Trainer",
+    "__version__",
+    "cosine_similarity",
+    "export",
+    "extract",
+    "import_model",
+    "load_config",
+    "verify",
+    "weighted_mean",
+]
+
+_MODULES = {
+    "AnswerQuestion": "inference.answer_question",
+    "Choose": "inference.classify",
+    "Classify": "inference.classify",
+    "Corpus": "corpus.corpus",
+    "CorpusLoader": "pipeline.corpus_loader",
+    "CustomTask": "tasks.custom",
+    "Embed": "inference.embed",
+    "EncoderConfig": "models.config",
+    "EvaluationReport": "training.reports",
+    "FillMask": "inference.fill_mask",
+    "FinetuneConfig": "finetuning.config",
+    "MaskingConfig": "pipeline.masking",
+    "MeshConfig": "training.sharding",
+    "Message": "training.reports",
+    "NextSentence": "inference.fill_mask",
+    "PretrainConfig": "pretraining.config",
+    "Tag": "inference.tag",
+    "Tokenizer": "tokenizers.tokenizer",
+    "TrainReport": "training.reports",
+    "Trainer": "runs.trainer",
+    "cosine_similarity": "inference.embed",
+    "export": "interop.export",
+    "extract": "runs.checkpoints",
+    "import_model": "interop.import_model",
+    "load_config": "recipes.load",
+    "verify": "interop.verify",
+    "weighted_mean": "tasks.task",
 }
-__all__ = ["__version__", *_INFERENCE]  # noqa: PLE0604
 
+if not TYPE_CHECKING:  # type checkers would take any name for one of ours
 
-def __getattr__(name: str) -> Any:
-    if name not in _INFERENCE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.inference.{_INFERENCE[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_INFERENCE])
+    return sorted({*globals(), *_MODULES})

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from bert_jax import __version__
 from bert_jax.cli.arguments import check_paths, check_repeated
 from bert_jax.cli.errors import (
     ignore_closed_loops,
@@ -25,6 +24,7 @@ from bert_jax.cli.errors import (
 )
 from bert_jax.processes import keep_freed_memory, return_freed_memory
 from bert_jax.validation import nearest
+from bert_jax.version import __version__
 
 USER_MISTAKE = 2
 INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run that saved, too)

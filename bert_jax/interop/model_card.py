@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax import __version__
 from bert_jax.finetuning.config import SECTIONS
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.json_files import expecting_fields, read_json_object
@@ -16,6 +15,7 @@ from bert_jax.models.parameters import count
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+from bert_jax.version import __version__
 
 # Hugging Face's words for what a head is for.
 PIPELINES = {

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from bert_jax import __version__
 from bert_jax.interop import onnx_graph
 from bert_jax.interop.comparison import Outputs, Probe, Sizes
 from bert_jax.interop.huggingface.config import positions_fit, write_config
@@ -21,6 +20,7 @@ from bert_jax.json_files import expecting_fields, parse_json
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.version import __version__
 
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"

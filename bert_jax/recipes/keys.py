@@ -23,7 +23,8 @@ def with_every_key(cls: type, values: Any) -> ConfigDict:
     """Copy a config with each key `cls` declares in it, defaults filled in and types fixed.
 
     The copy knows the type of every key, also of those that hold None, so that any of them can be
-    overridden from the command line. Values that do not fit `cls` are kept for `to_dataclass` to refuse.
+    overridden from the command line. Values that do not fit `cls` are kept for `to_dataclass` to
+    refuse.
     """
     if dataclasses.is_dataclass(values):
         values = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}

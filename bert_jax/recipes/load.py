@@ -113,6 +113,6 @@ def _check_kind(cls: type, content: ConfigDict, name: str) -> None:
     for key, kind in _KIND_OF.items():
         if key in content and key not in own:
             raise ValueError(
-                f"{name}: the key {key!r} makes this a config for `bert-jax {kind}`. Give one such as "
-                f"those in configs/{_OTHER[kind]}."
+                f"{name}: the key {key!r} makes this a config for `bert-jax {kind}`. "
+                f"Give one such as those in configs/{_OTHER[kind]}."
             )

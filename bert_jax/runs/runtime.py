@@ -13,8 +13,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bert_jax import __version__
 from bert_jax.models.config import ComputeConfig
+from bert_jax.version import __version__
 
 
 def keep_programs() -> None:

@@ -1,0 +1,51 @@
+"""The names of `import bert_jax as bj`: each resolves, is documented and is typed."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import bert_jax
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NAMES = sorted(set(bert_jax.__all__) - {"__version__"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_resolves_and_is_documented(name: str) -> None:
+    value = getattr(bert_jax, name)
+    assert value.__name__ == name
+    assert value.__module__ == f"bert_jax.{bert_jax._MODULES[name]}"
+    documented = inspect.getdoc(value)
+    assert documented and not documented.startswith(f"{name}("), "dataclasses make their own"
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(bert_jax.__file__).read_text(encoding="utf-8"))
+    (typed,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    imported = {
+        alias.name: node.module
+        for node in typed.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    modules = {name: f"bert_jax.{module}" for name, module in bert_jax._MODULES.items()}
+    assert imported == modules
+    assert sorted(imported) == NAMES
+    assert set(NAMES) <= set(dir(bert_jax))
+    with pytest.raises(AttributeError, match="has no attribute 'FilMask'"):
+        bert_jax.FilMask  # noqa: B018
+
+
+def test_the_readme_lists_all_names() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    section = text.split("\n## From Python\n")[1].split("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| ")][1:]
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[2])]
+    assert sorted(listed) == NAMES
