@@ -1,0 +1,31 @@
+"""Import a model, export it to Hugging Face and ONNX, and check that the exports compute the same.
+
+    python examples/export_and_verify.py google-bert/bert-base-uncased models/base
+
+The source is a name on the Hugging Face Hub or a directory; a work directory of `bj.pretrain` or
+`bj.finetune` is exported in the same way, without the import. Needs the extras torch and onnx.
+"""
+
+import sys
+from pathlib import Path
+
+import bert_jax as bj
+
+
+def main(source: str, directory: str) -> None:
+    """Write `imported`, `huggingface` and `onnx` to the directory."""
+    imported = bj.import_model(source, Path(directory, "imported"))
+    print(f"{imported.family}, {imported.config.encoder.num_layers} layers: {imported.work_dir}")
+    exports = [
+        bj.export(imported.work_dir, Path(directory, "huggingface"), format="huggingface"),
+        bj.export(imported.work_dir, Path(directory, "onnx"), format="onnx", hidden_states=True),
+    ]
+    for exported in exports:
+        comparison = bj.verify(imported.work_dir, exported.path, tolerance=1e-4)
+        print(f"{exported.path}, {exported.num_bytes / 2**20:.1f} MiB: {comparison.verdict}")
+        if not comparison.passed:
+            raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

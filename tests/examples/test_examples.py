@@ -1,0 +1,53 @@
+"""Every example runs at a tiny size, as a function call and without anything else of the tests."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from ..commands import REPOSITORY
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"examples/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_is_short_and_uses_only_public_names(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 60
+    assert "from bert_jax" not in text and "import bert_jax as bj" in text
+    assert f"test_{file.stem}(" in Path(__file__).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory, tiny_config: Path) -> Path:
+    """Return a directory with a small BERT that transformers wrote, and its tokenizer."""
+    directory = tmp_path_factory.mktemp("foreign") / "bert"
+    sizes: dict[str, Any] = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+    config = transformers.BertConfig(
+        **sizes, vocab_size=300, intermediate_size=32, max_position_embeddings=64
+    )
+    transformers.set_seed(0)
+    transformers.BertForPreTraining(config).save_pretrained(directory)
+    vocabulary = (tiny_config.parent / "tokenizer/vocab.txt").read_text(encoding="utf-8")
+    (directory / "vocab.txt").write_text(vocabulary, encoding="utf-8")
+    return directory
+
+
+def test_export_and_verify(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load("export_and_verify").main(str(foreign), str(tmp_path))
+    shown = capsys.readouterr().out
+    assert shown.startswith("BERT, 2 layers")
+    assert (tmp_path / "onnx/model.onnx").is_file()
+    assert transformers.BertForPreTraining.from_pretrained(tmp_path / "huggingface")
