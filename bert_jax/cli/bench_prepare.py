@@ -22,7 +22,7 @@ from bert_jax.cli.source_arguments import (
     source_options,
 )
 from bert_jax.corpus.inputs import PrepareOptions
-from bert_jax.corpus.prepare import Progress, prepare
+from bert_jax.corpus.prepare import Progress, make_corpus
 from bert_jax.text.documents import SourceCounts
 from bert_jax.text.sources import read_documents
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def _time_prepare(
     reported: list[Progress] = []
     options = PrepareOptions(heldout_fraction=0, sources=source_options(args))
     start = time.perf_counter()
-    prepare(
+    make_corpus(
         args.input, tokenizer, output, options, args.workers, reported.append, allow_unknown=True
     )
     return time.perf_counter() - start, reported[-1]

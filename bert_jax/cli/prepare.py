@@ -21,15 +21,15 @@ from bert_jax.cli.source_arguments import (
 )
 from bert_jax.corpus.inputs import SPLIT_KEY, PrepareOptions
 from bert_jax.corpus.manifest import Manifest, SplitInfo, verify_shards
-from bert_jax.corpus.prepare import Progress, prepare
-from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.progress import Progress
 from bert_jax.validation import renamed_in_errors
 
-# Options by the fields of PrepareOptions that they set.
+# Options by the parameters of `prepare` that errors name. A file may be called held_out.txt.
 _OPTIONS = {
     "max_length": "--max-length",
-    "max_pieces": "--max-documents-per-record",
-    "heldout_fraction": "--held-out",
+    "max_documents_per_record": "--max-documents-per-record",
+    "held_out is": "--held-out is",
     "unit_bytes": "--unit-bytes",
 }
 
@@ -93,48 +93,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare the corpus, showing progress on stderr and the result on stdout."""
-    share = args.held_out
-    if share is None:
-        share = 0.0 if args.held_out_input else PrepareOptions.heldout_fraction
-    with renamed_in_errors(_OPTIONS):
-        options = PrepareOptions(
-            max_length=args.max_length,
-            max_pieces=args.max_documents_per_record,
-            heldout_fraction=share,
-            language=args.language,
-            unit_bytes=args.unit_bytes,
-            sources=source_options(args),
-        )
-    tokenizer = Tokenizer.load(args.tokenizer, lowercase=args.lowercase)
-    line = ProgressLine()
-    last: Progress | None = None
+    line, shown = ProgressLine(), list[Progress]()
 
     def show(progress: Progress) -> None:
-        nonlocal last
-        last = progress
+        shown[:] = [progress]
         line.show(lambda: _line(progress))
 
     try:
         with renamed_in_errors(_OPTIONS):
-            manifest = prepare(
+            corpus = prepare(
                 args.input,
-                tokenizer,
+                args.tokenizer,
                 args.output,
-                options,
-                args.workers,
-                show,
-                args.held_out_input,
+                lowercase=args.lowercase,
+                max_length=args.max_length,
+                max_documents_per_record=args.max_documents_per_record,
+                held_out=args.held_out,
+                held_out_inputs=args.held_out_input,
+                language=args.language,
+                unit_bytes=args.unit_bytes,
+                sources=source_options(args),
+                workers=args.workers,
                 allow_unknown=args.allow_unknown,
+                on_progress=show,
             )
-        if last is None:
-            verify_shards(args.output, manifest, lambda *of: line.show(lambda: _checked(*of)))
+        if not shown:
+            verify_shards(
+                corpus.path, corpus.manifest, lambda *of: line.show(lambda: _checked(*of))
+            )
     finally:
         line.end()
-    if last is None:
+    if not shown:
         print(f"{args.output} was finished before and matches its checksums: nothing to do")
-    print(_table(manifest))
-    if last is not None:
-        print(_speed(last, args.workers))
+    print(_table(corpus.manifest))
+    if shown:
+        print(_speed(shown[0], args.workers))
     return 0
 
 

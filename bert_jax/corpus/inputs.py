@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,15 @@ from bert_jax.text.sources import read_documents, source_name, total_bytes
 MIN_LENGTH = 8
 MAX_LENGTH = 65_535  # a record counts tokens in 16 bits
 _LIBRARIES = ("sentencex", "tokenizers", "array_record")  # their versions decide bytes, too
+
+
+InputPaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def input_names(inputs: InputPaths) -> list[str]:
+    """Return inputs as a list of strings; a single input needs no list around it."""
+    several = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    return [os.fspath(path) for path in several]
 
 
 @dataclass(frozen=True)

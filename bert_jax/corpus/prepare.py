@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,14 +12,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions, settle_inputs
+from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.corpus import Split as SplitName
+from bert_jax.corpus.inputs import (
+    InputPaths,
+    PrepareInputs,
+    PrepareOptions,
+    input_names,
+    settle_inputs,
+)
 from bert_jax.corpus.manifest import TOKENIZER, Manifest
+from bert_jax.corpus.progress import Progress, ProgressMeter
 from bert_jax.corpus.records import bytes_of_id
 from bert_jax.corpus.shards import (
     Done,
     ShardSettings,
     UnitResult,
     WorkerPool,
+    available_cores,
     read_result,
     split_info,
 )
@@ -37,7 +46,7 @@ from bert_jax.corpus.workspace import WORK, Workspace, check_outside_corpora, fi
 from bert_jax.files import file_sha256
 from bert_jax.local_paths import check_local
 from bert_jax.processes import check_workers
-from bert_jax.text.documents import SourceCounts
+from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import (
     WARNED_SHARE,
@@ -46,83 +55,108 @@ from bert_jax.tokenizers.words import (
     complaint,
     marks_warning,
 )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a preparation is. "New" is what this call did, not an earlier one it continues.
-
-    Attributes:
-        fraction: of the inputs done, estimated from the bytes read on disk; None if unknown.
-        peak_worker_memory: bytes, the most any worker has held.
-    """
-
-    seconds: float
-    fraction: float | None
-    shards: int
-    new_shards: int
-    text_bytes: int
-    new_text_bytes: int
-    new_tokens: int
-    peak_worker_memory: int
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated from the speed of this call; None while nothing is known."""
-        if not self.fraction or not self.new_text_bytes:
-            return None
-        bytes_left = self.text_bytes * (1 / self.fraction - 1)
-        return bytes_left * self.seconds / self.new_text_bytes
-
-
-class ProgressMeter:
-    """Adds up the shards of a preparation, those an earlier call made and new ones."""
-
-    def __init__(self, total_bytes: int):
-        """Start the clock. `total_bytes` are those of the inputs on disk, 0 if unknown."""
-        self._start = time.perf_counter()
-        self._total_bytes = total_bytes
-        self._shards = self._new_shards = 0
-        self._text_bytes = self._new_text_bytes = self._new_tokens = 0
-        self._peak_memory = 0
-
-    def add_kept(self, result: UnitResult) -> None:
-        """Count a shard of an earlier call."""
-        self._shards += 1
-        self._text_bytes += result.num_text_bytes
-
-    def add_new(self, result: UnitResult, peak_memory: int) -> None:
-        """Count a shard made now."""
-        self.add_kept(result)
-        self._new_shards += 1
-        self._new_text_bytes += result.num_text_bytes
-        self._new_tokens += result.num_tokens
-        self._peak_memory = max(self._peak_memory, peak_memory)
-
-    def read(self, source: SourceCounts, stream: StreamCounts) -> Progress:
-        """The state now."""
-        fraction = None
-        if self._total_bytes and source.text_bytes:
-            finished = (self._text_bytes + stream.left_out_bytes) / source.text_bytes
-            fraction = source.bytes_read / self._total_bytes * finished
-        return Progress(
-            seconds=time.perf_counter() - self._start,
-            fraction=fraction,
-            shards=self._shards,
-            new_shards=self._new_shards,
-            text_bytes=self._text_bytes,
-            new_text_bytes=self._new_text_bytes,
-            new_tokens=self._new_tokens,
-            peak_worker_memory=self._peak_memory,
-        )
-
+from bert_jax.validation import renamed_in_errors
 
 logger = logging.getLogger(__name__)
 
 ProgressCallback = Callable[[Progress], None]
 
 
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """A finished corpus directory: its path and its manifest."""
+
+    path: Path
+    manifest: Manifest
+
+    def open(self, split: SplitName) -> Corpus:
+        """Return the records of the split "train" or "heldout"."""
+        return Corpus(self.path, split)
+
+
 def prepare(
+    inputs: InputPaths,
+    tokenizer: Tokenizer | str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    lowercase: bool | None = None,
+    max_length: int = PrepareOptions.max_length,
+    max_documents_per_record: int | None = None,
+    held_out: float | None = None,
+    held_out_inputs: InputPaths = (),
+    language: str = PrepareOptions.language,
+    unit_bytes: int = PrepareOptions.unit_bytes,
+    sources: SourceOptions | None = None,
+    workers: int | None = None,
+    allow_unknown: bool = False,
+    on_progress: ProgressCallback | None = None,
+) -> PreparedCorpus:
+    """Prepare a corpus directory from raw text; see `make_corpus`.
+
+    Args:
+        inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
+        tokenizer: a tokenizer, its file or directory, or a work directory that has one.
+        output: a new directory, or one to continue; a finished corpus is left as it is.
+        lowercase: whether the vocabulary is uncased, if `tokenizer` is a path; None for what its
+            files say, or of a bare vocab.txt for what it looks like.
+        max_length: positions of a training sequence, special tokens included.
+        max_documents_per_record: the most documents packed into one sequence; None for
+            max_length / 32.
+        held_out: share of the documents held out for evaluation, chosen by hash; None for 0.01, or
+            0 with `held_out_inputs`.
+        held_out_inputs: inputs that are held out as a whole.
+        language: ISO 639-1 code of the language, whose rules find the sentences.
+        unit_bytes: amount of text in one shard.
+        sources: how the inputs are read; None for the defaults.
+        workers: number of processes; None for one per core.
+        allow_unknown: whether to accept a corpus with more than a fifth of unknown tokens.
+        on_progress: called after every shard.
+
+    Raises:
+        ValueError: an option, an input, the tokenizer or the output is unusable, or too many
+            tokens are unknown.
+        OSError: a file cannot be read or written, or a worker died; finished shards are kept.
+    """
+    if held_out is None:
+        held_out = 0.0 if held_out_inputs else PrepareOptions.heldout_fraction
+    if isinstance(tokenizer, Tokenizer) and lowercase is not None:
+        raise ValueError(
+            f"lowercase={lowercase}: the tokenizer is loaded already. Leave lowercase out, or give "
+            "the tokenizer's path"
+        )
+    with renamed_in_errors(_PARAMETERS):
+        options = PrepareOptions(
+            max_length=max_length,
+            max_pieces=max_documents_per_record,
+            heldout_fraction=held_out,
+            language=language,
+            unit_bytes=unit_bytes,
+            sources=sources or SourceOptions(),
+        )
+        manifest = make_corpus(
+            input_names(inputs),
+            tokenizer
+            if isinstance(tokenizer, Tokenizer)
+            else Tokenizer.load(Path(tokenizer), lowercase),
+            output,
+            options,
+            available_cores() if workers is None else workers,
+            on_progress,
+            input_names(held_out_inputs),
+            allow_unknown=allow_unknown,
+        )
+    return PreparedCorpus(Path(output), manifest)
+
+
+# Parameters of `prepare` by the names that the functions below it use.
+_PARAMETERS = {
+    "max_pieces": "max_documents_per_record",
+    "heldout_fraction": "held_out",
+    "num_workers": "workers",
+}
+
+
+def make_corpus(
     inputs: Iterable[str],
     tokenizer: Tokenizer,
     output: str | os.PathLike[str],
@@ -223,7 +257,7 @@ def _plan(inputs: PrepareInputs, tokenizer: Tokenizer, options: PrepareOptions) 
 
 @dataclass
 class _Run:
-    """One call of `prepare`: what it reads, and the results of its units by split and index."""
+    """One call of `make_corpus`: what it reads, and the results of its units by split and index."""
 
     inputs: PrepareInputs
     options: PrepareOptions

@@ -8,48 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
-from bert_jax.corpus.workspace import check_outside_corpora, holds_corpus
+from bert_jax.corpus.outputs import MODEL_NAME, Kind, check_output
 from bert_jax.files import NotWritten, full_disk, sync_directory, temporary_beside
 from bert_jax.local_paths import check_local, make_directory
-from bert_jax.tokenizers.files import holds_tokenizer
-
-# Copied from `runs.work_dir` and `finetuning.sweep_directory`, which import JAX.
-MODEL_NAME, SWEEP_NAME = "model.json", "sweep.json"
-
-Kind = Literal["corpus", "sweep", "work directory", "Hugging Face directory", "tokenizer"]
-
-
-def kind_of(directory: Path) -> Kind | None:
-    """Return the kind of a directory according to its files; None if unknown or missing."""
-    if holds_corpus(directory):
-        return "corpus"
-    if (directory / SWEEP_NAME).is_file():
-        return "sweep"
-    if (directory / MODEL_NAME).is_file():
-        return "work directory"
-    weights = [*directory.glob("*.safetensors"), *directory.glob("pytorch_model*.bin")]
-    if weights and (directory / "config.json").is_file():
-        return "Hugging Face directory"
-    return "tokenizer" if holds_tokenizer(directory) else None
-
-
-def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> None:
-    """Refuse an output directory that already holds something else or is inside a corpus.
-
-    Args:
-      path: the directory, which need not exist.
-      name: the option or config key that specifies it.
-      may_be: the accepted kinds, which the command continues or adds to.
-
-    Raises:
-      ValueError: the directory is of another kind or is inside a corpus.
-    """
-    kind = kind_of(path)
-    if kind is not None and kind not in may_be:
-        raise ValueError(f"{name}={path}: this is a {kind}. Give another directory.")
-    check_outside_corpora(path, name)
 
 
 def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:

@@ -24,6 +24,8 @@ from bert_jax.tokenizers.vocabulary_files import (
     wordpiece_backend,
 )
 
+# The directory of a work directory or a corpus that has its tokenizer.
+NESTED_NAME = "tokenizer"
 # The first one found is read.
 FILE_NAMES = (
     "tokenizer.json",
@@ -184,6 +186,8 @@ def _tokenizer_file(path: Path) -> Path:
                 "moved; load it with transformers.AutoTokenizer and save_pretrained, which writes "
                 "a tokenizer.json"
             )
+        if holds_tokenizer(path / NESTED_NAME):
+            return _tokenizer_file(path / NESTED_NAME)
         raise ValueError(f"{path} holds no tokenizer; expected a {_ANY} in it")
     if not path.is_file():
         raise ValueError(

@@ -60,6 +60,7 @@ class Tokenizer:
     def load(cls, path: str | Path, lowercase: bool | None = None) -> Tokenizer:
         """Loads a tokenizer.json, vocab.txt, spiece.model, vocab.json or a directory with one.
 
+        A work directory or a prepared corpus is such a directory, too.
         Text is lower-cased and stripped of accents if `lowercase` says so; if it is None, as
         tokenizer_config.json beside the file says; without one, as tokenizer.json itself says;
         with a bare vocab.txt, if none of its entries holds an upper-case ASCII letter; with a

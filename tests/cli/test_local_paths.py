@@ -19,7 +19,7 @@ from bert_jax.cli.main import VERBS, Verb, main, make_parser
 from bert_jax.conversion import to_dataclass, without_none
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.inputs import PrepareOptions
-from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.prepare import make_corpus
 from bert_jax.files import write_file
 from bert_jax.finetuning.sweep import read_results
 from bert_jax.interop.huggingface.config import Wanted
@@ -206,8 +206,8 @@ def test_an_override_of_a_config_file(tmp_path: Path) -> None:
 TINY = np.zeros(1, np.float32)
 FUNCTIONS: list[Callable[[], object]] = [
     lambda: expand_inputs([f"{BUCKET}/*.txt"]),
-    lambda: prepare([BUCKET], None, "out", PrepareOptions(), 1),  # type: ignore[arg-type]
-    lambda: prepare(["in.txt"], None, BUCKET, PrepareOptions(), 1),  # type: ignore[arg-type]
+    lambda: make_corpus([BUCKET], None, "out", PrepareOptions(), 1),  # type: ignore[arg-type]
+    lambda: make_corpus(["in.txt"], None, BUCKET, PrepareOptions(), 1),  # type: ignore[arg-type]
     lambda: SourceOptions(tfds_data_dir=BUCKET),
     lambda: Corpus(BUCKET, "train"),
     lambda: Tokenizer.load(BUCKET),

@@ -13,7 +13,7 @@ import pytest
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.packing import TokenizedDocument
-from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.synthetic import random_documents, synthetic_vocabulary, write_corpus
 from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ def corpus(tmp_path_factory, write_json_lines) -> SmallCorpus:
 def finished(corpus, tokenizer, prepare_options, tmp_path_factory) -> Path:
     """The small corpus prepared by one worker without an interruption."""
     directory = tmp_path_factory.mktemp("finished") / "out"
-    prepare(corpus.inputs, tokenizer, directory, prepare_options, num_workers=1)
+    make_corpus(corpus.inputs, tokenizer, directory, prepare_options, num_workers=1)
     return directory
 
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as PlainTokenizer
 
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import read_manifest, verify_shards
-from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.records import decode_records
 from bert_jax.text.documents import SourceOptions
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def test_finished_corpus_verifies_and_holds_nothing_else(corpus, finished, token
 def test_bytes_do_not_depend_on_the_number_of_workers(
     corpus, finished, tokenizer, tmp_path, num_workers, prepare_options, checksums
 ):
-    prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, num_workers)
+    make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, num_workers)
     assert checksums(tmp_path) == checksums(finished)
 
 
@@ -100,7 +100,7 @@ def test_a_document_keeps_its_side_whatever_else_is_in_the_corpus(
     corpus, finished, tokenizer, tmp_path, prepare_options
 ):
     inputs, texts = corpus.inputs, corpus.texts
-    prepare(inputs[1:], tokenizer, tmp_path, prepare_options, 1)
+    make_corpus(inputs[1:], tokenizer, tmp_path, prepare_options, 1)
     alone = decode(tmp_path, read_manifest(tmp_path).heldout)
     both = decode(finished, read_manifest(finished).heldout)
     rank = {text: index for index, text in enumerate(texts)}
@@ -123,7 +123,7 @@ def test_skipped_lines_are_counted_and_logged_once(
     options = dataclasses.replace(prepare_options, sources=SourceOptions(on_bad_line="skip"))
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    manifest = prepare([str(empty), str(path)], tokenizer, tmp_path / "out", options, 1)
+    manifest = make_corpus([str(empty), str(path)], tokenizer, tmp_path / "out", options, 1)
     assert (manifest.bad_lines_skipped, manifest.empty_files_skipped) == (2, 1)
     assert caplog.text.count("skipped ") == 3
     assert read_manifest(tmp_path / "out") == manifest
@@ -136,7 +136,7 @@ def test_truncated_gzip_names_the_file_and_leaves_nothing_finished(
     path = tmp_path / "in.jsonl.gz"
     path.write_bytes(gzip.compress(Path(corpus.inputs[0]).read_bytes())[:-2000])
     with pytest.raises(ValueError, match=r"in\.jsonl\.gz"):
-        prepare([str(path)], tokenizer, tmp_path / "out", prepare_options, 2)
+        make_corpus([str(path)], tokenizer, tmp_path / "out", prepare_options, 2)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -144,7 +144,7 @@ def test_empty_corpus(tokenizer, tmp_path, prepare_options, write_json_lines):
     path = write_json_lines(tmp_path / "in.jsonl", ["\u200b\u200b", "\x01"])
     options = dataclasses.replace(prepare_options, heldout_fraction=0)
     with pytest.raises(ValueError, match="corpus is empty: no token in the 2 documents of 1 inp"):
-        prepare([path], tokenizer, tmp_path / "out", options, 1)
+        make_corpus([path], tokenizer, tmp_path / "out", options, 1)
 
 
 def test_empty_splits_are_refused_with_a_share_that_works(
@@ -154,17 +154,17 @@ def test_empty_splits_are_refused_with_a_share_that_works(
     output = tmp_path / "out"
     options = dataclasses.replace(prepare_options, heldout_fraction=0.001)
     with pytest.raises(ValueError, match="0.001 left none of 19 documents to evaluate") as error:
-        prepare([path], tokenizer, output, options, 1)
+        make_corpus([path], tokenizer, output, options, 1)
     share = float(str(error.value).rpartition("Hold out ")[2].split(",")[0])
     options = dataclasses.replace(prepare_options, heldout_fraction=share)
-    assert prepare([path], tokenizer, output, options, 1).heldout.num_documents == 1
+    assert make_corpus([path], tokenizer, output, options, 1).heldout.num_documents == 1
     shutil.rmtree(output)
     options = dataclasses.replace(prepare_options, heldout_fraction=0.9999)
     with pytest.raises(ValueError, match="0.9999 left none of 19 documents to train on") as error:
-        prepare([path], tokenizer, output, options, 1)
+        make_corpus([path], tokenizer, output, options, 1)
     share = float(str(error.value).rpartition("less than ")[2]) - 0.001
     options = dataclasses.replace(prepare_options, heldout_fraction=share)
-    assert prepare([path], tokenizer, output, options, 1).train.num_documents >= 1
+    assert make_corpus([path], tokenizer, output, options, 1).train.num_documents >= 1
 
 
 def test_text_of_ones_own_is_held_out_whole(
@@ -176,7 +176,7 @@ def test_text_of_ones_own_is_held_out_whole(
     options = dataclasses.replace(prepare_options, heldout_fraction=0)
     made = [tmp_path / str(workers) for workers in (1, 2)]
     for workers, output in enumerate(made, start=1):
-        prepare(corpus.inputs, tokenizer, output, options, workers, heldout_inputs=[judged])
+        make_corpus(corpus.inputs, tokenizer, output, options, workers, heldout_inputs=[judged])
     assert checksums(made[0]) == checksums(made[1])
     manifest = read_manifest(made[0])
     # What is judged is not trained on, though both hold it.
@@ -191,12 +191,12 @@ def test_text_of_ones_own_is_held_out_whole(
         expected = plain.encode(text, add_special_tokens=False).ids
         assert documents[number][0].tolist() == expected
     # Asked for again it is there; without its held-out text it would be another corpus.
-    again = prepare(corpus.inputs, tokenizer, made[0], options, 1, heldout_inputs=[judged])
+    again = make_corpus(corpus.inputs, tokenizer, made[0], options, 1, heldout_inputs=[judged])
     assert again == manifest
     with pytest.raises(ValueError, match=r"judged.jsonl is number 1, held out there and absent"):
-        prepare(corpus.inputs, tokenizer, made[0], options, 1)
+        make_corpus(corpus.inputs, tokenizer, made[0], options, 1)
     with pytest.raises(ValueError, match=r"judged.jsonl is number 1, held out there and number 1 "):
-        prepare([judged, *corpus.inputs], tokenizer, made[0], options, 1)
+        make_corpus([judged, *corpus.inputs], tokenizer, made[0], options, 1)
 
 
 def test_a_file_that_is_held_out_is_not_one_of_its_directory(
@@ -205,7 +205,7 @@ def test_a_file_that_is_held_out_is_not_one_of_its_directory(
     options = dataclasses.replace(prepare_options, heldout_fraction=0)
     first, second = corpus.inputs
     everything, output = str(Path(first).parent), tmp_path / "out"
-    manifest = prepare([everything], tokenizer, output, options, 1, heldout_inputs=[second])
+    manifest = make_corpus([everything], tokenizer, output, options, 1, heldout_inputs=[second])
     assert [source["path"] for source in manifest.sources] == [second, first]
     # Of the first file's 200 documents eight are in the second too.
     assert (manifest.train.num_documents, manifest.heldout.num_documents) == (192, 108)
@@ -222,7 +222,7 @@ def test_held_out_text_is_refused_in_words(
 
     def refused(message, inputs, heldout_inputs, options=options):
         with pytest.raises(ValueError, match=message):
-            prepare(inputs, tokenizer, output, options, 1, heldout_inputs=heldout_inputs)
+            make_corpus(inputs, tokenizer, output, options, 1, heldout_inputs=heldout_inputs)
         assert not (output / "manifest.json").exists()
 
     refused("a share of 0.1 is to be held out .* and inputs are", [one], [same], prepare_options)
@@ -241,7 +241,7 @@ def test_one_document_cannot_be_on_both_sides(
     for fraction in (0.001, 0.999):
         options = dataclasses.replace(prepare_options, heldout_fraction=fraction)
         with pytest.raises(ValueError, match="1 documents .* Hold out 0 to do without evaluation"):
-            prepare([path], tokenizer, tmp_path / "out", options, 1)
+            make_corpus([path], tokenizer, tmp_path / "out", options, 1)
 
 
 def test_documents_without_tokens_are_counted(
@@ -249,7 +249,7 @@ def test_documents_without_tokens_are_counted(
 ):
     path = write_json_lines(tmp_path / "in.jsonl", ["the cat.", "\u200b", "the dog."])
     options = dataclasses.replace(prepare_options, heldout_fraction=0)
-    manifest = prepare([path], tokenizer, tmp_path / "out", options, 1)
+    manifest = make_corpus([path], tokenizer, tmp_path / "out", options, 1)
     assert (manifest.train.num_documents, manifest.empty_documents) == (2, 1)
     assert manifest.heldout.shards == ()
 
@@ -278,7 +278,7 @@ def test_odd_documents_keep_every_token(
     options = dataclasses.replace(
         prepare_options, max_length=max_length, max_pieces=2, heldout_fraction=0
     )
-    manifest = prepare([path], tokenizer, tmp_path / "out", options, 1)
+    manifest = make_corpus([path], tokenizer, tmp_path / "out", options, 1)
     assert manifest.empty_documents == 3
     found = documents_of(decode(tmp_path / "out", manifest.train))
     plain = PlainTokenizer.from_file(str(tmp_path / "out" / "tokenizer" / "tokenizer.json"))
@@ -304,7 +304,7 @@ def test_a_vocabulary_over_65536_takes_four_bytes_a_token(
     path.write_text("\n".join([*entries, "last"]))
     inputs = [write_json_lines(tmp_path / "in.jsonl", ["last w0"])]
     options = dataclasses.replace(prepare_options, heldout_fraction=0)
-    manifest = prepare(inputs, Tokenizer.load(path), tmp_path / "out", options, 1)
+    manifest = make_corpus(inputs, Tokenizer.load(path), tmp_path / "out", options, 1)
     assert manifest.token_bytes == 4
     reader = ArrayRecordReader(str(tmp_path / "out" / "train-00000.arrayrecord"))
     assert decode_records(reader.read_all(), 4).tokens.tolist() == [70_003, 5]
@@ -331,9 +331,9 @@ def test_bad_options(change, message, prepare_options):
 
 def test_no_workers(corpus, tokenizer, tmp_path, prepare_options):
     with pytest.raises(ValueError, match="num_workers is 0; expected at least 1"):
-        prepare(corpus.inputs, tokenizer, tmp_path / "out", prepare_options, 0)
+        make_corpus(corpus.inputs, tokenizer, tmp_path / "out", prepare_options, 0)
     with pytest.raises(ValueError, match="num_workers=10000000: that many worker processes take"):
-        prepare(corpus.inputs, tokenizer, tmp_path / "out", prepare_options, 10_000_000)
+        make_corpus(corpus.inputs, tokenizer, tmp_path / "out", prepare_options, 10_000_000)
     assert not (tmp_path / "out").exists()
 
 
@@ -343,7 +343,7 @@ def test_real_english(shared_data, tmp_path, max_length):
     inputs = [str(shared_data / "corpus_small" / "*.jsonl.xz")]
     options = PrepareOptions(max_length=max_length, heldout_fraction=0)
     states = []
-    manifest = prepare(inputs, tokenizer, tmp_path / "out", options, 2, states.append)
+    manifest = make_corpus(inputs, tokenizer, tmp_path / "out", options, 2, states.append)
     assert manifest.train.num_documents == 15 + 365
     # of a plain tokenizers loop over the lines of the books and of the articles
     assert manifest.train.num_tokens == 1_319_572 + 708_553

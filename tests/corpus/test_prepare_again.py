@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.corpus import workspace
 from bert_jax.corpus.manifest import read_manifest, write_manifest
-from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.synthetic import random_documents, write_corpus
 from bert_jax.corpus.workspace import Workspace
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -19,7 +19,7 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 def test_finished_is_left_alone(corpus, finished, tokenizer, prepare_options):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     shown = []
-    manifest = prepare(corpus.inputs, tokenizer, finished, prepare_options, 2, shown.append)
+    manifest = make_corpus(corpus.inputs, tokenizer, finished, prepare_options, 2, shown.append)
     assert manifest == read_manifest(finished)
     assert not shown
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
@@ -38,12 +38,12 @@ def test_finished_with_other_options_is_refused(
 ):
     options = dataclasses.replace(prepare_options, **change)
     with pytest.raises(ValueError, match=f"holds a finished corpus.*{message}.*another output"):
-        prepare(corpus.inputs, tokenizer, finished, options, 1)
+        make_corpus(corpus.inputs, tokenizer, finished, options, 1)
 
 
 def test_finished_from_other_inputs_is_refused(corpus, finished, tokenizer, prepare_options):
     with pytest.raises(ValueError, match=r"b.jsonl is number 2 there and absent here"):
-        prepare(corpus.inputs[:1], tokenizer, finished, prepare_options, 1)
+        make_corpus(corpus.inputs[:1], tokenizer, finished, prepare_options, 1)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def small(tmp_path, tokenizer, prepare_options):
     files[1].write_bytes(gzip.compress(text.replace("here", "there").encode()))
 
     def run(output=tmp_path / "corpus"):
-        return prepare(map(str, files), tokenizer, output, prepare_options, 1)
+        return make_corpus(map(str, files), tokenizer, output, prepare_options, 1)
 
     return run, files
 
@@ -123,7 +123,7 @@ def stop_after(num_shards):
 
 def stopped(corpus, tokenizer, directory, options, num_shards=4):
     with pytest.raises(Stopped):
-        prepare(corpus.inputs, tokenizer, directory, options, 2, stop_after(num_shards))
+        make_corpus(corpus.inputs, tokenizer, directory, options, 2, stop_after(num_shards))
     assert not multiprocessing.active_children()
 
 
@@ -143,7 +143,7 @@ def test_continues_with_the_finished_shards(
     (work / f"{truncated}.json").write_text("{")
     (work / "train-00099.arrayrecord.1.tmp").write_text("half")
     states = []
-    prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 2, states.append)
+    make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 2, states.append)
     assert states[-1].shards - states[-1].new_shards == len(whole) >= 1
     assert states[-1].fraction == pytest.approx(1)
     assert checksums(tmp_path) == checksums(finished)
@@ -158,7 +158,7 @@ def test_continuing_with_other_options_is_refused(corpus, tokenizer, tmp_path, p
         "unit_bytes is 65536 there and 1048576 here. Repeat that one .* delete .*/.work to begin"
     )
     with pytest.raises(ValueError, match=message):
-        prepare(corpus.inputs, tokenizer, tmp_path, options, 1)
+        make_corpus(corpus.inputs, tokenizer, tmp_path, options, 1)
 
 
 def test_a_mended_input_is_taken_up_where_it_failed(
@@ -170,12 +170,12 @@ def test_a_mended_input_is_taken_up_where_it_failed(
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:250], '{"text": \n', *lines[250:]]))
     with pytest.raises(ValueError, match=r"in\.jsonl:251: .*--on-bad-line skip"):
-        prepare([str(path)], tokenizer, tmp_path / "out", prepare_options, 2)
+        make_corpus([str(path)], tokenizer, tmp_path / "out", prepare_options, 2)
     path.write_text("".join(lines))
     states = []
-    prepare([str(path)], tokenizer, tmp_path / "out", prepare_options, 2, states.append)
+    make_corpus([str(path)], tokenizer, tmp_path / "out", prepare_options, 2, states.append)
     assert states[-1].new_shards < states[-1].shards
-    prepare([str(path)], tokenizer, tmp_path / "new", prepare_options, 2)
+    make_corpus([str(path)], tokenizer, tmp_path / "new", prepare_options, 2)
     assert checksums(tmp_path / "out") == checksums(tmp_path / "new")
 
 
@@ -186,9 +186,9 @@ def test_a_preparation_without_a_shard_stands_in_nobodys_way(
     cased = Tokenizer.load(finished / "tokenizer", lowercase=False)
     output = tmp_path / "out"
     with pytest.raises(ValueError, match="the file is empty"):
-        prepare([refused], cased, output, prepare_options, 1)
+        make_corpus([refused], cased, output, prepare_options, 1)
     (output / ".work" / "tokenizer" / "left_behind.txt").write_text("of another tokenizer")
-    prepare(corpus.inputs, tokenizer, output, prepare_options, 1)
+    make_corpus(corpus.inputs, tokenizer, output, prepare_options, 1)
     assert checksums(output) == checksums(finished)
 
 
@@ -198,7 +198,7 @@ def test_shards_of_unknown_options_are_not_used(
     options = dataclasses.replace(prepare_options, max_pieces=2)
     stopped(corpus, tokenizer, tmp_path, options)
     (tmp_path / ".work" / "plan.json").unlink()  # as after a kill while all was being removed
-    prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+    make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
     assert checksums(tmp_path) == checksums(finished)
 
 
@@ -206,7 +206,7 @@ def test_a_damaged_plan_is_named(corpus, tokenizer, tmp_path, prepare_options):
     stopped(corpus, tokenizer, tmp_path, prepare_options, 1)
     (tmp_path / ".work" / "plan.json").write_text("{")
     with pytest.raises(ValueError, match=r"plan\.json: not valid JSON: .*Delete .*\.work to start"):
-        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+        make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
 
 
 def test_an_output_within_an_input_is_refused(tokenizer, tmp_path, prepare_options):
@@ -214,7 +214,7 @@ def test_an_output_within_an_input_is_refused(tokenizer, tmp_path, prepare_optio
     (tmp_path / "link").symlink_to(tmp_path)
     for output in (tmp_path, tmp_path / "corpora" / "mine", tmp_path / "link" / "mine"):
         with pytest.raises(ValueError, match="lies in the input directory .*choose an output else"):
-            prepare([str(tmp_path)], tokenizer, output, prepare_options, 1)
+            make_corpus([str(tmp_path)], tokenizer, output, prepare_options, 1)
     assert not (tmp_path / "corpora").exists()
 
 
@@ -222,15 +222,15 @@ def test_a_corpus_made_otherwise_is_refused(corpus, tokenizer, tmp_path, prepare
     documents = random_documents(2000, 100, seed=0)
     write_corpus(tmp_path, documents, documents, max_length=64, vocab_size=100)
     with pytest.raises(ValueError, match="holds a finished corpus made from something else: "):
-        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+        make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
 
 
 def test_output_that_holds_something_else_is_refused(corpus, tokenizer, tmp_path, prepare_options):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="is not empty and holds no preparation to continue"):
-        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+        make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
     with pytest.raises(ValueError, match=r"thesis\.txt is a file; the output of prepare is a dir"):
-        prepare(corpus.inputs, tokenizer, tmp_path / "thesis.txt", prepare_options, 1)
+        make_corpus(corpus.inputs, tokenizer, tmp_path / "thesis.txt", prepare_options, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -240,7 +240,7 @@ def test_two_preparations_of_one_directory(corpus, tokenizer, tmp_path, prepare_
         Workspace(tmp_path, plan),
         pytest.raises(ValueError, match="another preparation is writing to"),
     ):
-        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+        make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
 
 
 def test_with_text_of_ones_own_held_out_too(
@@ -250,9 +250,9 @@ def test_with_text_of_ones_own_held_out_too(
     first, second = corpus.inputs
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     with pytest.raises(Stopped):
-        prepare([first], tokenizer, broken, options, 1, stop_after(3), [second])
+        make_corpus([first], tokenizer, broken, options, 1, stop_after(3), [second])
     with pytest.raises(ValueError, match="unfinished preparation of something else"):
-        prepare([first], tokenizer, broken, options, 1)
-    prepare([first], tokenizer, broken, options, 2, heldout_inputs=[second])
-    prepare([first], tokenizer, whole, options, 1, heldout_inputs=[second])
+        make_corpus([first], tokenizer, broken, options, 1)
+    make_corpus([first], tokenizer, broken, options, 2, heldout_inputs=[second])
+    make_corpus([first], tokenizer, whole, options, 1, heldout_inputs=[second])
     assert checksums(broken) == checksums(whole)

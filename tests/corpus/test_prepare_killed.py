@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.prepare import make_corpus
 
 
 def test_a_killed_worker_is_reported_and_its_unit_made_again(
@@ -23,10 +23,10 @@ def test_a_killed_worker_is_reported_and_its_unit_made_again(
     with pytest.raises(
         OSError, match=r"preparing (train|heldout)-\d+ was killed by SIGKILL, .*mem"
     ):
-        prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1, kill_one)
+        make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1, kill_one)
     assert not multiprocessing.active_children()
     assert not (tmp_path / "manifest.json").exists()
-    prepare(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
+    make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
     assert checksums(tmp_path) == checksums(finished)
 
 

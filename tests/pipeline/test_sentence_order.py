@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.packing import TokenizedDocument
-from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.prepare import make_corpus
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.training import train_byte_bpe, train_sentencepiece
@@ -139,7 +139,7 @@ def test_no_space_before_a_half_tells_the_label(
     tokenizer = learn[kind]()
     options = PrepareOptions(max_length=64, max_pieces=4, heldout_fraction=0.1)
     text = write_json_lines(tmp_path / "a.jsonl", texts)
-    prepare([text], tokenizer, tmp_path / "out", options, num_workers=1)
+    make_corpus([text], tokenizer, tmp_path / "out", options, num_workers=1)
     config = ExampleConfig(seed=1, sentence_pairs="sentence_order")
     source = ExampleSource(Corpus(tmp_path / "out", "train"), Vocabulary.of(tokenizer), config)
     rows = []

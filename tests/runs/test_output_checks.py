@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.corpus import outputs
 from bert_jax.corpus.inputs import PrepareOptions
-from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.outputs import check_output, kind_of
+from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.synthetic import random_documents, write_corpus
 from bert_jax.finetuning import sweep_directory
-from bert_jax.runs import outputs, work_dir
-from bert_jax.runs.outputs import check_output, check_work_dir_kind, kind_of
+from bert_jax.runs import work_dir
+from bert_jax.runs.outputs import check_work_dir_kind
 
 from ..commands import REPOSITORY
 
@@ -103,7 +105,9 @@ def test_every_command_that_makes_a_directory(verb, directories, bert_jax_here, 
 def test_a_corpus_is_not_prepared_inside_another(directories, tmp_path) -> None:
     (tmp_path / "a.txt").write_text("text\n")
     with pytest.raises(ValueError, match="inside the corpus"):
-        prepare([str(tmp_path / "a.txt")], None, directories["corpus"] / "b", PrepareOptions(), 1)
+        make_corpus(
+            [str(tmp_path / "a.txt")], None, directories["corpus"] / "b", PrepareOptions(), 1
+        )
 
 
 def test_a_report_does_not_replace_another_sweeps_report(directories, bert_jax_here) -> None:

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, BertTokenizerFast
 
 from bert_jax.cli.main import main
 from bert_jax.corpus.inputs import PrepareOptions
-from bert_jax.corpus.prepare import prepare
+from bert_jax.corpus.prepare import make_corpus
 from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.models.config import EncoderConfig
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -120,12 +120,12 @@ def test_stripping_is_reported_where_it_happens(text_file, kept, tmp_path, caplo
     caplog.set_level(logging.WARNING, "bert_jax.corpus.prepare")
     options = PrepareOptions(max_length=64, heldout_fraction=0)
     keeping = Tokenizer.load(kept)
-    prepare([str(text_file)], keeping, tmp_path / "kept", options, 1, allow_unknown=True)
+    make_corpus([str(text_file)], keeping, tmp_path / "kept", options, 1, allow_unknown=True)
     assert "distinct words" not in caplog.text
     words = ["--input", str(text_file), "--output", str(tmp_path / "t"), "--vocab-size", "2500"]
     assert main(["train-tokenizer", *words]) == 0
     assert caplog.text.count("distinct words") == 1 and "--keep-accents" in caplog.text
     stripping = Tokenizer.load(tmp_path / "t")
     assert stripping.strips_accents
-    prepare([str(text_file)], stripping, tmp_path / "out", options, 1, allow_unknown=True)
+    make_corpus([str(text_file)], stripping, tmp_path / "out", options, 1, allow_unknown=True)
     assert caplog.text.count("distinct words") == 2

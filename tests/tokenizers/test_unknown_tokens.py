@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as PlainTokenizer
 
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import Manifest, read_manifest
-from bert_jax.corpus.prepare import Progress, prepare
+from bert_jax.corpus.prepare import Progress, make_corpus
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import TooManyUnknownError, UnknownCounts, complaint, unknown_words
 
@@ -52,7 +52,7 @@ def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_pat
         reported: list[Progress] = []
         output = tmp_path / str(workers)
         with pytest.raises(ValueError, match="--allow-unknown") as error:
-            prepare([mostly_unknown], tokenizer, output, OPTIONS, workers, reported.append)
+            make_corpus([mostly_unknown], tokenizer, output, OPTIONS, workers, reported.append)
         messages.append(str(error.value))
         if workers == 1:  # two workers may make any number of units during the first
             assert reported[-1].text_bytes < Path(mostly_unknown).stat().st_size / 2
@@ -63,7 +63,7 @@ def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_pat
 
 
 def test_an_allowed_corpus_is_counted(mostly_unknown, tokenizer, tmp_path, caplog):
-    prepare([mostly_unknown], tokenizer, tmp_path / "out", OPTIONS, 1, allow_unknown=True)
+    make_corpus([mostly_unknown], tokenizer, tmp_path / "out", OPTIONS, 1, allow_unknown=True)
     share = read_manifest(tmp_path / "out").train.unknown_share
     assert share == 2 * 50 / (5 * 50 + 10)
     assert f"{share:.1%} of " in caplog.text
@@ -73,10 +73,12 @@ def test_shards_finished_before_the_refusal_are_kept(tokenizer, tmp_path):
     texts = [KNOWN] * 60 + [UNKNOWN] * 120
     inputs, output = [write_texts(tmp_path / "mixed.jsonl", texts)], tmp_path / "out"
     with pytest.raises(ValueError, match="21.2% of 34,840 tokens are unknown"):
-        prepare(inputs, tokenizer, output, OPTIONS, 1)
+        make_corpus(inputs, tokenizer, output, OPTIONS, 1)
     assert list(output.glob(".work/*.arrayrecord"))
     reported: list[Progress] = []
-    manifest = prepare(inputs, tokenizer, output, OPTIONS, 1, reported.append, allow_unknown=True)
+    manifest = make_corpus(
+        inputs, tokenizer, output, OPTIONS, 1, reported.append, allow_unknown=True
+    )
     assert reported[-1].new_shards < reported[-1].shards == len(manifest.train.shards)
 
 
@@ -94,17 +96,17 @@ def test_the_work_of_an_earlier_version_is_not_little_to_lose():
 def test_a_small_corpus_is_checked_at_its_end(tokenizer, tmp_path, caplog):
     path = write_texts(tmp_path / "small.jsonl", ["мир " * 90])
     with pytest.raises(ValueError, match="90.0% of 100 tokens are unknown"):
-        prepare([path], tokenizer, tmp_path / "out", OPTIONS, 1)
+        make_corpus([path], tokenizer, tmp_path / "out", OPTIONS, 1)
     assert not list((tmp_path / "out").iterdir())
     path = write_texts(tmp_path / "few.jsonl", ["мир " * 89])
-    prepare([path], tokenizer, tmp_path / "few", OPTIONS, 1)
+    make_corpus([path], tokenizer, tmp_path / "few", OPTIONS, 1)
     assert "89.9% of 99 tokens are unknown" in caplog.text
 
 
 def test_a_few_unknown_tokens_cause_a_warning(tokenizer, tmp_path, caplog):
     def share_of(text: str, name: str) -> Manifest:
         path = write_texts(tmp_path / f"{name}.jsonl", [text])
-        return prepare([path], tokenizer, tmp_path / name, OPTIONS, 1)
+        return make_corpus([path], tokenizer, tmp_path / name, OPTIONS, 1)
 
     assert share_of("new cat saw old dog " * 40 + "мир", "few").train.num_unknown == 1
     assert not caplog.text

@@ -1,0 +1,303 @@
+"""Train a tokenizer on raw text, and write its directory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, assert_never, get_args
+
+from bert_jax.corpus.inputs import InputPaths, input_names
+from bert_jax.corpus.outputs import check_output
+from bert_jax.files import NotWritten, temporary_beside, write_checksums, write_file, writing
+from bert_jax.local_paths import make_directory
+from bert_jax.text.documents import SourceCounts, SourceOptions
+from bert_jax.text.sources import read_documents, total_bytes
+from bert_jax.tokenizers.files import FILE_NAMES, holds_tokenizer
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tokenizers.training import (
+    ALBERT_VOCAB_SIZE,
+    MAX_SAMPLE_BYTES,
+    MAX_SENTENCEPIECE_BYTES,
+    ROBERTA_VOCAB_SIZE,
+    train_byte_bpe,
+    train_sentencepiece,
+)
+from bert_jax.tokenizers.vocabulary_files import SENTENCEPIECE_NAME
+from bert_jax.tokenizers.wordpiece_training import BERT_NUM_UNUSED, BERT_VOCAB_SIZE, train_wordpiece
+from bert_jax.tokenizers.words import MarkedWords
+
+logger = logging.getLogger(__name__)
+
+TokenizerKind = Literal["wordpiece", "byte-bpe", "sentencepiece", "sentencepiece-bpe"]
+KINDS: tuple[TokenizerKind, ...] = get_args(TokenizerKind)
+MIN_FREQUENCY = 2
+
+
+@dataclass(frozen=True)
+class KindDefaults:
+    """Default sizes of a kind of vocabulary; passes: the purposes of the two readings."""
+
+    vocab_size: int
+    max_bytes: int
+    passes: tuple[str, str]
+
+
+_SENTENCEPIECE = KindDefaults(ALBERT_VOCAB_SIZE, MAX_SENTENCEPIECE_BYTES, ("measuring", "reading"))
+DEFAULTS: Mapping[TokenizerKind, KindDefaults] = {
+    "wordpiece": KindDefaults(
+        BERT_VOCAB_SIZE, MAX_SAMPLE_BYTES, ("counting characters", "counting words")
+    ),
+    "byte-bpe": KindDefaults(ROBERTA_VOCAB_SIZE, MAX_SAMPLE_BYTES, ("measuring", "counting words")),
+    "sentencepiece": _SENTENCEPIECE,
+    "sentencepiece-bpe": _SENTENCEPIECE,
+}
+
+
+@dataclass
+class ReadingProgress:
+    """The progress of one of the two readings of the inputs; updated while they are read.
+
+    Attributes:
+      phase: the purpose of the reading, such as "counting words".
+      counts: the documents and bytes read so far.
+      total_bytes: the size of the inputs on disk.
+      finished: whether all inputs have been read.
+    """
+
+    phase: str
+    counts: SourceCounts
+    total_bytes: int
+    finished: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """The time since the reading began."""
+        return time.monotonic() - self.started
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of the inputs that has been read."""
+        return min(1.0, self.counts.bytes_read / max(1, self.total_bytes))
+
+
+OnReading = Callable[[ReadingProgress], None]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The checked options of `train_tokenizer`."""
+
+    kind: TokenizerKind
+    vocab_size: int | None
+    lowercase: bool | None
+    keep_accents: bool
+    num_unused: int | None
+    min_frequency: int | None
+    max_bytes: int | None
+
+    def __post_init__(self) -> None:
+        kind = self.kind
+        if kind not in KINDS:
+            raise ValueError(f"kind={kind!r}: expected one of {', '.join(map(repr, KINDS))}")
+        for name, value, kinds in (
+            ("num_unused", self.num_unused, ("wordpiece",)),
+            ("min_frequency", self.min_frequency, ("wordpiece", "byte-bpe")),
+        ):
+            if value is not None and kind not in kinds:
+                raise ValueError(
+                    f"{name} means nothing to kind={kind!r}; it is of {', '.join(kinds)}"
+                )
+        if self.keep_accents and (kind == "byte-bpe" or self.lowercase is False):
+            cause = f"kind={kind!r}" if kind == "byte-bpe" else "lowercase=False"
+            raise ValueError(
+                f"keep_accents: {cause} already keeps accents. Leave out one of the two."
+            )
+        if kind == "byte-bpe" and self.lowercase:
+            raise ValueError(f"lowercase=True: kind={kind!r} keeps the case; expected another kind")
+
+
+def train_tokenizer(
+    inputs: InputPaths,
+    *,
+    kind: TokenizerKind = "wordpiece",
+    vocab_size: int | None = None,
+    output: str | os.PathLike[str] | None = None,
+    lowercase: bool | None = None,
+    keep_accents: bool = False,
+    num_unused: int | None = None,
+    min_frequency: int | None = None,
+    max_bytes: int | None = None,
+    sources: SourceOptions | None = None,
+    show_progress: bool = False,
+    on_progress: OnReading | None = None,
+) -> Tokenizer:
+    """Train a tokenizer on raw text; the same text gives the same tokenizer.
+
+    The inputs are read twice. Words that would lose accents are logged as a warning.
+
+    Args:
+      inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
+      kind: BERT's WordPiece, RoBERTa's byte-level BPE, or SentencePiece with ALBERT's
+        normalization (a unigram model or BPE).
+      vocab_size: number of entries, special tokens included; None for the size of BERT's,
+        RoBERTa's or ALBERT's vocabulary.
+      output: a new directory, or an existing one without a tokenizer; None to write nothing.
+      lowercase: whether text is lower-cased and loses its accents; None for the default of the
+        kind: True, but False for byte-level BPE.
+      keep_accents: whether lower-cased text keeps its accents.
+      num_unused: number of [unusedN] entries, only for "wordpiece"; None for BERT's 99.
+      min_frequency: how often a piece must occur, not for SentencePiece; None for 2.
+      max_bytes: amount of text to train on, as documents spread evenly over the inputs; None for
+        the default of the kind.
+      sources: how the inputs are read; None for the defaults.
+      show_progress: whether the `tokenizers` library draws progress bars on standard error.
+      on_progress: called after every document of each reading, and at its end.
+
+    Raises:
+      ValueError: an option, an input or the output is unusable, or there is too little text.
+      OSError: a file cannot be read or written.
+    """
+    if output is not None:
+        check_tokenizer_output(Path(output))
+    options = _Options(
+        kind, vocab_size, lowercase, keep_accents, num_unused, min_frequency, max_bytes
+    )
+    texts = _Texts(input_names(inputs), sources or SourceOptions(), options, on_progress)
+    tokenizer, files = _train(options, texts, show_progress)
+    if output is not None:
+        _write(tokenizer, files, Path(output))
+    return tokenizer
+
+
+def check_tokenizer_output(output: Path, name: str = "output") -> None:
+    """Refuse an output directory that holds a tokenizer or something else than a tokenizer.
+
+    Args:
+      output: the directory, which need not exist.
+      name: the parameter or option that specifies it.
+
+    Raises:
+      ValueError: the directory cannot be used.
+    """
+    if holds_tokenizer(output):
+        raise ValueError(
+            f"{name} {output} already holds a tokenizer; remove it or name another directory"
+        )
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"{name} {output} is a file; a tokenizer is a directory")
+    check_output(output, name)
+
+
+def _train(
+    options: _Options, texts: _Texts, show_progress: bool
+) -> tuple[Tokenizer, dict[str, bytes]]:
+    """Return the tokenizer, and the content of additional files by name."""
+    kind, defaults = options.kind, DEFAULTS[options.kind]
+    max_bytes = defaults.max_bytes if options.max_bytes is None else options.max_bytes
+    vocab_size = defaults.vocab_size if options.vocab_size is None else options.vocab_size
+    min_frequency = MIN_FREQUENCY if options.min_frequency is None else options.min_frequency
+    lowercase = options.lowercase is not False
+    match kind:
+        case "wordpiece":
+            tokenizer = train_wordpiece(
+                texts,
+                vocab_size=vocab_size,
+                lowercase=lowercase,
+                keep_accents=options.keep_accents,
+                num_unused=BERT_NUM_UNUSED if options.num_unused is None else options.num_unused,
+                min_frequency=min_frequency,
+                max_bytes=max_bytes,
+                show_progress=show_progress,
+            )
+            return tokenizer, {}
+        case "byte-bpe":
+            tokenizer = train_byte_bpe(
+                texts,
+                vocab_size=vocab_size,
+                min_frequency=min_frequency,
+                max_bytes=max_bytes,
+                show_progress=show_progress,
+            )
+            return tokenizer, {}
+        case "sentencepiece" | "sentencepiece-bpe":
+            tokenizer, model = train_sentencepiece(
+                texts,
+                model_type="bpe" if kind == "sentencepiece-bpe" else "unigram",
+                vocab_size=vocab_size,
+                lowercase=lowercase,
+                keep_accents=options.keep_accents,
+                max_bytes=max_bytes,
+            )
+            return tokenizer, {SENTENCEPIECE_NAME: model}
+        case _:
+            assert_never(kind)
+
+
+class _Texts:
+    """The texts of the inputs, which are read again for every iteration."""
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        sources: SourceOptions,
+        options: _Options,
+        on_progress: OnReading | None,
+    ) -> None:
+        self._inputs, self._sources, self._on_progress = inputs, sources, on_progress
+        self._marked = _marked_words(options)
+        self._total_bytes = total_bytes(inputs, sources)
+        self._passes = iter(DEFAULTS[options.kind].passes)
+
+    def __iter__(self) -> Iterator[str]:
+        counts = SourceCounts()
+        progress = ReadingProgress(next(self._passes), counts, self._total_bytes)
+        for document in read_documents(self._inputs, self._sources, counts):
+            if self._marked is not None:
+                self._marked.add(document.text)
+            yield document.text
+            self._report(progress)
+        progress.finished = True
+        self._report(progress)
+        if self._marked is not None and (warning := self._marked.warning()):
+            logger.warning("%s", warning)
+        self._marked = None  # the second reading has the same words
+
+    def _report(self, progress: ReadingProgress) -> None:
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+
+def _marked_words(options: _Options) -> MarkedWords | None:
+    """Return a counter for words that lose marks; None if the tokenizer keeps marks."""
+    if options.keep_accents or options.lowercase is False or options.kind == "byte-bpe":
+        return None
+    return MarkedWords("wordpiece" if options.kind == "wordpiece" else "sentencepiece")
+
+
+def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
+    """Write all files of a tokenizer to `output`, or none if any of them cannot be written."""
+    output = output.absolute()  # "." has no name for a temporary directory next to it
+    with writing(output):
+        make_directory(output.parent)
+        # An existing directory may be a file system of its own, and have no name, as "." has none.
+        beside = output / FILE_NAMES[0] if output.exists() else output
+        with temporary_beside(beside, directory=True) as temporary:
+            try:
+                tokenizer.save(temporary)
+                for name, content in files.items():
+                    write_file(temporary / name, content)
+                write_checksums(temporary)
+            except NotWritten as error:
+                raise NotWritten(output, error.cause) from error
+            if not output.exists():
+                temporary.rename(output)
+                return
+            # Keep other files in the directory; move the file that is read first last.
+            names = sorted(file.name for file in temporary.iterdir())
+            for name in sorted(names, key=lambda name: name == FILE_NAMES[0]):
+                os.replace(temporary / name, output / name)
