@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from bert_jax.interop.export import export
     from bert_jax.interop.import_model import import_model
     from bert_jax.interop.verify import verify
-    from bert_jax.models.config import EncoderConfig
+    from bert_jax.models.config import ComputeConfig, EncoderConfig
+    from bert_jax.models.encoder import Encoder
+    from bert_jax.models.heads import PretrainingModel
     from bert_jax.pipeline.corpus_loader import CorpusLoader
     from bert_jax.pipeline.masking import MaskingConfig
     from bert_jax.pretraining.config import PretrainConfig
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from bert_jax.runs.checkpoints import extract
     from bert_jax.runs.trainer import Trainer
     from bert_jax.tasks.custom import CustomTask
-    from bert_jax.tasks.task import weighted_mean
+    from bert_jax.tasks.pretraining import Pretraining
+    from bert_jax.tasks.task import cross_entropy, weighted_mean
     from bert_jax.tokenizers.tokenizer import Tokenizer
     from bert_jax.training.reports import EvaluationReport, Message, TrainReport
     from bert_jax.training.sharding import MeshConfig
@@ -37,10 +40,12 @@ __all__ = [
     "AnswerQuestion",
     "Choose",
     "Classify",
+    "ComputeConfig",
     "Corpus",
     "CorpusLoader",
     "CustomTask",
     "Embed",
+    "Encoder",
     "EncoderConfig",
     "EvaluationReport",
     "FillMask",
@@ -50,12 +55,15 @@ __all__ = [
     "Message",
     "NextSentence",
     "PretrainConfig",
+    "Pretraining",
+    "PretrainingModel",
     "Tag",
     "Tokenizer",
     "TrainReport",
     "Trainer",
     "__version__",
     "cosine_similarity",
+    "cross_entropy",
     "export",
     "extract",
     "import_model",
@@ -68,10 +76,12 @@ _MODULES = {
     "AnswerQuestion": "inference.answer_question",
     "Choose": "inference.classify",
     "Classify": "inference.classify",
+    "ComputeConfig": "models.config",
     "Corpus": "corpus.corpus",
     "CorpusLoader": "pipeline.corpus_loader",
     "CustomTask": "tasks.custom",
     "Embed": "inference.embed",
+    "Encoder": "models.encoder",
     "EncoderConfig": "models.config",
     "EvaluationReport": "training.reports",
     "FillMask": "inference.fill_mask",
@@ -81,11 +91,14 @@ _MODULES = {
     "Message": "training.reports",
     "NextSentence": "inference.fill_mask",
     "PretrainConfig": "pretraining.config",
+    "Pretraining": "tasks.pretraining",
+    "PretrainingModel": "models.heads",
     "Tag": "inference.tag",
     "Tokenizer": "tokenizers.tokenizer",
     "TrainReport": "training.reports",
     "Trainer": "runs.trainer",
     "cosine_similarity": "inference.embed",
+    "cross_entropy": "tasks.task",
     "export": "interop.export",
     "extract": "runs.checkpoints",
     "import_model": "interop.import_model",

@@ -31,13 +31,17 @@ OnStep = Callable[[int, Mapping[str, float]], None]
 
 
 class StepLoader(Protocol):
-    """Batches that can be made again from any step; see `CorpusLoader`.
+    """Batches that can be made again from any step; see `CorpusLoader`."""
 
-    identity: plain JSON values that determine the batches.
-    """
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Plain JSON values that determine the batches."""
+        ...
 
-    identity: Mapping[str, object]
-    batch_size: int
+    @property
+    def batch_size(self) -> int:
+        """Rows per batch, over all processes."""
+        ...
 
     def batches(
         self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None

@@ -29,15 +29,20 @@ Metrics = dict[str, Metric]
 
 
 class Task(Protocol):
-    """What the one train step needs to know of what is learned.
+    """A model and a loss, as the one train step needs them."""
 
-    definition: the model and its parameters.
-    loss_terms: metric name to coefficient; the loss is the sum of coefficient x the metric's sum /
-        its weight in `loss_weights`.
-    """
+    @property
+    def definition(self) -> ModelDefinition[Any]:
+        """The model and its parameters."""
+        ...
 
-    definition: ModelDefinition[Any]
-    loss_terms: Mapping[str, float]
+    @property
+    def loss_terms(self) -> Mapping[str, float]:
+        """Metric name to coefficient.
+
+        The loss is the sum of coefficient x the metric's sum / its weight in `loss_weights`.
+        """
+        ...
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
         """What the sum of every loss term is divided by, from the batch alone.

@@ -4,8 +4,12 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import optax
 import pytest
 import transformers
+
+import bert_jax as bj
 
 from ..commands import REPOSITORY
 
@@ -51,3 +55,29 @@ def test_export_and_verify(
     assert shown.startswith("BERT, 2 layers")
     assert (tmp_path / "onnx/model.onnx").is_file()
     assert transformers.BertForPreTraining.from_pretrained(tmp_path / "huggingface")
+
+
+CORPUS = REPOSITORY / "tests/golden/frozen/kept/corpora/wordpiece32"
+
+
+def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    load("own_loop").main(str(CORPUS), steps=8)
+    shown = capsys.readouterr().out
+    assert shown.startswith("step 8  loss 5.") or shown.startswith("step 8  loss 6.")
+
+
+def test_electra() -> None:
+    """Its loss is the one written here from its two models, and falls."""
+    electra = load("electra")
+    loader = bj.CorpusLoader(CORPUS, batch_size=8, sentence_pairs="none")
+    sizes = dict(vocab_size=loader.tokenizer.vocab_size, max_positions=loader.length)
+    task = electra.Electra(num_layers=1, embedding_dim=16, **sizes)
+    names = task.definition.shapes
+    assert [name for name in names if "embeddings.token" in name] == ["encoder.embeddings.token"], (
+        "one shared table"
+    )
+    trainer = bj.Trainer(task, optax.adamw(2e-3))
+    losses: list[float] = []
+    trainer.on_step(lambda step, metrics: losses.append(metrics["replaced_loss"]))
+    trainer.fit(loader, 30)
+    assert np.mean(losses[-5:]) < 0.6 * losses[0]
