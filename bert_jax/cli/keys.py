@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_jax.conversion import without_none
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.recipes.load import CONFIGS
 from bert_jax.validation import nearest
 
-CONFIGS: Mapping[str, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
