@@ -11,6 +11,8 @@ from bert_jax.version import __version__
 
 if TYPE_CHECKING:
     from bert_jax.corpus.corpus import Corpus
+    from bert_jax.corpus.prepare import PreparedCorpus, prepare
+    from bert_jax.corpus.train_tokenizer import train_tokenizer
     from bert_jax.finetuning.config import FinetuneConfig
     from bert_jax.inference.answer_question import AnswerQuestion
     from bert_jax.inference.classify import Choose, Classify
@@ -54,6 +56,7 @@ __all__ = [
     "MeshConfig",
     "Message",
     "NextSentence",
+    "PreparedCorpus",
     "PretrainConfig",
     "Pretraining",
     "PretrainingModel",
@@ -68,6 +71,8 @@ __all__ = [
     "extract",
     "import_model",
     "load_config",
+    "prepare",
+    "train_tokenizer",
     "verify",
     "weighted_mean",
 ]
@@ -90,6 +95,7 @@ _MODULES = {
     "MeshConfig": "training.sharding",
     "Message": "training.reports",
     "NextSentence": "inference.fill_mask",
+    "PreparedCorpus": "corpus.prepare",
     "PretrainConfig": "pretraining.config",
     "Pretraining": "tasks.pretraining",
     "PretrainingModel": "models.heads",
@@ -103,6 +109,8 @@ _MODULES = {
     "extract": "runs.checkpoints",
     "import_model": "interop.import_model",
     "load_config": "recipes.load",
+    "prepare": "corpus.prepare",
+    "train_tokenizer": "corpus.train_tokenizer",
     "verify": "interop.verify",
     "weighted_mean": "tasks.task",
 }
