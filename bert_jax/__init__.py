@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from bert_jax.corpus.prepare import PreparedCorpus, prepare
     from bert_jax.corpus.train_tokenizer import train_tokenizer
     from bert_jax.finetuning.config import FinetuneConfig
+    from bert_jax.finetuning.evaluation import evaluate
+    from bert_jax.finetuning.sweep import sweep
+    from bert_jax.finetuning.training import finetune
     from bert_jax.inference.answer_question import AnswerQuestion
     from bert_jax.inference.classify import Choose, Classify
     from bert_jax.inference.embed import Embed, cosine_similarity
@@ -67,11 +70,14 @@ __all__ = [
     "__version__",
     "cosine_similarity",
     "cross_entropy",
+    "evaluate",
     "export",
     "extract",
+    "finetune",
     "import_model",
     "load_config",
     "prepare",
+    "sweep",
     "train_tokenizer",
     "verify",
     "weighted_mean",
@@ -105,11 +111,14 @@ _MODULES = {
     "Trainer": "runs.trainer",
     "cosine_similarity": "inference.embed",
     "cross_entropy": "tasks.task",
+    "evaluate": "finetuning.evaluation",
     "export": "interop.export",
     "extract": "runs.checkpoints",
+    "finetune": "finetuning.training",
     "import_model": "interop.import_model",
     "load_config": "recipes.load",
     "prepare": "corpus.prepare",
+    "sweep": "finetuning.sweep",
     "train_tokenizer": "corpus.train_tokenizer",
     "verify": "interop.verify",
     "weighted_mean": "tasks.task",

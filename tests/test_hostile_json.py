@@ -14,7 +14,8 @@ import pytest
 
 from bert_jax.corpus.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, write_manifest
 from bert_jax.finetuning.outcome import Outcome, read_outcome, write_outcome
-from bert_jax.finetuning.sweep import (
+from bert_jax.finetuning.sweep_directory import ended, kept_before, write_diverged
+from bert_jax.finetuning.sweep_results import (
     Provenance,
     RunDials,
     RunResult,
@@ -22,7 +23,6 @@ from bert_jax.finetuning.sweep import (
     read_results,
     write_results,
 )
-from bert_jax.finetuning.sweep_directory import ended, kept_before, write_diverged
 from bert_jax.interop.huggingface.config import read_encoder, read_labels, read_problem
 from bert_jax.interop.huggingface.families import classes_of
 from bert_jax.interop.huggingface.weights import open_weights

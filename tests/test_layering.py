@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "recipes": {"finetuning", "pretraining"},
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},
 }
-MAY_IMPORT["cli"] = set(MAY_IMPORT)
+MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"labeled_data"}
 # They run in data workers and in commands that must start at once.
 WITHOUT_JAX = {None, "tokenizers", "text", "corpus", "pipeline", "labeled_data"}
 COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}

@@ -25,11 +25,10 @@ from bert_jax.cli.config import add_config_argument, add_override
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.files import write_file
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.evaluation import Evaluation, SetScores, open_evaluation
+from bert_jax.finetuning.evaluation import EvaluationResult, evaluate
 from bert_jax.json_files import read_json
 from bert_jax.local_paths import make_directory
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.outputs import check_output
 from bert_jax.runs.runtime import keep_programs
 from bert_jax.training import distributed
 from bert_jax.training.progress import format_metric
@@ -75,45 +74,42 @@ def run(args: argparse.Namespace) -> int:
             f"{args.config_overrides[0]}: there is no config to change. Add the task's config, for "
             "example --config configs/finetune/table.py"
         )
-    if args.predictions and Path(args.predictions).is_file():
-        raise ValueError(
-            f"--predictions {args.predictions} is a file: expected a directory, in which each set "
-            "that is predicted gets a file of its own"
-        )
-    if args.predictions:
-        check_output(Path(args.predictions), "--predictions")
     output = None if args.output is None else Path(args.output)
     if output is not None:
         check_outside_corpora(output, "--output")
         _check_replaceable(output, args.predictions)
     work_dir = Path(args.work_dir)
     task = given_task(work_dir, args.config, args.config_overrides) if args.config else None
-    directory = Path(args.predictions) if args.predictions else None
-    evaluation = open_evaluation(
-        work_dir, args.data, args.step, labelled=not args.unlabelled, into=directory, task=task
+    result = evaluate(
+        work_dir,
+        data=args.data,
+        step=args.step,
+        labeled=not args.unlabelled,
+        predictions=args.predictions or None,
+        config=task,
     )
-    found = evaluation.score(directory)
     if jax.process_index() != 0:
         return 0
-    print("\n".join(_lines(evaluation, found)))
+    print("\n".join(_lines(result)))
     if output is not None:
         make_directory(output.parent)
-        write_file(output, json.dumps(_content(evaluation, args.data, found), indent=2) + "\n")
+        write_file(output, json.dumps(_content(result, args.data), indent=2) + "\n")
     return 0
 
 
-def _lines(evaluation: Evaluation, found: Mapping[str, SetScores]) -> list[str]:
-    mesh = evaluation.scorer.mesh
+def _lines(result: EvaluationResult) -> list[str]:
     lines = [
-        f"model      {evaluation.work_dir}, step {evaluation.step:,}",
-        f"devices    {mesh.size} x {mesh.devices.flat[0].device_kind}",
-        *evaluation.notes,
+        f"model      {result.work_dir}, step {result.step:,}",
+        f"devices    {result.devices}",
+        *result.notes,
     ]
-    for name, each in found.items():
-        lines.append(f"{name}: {each.examples:,} example{'s' * (each.examples != 1)}")
-        lines += [f"  {metric:28s} {format_metric(metric, x)}" for metric, x in each.scores.items()]
-        lines += _table(each.by_type, each.type_is)
-        lines += [f"predictions: {file}" for file in each.files]
+    for name, scores in result.sets.items():
+        lines.append(f"{name}: {scores.examples:,} example{'s' * (scores.examples != 1)}")
+        lines += [
+            f"  {metric:28s} {format_metric(metric, x)}" for metric, x in scores.scores.items()
+        ]
+        lines += _table(scores.by_type, scores.type_is)
+        lines += [f"predictions: {file}" for file in scores.files]
     return lines
 
 
@@ -155,23 +151,16 @@ def _check_replaceable(output: Path, predictions: str | None) -> None:
         )
 
 
-def _content(
-    evaluation: Evaluation, data: str | None, found: Mapping[str, SetScores]
-) -> dict[str, object]:
+def _content(result: EvaluationResult, data: str | None) -> dict[str, object]:
     sets = {
         name: {
-            "examples": each.examples,
-            "scores": each.scores,
-            **({"types": each.by_type} if each.by_type else {}),
+            "examples": scores.examples,
+            "scores": scores.scores,
+            **({"types": scores.by_type} if scores.by_type else {}),
         }
-        for name, each in found.items()
+        for name, scores in result.sets.items()
     }
-    return {
-        "work_dir": str(evaluation.work_dir),
-        "step": evaluation.step,
-        "data": data,
-        "sets": sets,
-    }
+    return {"work_dir": str(result.work_dir), "step": result.step, "data": data, "sets": sets}
 
 
 def given_task(work_dir: Path, file: str, overrides: Sequence[str]) -> FinetuneConfig:

@@ -24,16 +24,16 @@ from typing import get_args
 
 from bert_jax.cli.arguments import add_data_argument
 from bert_jax.cli.config import add_config_argument, add_override
-from bert_jax.cli.sweep_run import open_sweep
-from bert_jax.finetuning.config import FinetuneConfig, with_columns, with_file
-from bert_jax.finetuning.sweep import Grid, read_results
+from bert_jax.cli.output import console_report
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
 from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
+from bert_jax.finetuning.sweep_results import Grid, read_results
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.outputs import check_output
-from bert_jax.runs.ownership import only_writer
-from bert_jax.runs.runtime import Compilations, keep_programs
-from bert_jax.training.distributed import StopRequest, ToldToStop, launched_together
+from bert_jax.runs.runtime import keep_programs
+from bert_jax.training.distributed import StopRequest
 
 # Keys of the config that the sweep sets, and the option that does.
 _SWEPT = {
@@ -56,6 +56,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_data_argument(parser)
     parser.add_argument("--output", metavar="DIR", help="where runs, results and report go")
+    _add_grid_arguments(parser)
+    parser.add_argument(
+        "--keep",
+        choices=get_args(Keep),
+        help="whose checkpoints stay: those of every run, of the best so far, or none "
+        "(default: as this sweep was told before, else best)",
+    )
+    parser.add_argument(
+        "--report-only",
+        nargs="+",
+        action="extend",
+        metavar="DIR",
+        help="train nothing: make the report of these outputs again, in --output or in the one DIR",
+    )
+
+
+def _add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind, default in (
         ("--batch-sizes", int, _GRID.batch_sizes),
         ("--learning-rates", float, _GRID.learning_rates),
@@ -76,56 +93,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"runs of each combination, from --config.seed on (default: {_GRID.num_seeds})",
     )
-    parser.add_argument(
-        "--keep",
-        choices=get_args(Keep),
-        help="whose checkpoints stay: those of every run, of the best so far, or none "
-        "(default: as this sweep was told before, else best)",
-    )
-    parser.add_argument(
-        "--report-only",
-        nargs="+",
-        action="extend",
-        metavar="DIR",
-        help="train nothing: make the report of these outputs again, in --output or in the one DIR",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train to the last run, or until told to stop; or report alone."""
+    """Run a sweep, print its reports, and return the exit code; or only write a report."""
     if args.report_only:
         return _report(args)
     for name in ("config", "output"):
         if not getattr(args, name):
             raise ValueError(f"--{name} is missing: a sweep wants --config FILE.py --output DIR")
-    if (processes := launched_together()) > 1:
-        raise ValueError(
-            f"a sweep is one process on all of its devices, and this is one of {processes}: "
-            "start it alone (under Slurm with srun --ntasks=1)"
-        )
     config, output = _load(args), Path(args.output)
-    check_output(output, "--output", may_be=["sweep"])
     grid = _grid(args, config.seed)
     keep_programs()
     keep = args.keep or kept_before(output) or "best"
-    sweep = open_sweep(config, output, grid, keep, _command(args, grid, keep))
-    # Left last: the save under way is finished before a signal may kill again.
-    with Compilations() as compiled, StopRequest() as stop, only_writer(output):
-        finished = sweep.run(stop)
-        results = sweep.results()
-        files = write_report([results], output) if results.runs else []
-        if not finished:
-            print("\n".join(f"report so far: {file}" for file in files))
-            return stop.exit_code
-        lines, code = ["", *aligned(table(results)), "", *verdict(results)], 0
-        try:
-            lines += sweep.conclude(stop)
-        except ToldToStop:
-            lines += ["stopped: all runs are finished; the same command writes the predictions"]
-            code = stop.exit_code
-    lines += [*compiled.lines(), *(f"report: {file}" for file in files)]
-    print("\n".join(lines))
-    return code
+    stop = StopRequest()
+    result = sweep(
+        config,
+        output,
+        batch_sizes=grid.batch_sizes,
+        learning_rates=grid.learning_rates,
+        num_epochs=grid.num_epochs,
+        num_seeds=grid.num_seeds,
+        keep=keep,
+        command=_command(args, grid, keep),
+        on_report=console_report,
+        stop=stop,
+    )
+    return 0 if result.finished else stop.exit_code
 
 
 def _load(args: argparse.Namespace) -> FinetuneConfig:
@@ -137,7 +131,7 @@ def _load(args: argparse.Namespace) -> FinetuneConfig:
     if args.init:
         words = add_override(words, "init_from", args.init, "--init")
     config = load_config(args.config, words, kind="finetune")
-    return with_columns(with_file(config, args.data, "train") if args.data else config)
+    return config.with_file(args.data, "train") if args.data else config
 
 
 def _grid(args: argparse.Namespace, first_seed: int) -> Grid:

@@ -1,41 +1,29 @@
-"""The config of a fine-tuning run, and the same config with another file of the task.
-
-`configs/finetune/*.py` fill it in.
-"""
+"""The config of a fine-tuning run, which `configs/finetune/*.py` fill in."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
+from typing import Any
 
-from bert_jax.finetuning.choices import ChoicesConfig, open_choices
-from bert_jax.finetuning.sentences import GlueConfig, SentencesConfig, open_glue, open_sentences
-from bert_jax.finetuning.spans import SpansConfig, open_spans
-from bert_jax.finetuning.tags import TagsConfig, open_tags
-from bert_jax.finetuning.task_data import ExampleSet, TaskData
-from bert_jax.labeled_data.column_detection import detect_columns
-from bert_jax.labeled_data.delimited import TableFormat
+from bert_jax.finetuning.choices import ChoicesConfig
+from bert_jax.finetuning.sentences import GlueConfig, SentencesConfig
+from bert_jax.finetuning.spans import SpansConfig
+from bert_jax.finetuning.tags import TagsConfig
+from bert_jax.finetuning.task_data import TaskData
+from bert_jax.finetuning.task_files import TaskConfig, open_task, with_columns, with_file
 from bert_jax.labeled_data.files import Split
 from bert_jax.local_paths import LocalPath, check_config_paths
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
-from bert_jax.text.files import COMPRESSIONS, is_tfds
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig, TuningConfig
 from bert_jax.training.sharding import MeshConfig
-from bert_jax.validation import check_seed, renamed_in_errors
+from bert_jax.validation import check_seed
 
 SECTIONS = ("glue", "sentences", "choices", "tags", "spans")
-# Full keys of a table's format, by the names in errors, for each section that has one.
-FORM_KEYS = {
-    section: {
-        f"form.{field.name}": f"{section}.files.form.{field.name}" for field in fields(TableFormat)
-    }
-    for section in ("sentences", "choices")
-}
 
 
 def default_optimizer() -> OptimizerConfig:
@@ -127,6 +115,18 @@ class FinetuneConfig:
         check_seed(self.seed)
 
     @property
+    def section(self) -> str:
+        """The name of the task's section."""
+        return next(name for name in SECTIONS if getattr(self, name) is not None)
+
+    @property
+    def task(self) -> TaskConfig:
+        """The section of the task."""
+        task = self.glue or self.sentences or self.choices or self.tags or self.spans
+        assert task is not None
+        return task
+
+    @property
     def rows_evaluated(self) -> int:
         """Examples in a batch of evaluation: without gradients there is room for more of them."""
         return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
@@ -143,140 +143,28 @@ class FinetuneConfig:
     def open(
         self, tokenizer: Tokenizer, splits: Collection[Split], labels: tuple[str, ...] = ()
     ) -> TaskData:
-        """Reads the task's files of these splits; test files are those that have no labels.
+        """Read the task's files of these splits; see `open_task`."""
+        return open_task(self.task, tokenizer, self.max_length, splits, labels)
 
-        labels: those of a model that is there already, which tags would else be collected for.
+    def with_task(self, task: TaskConfig) -> FinetuneConfig:
+        """Return the config with another task of the same section."""
+        changed: dict[str, Any] = {self.section: task}
+        return self if task is self.task else replace(self, **changed)
+
+    def with_file(self, path: str, split: Split) -> FinetuneConfig:
+        """Return the config with `path` as its training, validation or test file.
 
         Raises:
-          ValueError: a file is missing or not what it should be; names file, line and value.
+          ValueError: see `bert_jax.finetuning.task_files.with_file`.
         """
-        length = self.max_length
-        if self.glue is not None:
-            return open_glue(self.glue, tokenizer, length, splits)
-        if self.sentences is not None:
-            with renamed_in_errors(FORM_KEYS["sentences"]):
-                return open_sentences(self.sentences, tokenizer, length, splits)
-        if self.choices is not None:
-            with renamed_in_errors(FORM_KEYS["choices"]):
-                return open_choices(self.choices, tokenizer, length, splits)
-        if self.tags is not None:
-            return open_tags(self.tags, tokenizer, length, splits, labels)
-        assert self.spans is not None
-        return open_spans(self.spans, tokenizer, length, splits)
+        return self.with_task(with_file(self.task, path, split))
 
+    def with_columns(
+        self, split: Split = "train", model: ModelConfig | None = None
+    ) -> FinetuneConfig:
+        """Return the config with detected columns and labels instead of "auto".
 
-_FORMATS = (
-    *(".tsv", ".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".txt", ".text"),
-    *(".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2"),
-)
-
-
-def with_file(config: FinetuneConfig, path: str, split: Split) -> FinetuneConfig:
-    """Return the config with `path` as its training, validation or test file.
-
-    Args:
-      config: the config of any task.
-      path: a file in the same format or, for a GLUE task, a directory or "tfds:glue/...". A GLUE
-        validation set may also be a file; training and test sets may not, since submissions are
-        named after the files in the directory.
-      split: the split that the file replaces.
-
-    Raises:
-      ValueError: the path is a directory where a file is needed, or the reverse.
-    """
-    if config.glue is None and Path(path).is_dir():
-        raise ValueError(f"{path} is a directory; expected a file with {split} examples")
-    if config.glue is not None and split == "train":
-        if not (is_tfds(path) or Path(path).is_dir()):
-            raise ValueError(
-                f"{path} is not a directory: {config.glue.task} is trained on a directory with the "
-                "official files (train.tsv and the others) or on tfds:glue/.... For a file of your "
-                "own, use configs/finetune/table.py"
-            )
-        kept = config.glue.tfds_data_dir if is_tfds(path) else ""
-        return replace(config, glue=replace(config.glue, directory=path, tfds_data_dir=kept))
-    if config.glue is not None:
-        if is_tfds(path) or Path(path).is_dir():
-            kept = config.glue.tfds_data_dir if is_tfds(path) else ""
-            glue = replace(config.glue, directory=path, validation="", tfds_data_dir=kept)
-            return replace(config, glue=glue)
-        if split == "test":
-            raise ValueError(
-                f"{path} is no directory: the test sets of {config.glue.task} are taken from one "
-                "with the official files in it (test.tsv), or from TensorFlow Datasets"
-            )
-        return replace(config, glue=replace(config.glue, validation=path))
-    for name in ("sentences", "choices", "tags", "spans"):
-        section = getattr(config, name)
-        if section is not None:
-            files = replace(section.files, **{split: path})
-            if split != "train" and name in FORM_KEYS:
-                files = replace(files, form=files.form.for_another(path))
-            return replace(config, **{name: replace(section, files=files)})
-    raise AssertionError("a config has a section")
-
-
-def with_columns(
-    config: FinetuneConfig, split: Split = "train", model: ModelConfig | None = None
-) -> FinetuneConfig:
-    """Return the config with detected columns and labels instead of "auto".
-
-    Args:
-      config: the config of any task.
-      split: the split whose file is read.
-      model: an existing classifier, whose labels are used if they fit; None to train a new one.
-
-    Raises:
-      ValueError: see `detect_columns`.
-    """
-    if config.sentences is None or not config.sentences.files.detected:
-        return config
-    labels = None
-    if model is not None:
-        labels = () if model.problem == "regression" else model.labels
-    with renamed_in_errors(FORM_KEYS["sentences"]):
-        files = detect_columns(config.sentences.files, split, labels)
-    try:
-        return replace(config, sentences=replace(config.sentences, files=files))
-    except ValueError as error:
-        raise ValueError(f"config.sentences: {error}") from error
-
-
-def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
-    """Return the set that was read from the file `path`, named after the file.
-
-    The name leaves out the extension of a known format but keeps others, as in "eng.testa". The
-    sets of a directory or of TensorFlow Datasets keep their names.
-    """
-    if is_tfds(path) or Path(path).is_dir():
-        return dict(sets)
-    (examples,) = sets.values()
-    file = Path(path)
-    file = file.with_suffix("") if file.suffix.lower() in COMPRESSIONS else file
-    return {file.stem if file.suffix.lower() in _FORMATS else file.name: examples}
-
-
-def source_of(config: FinetuneConfig, split: Split) -> str:
-    """Return a permanent name for a split's input: an absolute path, or "tfds:..."."""
-    if config.glue is not None:
-        given = config.glue.directory
-        if split == "validation" and config.glue.validation:
-            given = config.glue.validation
-    else:
-        section = config.sentences or config.choices or config.tags or config.spans
-        assert section is not None
-        given = getattr(section.files, split)
-    return given if is_tfds(given) else str(Path(given).resolve())
-
-
-def paths_of(config: FinetuneConfig) -> list[str]:
-    """The task's files on disk, of GLUE its directory, as they are given."""
-    if config.glue is not None:
-        paths = [f"{config.glue.directory}/train.tsv", config.glue.validation]
-        if is_tfds(config.glue.directory):
-            del paths[0]
-    else:
-        section = config.sentences or config.choices or config.tags or config.spans
-        assert section is not None
-        paths = [section.files.train, section.files.validation, section.files.test]
-    return [path for path in paths if path and not is_tfds(path)]
+        Raises:
+          ValueError: see `bert_jax.finetuning.task_files.with_columns`.
+        """
+        return self.with_task(with_columns(self.task, split, model))

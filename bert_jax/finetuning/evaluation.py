@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.conversion import to_dataclass, to_plain
-from bert_jax.finetuning.config import (
-    SECTIONS,
-    FinetuneConfig,
-    named_after,
-    paths_of,
-    source_of,
-    with_columns,
-    with_file,
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.label_matching import (
+    check_head,
+    check_positions,
+    score_places,
+    tagged_alike,
+    unnamed_told,
+    with_scores_in_order,
 )
 from bert_jax.finetuning.outcome import check_files, claim_files
 from bert_jax.finetuning.programs import unknown_lines
 from bert_jax.finetuning.scoring import Scorer, row_lengths
-from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, TaskData
+from bert_jax.finetuning.sentences import GlueConfig
+from bert_jax.finetuning.task_data import ExampleSet, TaskData
+from bert_jax.finetuning.task_files import TaskConfig, named_after, paths_of, source_of
 from bert_jax.json_files import read_json_object
 from bert_jax.labeled_data.files import Split, has_file
-from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
+from bert_jax.runs.outputs import check_output
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.runtime import versions
 from bert_jax.runs.work_dir import (
@@ -46,126 +48,85 @@ from bert_jax.training.distributed import agreed, check_same
 from bert_jax.training.sharding import MeshConfig, batch_extent, make_mesh, parameter_shardings
 from bert_jax.training.step import make_metrics_step, make_prediction_step
 
-_UNNAMED = re.compile(r"LABEL_\d+")
-
-
-_HEADS: dict[str, Head] = {
-    "glue": "classification",
-    "sentences": "classification",
-    "choices": "multiple_choice",
-    "tags": "tagging",
-    "spans": "span",
-}
-
-
-def check_head(config: FinetuneConfig, model: ModelConfig, work_dir: Path) -> None:
-    """Raises ValueError if the model's head is not that of the config's section.
-
-    Before the files are read: they would be blamed for labels that are another task's.
-    """
-    section = next(name for name in SECTIONS if getattr(config, name) is not None)
-    if model.head != _HEADS[section]:
-        raise ValueError(
-            f"the model of {work_dir} is for {model.head} ({model.problem}), the config's section "
-            f"{section!r} for {_HEADS[section]}: give the config of a task that it has learned"
-        )
-
-
-def check_positions(config: FinetuneConfig, model: ModelConfig, work_dir: Path) -> None:
-    """Raises ValueError if the task's sequences are longer than the model can read."""
-    positions = model.encoder.max_positions
-    if config.max_length > positions:
-        raise ValueError(
-            f"max_length={config.max_length}, but the model of {work_dir} has {positions} "
-            f"positions: set --config.max_length to that at most"
-        )
-
-
-def tagged_alike(config: FinetuneConfig, model: ModelConfig) -> FinetuneConfig:
-    """Return the config with the model's tag scheme: as written for BIOES, BILOU and BMES.
-
-    IOB1 is known by a type that is never parted from the one before: there is I-X and no B-X. Where
-    every type has both, only who made the model knows, and says learn_as='IOB1': what the config
-    says other than the default is left as it is.
-    """
-    if config.tags is None or config.tags.files.learn_as != "IOB2":
-        return config
-    parted = {label[2:] for label in model.labels if label.startswith("B-")}
-    if any(label.startswith(("S-", "E-", "U-", "L-", "M-")) for label in model.labels):
-        files = replace(config.tags.files, learn_as="as_written")
-    elif any(label.startswith("I-") and label[2:] not in parted for label in model.labels):
-        files = replace(config.tags.files, learn_as="IOB1")
-    else:
-        return config
-    return replace(config, tags=replace(config.tags, files=files))
-
-
-def score_places(
-    model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
-) -> tuple[int, ...] | None:
-    """Which of the model's scores is which label of the task; None if they are in its order.
-
-    By name, else by name whatever its case: models of one task have their labels in any order.
-    Labels without a name (LABEL_0, ...) are taken in the task's; see `unnamed`.
-
-    head, names: the task's; `names` is what its files call the labels of `head`.
-
-    Raises:
-      ValueError: the model has another kind of head or other labels.
-    """
-    if (model.head, model.problem) != (head.head, head.problem):
-        raise ValueError(
-            f"the model of {work_dir} is for {model.head} ({model.problem}), the config for "
-            f"{head.head} ({head.problem}): give the config of a task that it has learned"
-        )
-    same_size = len(model.labels) == len(head.labels)
-    if model.labels == head.labels or (head.problem == "regression" and same_size):
-        return None
-    for called in (head.labels, names):
-        for name_of in (str, str.casefold):
-            theirs, wanted = ([name_of(x) for x in each] for each in (model.labels, called))
-            if len(set(theirs)) == len(theirs) and sorted(theirs) == sorted(wanted):
-                return tuple(map(theirs.index, wanted))
-    if same_size and unnamed(model):
-        return None
-    raise ValueError(
-        f"the model of {work_dir} tells the labels {', '.join(map(repr, model.labels))}, the "
-        f"config {', '.join(map(repr, head.labels))}: give the config of a task that it has learned"
-    )
-
-
-def unnamed(model: ModelConfig) -> bool:
-    """Whether several labels are called as Hugging Face calls those that nobody has named."""
-    return len(model.labels) > 1 and all(map(_UNNAMED.fullmatch, model.labels))
-
-
-def unnamed_told(model: ModelConfig, head: HeadConfig) -> list[str]:
-    """A line that says what labels without a name are taken for."""
-    if not unnamed(model) or model.labels == head.labels:
-        return []
-    taken = (f"{label} for {name!r}" for label, name in zip(model.labels, head.labels, strict=True))
-    return [f"NOTE  the model's labels have no names: {', '.join(taken)}, the task's order"]
-
-
-def with_scores_in_order(params: Parameters, places: Sequence[int]) -> Parameters:
-    """The parameters of a classifier whose scores stand as `score_places` found them."""
-    chosen = jnp.array(places)
-    parts = ("classifier.kernel", "classifier.bias")
-    return {**params, **{name: jnp.take(params[name], chosen, axis=-1) for name in parts}}
-
-
 FINETUNE = "bert-jax finetune"
 
 
 @dataclass(frozen=True)
 class SetScores:
-    """What a model does on a set; see `ExampleSet` for the types. scores: none without labels."""
+    """The scores of a model on a set, also by type (see `ExampleSet`); empty without labels."""
 
     examples: int
     scores: dict[str, float]
     by_type: dict[str, dict[str, float]]
     type_is: str
     files: list[Path] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The result of evaluating a checkpoint.
+
+    sets: by name, the scores of each set.
+    notes: lines about the examples and the labels.
+    devices: number and kind of the devices.
+    """
+
+    work_dir: Path
+    step: int
+    sets: Mapping[str, SetScores]
+    notes: Sequence[str]
+    devices: str
+
+
+def evaluate(
+    work_dir: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] | None = None,
+    step: int | None = None,
+    labeled: bool = True,
+    predictions: str | os.PathLike[str] | None = None,
+    config: FinetuneConfig | None = None,
+) -> EvaluationResult:
+    """Score a fine-tuned model on its validation set, or on another file of its task.
+
+    Args:
+      data: a file in the form of the validation file, or for a GLUE task a directory; None scores
+        the validation set itself.
+      step: the step of the checkpoint; None takes the best one.
+      labeled: whether the examples have labels. Without labels, nothing is scored, and the task's
+        test sets are used if `data` is None.
+      predictions: a directory for files with the predictions; process 0 writes them.
+      config: the task of a model that was fine-tuned elsewhere and imported; None takes the task
+        of the model's own run.
+
+    Raises:
+      ValueError: the directory holds no fine-tuned model or no such checkpoint, a file is missing
+        or has another form, or predictions would replace a file.
+    """
+    into = None if predictions is None else Path(predictions)
+    if into is not None:
+        if into.is_file():
+            raise ValueError(
+                f"--predictions {into} is a file: expected a directory, in which each set "
+                "that is predicted gets a file of its own"
+            )
+        check_output(into, "--predictions")
+    opened = open_evaluation(
+        Path(work_dir),
+        None if data is None else os.fspath(data),
+        step,
+        labelled=labeled,
+        into=into,
+        task=config,
+    )
+    mesh = opened.scorer.mesh
+    return EvaluationResult(
+        opened.work_dir,
+        opened.step,
+        opened.score(into),
+        opened.notes,
+        f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
+    )
 
 
 @dataclass(frozen=True)
@@ -230,19 +191,19 @@ def open_evaluation(
     config = _config_of(work_dir) if task is None else task
     model, _ = read_model(work_dir)
     if task is not None:
-        check_head(task, model, work_dir)
-    check_positions(config, model, work_dir)
+        check_head(task.section, model, work_dir)
+    check_positions(config.max_length, model, work_dir)
     step = agreed(chosen_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
     split: Split = "validation" if labelled else "test"
     if data is not None:
-        config = with_file(config, data, split)
+        config = config.with_file(data, split)
     if into is not None:
-        _check_separate(config, into)
+        _check_separate(paths_of(config.task), into)
     tokenizer = read_tokenizer(work_dir, model.encoder)
     if task is not None:
-        config = with_columns(tagged_alike(config, model), split, model)
-    where = _told_from_elsewhere(config, work_dir) if task is None and data is None else ""
+        config = config.with_task(tagged_alike(config.task, model)).with_columns(split, model)
+    where = _told_from_elsewhere(config.task, work_dir) if task is None and data is None else ""
     try:
         found = config.open(tokenizer, [split], model.labels)
     except ValueError as error:
@@ -250,7 +211,7 @@ def open_evaluation(
             raise
         raise ValueError(f"{error}{where}") from error
     sets = _asked(found, split, work_dir, data)
-    source = f"{source_of(config, split)} by {work_dir.resolve()}"
+    source = f"{source_of(config.task, split)} by {work_dir.resolve()}"
     if into is not None:
         files = [file for name, each in sets.items() for file in each.file_names(name)]
         check_files(into, files, source)
@@ -259,7 +220,9 @@ def open_evaluation(
         {"the config": to_plain(config), "the examples": examples, "the versions": versions()}
     )
 
-    lengths = identity["row_lengths"] if task is None else _row_lengths(config, model, sets)
+    lengths = (
+        identity["row_lengths"] if task is None else _row_lengths(config.max_shapes, model, sets)
+    )
     mesh = _mesh(config.mesh)
     learned = task_of(model, config.compute.resolve(jax.devices()[0], model.encoder))
     rows = -(-config.rows_evaluated // batch_extent(mesh)) * batch_extent(mesh)
@@ -297,11 +260,11 @@ def _asked(
 
 
 def _row_lengths(
-    config: FinetuneConfig, model: ModelConfig, sets: Mapping[str, ExampleSet]
+    max_shapes: int, model: ModelConfig, sets: Mapping[str, ExampleSet]
 ) -> tuple[int, ...]:
-    """As of a run that learns from the first set."""
+    """Return the row lengths of a run that trains on the first set."""
     features = next(iter(sets.values())).features
-    return row_lengths(features, config.max_shapes, model.encoder.max_positions)
+    return row_lengths(features, max_shapes, model.encoder.max_positions)
 
 
 def _config_of(work_dir: Path) -> FinetuneConfig:
@@ -325,11 +288,12 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
     return to_dataclass(FinetuneConfig, read_json_object(file), str(file))
 
 
-def _told_from_elsewhere(config: FinetuneConfig, work_dir: Path) -> str:
+def _told_from_elsewhere(task: TaskConfig, work_dir: Path) -> str:
     """Where the run's files are looked for, if they were named relative to another directory."""
-    relative = [Path(path) for path in paths_of(config) if not Path(path).is_absolute()]
-    directory = Path(config.glue.directory if config.glue else "")
-    if not relative or any(map(has_file, relative)) or (config.glue and directory.is_dir()):
+    relative = [Path(path) for path in paths_of(task) if not Path(path).is_absolute()]
+    is_glue = isinstance(task, GlueConfig)
+    directory = Path(task.directory if isinstance(task, GlueConfig) else "")
+    if not relative or any(map(has_file, relative)) or (is_glue and directory.is_dir()):
         return ""
     return (
         f". The run of {work_dir} had its files from the directory it was started in, and this is "
@@ -337,9 +301,9 @@ def _told_from_elsewhere(config: FinetuneConfig, work_dir: Path) -> str:
     )
 
 
-def _check_separate(config: FinetuneConfig, into: Path) -> None:
-    """Predictions are called after their sets: none may come to lie over a file of the task."""
-    for path in paths_of(config):
+def _check_separate(paths: Sequence[str], into: Path) -> None:
+    """Refuse a directory of the task's files, which predictions named after sets could replace."""
+    for path in paths:
         if into.resolve() in (Path(path).resolve(), Path(path).resolve().parent):
             raise ValueError(
                 f"--predictions {into} is where the task has its files ({path}), and could replace "

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.files import write_file
-from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.spans import SpansConfig
+from bert_jax.finetuning.tags import TagsConfig
 from bert_jax.finetuning.task_data import TaskData
+from bert_jax.finetuning.task_files import TaskConfig
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
 from bert_jax.runs.work_dir import Comparison, SpanUsage, Usage, named_step, write_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.training.progress import format_metric
 
 SCORES_NAME = "scores.json"
 PREDICTIONS_NAME = "predictions"
@@ -79,21 +82,19 @@ def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, st
 
 
 def describe_model(
-    config: FinetuneConfig,
-    data: TaskData,
+    work_dir: Path,
+    origin: Mapping[str, str],
     model: ModelConfig,
     tokenizer: Tokenizer,
     compared_by: Comparison,
+    usage: Usage,
     best_step: int | None,
 ) -> None:
-    """Writes the run's `model.json`; best_step None before its end."""
-    named = "sizes and tokenizer of" if config.from_scratch else "source"
-    origin = {"command": "bert-jax finetune", named: config.init_from}
-    directory, usage = Path(config.work_dir), usage_of(config, data)
+    """Write the run's `model.json`; `best_step` is None before its end."""
     write_model(
         model,
         origin,
-        directory,
+        work_dir,
         tokenizer=tokenizer,
         best_step=best_step,
         compared_by=compared_by,
@@ -101,15 +102,35 @@ def describe_model(
     )
 
 
-def usage_of(config: FinetuneConfig, data: TaskData) -> Usage:
-    """How the run reads texts, and what its one label is not."""
-    spans = None if config.spans is None else _of_spans(config.spans)
+def usage_of(task: TaskConfig, max_length: int, data: TaskData) -> Usage:
+    """Return how the run reads texts, and the name of the negation of its only label."""
+    spans = _of_spans(task) if isinstance(task, SpansConfig) else None
     pairs = None
     if data.head.head == "classification":
-        (sequences, *_) = (each.features.sequences for each in data.validation.values())
+        (sequences, *_) = (examples.features.sequences for examples in data.validation.values())
         pairs = bool((sequences.second_starts < sequences.lengths).any())
-    context = config.tags is not None and config.tags.document_context
-    return Usage(config.max_length, spans, data.head.negative, pairs, context)
+    context = isinstance(task, TagsConfig) and task.document_context
+    return Usage(max_length, spans, data.head.negative, pairs, context)
+
+
+_BY_CHANCE = (
+    "is possible without reading the text. This can happen with few examples; try another seed or "
+    "learning rate (bert-jax sweep), or more epochs"
+)
+
+
+def conclusion(outcome: Outcome, data: TaskData, compared_by: Comparison) -> list[str]:
+    """Return lines with the scores of the best checkpoint and the prediction files."""
+    metric = compared_by.metric
+    lines = [f"best after step {outcome.step:,} by {metric}:"]
+    lines += [f"  {name:28s} {format_metric(name, x)}" for name, x in outcome.scores.items()]
+    # A loss has no chance level.
+    scored_by = data.best_metric if metric.endswith(LOSS) else metric
+    score, chance = outcome.scores[scored_by], data.chance(scored_by)
+    if score <= chance:
+        reached, by_chance = format_metric(scored_by, score), format_metric(scored_by, chance)
+        lines.append(f"NOTE  {scored_by} is {reached}; {by_chance} {_BY_CHANCE}")
+    return [*lines, *(f"predictions: {file}" for file in outcome.predictions)]
 
 
 def _of_spans(config: SpansConfig) -> SpanUsage:

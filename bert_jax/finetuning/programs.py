@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import optax
 from jax.sharding import Mesh
 
 from bert_jax.analysis.counts import parameter_counts
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.labeled_data.features import Features
@@ -18,7 +17,7 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.finetuning import ClassifierTask, task_of
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import WARNED_SHARE, complaint, count_unknown
-from bert_jax.training.optimizer import Tuning, make_optimizer
+from bert_jax.training.optimizer import OptimizerConfig, Tuning, TuningConfig, make_optimizer
 from bert_jax.training.preflight import (
     FINETUNING_ARRAYS,
     batch_part,
@@ -54,22 +53,27 @@ class Programs:
 
 
 def make_programs(
-    config: FinetuneConfig, model: ModelConfig, compute: ComputeConfig, mesh: Mesh
+    optimizer_config: OptimizerConfig,
+    tuning_config: TuningConfig,
+    accumulation_steps: int,
+    model: ModelConfig,
+    compute: ComputeConfig,
+    mesh: Mesh,
 ) -> Programs:
-    """The steps, compiled when a batch of a shape first comes.
+    """Return the steps, each of which is compiled when a batch of a new shape arrives.
 
     Raises:
       ValueError: more layers are to be tuned than there are, or some of them in a scan over all.
     """
-    task, tuning = task_of(model, compute), Tuning(config.tuning, model.encoder)
+    task, tuning = task_of(model, compute), Tuning(tuning_config, model.encoder)
     _check_scan(compute, tuning)
-    rate = tuning.rate if config.tuning.layer_decay < 1.0 else None
-    optimizer = make_optimizer(config.optimizer, rate)
+    rate = tuning.rate if tuning_config.layer_decay < 1.0 else None
+    optimizer = make_optimizer(optimizer_config, rate)
     train_step = make_train_step(
         task,
         optimizer,
         mesh,
-        accumulation_steps=config.accumulation_steps,
+        accumulation_steps=accumulation_steps,
         learns=tuning.learns,
     )
     return Programs(
@@ -93,12 +97,14 @@ def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
         )
 
 
-def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
-    """Raises ValueError if a batch cannot be split over the devices."""
+def check_batches(
+    batch_size: int, evaluation_batch_size: int, accumulation_steps: int, mesh: Mesh
+) -> None:
+    """Raise ValueError if a batch cannot be split over the devices."""
     parts = batch_extent(mesh)
     for name, size, by in (
-        ("batch_size", config.batch_size, parts * config.accumulation_steps),
-        ("evaluation_batch_size", config.rows_evaluated, parts),
+        ("batch_size", batch_size, parts * accumulation_steps),
+        ("evaluation_batch_size", evaluation_batch_size, parts),
     ):
         if size % by:
             raise ValueError(
@@ -107,23 +113,25 @@ def check_mesh(config: FinetuneConfig, mesh: Mesh) -> None:
             )
 
 
-def check_data(config: FinetuneConfig, data: TaskData, tokenizer: Tokenizer) -> None:
+def check_data(
+    data: TaskData, tokenizer: Tokenizer, best_metric: str, *, allow_unknown: bool
+) -> None:
     """Raise ValueError if the task lacks the best metric or a set has too many unknown tokens."""
-    check_best_metric(config, data)
+    _check_best_metric(data, best_metric)
     for name, features in data.features.items():
         counts = count_unknown(features.sequences.token_ids, tokenizer)
-        if counts.too_many and not config.allow_unknown:
+        if counts.too_many and not allow_unknown:
             problem = complaint(tokenizer, counts.unknown, counts.tokens, where=f" of {name}")
             raise ValueError(f"{problem} To train anyway, set allow_unknown=True.")
 
 
-def check_best_metric(config: FinetuneConfig, data: TaskData) -> None:
-    """Raises ValueError if the metric that is to be best is none of the task's."""
+def _check_best_metric(data: TaskData, best_metric: str) -> None:
+    """Raise ValueError if the task lacks the metric that compares checkpoints."""
     losses = [data.metric_of(name, LOSS) for name in data.validation]
     known = (*data.metrics, *losses)
-    if config.best_metric and config.best_metric not in known:
+    if best_metric and best_metric not in known:
         raise ValueError(
-            f"best_metric={config.best_metric!r} is no metric of this task; expected one of "
+            f"best_metric={best_metric!r} is no metric of this task; expected one of "
             f"{', '.join(known)}, or '' for {data.best_metric}"
         )
 
@@ -142,25 +150,33 @@ def unknown_lines(features: Mapping[str, Features], tokenizer: Tokenizer) -> lis
     return lines
 
 
-def check_finetuning(
-    config: FinetuneConfig,
-    mesh: Mesh,
+def check_memory(
     model: ModelConfig,
     compute: ComputeConfig,
+    tuning: Tuning,
+    mesh: Mesh,
     train: Features,
-    row_lengths: Sequence[int],
+    *,
+    longest: int,
+    batch_size: int,
+    accumulation_steps: int,
+    clips: bool,
+    init_from: str,
+    max_length: int,
 ) -> None:
     """Refuse a fine-tuning run that does not fit into this machine's memory.
 
     Args:
       compute: the computation's settings, with "auto" resolved.
-      row_lengths: padded lengths of the rows of `train`, ascending; every epoch uses the longest.
+      longest: length of the longest rows of `train`, which occur in every epoch.
+      clips: whether gradients are clipped, which needs all of them at once.
+      init_from, max_length: the config's values, for the message.
 
     Raises:
       ValueError: see `check_pretraining`.
     """
-    counts, tuning = parameter_counts(model), Tuning(config.tuning, model.encoder)
-    rows, length = config.batch_size * train.sequences_per_example, row_lengths[-1]
+    counts = parameter_counts(model)
+    rows = batch_size * train.sequences_per_example
     trained = counts.above
     trained += counts.layers * tuning.num_learning_layers // model.encoder.num_layers
     trained += counts.embeddings if tuning.learns("encoder.embeddings.token") else 0
@@ -168,8 +184,8 @@ def check_finetuning(
         mesh,
         counts.total,
         trained,
-        all_gradients=config.optimizer.clip_norm > 0 or config.accumulation_steps > 1,
-        keys=f"the model's size ({config.init_from}: {model_size_keys(model.encoder)})",
+        all_gradients=clips or accumulation_steps > 1,
+        keys=f"the model's size ({init_from}: {model_size_keys(model.encoder)})",
     )
     batch = batch_part(
         mesh,
@@ -177,11 +193,11 @@ def check_finetuning(
         compute,
         name="one batch",
         rows=rows,
-        rows_at_once=rows // config.accumulation_steps,
-        length=length,
+        rows_at_once=rows // accumulation_steps,
+        length=longest,
         arrays=FINETUNING_ARRAYS,
-        keys=f"batch_size={config.batch_size} or max_length={config.max_length}, or raise "
-        f"accumulation_steps={config.accumulation_steps}",
+        keys=f"batch_size={batch_size} or max_length={max_length}, or raise "
+        f"accumulation_steps={accumulation_steps}",
     )
     check_traceable([*parts, batch], mesh)
     check_fits([*parts, batch], mesh)

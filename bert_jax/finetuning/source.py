@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,15 +12,16 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
+from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
     chosen_step,
     read_model,
+    read_sentence_embedding,
     read_tokenizer,
 )
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ from bert_jax.training.checkpoint_files import saved_run, steps_in
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed
 from bert_jax.training.sharding import parameter_shardings
-from bert_jax.training.step import fingerprint
+from bert_jax.training.step import TrainState, fingerprint
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,19 @@ class Source:
         return None if self.step is None else fingerprint(self.parameters())
 
 
-def open_source(config: FinetuneConfig, mesh: Mesh) -> Source:
-    """Reads what a run starts from.
+def open_source(directory: Path, work_dir: Path, mesh: Mesh, *, from_scratch: bool) -> Source:
+    """Open the model in `directory` that the run in `work_dir` starts from.
 
     Raises:
       ValueError: `init_from` is no work directory, unless the run has begun and its source was
         deleted; it holds another model's tokenizer, or is `work_dir`.
     """
-    directory, work_dir = Path(config.init_from), Path(config.work_dir)
     if work_dir.resolve() == directory.resolve():
         raise ValueError(
-            f"work_dir={config.work_dir} is where the model to start from is (init_from); expected "
+            f"work_dir={work_dir} is where the model to start from is (init_from); expected "
             "a directory of the run's own"
         )
-    gone = not agreed(int(_is_there(directory, parameters=not config.from_scratch)))
+    gone = not agreed(int(_is_there(directory, parameters=not from_scratch)))
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     if gone and saved is not None and (work_dir / MODEL_NAME).is_file():
         _check_path(directory, work_dir, saved[1].get("init_from"))
@@ -92,7 +91,7 @@ def open_source(config: FinetuneConfig, mesh: Mesh) -> Source:
         return Source(work_dir, model, read_tokenizer(work_dir, model.encoder), None, mesh)
     model, _ = read_model(directory)
     tokenizer = read_tokenizer(directory, model.encoder)
-    step = None if config.from_scratch else chosen_step(directory)
+    step = None if from_scratch else chosen_step(directory)
     return Source(directory, model, tokenizer, step, mesh)
 
 
@@ -108,14 +107,14 @@ def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
         )
 
 
-def source_identity(config: FinetuneConfig, source: Source) -> Any:
+def source_identity(source: Source, init_from: Path, work_dir: Path) -> Any:
     """What a checkpoint of the run in `work_dir` is to say of its source.
 
     A run that has begun has its source's parameters in it, so it goes on as it told before where
     `init_from` is the same path, whatever checkpoint came to be there since, where it holds the
     same parameters, or where it is gone. Else this one is told, and the checkpoint's differs.
     """
-    path, work_dir = str(Path(config.init_from).resolve()), Path(config.work_dir)
+    path = str(init_from.resolve())
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     stored = None if saved is None else saved[1].get("init_from")
     if stored is not None:
@@ -135,20 +134,41 @@ def _is_there(directory: Path, *, parameters: bool) -> bool:
     return not parameters or (checkpoints.is_dir() and bool(steps_in(checkpoints)))
 
 
-def encoder_of(config: FinetuneConfig, source: Source) -> EncoderConfig:
-    """The encoder as the run trains it.
+def encoder_of(source: Source, init_from: str, max_length: int, dropout: float) -> EncoderConfig:
+    """Return the source's encoder with the run's dropout; -1 keeps the source's.
 
     Raises:
-      ValueError: the run wants longer sequences than it has positions for.
+      ValueError: the encoder has fewer positions than `max_length`.
     """
     encoder = source.model.encoder
-    if config.max_length > encoder.max_positions:
+    if max_length > encoder.max_positions:
         raise ValueError(
-            f"max_length={config.max_length}, but the model of {config.init_from} has "
+            f"max_length={max_length}, but the model of {init_from} has "
             f"{encoder.max_positions} positions: set max_length to that at most"
         )
-    if config.dropout != -1.0:
-        encoder = dataclasses.replace(
-            encoder, hidden_dropout=config.dropout, attention_dropout=config.dropout
-        )
+    if dropout != -1.0:
+        encoder = replace(encoder, hidden_dropout=dropout, attention_dropout=dropout)
     return encoder
+
+
+def state_from_source(
+    source: Source, state: TrainState, model: ModelConfig, init_from: str
+) -> tuple[TrainState, str]:
+    """Return a random state with the source's parameters, and a description of its origin.
+
+    A classifier for another task or other labels is not taken from the source.
+    """
+    params = source.parameters()
+    heads = [(each.head, each.labels, each.problem) for each in (model, source.model)]
+    if heads[0] != heads[1]:
+        params = {name: x for name, x in params.items() if not name.startswith("classifier.")}
+    kept = {name: params[name] for name in state.params if name in params}
+    fresh = sorted(state.params.keys() - kept.keys())
+    origin = f"the parameters of {init_from}"
+    if fresh:
+        origin += f"; randomly initialized: {', '.join(fresh)}"
+    if any(name.startswith("classifier.") for name in kept):
+        origin += "; its classifier too, of the same labels"
+    if read_sentence_embedding(source.directory) is not None:
+        origin += f"; {SETTINGS_DROPPED}"
+    return TrainState(state.step, state.params | kept, state.opt_state), origin

@@ -1,278 +1,152 @@
-"""The grid of a sweep, the results of its runs, and the file that holds them."""
+"""Fine-tune over a grid of hyperparameters and seeds, report, and predict with the best run."""
 
 from __future__ import annotations
 
-import json
-import math
-import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bert_jax.conversion import to_dataclass, to_plain
-from bert_jax.files import write_file
-from bert_jax.json_files import read_json_object
-from bert_jax.local_paths import check_local
-from bert_jax.validation import check_seed
-
-# Whenever a run ends, the directories of all other runs are read.
-MAX_RUNS = 10_000
-_DIALS = ("batch_sizes", "learning_rates", "num_epochs")
-
-
-@dataclass(frozen=True, order=True)
-class Combination:
-    """What a sweep chooses between; `learning_rate` is the peak."""
-
-    batch_size: int
-    learning_rate: float
-    num_epochs: int
-
-
-@dataclass(frozen=True, order=True)
-class RunDials:
-    """A run of a sweep."""
-
-    batch_size: int
-    learning_rate: float
-    num_epochs: int
-    seed: int
-
-    @property
-    def combination(self) -> Combination:
-        """The dials that runs of other seeds share."""
-        return Combination(self.batch_size, self.learning_rate, self.num_epochs)
-
-    @property
-    def name(self) -> str:
-        """Of the run's directory."""
-        return (
-            f"batch{self.batch_size}-rate{self.learning_rate!r}-epochs{self.num_epochs}"
-            f"-seed{self.seed}"
-        )
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.sweep_directory import Keep, has_model, kept_before
+from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
+from bert_jax.finetuning.sweep_results import Grid, SweepResults
+from bert_jax.finetuning.sweep_run import Sweep, open_sweep
+from bert_jax.runs.outputs import check_output
+from bert_jax.runs.ownership import only_writer
+from bert_jax.runs.runtime import Compilations
+from bert_jax.training.distributed import StopRequest, ToldToStop, launched_together
+from bert_jax.training.reports import Message, OnReport, discard
+from bert_jax.training.sharding import make_mesh
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Every combination with every seed; the defaults are those of Devlin et al. 2019.
+class SweepResult:
+    """The result of a sweep.
 
-    Batch sizes and epochs are of its appendix A.3, rates of section 4.1, which has 4e-5 besides.
-
-    num_seeds: runs of a combination; their seeds count up from `first_seed`.
+    finished: False if a signal stopped the sweep, which resumes when it is started again.
+    results: the runs so far.
+    best_directory: the work directory of the best run; its parameters are there unless `keep` was
+      "none".
+    predictions: the files with the best run's predictions for the test sets.
+    report: the report's files.
     """
 
-    batch_sizes: tuple[int, ...] = (16, 32)
-    learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
-    num_epochs: tuple[int, ...] = (2, 3, 4)
-    num_seeds: int = 5
-    first_seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, values in zip(_DIALS, self._dials, strict=True):
-            if not values or not all(0 < value < math.inf for value in values):
-                raise ValueError(
-                    f"{name}={list(values)}: expected one or more, each above 0 and finite"
-                )
-            if len(set(values)) < len(values):
-                raise ValueError(f"{name}={list(values)}: one of them is there twice")
-        if self.num_seeds < 1:
-            raise ValueError(f"seeds={self.num_seeds}: must be at least 1")
-        check_seed(self.first_seed, "first_seed")
-        if self.first_seed + self.num_seeds > 1 << 32:
-            raise ValueError(
-                f"num_seeds={self.num_seeds} from first_seed={self.first_seed}: seeds must be at "
-                "most 2^32 - 1"
-            )
-        if (runs := math.prod(map(len, self._dials)) * self.num_seeds) > MAX_RUNS:
-            raise ValueError(
-                f"the grid has {runs:,} runs ({self.num_seeds:,} seeds per combination); expected "
-                f"at most {MAX_RUNS:,}. Use fewer seeds or fewer values"
-            )
-
-    @property
-    def _dials(self) -> tuple[tuple[float, ...], ...]:
-        return tuple(getattr(self, name) for name in _DIALS)
-
-    @property
-    def combinations(self) -> list[Combination]:
-        """All of them."""
-        return [
-            Combination(batch_size, learning_rate, epochs)
-            for batch_size in self.batch_sizes
-            for learning_rate in self.learning_rates
-            for epochs in self.num_epochs
-        ]
-
-    @property
-    def runs(self) -> list[RunDials]:
-        """All of them, seed after seed: a sweep that is cut short has whole grids."""
-        seeds = range(self.first_seed, self.first_seed + self.num_seeds)
-        return [
-            RunDials(c.batch_size, c.learning_rate, c.num_epochs, seed)
-            for seed in seeds
-            for c in self.combinations
-        ]
+    finished: bool
+    output: Path
+    results: SweepResults
+    best_directory: Path | None
+    predictions: Sequence[Path]
+    report: Sequence[Path]
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended.
-
-    scores: of its best evaluation, after `step`; none if it diverged. seconds: of its train steps,
-      the compilation of new ones among them, without evaluation. degenerate: at its end no better
-      than `TaskData.chance` (a "failed run" of Mosbach et al. 2021, section 3), or diverged.
-      diverged: why it could not go on; empty if it could.
-    """
-
-    dials: RunDials
-    scores: dict[str, float]
-    step: int
-    seconds: float
-    degenerate: bool
-    diverged: str = ""
+_GRID = Grid()
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A metric over the seeds of a combination.
+def sweep(
+    config: FinetuneConfig,
+    output: str | os.PathLike[str],
+    *,
+    batch_sizes: Sequence[int] = _GRID.batch_sizes,
+    learning_rates: Sequence[float] = _GRID.learning_rates,
+    num_epochs: Sequence[int] = _GRID.num_epochs,
+    num_seeds: int = _GRID.num_seeds,
+    keep: Keep | None = None,
+    command: str | None = None,
+    on_report: OnReport | None = None,
+    stop: StopRequest | None = None,
+) -> SweepResult:
+    """Fine-tune with every combination of hyperparameters and every seed, and write a report.
 
-    deviation: the sample standard deviation (n - 1); None for a single run.
-    """
+    Resumes a sweep that was stopped. The config's `work_dir`, `batch_size`, `num_epochs` and peak
+    learning rate are replaced; seeds count up from its `seed`.
 
-    mean: float
-    deviation: float | None
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The runs of a combination. spreads, best: over those that did not diverge, None if all did.
-
-    best: the best of the metric that the sweep compares by.
-    """
-
-    combination: Combination
-    num_runs: int
-    spreads: dict[str, Spread]
-    best: float | None
-    degenerate: int
-    diverged: int
-
-
-def summarise(
-    results: Iterable[RunResult], metric: str, *, lower_is_better: bool = False
-) -> list[Summary]:
-    """The combinations, the best mean of `metric` first; those with a diverged run come last."""
-    of: dict[Combination, list[RunResult]] = {}
-    for result in results:
-        of.setdefault(result.dials.combination, []).append(result)
-    found = [_summary(each, runs, metric, lower_is_better) for each, runs in sorted(of.items())]
-    sign = 1.0 if lower_is_better else -1.0
-
-    def rank(summary: Summary) -> tuple[bool, bool, float]:
-        spread = summary.spreads.get(metric)
-        return spread is None, summary.diverged > 0, sign * spread.mean if spread else 0.0
-
-    return sorted(found, key=rank)
-
-
-def best_run(
-    results: Iterable[RunResult], metric: str, *, lower_is_better: bool = False
-) -> RunResult | None:
-    """The run that did best by `metric`, of equal ones the first by its dials; None if there is
-    none that did not diverge."""
-    ended = sorted((each for each in results if not each.diverged), key=lambda each: each.dials)
-    sign = 1.0 if lower_is_better else -1.0
-    return min(ended, key=lambda each: sign * each.scores[metric], default=None)
-
-
-def _summary(
-    combination: Combination, runs: Sequence[RunResult], metric: str, lower_is_better: bool
-) -> Summary:
-    ended = [run for run in runs if not run.diverged]
-    values = (
-        {name: [run.scores[name] for run in ended] for name in ended[0].scores} if ended else {}
-    )
-    choose = min if lower_is_better else max
-    return Summary(
-        combination,
-        num_runs=len(runs),
-        spreads={name: _spread(each) for name, each in values.items()},
-        best=choose(values[metric]) if ended else None,
-        degenerate=sum(run.degenerate for run in runs),
-        diverged=len(runs) - len(ended),
-    )
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.fmean(values), deviation)
-
-
-RESULTS_NAME = "results.json"
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where results come from. date: UTC, of the last run. versions: of software, by name."""
-
-    command: str
-    date: str
-    hardware: str
-    versions: dict[str, str]
-
-
-@dataclass(frozen=True)
-class SweepResults:
-    """The runs of a sweep so far.
-
-    metric: by which runs are compared. chance: `TaskData.chance` of
-      `chance_metric`, which is `metric` unless that is a loss.
-    num_examples: that each run learns from. planned: runs of the whole sweep.
-    """
-
-    task: str
-    metric: str
-    lower_is_better: bool
-    chance_metric: str
-    chance: float
-    num_examples: int
-    planned: int
-    runs: tuple[RunResult, ...]
-    provenance: Provenance
-
-    @property
-    def summaries(self) -> list[Summary]:
-        """See `summarise`."""
-        return summarise(self.runs, self.metric, lower_is_better=self.lower_is_better)
-
-    @property
-    def best_run(self) -> RunResult | None:
-        """See `bert_jax.finetuning.sweep.best_run`."""
-        return best_run(self.runs, self.metric, lower_is_better=self.lower_is_better)
-
-    @property
-    def num_degenerate(self) -> int:
-        """Runs no better than chance, or diverged."""
-        return sum(run.degenerate for run in self.runs)
-
-
-def write_results(results: SweepResults, directory: Path) -> None:
-    """Writes `results.json`, whole or not at all."""
-    write_file(directory / RESULTS_NAME, json.dumps(to_plain(results), indent=2) + "\n")
-
-
-def read_results(directory: Path) -> SweepResults:
-    """What `write_results` wrote.
+    Args:
+      output: the directory for the runs, `results.json` and the report.
+      keep: the runs whose checkpoints stay on disk; None keeps those that this sweep kept before,
+        or the best one in a new sweep.
+      command: the command that repeats the sweep, for the report; by default a call of this
+        function.
+      on_report: receives a message after every run; the reports of a run go to `output.txt` in its
+        directory.
+      stop: its `request()`, which any thread may call, ends the sweep as signals do.
 
     Raises:
-      ValueError: there is no such file, or it is damaged.
+      ValueError: a combination cannot be run, `output` holds another sweep, or several processes
+        were started.
     """
-    check_local(directory)
-    file = directory / RESULTS_NAME
-    if not file.is_file():
+    output = Path(output)
+    if (processes := launched_together()) > 1:
         raise ValueError(
-            f"{directory}: no {RESULTS_NAME} in it; expected the output of a `bert-jax sweep` with "
-            "at least one run finished"
+            f"a sweep is one process on all of its devices, and this is one of {processes}: "
+            "start it alone (under Slurm with srun --ntasks=1)"
         )
-    values = read_json_object(file, "Remove it and repeat the sweep")
-    return to_dataclass(SweepResults, values, str(file))
+    check_output(output, "--output", may_be=["sweep"])
+    grid = Grid(
+        tuple(batch_sizes), tuple(learning_rates), tuple(num_epochs), num_seeds, config.seed
+    )
+    keep = keep or kept_before(output) or "best"
+    report = on_report or discard
+    command = command or _call(output, grid, keep)
+    if not config.evaluation_batch_size:  # the same for all runs, to compile once
+        largest = 4 * (max(grid.batch_sizes) // config.accumulation_steps)
+        config = replace(config, evaluation_batch_size=largest)
+    config = replace(config.with_columns(), work_dir=str(output))
+    config = replace(config, batch_size=grid.runs[0].batch_size)
+    base = FinetuneRun.open(config, make_mesh(config.mesh))
+    opened = open_sweep(base, output, grid, keep, command)
+    # Left last: the save under way is finished before a signal may kill again.
+    with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
+        result, lines = _run_to_end(opened, stopping, report)
+    all_ended = len(result.results.runs) == len(grid.runs)
+    if all_ended:
+        lines += [*compiled.lines(), *(f"report: {file}" for file in result.report)]
+    for line in lines:
+        report(Message(line))
+    return result
+
+
+def _call(output: Path, grid: Grid, keep: Keep) -> str:
+    """Return the Python call that repeats a sweep."""
+    values = {
+        "batch_sizes": list(grid.batch_sizes),
+        "learning_rates": list(grid.learning_rates),
+        "num_epochs": list(grid.num_epochs),
+        "num_seeds": grid.num_seeds,
+        "keep": keep,
+    }
+    keywords = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return f"bert_jax.sweep(config, {str(output)!r}, {keywords})"
+
+
+def _run_to_end(
+    opened: Sweep, stop: StopRequest, report: OnReport
+) -> tuple[SweepResult, list[str]]:
+    """Train, write the report and the best run's predictions; return the result and its lines."""
+    finished = opened.run(stop, report)
+    results, best = opened.results(), opened.best_directory
+    files = write_report([results], opened.output) if results.runs else []
+    predictions: list[Path] = []
+    if finished:
+        lines = ["", *aligned(table(results)), "", *verdict(results)]
+        try:
+            predictions = opened.predict(stop)
+            lines += _best_run_lines(best, predictions)
+        except ToldToStop:
+            finished = False
+            lines += ["stopped: all runs are finished; the same command writes the predictions"]
+    else:
+        lines = [f"report so far: {file}" for file in files] or [""]
+    result = SweepResult(finished, opened.output, results, best, predictions, files)
+    return result, lines
+
+
+def _best_run_lines(directory: Path | None, predictions: Sequence[Path]) -> list[str]:
+    if directory is None:
+        return []
+    kept = "" if has_model(directory) else " (its parameters were not kept)"
+    return [
+        f"directory of the best run: {directory}{kept}",
+        *(f"predictions: {file}" for file in predictions),
+    ]

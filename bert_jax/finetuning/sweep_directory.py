@@ -48,10 +48,11 @@ class Ended:
     diverged: str = ""
 
 
-def shared_config(config: FinetuneConfig) -> dict[str, Any]:
-    """The part of a config that all runs of a sweep share."""
-    values = {name: x for name, x in to_plain(config).items() if name not in _FREE}
-    del values["optimizer"]["peak_learning_rate"]
+def shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a plain config that all runs of a sweep share."""
+    values = {name: x for name, x in config.items() if name not in _FREE}
+    optimizer = values["optimizer"].items()
+    values["optimizer"] = {name: x for name, x in optimizer if name != "peak_learning_rate"}
     return values
 
 
@@ -74,7 +75,7 @@ def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
         config = to_dataclass(FinetuneConfig, {**stored, "work_dir": "anywhere"}, str(file))
     except ValueError:  # keys that are gone: what differs is told as it stands
         return stored
-    binding: dict[str, Any] = json.loads(json.dumps(shared_config(config)))
+    binding: dict[str, Any] = json.loads(json.dumps(shared_config(to_plain(config))))
     return binding
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from bert_jax.files import write_file
-from bert_jax.finetuning.sweep import Combination, RunDials, Spread, Summary, SweepResults
+from bert_jax.finetuning.sweep_results import Combination, RunDials, Spread, Summary, SweepResults
 from bert_jax.local_paths import make_directory
 from bert_jax.training.progress import format_duration, format_metric
 

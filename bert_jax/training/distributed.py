@@ -219,6 +219,9 @@ class ToldToStop(Exception):
 class StopRequest:
     """Inside the `with` block SIGTERM, SIGHUP and a first Ctrl-C no longer kill; ask `stop_now`.
 
+    Python allows signal handlers only in the main thread. In another thread the block leaves the
+    signals alone, and `request` is the only way to stop the run.
+
     Of several processes each has one, and all ask equally often: they agree upon a question, one
     that none of them has asked yet.
 
@@ -237,6 +240,8 @@ class StopRequest:
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def __enter__(self) -> StopRequest:
+        if threading.current_thread() is not threading.main_thread():
+            return self
         # With several processes jax.distributed has its own handler, which tells all of them.
         if jax.process_count() == 1:
             self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
@@ -255,6 +260,13 @@ class StopRequest:
         # SIGTERM last, since the other handlers rely on its handler.
         for signum, handler in reversed(self._previous.items()):
             signal.signal(signum, handler)
+
+    def request(self) -> None:
+        """Have the run save and end after the step under way; any thread may call this."""
+        if jax.process_count() == 1:
+            self._signalled = True
+        else:  # the handler of jax.distributed passes it on to the other processes
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def stop_now(self) -> bool:
         """Whether to save and leave; the same answer on every process."""

@@ -36,7 +36,7 @@ from commands import bert_jax, claim, run_words, write_config  # noqa: E402
 from sweeps import at_the_end  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
-from bert_jax.finetuning.sweep import read_results  # noqa: E402
+from bert_jax.finetuning.sweep_results import read_results  # noqa: E402
 from bert_jax.runs.work_dir import chosen_step  # noqa: E402
 
 BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1

@@ -10,13 +10,13 @@ import json
 import shutil
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from bert_jax.cli.finetune_run import FinetuneRun, open_run
+from bert_jax.finetuning import training
+from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.labeled_data.features import Features
 from bert_jax.processes import keep_freed_memory
 from bert_jax.recipes.load import load_config
@@ -54,9 +54,8 @@ def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]
 
 def train(run: FinetuneRun) -> float:
     """Seconds of an epoch, evaluations and checkpoints not counted."""
-    with ExitStack() as closing:
-        if not run.train(StopRequest(), closing):
-            raise SystemExit("told to stop")
+    if not training.train(run, StopRequest()):
+        raise SystemExit("the run was stopped")
     log = (run.work_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     entries = [entry for entry in map(json.loads, log) if entry["kind"] == "train"]
     if sum(entry["steps"] for entry in entries) != run.total_steps:
@@ -83,19 +82,19 @@ def main() -> None:
     )
     keep_programs()
     shutil.rmtree(config.work_dir, ignore_errors=True)
-    run = open_run(config, make_mesh(config.mesh))
-    training, predicted = run.data.train, run.data.validation["validation"].features
-    assert training is not None
+    run = FinetuneRun.open(config, make_mesh(config.mesh))
+    examples, predicted = run.data.train, run.data.validation["validation"].features
+    assert examples is not None
     # Before training: its evaluation would have compiled them.
     prediction_seconds, prediction_compilation = predict(run, predicted)
-    compilation = compile_train_step(run, training)
+    compilation = compile_train_step(run, examples)
     seconds = train(run)
     found = {
         "device": jax.devices()[0].device_kind,
         "dtype": run.compute.dtype,
         "attention": run.compute.attention,
         "steps": run.total_steps,
-        "train_examples_s": len(training) / seconds,
+        "train_examples_s": len(examples) / seconds,
         "predict_examples_s": len(predicted) / prediction_seconds,
         "train_shapes": len(compilation),
         "train_compilation_s": sum(compilation.values()),

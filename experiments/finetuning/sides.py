@@ -16,8 +16,8 @@ from mnli import mnli_run
 from sweeps import after_epochs
 from tasks import Files, Task
 
-from bert_jax.finetuning.sweep import SweepResults, read_results
 from bert_jax.finetuning.sweep_directory import IDENTITY_NAME
+from bert_jax.finetuning.sweep_results import SweepResults, read_results
 
 
 def swept(
@@ -47,7 +47,7 @@ def _start(side: str, args: argparse.Namespace) -> list[str | Path]:
 def side_of(results: SweepResults, output: Path) -> dict:
     """All seeds at the rate, and after the epoch, that are best on average.
 
-    As in a sweep's own order (`bert_jax.finetuning.sweep.summarise`) a rate at which a seed
+    As in a sweep's own order (`bert_jax.finetuning.sweep_results.summarise`) a rate at which a seed
     diverged is chosen only where that happened at all of them.
     """
     metric, learned = results.metric, {}

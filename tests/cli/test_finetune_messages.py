@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bert_jax.cli.finetune import conclude
-from bert_jax.finetuning.outcome import Outcome, write_outcome
+from bert_jax.finetuning.outcome import Outcome, conclusion
+from bert_jax.runs.work_dir import Comparison
 
 
 @pytest.mark.parametrize(
     ("best_metric", "accuracy", "told"),
     [("accuracy", 0.527, True), ("accuracy", 0.531, False), ("loss", 0.3, True)],
 )
-def test_a_run_no_better_than_chance_is_told(
-    best_metric: str, accuracy: float, told: bool, tmp_path: Path
-) -> None:
-    write_outcome(tmp_path, Outcome(78, {"accuracy": accuracy, "loss": 0.69}, [], {}))
-    data = SimpleNamespace(best_metric="accuracy", chance={"accuracy": 0.527}.__getitem__)
-    run: Any = SimpleNamespace(work_dir=tmp_path, best_metric=best_metric, data=data)
-    lines = conclude(run)
+def test_a_run_no_better_than_chance_is_told(best_metric: str, accuracy: float, told: bool) -> None:
+    outcome = Outcome(78, {"accuracy": accuracy, "loss": 0.69}, [], {})
+    data: Any = SimpleNamespace(best_metric="accuracy", chance={"accuracy": 0.527}.__getitem__)
+    lines = conclusion(outcome, data, Comparison(best_metric))
     assert lines[0] == f"best after step 78 by {best_metric}:"
     notes = [line for line in lines if line.startswith("NOTE")]
     assert bool(notes) is told

@@ -5,12 +5,13 @@ import pickle
 import pytest
 
 from bert_jax.cli.errors import named_by_the_system, unwritten_refusal
-from bert_jax.cli.sweep_run import _printing_to
 from bert_jax.files import NotWritten, full_disk, write_file, writing
+from bert_jax.finetuning.sweep_run import reports_to
 from bert_jax.runs.outputs import new_directory
 from bert_jax.training import reporting
 from bert_jax.training.metrics_log import MetricsLog
 from bert_jax.training.reporting import Reporter, TensorBoard
+from bert_jax.training.reports import Message
 
 # Messages of TensorStore, array_record and SQLite.
 WORDS = (
@@ -119,8 +120,8 @@ def test_the_output_of_a_run_of_a_sweep_is_named(tmp_path):
     (tmp_path / "output.txt").symlink_to("/dev/full")
     with (
         pytest.raises(NotWritten, match="output.txt: cannot be written: No space"),
-        _printing_to(tmp_path / "output.txt"),
+        reports_to(tmp_path / "output.txt") as report,
     ):
-        print("run")
-    with pytest.raises(FileNotFoundError), _printing_to(tmp_path / "other.txt"):
+        report(Message("run"))
+    with pytest.raises(FileNotFoundError), reports_to(tmp_path / "other.txt"):
         (tmp_path / "nothing").read_text()

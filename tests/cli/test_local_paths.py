@@ -21,7 +21,7 @@ from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.files import write_file
-from bert_jax.finetuning.sweep import read_results
+from bert_jax.finetuning.sweep_results import read_results
 from bert_jax.interop.huggingface.config import Wanted
 from bert_jax.interop.huggingface.load import open_directory
 from bert_jax.interop.sides import open_side

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
-from bert_jax.cli.finetune_run import open_run
+from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.training import train
 from bert_jax.recipes.load import load_config
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import make_mesh
@@ -18,14 +18,14 @@ def test_a_program_a_shape_and_none_for_other_dials(toy, source, tmp_path):
     overrides = ("max_shapes=2", "num_epochs=1", f"init_from={source}", f"work_dir={tmp_path}/one")
     words = [f"--config.{word}" for word in overrides]
     config = load_config(str(toy.root / "glue.py"), words, kind="finetune")
-    run = open_run(config, make_mesh(config.mesh))
+    run = FinetuneRun.open(config, make_mesh(config.mesh))
     assert len(run.row_lengths) == 2
     for turned in (
         run,
         run.turned(f"{tmp_path}/two", seed=5, batch_size=16, learning_rate=1e-3, num_epochs=1),
     ):
-        with ExitStack() as closing:
-            assert turned.train(closing.enter_context(StopRequest()), closing)
+        with StopRequest() as stop:
+            assert train(turned, stop)
         assert turned.programs.train_step._cache_size() == 2
         # With targets and, of the test set, without; a batch has the length of its longest row.
         assert 1 <= turned.programs.prediction_step._cache_size() <= 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.evaluation import score_places, tagged_alike, unnamed_told
+from bert_jax.finetuning.label_matching import score_places, tagged_alike, unnamed_told
 from bert_jax.finetuning.tags import TagsConfig
 from bert_jax.finetuning.task_data import HeadConfig
 from bert_jax.labeled_data.tags import TagFiles

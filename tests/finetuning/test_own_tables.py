@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax import Classify
 from bert_jax.cli import sweep
-from bert_jax.finetuning.config import FinetuneConfig, with_columns, with_file
+from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.recipes.load import load_config
 
 from ..commands import REPOSITORY
@@ -101,7 +101,7 @@ def load(name: str, *overrides: str) -> FinetuneConfig:
 @pytest.mark.parametrize("name", ["table", "swag", "conll2003", "squad"])
 def test_data_is_the_training_file(name: str, tmp_path: Path) -> None:
     config = load(name)
-    changed = with_file(config, "mine", "train")
+    changed = config.with_file("mine", "train")
     for section in ("sentences", "choices", "tags", "spans"):
         before, after = getattr(config, section), getattr(changed, section)
         if before is not None:
@@ -110,17 +110,17 @@ def test_data_is_the_training_file(name: str, tmp_path: Path) -> None:
         replace(config, tags=changed.tags, spans=changed.spans)
     )
     with pytest.raises(ValueError, match=f"{tmp_path} is a directory; expected a file with train"):
-        with_file(config, str(tmp_path), "train")
+        config.with_file(str(tmp_path), "train")
 
 
 def test_data_of_glue_is_the_tasks_directory(tmp_path: Path) -> None:
     config = load("mnli", "glue.validation=dev.tsv")
     assert config.glue is not None
     for directory in (str(tmp_path), "tfds:glue/mnli"):
-        changed = with_file(config, directory, "train")
+        changed = config.with_file(directory, "train")
         assert changed.glue == replace(config.glue, directory=directory)
     with pytest.raises(ValueError, match=r"train.tsv is not a directory: MNLI is trained on"):
-        with_file(config, "train.tsv", "train")
+        config.with_file("train.tsv", "train")
 
 
 def test_settings_that_do_not_fit_detected_labels_are_refused(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_settings_that_do_not_fit_detected_labels_are_refused(tmp_path: Path) ->
     options = ("sentences.files.skip_labels=('?',)", f"sentences.files.train={data}")
     config = load("table", "sentences.metrics=('pearson',)", *options)
     with pytest.raises(ValueError, match="config.sentences: metrics: 'pearson' is of a number"):
-        with_columns(config)
-    found = with_columns(load("table", *options))
+        config.with_columns()
+    found = load("table", *options).with_columns()
     assert found.sentences is not None and found.sentences.files.labels == ("fine", "sad")
-    assert with_columns(found) is found
+    assert found.with_columns() is found
 
 
 def test_rows_of_glue_are_skipped_by_their_label(tmp_path, toy, caplog) -> None:

@@ -8,14 +8,13 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax.cli.finetune_run import FinetuneRun, describe, first_state, open_run
-from bert_jax.finetuning.outcome import describe_model
+from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.interop.model_card import model_card
 from bert_jax.labeled_data.features import FeatureBatches
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED, SentenceEmbedding
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.ownership import keep_config
-from bert_jax.runs.work_dir import Comparison, read_model, read_sentence_embedding
+from bert_jax.runs.work_dir import read_model, read_sentence_embedding
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.sharding import make_mesh
@@ -32,7 +31,7 @@ def opened(toy, tmp_path):
         config = load_config(
             path, [f"--config.init_from={init}", *map(str, words)], kind="finetune"
         )
-        return open_run(config, make_mesh(config.mesh))
+        return FinetuneRun.open(config, make_mesh(config.mesh))
 
     return run
 
@@ -44,7 +43,7 @@ def begun(opened, tmp_path):
     def begin(*words, **more) -> tuple[dict[str, np.ndarray], str]:
         run = opened(*words, **more)
         with Checkpointer(tmp_path / "none", CheckpointConfig(), {}) as checkpointer:
-            state, told = first_state(run, checkpointer)
+            state, told = run.first_state(checkpointer)
         return {name: np.asarray(x) for name, x in state.params.items()}, told
 
     return begin
@@ -86,7 +85,7 @@ def test_sentence_embedding_settings_are_dropped(begun, opened, make_source, tmp
     _, told = begun("glue", init=init)
     assert told.endswith(f"; {SETTINGS_DROPPED}")
     run = opened("glue", init=init)
-    describe_model(run.config, run.data, run.model, run.tokenizer, Comparison("accuracy"), None)
+    run.write_model(None)
     assert read_sentence_embedding(tmp_path / "run") is None
 
 
@@ -133,8 +132,7 @@ def test_from_scratch_takes_sizes_and_tokenizer_alone(begun, source):
 def test_a_model_tells_what_it_has_of_another(opened, source, scratch, named, drawn):
     run = opened("glue", f"from_scratch={scratch}")
     run.work_dir.mkdir(parents=True, exist_ok=True)
-    compared = Comparison("accuracy", False)
-    describe_model(run.config, run.data, run.model, run.tokenizer, compared, None)
+    run.write_model(None)
     model, origin = read_model(run.work_dir)
     assert origin == {"command": "bert-jax finetune", named: str(source)}
     keep_config(run.config, run.work_dir, 0, finished=False)
@@ -175,11 +173,11 @@ def test_the_padding_that_is_announced_is_trained_on(opened, task):
     masks = [batches[step]["attention_mask"] for step in range(len(batches))]
     assert masks[0].ndim == (3 if task == "choices" else 2) and len(masks) == 5  # the last ragged
     share = 1 - sum(mask.sum() for mask in masks) / sum(mask.size for mask in masks)
-    assert describe(run)[-1].endswith(f" {share:.1%} padding")
+    assert run.describe()[-1].endswith(f" {share:.1%} padding")
 
 
 def test_unknown_tokens_are_reported_for_every_set(opened, toy, tmp_path):
-    shares = next(line for line in describe(opened("glue")) if line.startswith("unknown "))
+    shares = next(line for line in opened("glue").describe() if line.startswith("unknown "))
     assert shares == "unknown    0.00% of train, 0.00% of validation, 0.00% of SST-2 ([UNK])"
     directory = tmp_path / "reviews"
     shutil.copytree(toy.root / "reviews", directory)
@@ -188,7 +186,7 @@ def test_unknown_tokens_are_reported_for_every_set(opened, toy, tmp_path):
     train.write_text(rows)
     words = [word for row in rows.splitlines()[1:] for word in row.split("\t")[0].split()]
     share = sum(not word.isascii() for word in words) / len(words)
-    lines = describe(opened("glue", f"glue.directory={directory}"))
+    lines = opened("glue", f"glue.directory={directory}").describe()
     assert f"unknown    {share:.2%} of train, 0.00% of validation, 0.00% of SST-2 ([UNK])" in lines
     (warning,) = [line for line in lines if line.startswith("WARNING")]
     assert warning.startswith(f"WARNING    {share:.1%} of {len(words):,} tokens of train are")

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bert_jax.finetuning.sweep import (
+from bert_jax.finetuning.sweep_directory import claim, kept_before
+from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
+from bert_jax.finetuning.sweep_results import (
     Combination,
     Grid,
     Provenance,
@@ -26,8 +28,6 @@ from bert_jax.finetuning.sweep import (
     summarise,
     write_results,
 )
-from bert_jax.finetuning.sweep_directory import claim, kept_before
-from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
 
 ORIGIN = Provenance("bert-jax sweep <&>", "2026-11-21 12:00", "1 x cpu", {"jax": "0"})

@@ -13,7 +13,8 @@ import pytest
 
 from bert_jax.cli import sweep
 from bert_jax.cli.main import main
-from bert_jax.cli.sweep_run import Sweep, open_sweep
+from bert_jax.finetuning import sweep as library
+from bert_jax.finetuning.sweep_run import Sweep, open_sweep
 from bert_jax.training.reporting import Reporter
 
 GRID = ["--batch-sizes", "8", "16", "--learning-rates", "1e-2", "--epochs", "1", "--seeds", "2"]
@@ -63,7 +64,7 @@ def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sw
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "keep_programs", lambda: None)
-        patch.setattr(sweep, "open_sweep", watched)
+        patch.setattr(library, "open_sweep", watched)
         assert main(words(toy, output, *GRID)) == 0
     return output, opened[0]
 
@@ -168,7 +169,7 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
     tell = Reporter.train
 
     def stopping(self: Reporter, step: int, *args: object, **values: object) -> None:
-        if step == 2 and self._work_dir.name.startswith("batch16"):  # the second run
+        if step == 2 and self._log._path.parent.name.startswith("batch16"):  # the second run
             os.kill(os.getpid(), signal.SIGTERM)
         tell(self, step, *args, **values)  # type: ignore[arg-type]
 

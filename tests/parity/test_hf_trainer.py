@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from bert_jax.cli.finetune_run import FinetuneRun, open_run
 from bert_jax.cli.main import main
+from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.training import train
 from bert_jax.labeled_data.features import Batch
 from bert_jax.recipes.load import load_config
 from bert_jax.training.distributed import StopRequest
@@ -96,8 +96,8 @@ def our_run(directory: Path, init: Path) -> FinetuneRun:
     )
     file = directory / "config.py"
     file.write_text(CONFIG.format(values), encoding="utf-8")
-    config = load_config(file, [], kind="finetune")
-    return open_run(config, make_mesh(config.mesh, jax.devices()[:1]))
+    config = load_config(file, kind="finetune")
+    return FinetuneRun.open(config, make_mesh(config.mesh, jax.devices()[:1]))
 
 
 class AsOurs(transformers.Trainer):
@@ -174,8 +174,7 @@ def test_losses_of_fifty_steps_are_those_of_hugging_faces_trainer(tmp_path: Path
     run = our_run(tmp_path, init)
     assert run.total_steps == STEPS
 
-    with ExitStack() as closing:
-        assert run.train(StopRequest(), closing)
+    assert train(run, StopRequest())
     log = (tmp_path / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ours = [entry["loss"] for entry in map(json.loads, log) if entry["kind"] == "train"]
     expected = their_losses(theirs, run)

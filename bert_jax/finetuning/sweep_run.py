@@ -1,4 +1,4 @@
-"""The runs of a sweep, one after the other: files read once, programs compiled once."""
+"""Run a sweep: files are read once, programs are compiled once, and runs follow each other."""
 
 from __future__ import annotations
 
@@ -6,27 +6,16 @@ import dataclasses
 import datetime
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.finetune_run import FinetuneRun, open_run
+from bert_jax.conversion import to_plain
 from bert_jax.files import NotWritten, full_disk
-from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.outcome import PREDICTIONS_NAME
-from bert_jax.finetuning.programs import check_finetuning
+from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.scoring import LOSS
-from bert_jax.finetuning.sweep import (
-    RESULTS_NAME,
-    Grid,
-    Provenance,
-    RunDials,
-    RunResult,
-    SweepResults,
-    read_results,
-    write_results,
-)
 from bert_jax.finetuning.sweep_directory import (
     RUNS_NAME,
     Keep,
@@ -38,6 +27,17 @@ from bert_jax.finetuning.sweep_directory import (
     write_diverged,
 )
 from bert_jax.finetuning.sweep_report import dials_words
+from bert_jax.finetuning.sweep_results import (
+    RESULTS_NAME,
+    Grid,
+    Provenance,
+    RunDials,
+    RunResult,
+    SweepResults,
+    read_results,
+    write_results,
+)
+from bert_jax.finetuning.training import train
 from bert_jax.local_paths import make_directory
 from bert_jax.runs.runtime import hardware, versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, chosen_step
@@ -46,7 +46,8 @@ from bert_jax.training.distributed import StopRequest
 from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.optimizer import make_schedule
 from bert_jax.training.progress import format_duration, format_metric
-from bert_jax.training.sharding import make_mesh, parameter_shardings
+from bert_jax.training.reports import Message, OnReport, discard
+from bert_jax.training.sharding import parameter_shardings
 
 OUTPUT_NAME = "output.txt"
 
@@ -71,38 +72,41 @@ class Sweep:
     _runs: dict[RunDials, RunResult] = field(default_factory=dict)
     _spent: list[tuple[int, float]] = field(default_factory=list)
 
-    def run(self, stop: StopRequest) -> bool:
-        """Trains what has not ended yet; False when told to stop before the end."""
+    def run(self, stop: StopRequest, report: OnReport = discard) -> bool:
+        """Train the runs that have not ended yet; return False if stopped before the end."""
         claim(self.output, identity(self.base), self.keep)
         self._collect()
-        if self._runs:
-            print(f"{len(self._runs)} of {len(self.grid.runs)} runs ended before", flush=True)
-        others = self._others()
-        if others:
-            print(
-                f"not in these results: {others} that ended here with other seeds or dials (give "
-                "them all at once to have them in)",
-                flush=True,
-            )
-        outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME
-        print(f"runs       {len(self.grid.runs):,}, a line each at its end; {outputs}", flush=True)
+        self._announce(report)
         for dials in self.grid.runs:
             if dials in self._runs:
                 continue
             if stop.stop_now() or not self._train(dials, stop):
-                at = len(self._runs)
-                print(
-                    f"stopped after {at} of {len(self.grid.runs)} runs; the same command resumes",
-                    flush=True,
-                )
+                at, planned = len(self._runs), len(self.grid.runs)
+                text = f"stopped after {at} of {planned} runs; the same command resumes"
+                report(Message(text))
                 return False
             result = self._result(dials)
             assert result is not None
             self._runs[dials] = result
             self._provenance = self._here_and_now()
             self._settle()
-            print(self._line(result), flush=True)
+            report(Message(self._line(result)))
         return True
+
+    def _announce(self, report: OnReport) -> None:
+        """Report the runs that ended before, and where the others will write."""
+        planned = len(self.grid.runs)
+        if self._runs:
+            report(Message(f"{len(self._runs)} of {planned} runs ended before"))
+        others = self._others()
+        if others:
+            text = (
+                f"not in these results: {others} that ended here with other seeds or dials (give "
+                "them all at once to have them in)"
+            )
+            report(Message(text))
+        outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME
+        report(Message(f"runs       {planned:,}, a line each at its end; {outputs}"))
 
     def results(self) -> SweepResults:
         """What has ended so far."""
@@ -124,22 +128,24 @@ class Sweep:
         """Of a run."""
         return self.output / RUNS_NAME / dials.name
 
-    def conclude(self, stop: StopRequest) -> list[str]:
-        """Writes the best run's predictions for the test sets; lines: where it and they are.
+    @property
+    def best_directory(self) -> Path | None:
+        """The directory of the best run so far; None if no run ended without diverging."""
+        best = self.results().best_run
+        return None if best is None else self.directory(best.dials)
+
+    def predict(self, stop: StopRequest) -> list[Path]:
+        """Write the best run's predictions for the test sets, and return the files.
+
+        Without the run's parameters, which may not have been kept, there are none.
 
         Raises:
           ToldToStop: `stop` came before they were all predicted.
         """
-        best = self.results().best_run
-        if best is None:
+        directory = self.best_directory
+        if directory is None or not has_model(directory):
             return []
-        directory = self.directory(best.dials)
-        if not has_model(directory):
-            return [f"directory of the best run: {directory} (its parameters were not kept)"]
-        return [
-            f"directory of the best run: {directory}",
-            *(f"predictions: {x}" for x in self._predict(directory, stop)),
-        ]
+        return self._predict(directory, stop)
 
     def _collect(self) -> None:
         """Takes in the runs that ended before, and when and where the last of them did."""
@@ -182,9 +188,9 @@ class Sweep:
         resumed, began = has_model(directory), time.monotonic()
         data = dataclasses.replace(self.base.data, test={})
         run = dataclasses.replace(_turned(self.base, dials, directory), data=data)
-        with _printing_to(directory / OUTPUT_NAME), ExitStack() as closing:
+        with reports_to(directory / OUTPUT_NAME) as on_report:
             try:
-                if not run.train(stop, closing):
+                if not train(run, stop, on_report=on_report):
                     return False
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))
@@ -233,42 +239,35 @@ class Sweep:
         return files
 
 
-def open_sweep(config: FinetuneConfig, output: Path, grid: Grid, keep: Keep, command: str) -> Sweep:
-    """Reads the files and checks every combination, so that none is refused later.
+def open_sweep(base: FinetuneRun, output: Path, grid: Grid, keep: Keep, command: str) -> Sweep:
+    """Check every combination, so that none is refused later.
+
+    base: a run of the grid's first combination.
 
     Raises:
-      ValueError: as `open_run`; a batch that cannot be split over the devices; a warm-up that is
-        longer than a run.
+      ValueError: a batch cannot be split over the devices, a run does not fit into memory, or the
+        warm-up is longer than a run.
     """
-    if not config.evaluation_batch_size:  # the same for all runs: it is compiled once for all
-        largest = 4 * (max(grid.batch_sizes) // config.accumulation_steps)
-        config = dataclasses.replace(config, evaluation_batch_size=largest)
-    first = grid.runs[0]
-    config = dataclasses.replace(config, batch_size=first.batch_size)
-    base = open_run(config, make_mesh(config.mesh))
     base = dataclasses.replace(base, source=base.source.hold())
     for dials in grid.runs:
         run = _turned(base, dials, output)
         make_schedule(run.config.optimizer, run.total_steps)
-        assert run.data.train is not None
-        check_finetuning(
-            run.config, run.mesh, run.model, run.compute, run.data.train, run.row_lengths
-        )
-    # A loss has no chance: there the task's own metric tells which runs are degenerate.
-    judged = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric
-    return Sweep(base, output, grid, keep, command, judged, base.data.chance(judged))
+        run.check_memory()
+    # A loss has no chance level: degenerate runs are found by the task's own metric.
+    scored_by = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric
+    return Sweep(base, output, grid, keep, command, scored_by, base.data.chance(scored_by))
 
 
 @contextmanager
-def _printing_to(file: Path) -> Iterator[None]:
-    """Append to `file` what is printed, to stdout and stderr.
+def reports_to(file: Path) -> Iterator[OnReport]:
+    """Yield a function that appends reports to `file`.
 
     Raises:
-      NotWritten: the disk is full; printing raises an error that does not name the file.
+      NotWritten: the disk is full; the error of writing does not name the file.
     """
     try:
-        with file.open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
-            yield
+        with file.open("a", encoding="utf-8") as log:
+            yield lambda report: print(report, file=log, flush=True)
     except OSError as error:
         if isinstance(error, NotWritten) or error.filename or not full_disk(error):
             raise
@@ -290,7 +289,7 @@ def identity(run: FinetuneRun) -> dict[str, Any]:
     assert run.data.train is not None
     sets = {name: each.fingerprint for name, each in run.data.validation.items()}
     return {
-        "config": shared_config(run.config),
+        "config": shared_config(to_plain(run.config)),
         "parameters of init_from": run.source.checksum,
         "dtype": run.compute.dtype,
         "tokenizer": run.tokenizer.fingerprint,

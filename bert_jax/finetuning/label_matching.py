@@ -1,0 +1,122 @@
+"""Check that a model from elsewhere fits a task, and match its labels with the task's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from bert_jax.finetuning.tags import TagsConfig
+from bert_jax.finetuning.task_data import HeadConfig
+from bert_jax.finetuning.task_files import TaskConfig
+from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.parameters import Parameters
+
+_UNNAMED = re.compile(r"LABEL_\d+")
+
+
+_HEADS: dict[str, Head] = {
+    "glue": "classification",
+    "sentences": "classification",
+    "choices": "multiple_choice",
+    "tags": "tagging",
+    "spans": "span",
+}
+
+
+def check_head(section: str, model: ModelConfig, work_dir: Path) -> None:
+    """Raise ValueError if the model's head is not that of the config's section.
+
+    Called before the files are read, whose labels would otherwise seem to be wrong.
+    """
+    if model.head != _HEADS[section]:
+        raise ValueError(
+            f"the model of {work_dir} is for {model.head} ({model.problem}), the config's section "
+            f"{section!r} for {_HEADS[section]}: give the config of a task that it has learned"
+        )
+
+
+def check_positions(max_length: int, model: ModelConfig, work_dir: Path) -> None:
+    """Raise ValueError if the task's sequences are longer than the model can read."""
+    positions = model.encoder.max_positions
+    if max_length > positions:
+        raise ValueError(
+            f"max_length={max_length}, but the model of {work_dir} has {positions} "
+            f"positions: set --config.max_length to that at most"
+        )
+
+
+def tagged_alike(task: TaskConfig, model: ModelConfig) -> TaskConfig:
+    """Return a tagging task with the model's tag scheme: as written for BIOES, BILOU and BMES.
+
+    IOB1 is known by a type that is never parted from the one before: there is I-X and no B-X. Where
+    every type has both, only who made the model knows, and says learn_as='IOB1': what the config
+    says other than the default is left as it is.
+    """
+    if not isinstance(task, TagsConfig) or task.files.learn_as != "IOB2":
+        return task
+    parted = {label[2:] for label in model.labels if label.startswith("B-")}
+    if any(label.startswith(("S-", "E-", "U-", "L-", "M-")) for label in model.labels):
+        files = replace(task.files, learn_as="as_written")
+    elif any(label.startswith("I-") and label[2:] not in parted for label in model.labels):
+        files = replace(task.files, learn_as="IOB1")
+    else:
+        return task
+    return replace(task, files=files)
+
+
+def score_places(
+    model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
+) -> tuple[int, ...] | None:
+    """Which of the model's scores is which label of the task; None if they are in its order.
+
+    By name, else by name whatever its case: models of one task have their labels in any order.
+    Labels without a name (LABEL_0, ...) are taken in the task's; see `unnamed`.
+
+    head, names: the task's; `names` is what its files call the labels of `head`.
+
+    Raises:
+      ValueError: the model has another kind of head or other labels.
+    """
+    if (model.head, model.problem) != (head.head, head.problem):
+        raise ValueError(
+            f"the model of {work_dir} is for {model.head} ({model.problem}), the config for "
+            f"{head.head} ({head.problem}): give the config of a task that it has learned"
+        )
+    same_size = len(model.labels) == len(head.labels)
+    if model.labels == head.labels or (head.problem == "regression" and same_size):
+        return None
+    for called in (head.labels, names):
+        for name_of in (str, str.casefold):
+            theirs, wanted = ([name_of(x) for x in each] for each in (model.labels, called))
+            if len(set(theirs)) == len(theirs) and sorted(theirs) == sorted(wanted):
+                return tuple(map(theirs.index, wanted))
+    if same_size and unnamed(model):
+        return None
+    raise ValueError(
+        f"the model of {work_dir} tells the labels {', '.join(map(repr, model.labels))}, the "
+        f"config {', '.join(map(repr, head.labels))}: give the config of a task that it has learned"
+    )
+
+
+def unnamed(model: ModelConfig) -> bool:
+    """Whether several labels are called as Hugging Face calls those that nobody has named."""
+    return len(model.labels) > 1 and all(map(_UNNAMED.fullmatch, model.labels))
+
+
+def unnamed_told(model: ModelConfig, head: HeadConfig) -> list[str]:
+    """A line that says what labels without a name are taken for."""
+    if not unnamed(model) or model.labels == head.labels:
+        return []
+    taken = (f"{label} for {name!r}" for label, name in zip(model.labels, head.labels, strict=True))
+    return [f"NOTE  the model's labels have no names: {', '.join(taken)}, the task's order"]
+
+
+def with_scores_in_order(params: Parameters, places: Sequence[int]) -> Parameters:
+    """The parameters of a classifier whose scores stand as `score_places` found them."""
+    chosen = jnp.array(places)
+    parts = ("classifier.kernel", "classifier.bias")
+    return {**params, **{name: jnp.take(params[name], chosen, axis=-1) for name in parts}}

@@ -1,0 +1,352 @@
+"""Fine-tune a model: train, evaluate, and write the predictions of the best checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import jax
+
+from bert_jax.analysis.chips import peak_flops
+from bert_jax.analysis.counts import encoder_training_flops
+from bert_jax.conversion import to_plain
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.outcome import (
+    PREDICTIONS_NAME,
+    Outcome,
+    concluded_with,
+    conclusion,
+    read_outcome,
+    write_outcome,
+)
+from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.scoring import Judge
+from bert_jax.labeled_data.features import FeatureBatches
+from bert_jax.models.parameters import Parameters
+from bert_jax.pipeline.loader import Loader
+from bert_jax.runs.outputs import check_work_dir_kind
+from bert_jax.runs.ownership import check_claimable, keep_config, only_writer
+from bert_jax.runs.runtime import Compilations, versions
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_files import CheckpointConfig, recover, steps_in
+from bert_jax.training.checkpoint_parameters import load_parameters
+from bert_jax.training.distributed import (
+    StopRequest,
+    ToldToStop,
+    agreed,
+    check_same,
+    on_first_process,
+)
+from bert_jax.training.evaluation import EarlyStopping
+from bert_jax.training.loop import HostBatch, Phase, Trainer
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+from bert_jax.training.optimizer import LearningRates
+from bert_jax.training.reporting import Reporter
+from bert_jax.training.reports import Message, OnReport
+from bert_jax.training.sharding import local_rows, make_mesh, parameter_shardings
+from bert_jax.training.step import TrainState
+
+Evaluation = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """The result of fine-tuning.
+
+    finished: False if a signal stopped the run; it has saved its state, and resumes when it is
+      started again.
+    best_step: the step of the best checkpoint, which `evaluate`, `predict` and `export` use.
+    scores: the validation metrics of that checkpoint.
+    predictions: the files with its predictions for the test sets.
+
+    The best step, scores and predictions are empty on other processes than the first, and
+    before the run is finished.
+    """
+
+    finished: bool
+    work_dir: Path
+    best_step: int | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    predictions: Sequence[Path] = ()
+
+
+def finetune(
+    config: FinetuneConfig,
+    *,
+    from_step: int | None = None,
+    on_report: OnReport | None = None,
+    stop: StopRequest | None = None,
+) -> FinetuneResult:
+    """Fine-tune a model, or resume the run in the config's work directory.
+
+    The run can be in any thread. In the main thread SIGTERM, SIGHUP and Ctrl-C save a checkpoint
+    at the next step and end it.
+
+    Args:
+      from_step: the step of a kept checkpoint to return to; later ones are set aside.
+      on_report: called with every message, progress report and evaluation; None for silence.
+      stop: its `request()`, which any thread may call, ends the run as the signals do.
+
+    Raises:
+      ValueError: the config, the model and the data do not fit together, or another run uses the
+        work directory.
+      TrainingDiverged: the loss or a parameter became NaN or infinite.
+    """
+    work_dir = Path(config.work_dir)
+    check_work_dir_kind(work_dir)
+    mesh = make_mesh(config.mesh)
+    # Before the first collective operation, in which processes of different configs would hang.
+    given = {"the config": to_plain(config), "--from-step": from_step}
+    check_same({**given, "the versions": versions()})
+    run = FinetuneRun.open(config.with_columns(), mesh)
+    check_same({"the model and the examples": run.identity()})
+    with ExitStack() as closing:
+        compiled = closing.enter_context(Compilations())
+        # Left last: the save under way is finished before a signal may kill again.
+        stop = closing.enter_context(stop or StopRequest())
+        if jax.process_index() == 0:
+            closing.enter_context(only_writer(work_dir))
+        finished = train(run, stop, from_step=from_step, on_report=on_report)
+    if not finished or jax.process_index() != 0:
+        return FinetuneResult(finished, work_dir)
+    outcome = read_outcome(work_dir)
+    assert outcome is not None
+    report = on_first_process(on_report)
+    for line in (*conclusion(outcome, run.data, run.compared_by), *compiled.lines()):
+        report(Message(line))
+    return FinetuneResult(True, work_dir, outcome.step, outcome.scores, outcome.predictions)
+
+
+def train(
+    run: FinetuneRun,
+    stop: StopRequest,
+    *,
+    from_step: int | None = None,
+    on_report: OnReport | None = None,
+) -> bool:
+    """Train, evaluate and write the predictions; return False if stopped before the end.
+
+    Args:
+      from_step: the step of a kept checkpoint to return to; see `recover`.
+    """
+    report = on_first_process(on_report)
+    rates = LearningRates(run.config.optimizer, run.total_steps)
+    compared_by = run.compared_by
+    early = EarlyStopping(compared_by.metric, run.config.patience, compared_by.lower_is_better)
+    belonging = {} if from_step is None else run.identity()
+    recovery = recover(run.work_dir / CHECKPOINTS_NAME, belonging, from_step)
+    for line in recovery.lines:
+        report(Message(line))
+    with ExitStack() as closing:
+        checkpointer = closing.enter_context(_open_checkpointer(run, early, recovery.step))
+        check_claimable(run.work_dir, run.tokenizer, begun=recovery.step is not None)
+        state, origin = run.first_state(checkpointer)
+        if _begin(run, int(state.step), origin, early, report):
+            return True
+        trainer = Trainer(
+            mesh=run.mesh,
+            train_step=run.programs.train_step,
+            seed=run.config.seed,
+            learning_rates=rates,
+            checkpointer=checkpointer,
+            reporter=_open_reporter(run, int(state.step), on_report, closing),
+            intervals=run.intervals,
+            stop=stop,
+            early=early,
+        )
+        state, finished = trainer.run(state, [_phase(run)])
+        checkpointer.close()
+        if not finished:
+            step = int(state.step)
+            report(Message(f"stopped: saved step {step:,}; the same command resumes"))
+            return False
+        return _finish(run, state, early, stop, report)
+
+
+def _open_checkpointer(
+    run: FinetuneRun, early: EarlyStopping, verified: int | None
+) -> Checkpointer:
+    """Return the checkpointer of a run, which keeps the newest checkpoint and the best one.
+
+    Args:
+      early: the early-stopping state, which knows the best step.
+      verified: the step whose files `recover` has verified.
+    """
+    intervals, compared_by = run.intervals, run.compared_by
+    kept = CheckpointConfig(
+        keep_last=1,
+        keep_best=1,
+        best_metric=compared_by.metric,
+        lower_is_better=compared_by.lower_is_better,
+    )
+    return Checkpointer(
+        run.work_dir / CHECKPOINTS_NAME,
+        kept,
+        run.identity(),
+        # A state that was saved before it was evaluated also lacks metrics.
+        lambda step: intervals.evaluates(step) or step == early.best_step,
+        verified=verified,
+    )
+
+
+def _begin(
+    run: FinetuneRun, start: int, origin: str, early: EarlyStopping, report: OnReport
+) -> bool:
+    """Report the start and write the config; return whether the run was already concluded."""
+    past = with_checkpoints(
+        run.work_dir, _evaluations(run.work_dir, start), run.compared_by, report
+    )
+    early.observe_all(past)
+    ended = start == run.total_steps or early.enough
+    evaluated = any(evaluation["step"] == start for evaluation in past)
+    concluded = ended and bool(
+        agreed(evaluated and concluded_with(run.work_dir, early.best_step, _tests(run)))
+    )
+    if jax.process_index() == 0:
+        end = " (finished: nothing to do)" if concluded else "; compiling the first step"
+        for line in (*run.describe(), f"start      {origin}{end}"):
+            report(Message(line))
+        _write_provenance(run, start, concluded, report)
+    return concluded
+
+
+def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnReport) -> None:
+    if not concluded:
+        run.write_model(None)  # also of a run that ended: another may do better from here on
+    changes = keep_config(run.config, run.work_dir, start, finished=concluded)
+    for line in changes:
+        report(Message(line))
+    changed = changes and changes[0].startswith("changed")
+    if changed and any(line.startswith("  num_epochs:") for line in changes):
+        report(Message("  (the learning rate follows the new number of steps from here on)"))
+    if not concluded:
+        run.tokenizer.save(run.work_dir / TOKENIZER_NAME)
+
+
+def with_checkpoints(
+    work_dir: Path, past: Sequence[Evaluation], compared_by: Comparison, report: OnReport
+) -> Sequence[Evaluation]:
+    """Return the `past` evaluations without the best ones whose checkpoints no longer exist.
+
+    A damaged checkpoint, for example, was moved aside. Evaluations that are not the best never have
+    a checkpoint and count for `patience`.
+    """
+    steps, lost = steps_in(work_dir / CHECKPOINTS_NAME), []
+    while True:
+        early = EarlyStopping(compared_by.metric, 0, compared_by.lower_is_better)
+        early.observe_all(past)
+        best = early.best_step
+        if best is None or agreed(best in steps):
+            break
+        lost.append(best)
+        past = [evaluation for evaluation in past if evaluation["step"] != best]
+    if lost:
+        rest = "" if best is None else f"; the next best is step {best:,}"
+        missing = f"the best checkpoint so far, of step {lost[0]:,}, is missing{rest}"
+        report(Message(f"warning    {missing}"))
+    return past
+
+
+def _open_reporter(
+    run: FinetuneRun, start: int, on_report: OnReport | None, closing: ExitStack
+) -> Reporter | None:
+    """Return the reporter, which `closing` closes; None on other processes than the first."""
+    if jax.process_index() != 0:
+        return None
+    peak = peak_flops(run.mesh.devices.flat[0].device_kind, run.compute.dtype)
+    reporter = Reporter(
+        run.work_dir,
+        [(run.total_steps, 1.0)],
+        start_step=start,
+        peak_flops=peak * run.mesh.size if peak else None,
+        tensorboard=run.config.tensorboard,
+        on_report=on_report,
+    )
+    closing.callback(reporter.close)
+    return reporter
+
+
+def _phase(run: FinetuneRun) -> Phase:
+    examples = run.data.train
+    assert examples is not None
+    size = run.config.batch_size
+    rows = partial(local_rows, run.mesh)
+    batches = FeatureBatches(examples, run.plan, num_epochs=run.config.num_epochs, local_rows=rows)
+
+    def flops(batch: HostBatch) -> float:
+        sequences, length = size * examples.sequences_per_example, batch["token_ids"].shape[-1]
+        trainable = run.programs.tuning.num_learning_layers
+        return float(sequences * encoder_training_flops(run.model.encoder, length, trainable))
+
+    return Phase(
+        name="finetuning",
+        first_step=0,
+        num_steps=run.total_steps,
+        batch_size=size,
+        batches=lambda start: Loader(batches, start_step=start, prefetch=4),
+        evaluate=Judge(run.scorer, run.data),
+        flops=flops,
+    )
+
+
+def _finish(
+    run: FinetuneRun, state: TrainState, early: EarlyStopping, stop: StopRequest, report: OnReport
+) -> bool:
+    """Write the outcome of a trained model; return False if stopped while predicting."""
+    if int(state.step) < run.total_steps:
+        report(
+            Message(
+                f"ended early: {run.config.patience} evaluations in a row were no better (patience)"
+            )
+        )
+    if early.best_step is None:
+        raise ValueError(
+            f"{run.work_dir}: it is trained, but {LOG_NAME} in it, which says what did best, "
+            "is gone: put it back, or start in another work_dir"
+        )
+    try:
+        _write_outcome(run, early.best_step, state, stop)
+    except ToldToStop:
+        text = "stopped: training is finished; the same command writes the predictions"
+        report(Message(text))
+        return False
+    return True
+
+
+def _write_outcome(run: FinetuneRun, best_step: int, state: TrainState, stop: StopRequest) -> None:
+    at_best = best_step == int(state.step) or not run.data.test
+    params = state.params if at_best else _best_parameters(run, best_step)
+    directory = run.work_dir / PREDICTIONS_NAME
+    directory.mkdir(exist_ok=True)
+    files = []
+    for name, examples in run.data.test.items():
+        logits, _ = run.scorer.answers(params, examples, name, stop.heed)
+        if jax.process_index() == 0:
+            files += examples.write(logits, directory, name)
+    if jax.process_index() != 0:
+        return
+    evaluations = _evaluations(run.work_dir, run.total_steps)
+    scores = next(entry for entry in evaluations if entry["step"] == best_step)
+    scores = {name: x for name, x in scores.items() if name not in ("kind", "step")}
+    write_outcome(run.work_dir, Outcome(best_step, scores, files, _tests(run)))
+    run.write_model(best_step)
+
+
+def _tests(run: FinetuneRun) -> dict[str, str]:
+    return {name: examples.written_from for name, examples in run.data.test.items()}
+
+
+def _best_parameters(run: FinetuneRun, step: int) -> Parameters:
+    definition = run.task.definition
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, run.mesh)
+    return load_parameters(run.work_dir / CHECKPOINTS_NAME, definition, shardings, step)
+
+
+def _evaluations(work_dir: Path, up_to: int) -> list[Evaluation]:
+    log = work_dir / LOG_NAME
+    entries = read_metrics(log) if log.is_file() else []
+    return [e for e in entries if e["kind"] == "evaluation" and e["step"] <= up_to]
