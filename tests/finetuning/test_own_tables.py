@@ -84,7 +84,7 @@ def test_a_sweep_also_accepts_a_table(tmp_path: Path) -> None:
     given = ["--config", RECIPES / "table.py", "--init", "model", "--output", "out", "--data", data]
     args = parser.parse_args(list(map(str, given)))
     args.config_overrides = ["--config.sentences.files.skip_labels=('?',)"]
-    config = sweep._load(args)
+    config = sweep._load(args).with_columns()
     assert config.sentences is not None
     assert config.sentences.files.train == str(data)
     assert config.sentences.files.first == "what was said"
