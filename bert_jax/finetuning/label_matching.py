@@ -28,7 +28,7 @@ _HEADS: dict[str, Head] = {
 
 
 def check_head(section: str, model: ModelConfig, work_dir: Path) -> None:
-    """Raise ValueError if the model's head is not that of the config's section.
+    """Raise ValueError if the model's head does not fit the config's section.
 
     Called before the files are read, whose labels would otherwise seem to be wrong.
     """
@@ -71,7 +71,7 @@ def tagged_alike(task: TaskConfig, model: ModelConfig) -> TaskConfig:
 def score_places(
     model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
 ) -> tuple[int, ...] | None:
-    """Which of the model's scores is which label of the task; None if they are in its order.
+    """Return the index of the model's score for each label of the task; None if the order is equal.
 
     By name, else by name whatever its case: models of one task have their labels in any order.
     Labels without a name (LABEL_0, ...) are taken in the task's; see `unnamed`.
@@ -103,12 +103,12 @@ def score_places(
 
 
 def unnamed(model: ModelConfig) -> bool:
-    """Whether several labels are called as Hugging Face calls those that nobody has named."""
+    """Return whether all labels have Hugging Face's default names, LABEL_0 and so on."""
     return len(model.labels) > 1 and all(map(_UNNAMED.fullmatch, model.labels))
 
 
 def unnamed_told(model: ModelConfig, head: HeadConfig) -> list[str]:
-    """A line that says what labels without a name are taken for."""
+    """Return a line about the meaning of labels without names."""
     if not unnamed(model) or model.labels == head.labels:
         return []
     taken = (f"{label} for {name!r}" for label, name in zip(model.labels, head.labels, strict=True))
@@ -116,7 +116,7 @@ def unnamed_told(model: ModelConfig, head: HeadConfig) -> list[str]:
 
 
 def with_scores_in_order(params: Parameters, places: Sequence[int]) -> Parameters:
-    """The parameters of a classifier whose scores stand as `score_places` found them."""
+    """Return a classifier's parameters with its scores in the order of `places`."""
     chosen = jnp.array(places)
     parts = ("classifier.kernel", "classifier.bias")
     return {**params, **{name: jnp.take(params[name], chosen, axis=-1) for name in parts}}

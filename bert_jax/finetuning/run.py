@@ -169,7 +169,7 @@ class FinetuneRun:
         return Comparison(self.best_metric, self.best_metric.endswith(LOSS))
 
     def identity(self) -> dict[str, object]:
-        """Return what a checkpoint must share with this run for the run to resume from it."""
+        """Return the values that a checkpoint must share with this run to resume from it."""
         config = self.config
         assert self.data.train is not None
         return {

@@ -144,7 +144,7 @@ class Curves:
 
 
 class Reporter:
-    """Turn what the training loop measures into reports, and pass them on.
+    """Turn the measurements of the training loop into reports, and pass them on.
 
     They go to `on_report` and to the files in `work_dir`: `metrics.jsonl`, `curves.png` and, if
     `tensorboard` is set, `tensorboard/`. Only process 0 has a reporter.

@@ -1,4 +1,4 @@
-"""What a run reports: messages, training progress and evaluations, passed to a callback."""
+"""Reports of a run, passed to a callback: messages, training progress and evaluations."""
 
 from __future__ import annotations
 
