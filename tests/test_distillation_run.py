@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.cli.main import main
 from bert_jax.models.config import ComputeConfig
-from bert_jax.pretraining.teacher import KnownTeacher, OpenTeacher, from_teacher
+from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, from_teacher
 from bert_jax.runs.work_dir import read_model
 from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.pretraining import Pretraining
@@ -149,12 +149,12 @@ def test_a_student_begins_with_its_teachers_layers(teacher):
         (replace(deep, num_layers=3, num_segments=0), {0: 0, 1: 2, 2: 4}),
         (replace(deep, num_layers=4, sharing="all", num_groups=2), {0: 0, 2: 3}),
     ):
-        known = KnownTeacher(
+        spec = TeacherSpec(
             DistillationConfig(str(teacher)), replace(config, encoder=deep), "next_sentence",
             COMPUTE, PretrainingTeacher(definition, DistillationConfig(str(teacher)), ()),
         )  # fmt: skip
         fresh = Pretraining(ours, COMPUTE).definition.init(jax.random.key(1))
-        params, told = from_teacher(OpenTeacher(known, 0, theirs), ours, "next_sentence", fresh)
+        params, told = from_teacher(LoadedTeacher(spec, 0, theirs), ours, "next_sentence", fresh)
         assert f"its layers {', '.join(map(str, layers.values()))} of 0 to 5" in told
         for name, value in params.items():
             number = re.match(r"encoder\.layers\.(\d+)\.", name)
@@ -162,7 +162,7 @@ def test_a_student_begins_with_its_teachers_layers(teacher):
             if number:
                 source = name.replace(number[0], f"encoder.layers.{layers[int(number[1])]}.")
             np.testing.assert_array_equal(value, theirs[source], err_msg=name)
-        swapped, told = from_teacher(OpenTeacher(known, 0, theirs), ours, "sentence_order", fresh)
+        swapped, told = from_teacher(LoadedTeacher(spec, 0, theirs), ours, "sentence_order", fresh)
         assert told.endswith("; randomly initialized: next_sentence.bias, next_sentence.kernel")
         np.testing.assert_array_equal(
             swapped["next_sentence.kernel"], fresh["next_sentence.kernel"]

@@ -11,9 +11,18 @@ one that `pretrain` would run; no parameter is made and no corpus is opened.
 from __future__ import annotations
 
 import argparse
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from bert_jax.analysis.chips import GIB
 from bert_jax.analysis.topology import EXAMPLES, topology_devices
 from bert_jax.cli.config import add_config_argument
+from bert_jax.cli.output import console_report
+
+ON_A_SCREEN, ELSEWHERE = 1.0, 60.0  # seconds between two lines about a compilation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +58,42 @@ def run(args: argparse.Namespace) -> int:
     if args.pieces < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
         raise ValueError("--pieces and --tries must not be negative, and --hbm is positive")
     devices = topology_devices(args.topology)
-    # Only now: what this imports computes with JAX, whose devices the line above decides.
-    from bert_jax.cli.plan_run import plan_run
+    # Imported late, since the line above sets variables that JAX reads when it is imported.
+    from bert_jax.pretraining.plan import plan
+    from bert_jax.recipes.load import load_config
 
-    return plan_run(args, devices)
+    result = plan(
+        load_config(args.config, args.config_overrides, kind="pretrain"),
+        devices,
+        pieces=args.pieces,
+        memory_bytes=None if args.hbm is None else int(args.hbm * GIB),
+        tries=args.tries,
+        on_report=console_report,
+        while_compiling=_show_compiling,
+    )
+    return 0 if result.fits else 1
+
+
+@contextmanager
+def _show_compiling(what: str) -> Iterator[None]:
+    """Print to stderr which step is being compiled and for how long."""
+    began = time.perf_counter()
+    screen = sys.stderr.isatty()
+    done = threading.Event()
+
+    def show(doing: str, end: str) -> None:
+        seconds = time.perf_counter() - began
+        print(f"{doing} {what}: {seconds:.0f} s", end=end, file=sys.stderr, flush=True)
+
+    def tick() -> None:
+        while not done.wait(ON_A_SCREEN if screen else ELSEWHERE):
+            show("compiling", "\r" if screen else "\n")
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        show("compiled ", "\n")

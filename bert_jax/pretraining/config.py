@@ -7,13 +7,19 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bert_jax.corpus.inputs import MAX_LENGTH
 from bert_jax.local_paths import LocalPath, check_config_paths
-from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.config import ComputeConfig, Device, EncoderConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.examples import ExampleConfig
 from bert_jax.pipeline.masking import MaskingConfig
+from bert_jax.pretraining.sections import (
+    EvaluationConfig,
+    LoaderConfig,
+    PhaseConfig,
+    ReportingConfig,
+    check_at_least,
+)
+from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
 from bert_jax.training.checkpoint_files import CheckpointConfig
@@ -24,95 +30,15 @@ from bert_jax.validation import check_seed
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
 
-_MOST = 2**63 - 1  # the largest integer that every library accepts
-
-
-def _at_least(minimum: int, section: str, **values: int) -> None:
-    for name, value in values.items():
-        if value < minimum:
-            raise ValueError(f"{section}{name}={value}: must be at least {minimum}")
-        if value > _MOST:
-            raise ValueError(f"{section}{name}={str(value)[:30]}...: must be at most {_MOST:,}")
+# Increased whenever a seed draws other pairs than before, or pairs are weighted differently in the
+# loss, so that earlier runs are refused instead of mixed.
+_PAIRS = 3
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Sorts digits as numbers: phase2 comes before phase10."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
-
-
-@dataclass(frozen=True)
-class PhaseConfig:
-    """A stretch of the run on one corpus.
-
-    corpus: a directory made by `bert-jax prepare`.
-    sequence_length: tokens, as the corpus was prepared with (`--max-length`).
-    batch_size: sequences a step, over all devices.
-    """
-
-    corpus: LocalPath
-    num_steps: int
-    sequence_length: int = 128
-    batch_size: int = 256
-
-    def __post_init__(self) -> None:
-        _at_least(1, "phase ", num_steps=self.num_steps, batch_size=self.batch_size)
-        _at_least(8, "phase ", sequence_length=self.sequence_length)
-        if self.sequence_length > MAX_LENGTH:
-            raise ValueError(
-                f"phase sequence_length={self.sequence_length}: expected at most {MAX_LENGTH:,}, "
-                "the maximum length of a corpus's records"
-            )
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """every_steps: between evaluations on the held-out split (and one at the end); 0 makes none.
-
-    batch_size: sequences a batch; 0 takes what a train step has at once: the phase's batch_size
-      over accumulation_steps. max_records: that are scored, the same every time, drawn at random
-      from a large split; 0 takes all.
-    """
-
-    every_steps: int = 1_000
-    batch_size: int = 0
-    max_records: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = {"batch_size": self.batch_size, "max_records": self.max_records}
-        _at_least(0, "evaluation.", every_steps=self.every_steps, **sizes)
-
-
-@dataclass(frozen=True)
-class ReportingConfig:
-    """every_steps: between progress lines. tensorboard: write event files too.
-
-    profile_steps: so many steps, after the first ten of a start, are traced into the work
-      directory's `profile`, for XProf and its TensorBoard plugin (0: none).
-    """
-
-    every_steps: int = 50
-    tensorboard: bool = True
-    profile_steps: int = 0
-
-    def __post_init__(self) -> None:
-        _at_least(1, "reporting.", every_steps=self.every_steps)
-        _at_least(0, "reporting.", profile_steps=self.profile_steps)
-
-
-@dataclass(frozen=True)
-class LoaderConfig:
-    """num_workers: processes that make batches; 0 makes them in a thread of this process.
-
-    prefetch: batches made ahead of the step. Held-out batches are made in a thread in any case.
-    """
-
-    num_workers: int = 0
-    prefetch: int = 4
-
-    def __post_init__(self) -> None:
-        _at_least(0, "loader.", num_workers=self.num_workers)
-        _at_least(1, "loader.", prefetch=self.prefetch)
 
 
 @dataclass(frozen=True)
@@ -155,7 +81,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         check_config_paths(self)
-        _at_least(1, "", accumulation_steps=self.accumulation_steps)
+        check_at_least(1, "", accumulation_steps=self.accumulation_steps)
         check_seed(self.seed)
         if not self.phases:
             raise ValueError("phases is empty: a run needs at least one, such as phases.phase1")
@@ -230,11 +156,35 @@ class PretrainConfig:
         """Positions a sequence of `phase` is predicted at, at most."""
         return self.masking.max_predictions(phase.sequence_length)
 
-    def model_config(self) -> ModelConfig:
-        """The encoder with the heads that the run trains."""
-        head: Head = "masked_lm" if self.sentence_pairs == "none" else "pretraining"
-        return ModelConfig(self.model, head)
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of a sequence in the phase with the longest ones."""
+        return max(phase.sequence_length for phase in self.phases.values())
 
-    def model_identity(self) -> dict[str, object]:
-        """What a checkpoint's parameters depend on, as plain values."""
-        return {**dataclasses.asdict(self.model), "sentence_pairs": self.sentence_pairs}
+    def step_setup(self, device: Device) -> StepSetup:
+        """Return the settings of the train step on a kind of device, still without a teacher."""
+        return StepSetup(
+            model=self.model,
+            sentence_pairs=self.sentence_pairs,
+            masking=self.masking,
+            requested_compute=self.compute,
+            compute=self.compute.resolve(device, self.model),
+            optimizer=self.optimizer,
+            accumulation_steps=self.accumulation_steps,
+            distillation=self.distillation,
+        )
+
+    def identity(self) -> dict[str, object]:
+        """Return what a checkpoint must share with this run besides its corpora and batches."""
+        # A rate that changes with the run changes otherwise in a run of another length.
+        changing = {"total_steps": self.total_steps} if self.masking.final_rate else {}
+        pairs = {"pairs": _PAIRS} if self.sentence_pairs != "none" else {}
+        return {
+            **changing,
+            **pairs,
+            "model": {**dataclasses.asdict(self.model), "sentence_pairs": self.sentence_pairs},
+            "optimizer": self.optimizer.name,
+            "seed": self.seed,
+            "masking": vars(self.masking),
+            "join_documents": self.join_documents,
+        }

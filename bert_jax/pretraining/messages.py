@@ -9,14 +9,13 @@ from jax.sharding import Mesh
 
 from bert_jax.corpus.corpus import unigram_cross_entropy
 from bert_jax.corpus.inputs import SPLIT_KEY
-from bert_jax.models.config import ComputeConfig
 from bert_jax.models.heads import TRAINING_ONLY
 from bert_jax.models.parameters import count
-from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.pretraining.phases import PhaseCorpus, training_flops
+from bert_jax.objectives import SentencePairs
+from bert_jax.pretraining.phases import PhaseCorpus
+from bert_jax.pretraining.sections import EvaluationConfig, PhaseConfig
+from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.runs.runtime import dtype_hint
-from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
@@ -31,15 +30,14 @@ _ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"
 
 
 def describe(
-    config: PretrainConfig,
-    task: Pretraining,
-    compute: ComputeConfig,
+    setup: StepSetup,
     mesh: Mesh,
-    corpora: list[PhaseCorpus],
+    corpora: Sequence[PhaseCorpus],
+    evaluation: EvaluationConfig,
     state_bytes: int,
 ) -> list[str]:
-    """Lines: model, devices with the bytes of state on each, phases with corpora and epochs."""
-    definition = task.definition
+    """Return lines about the model, the devices with their state, and the phases' corpora."""
+    definition, compute = setup.task.definition, setup.compute
     axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items() if size > 1)
     kept = {n: s for n, s in definition.shapes.items() if not n.startswith(TRAINING_ONLY)}
     lines = [
@@ -48,26 +46,26 @@ def describe(
         + (f" ({axes})" if axes else "")
         + f", {state_bytes / 2**20:,.0f} MiB of state on each",
     ]
-    lines += dtype_hint(config.compute, mesh.devices.flat[0].platform)
+    lines += dtype_hint(setup.requested_compute, mesh.devices.flat[0].platform)
     lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
     for corpus in corpora:
         phase, info = corpus.config, corpus.train.info
         epochs = phase.num_steps * phase.batch_size / len(corpus.train)
-        flops = training_flops(config, phase, corpus.train.manifest.max_pieces)
+        flops = setup.training_flops(phase, corpus.train.manifest.max_pieces)
         lines.append(
             f"{corpus.name:10s} {phase.num_steps:,} steps of {phase.batch_size} x "
             f"{phase.sequence_length} tokens, {flops:.3g} FLOPs a step; {phase.corpus}: "
             f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
         )
-        lines += _held_out(config, corpus)
+        lines += _held_out(evaluation, corpus)
     return lines
 
 
-def _held_out(config: PretrainConfig, corpus: PhaseCorpus) -> list[str]:
-    """Lines: what a phase is evaluated on, and whether that is too little."""
-    if not config.evaluation.every_steps:
+def _held_out(evaluation: EvaluationConfig, corpus: PhaseCorpus) -> list[str]:
+    """Return lines about the held-out text of a phase, and whether it is too little."""
+    if not evaluation.every_steps:
         return [f"{'':10s} not evaluated"]
-    info, most = corpus.held_out.info, config.evaluation.max_records
+    info, most = corpus.held_out.info, evaluation.max_records
     scored = f", {most:,} of them scored" if 0 < most < info.num_records else ""
     lines = [
         f"{'':10s} held out: {info.num_tokens:,} tokens in {info.num_records:,} records{scored}"
@@ -80,14 +78,14 @@ def _held_out(config: PretrainConfig, corpus: PhaseCorpus) -> list[str]:
     return lines
 
 
-def few_pairs(config: PretrainConfig, corpora: list[PhaseCorpus]) -> list[str]:
-    """A line for each phase in most of whose documents, or rows, there is nothing to pair."""
-    if config.sentence_pairs == "none":
+def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> list[str]:
+    """Return a line for every phase in which most documents or rows have nothing to pair."""
+    if sentence_pairs == "none":
         return []
     lines = []
     for corpus in corpora:
         train = corpus.train.manifest.train
-        ordered = config.sentence_pairs == "sentence_order"
+        ordered = sentence_pairs == "sentence_order"
         # Byte-level BPE's tokens tell a document's first sentence, which keeps its place.
         kept = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
         # Each document that has a second sentence has at least one beyond its first.
@@ -96,7 +94,7 @@ def few_pairs(config: PretrainConfig, corpora: list[PhaseCorpus]) -> list[str]:
             lines.append(
                 f"NOTE       {corpus.name}: at most {most:.1%} of the documents of "
                 f"{corpus.config.corpus} have {('two', 'three')[kept]} sentences; the others teach "
-                f"sentence_pairs={config.sentence_pairs!r} nothing: prepare longer documents, or "
+                f"sentence_pairs={sentence_pairs!r} nothing: prepare longer documents, or "
                 "set 'none'"
             )
             continue
@@ -161,15 +159,43 @@ def surplus_rows(words: int, vocab_size: int) -> list[str]:
     ]
 
 
-def conclude(config: PretrainConfig, last: PhaseCorpus) -> list[str]:
-    """Lines: where the held-out loss ended, and what a model that ignores context could reach."""
-    work_dir = Path(config.work_dir)
-    evaluations = [
-        entry for entry in read_metrics(work_dir / LOG_NAME) if entry["kind"] == "evaluation"
+def teacher_lines(
+    setup: StepSetup, phases: Sequence[tuple[str, PhaseConfig]], width: int = 11
+) -> list[str]:
+    """Return lines about the teacher, its cost relative to the student's, and what it shows.
+
+    width: of the title before each line.
+    """
+    teacher = setup.teacher
+    if teacher is None:
+        return []
+    shares = []
+    for name, phase in phases:
+        forward = setup.teacher_flops(phase)
+        share = forward / setup.training_flops(phase, pieces=1)
+        shares.append(f"{forward:.3g} FLOPs a step of {name}, {share:.0%} on top")
+    lines = [
+        f"{'teacher':{width}}{teacher.config.teacher}: "
+        f"{count(teacher.teacher.definition.shapes):,} parameters, {teacher.compute.dtype}, "
+        f"{teacher.compute.attention} attention, forward {'; '.join(shares)}"
     ]
-    if not evaluations or not config.trains_masked_lm:
+    layers = ", ".join(map(str, teacher.teacher.layers))
+    if teacher.config.hidden_weight:
+        here, there = setup.model.hidden_dim, teacher.model.encoder.hidden_dim
+        maps = f", through learned maps from {here} to {there} features" * (here != there)
+        lines.append(f"{'':{width}}hidden states: embeddings and its layers {layers}{maps}")
+    if teacher.config.attention_weight:
+        lines.append(f"{'':{width}}attention scores: its layers {layers}")
+    return lines
+
+
+def conclude(work_dir: Path, last: PhaseCorpus, loss: float | None) -> list[str]:
+    """Return lines about the last held-out loss and the loss of a model that ignores context.
+
+    loss: of masked tokens; None if it was not evaluated, or its head is not trained.
+    """
+    if loss is None:
         return [f"curves: {work_dir / CURVES_NAME}"]
-    loss = evaluations[-1]["mlm_loss"]
     special_ids = last.tokenizer.special_ids
     unigram = unigram_cross_entropy(last.train, last.held_out, special_ids)
     return [

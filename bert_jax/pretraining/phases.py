@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.analysis.counts import TRAINING_FACTOR, pretraining_flops
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import TOKENIZER
-from bert_jax.pipeline.examples import Batch, ExampleSource
+from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
 from bert_jax.pipeline.loader import BatchSource, EvaluationSource, Loader
-from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.pretraining.sections import EvaluationConfig, LoaderConfig, PhaseConfig
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.evaluation import HeldOutMetrics
@@ -25,59 +24,66 @@ from bert_jax.training.preflight import PhaseFacts
 from bert_jax.training.sharding import local_rows
 from bert_jax.training.step import EvaluationStep
 
-# Raised where one seed draws other pairs than it did, or a pair weighs otherwise in the loss: a run
-# of before is refused, and not mixed.
-_PAIRS = 3
-
 
 @dataclass(frozen=True)
 class PhaseCorpus:
-    """The corpus of one phase, opened. first_epoch: of it that no phase before has begun."""
+    """The opened corpus of one phase.
+
+    evaluation_batch_size: sequences in a batch of held-out text.
+    first_epoch: the first epoch of the corpus that no earlier phase has begun.
+    """
 
     name: str
     first_step: int
     config: PhaseConfig
+    evaluation_batch_size: int
     train: Corpus
     held_out: Corpus
     tokenizer: Tokenizer
     first_epoch: int = 0
 
 
-def open_corpora(config: PretrainConfig) -> list[PhaseCorpus]:
-    """Opens every phase's corpus.
+def open_corpora(
+    phases: Sequence[tuple[str, int, PhaseConfig]],
+    evaluation_batch_size: Callable[[PhaseConfig], int],
+) -> list[PhaseCorpus]:
+    """Open the corpus of every phase.
+
+    phases: name, first step and config of each, in running order.
 
     Raises:
       ValueError: a corpus is absent, unfinished or damaged, or its tokenizer is.
     """
-    found = [
+    corpora = [
         PhaseCorpus(
             name,
             first,
             phase,
+            evaluation_batch_size(phase),
             train=Corpus(phase.corpus, "train"),
             held_out=Corpus(phase.corpus, "heldout"),
             tokenizer=Tokenizer.load(Path(phase.corpus) / TOKENIZER),
         )
-        for name, first, phase in config.ordered_phases()
+        for name, first, phase in phases
     ]
     begun: Counter[str] = Counter()  # epochs of each corpus
-    for number, corpus in enumerate(found):
+    for number, corpus in enumerate(corpora):
         fingerprint = corpus.train.manifest.fingerprint
-        found[number] = dataclasses.replace(corpus, first_epoch=begun[fingerprint])
+        corpora[number] = dataclasses.replace(corpus, first_epoch=begun[fingerprint])
         seen = corpus.config.num_steps * corpus.config.batch_size
         begun[fingerprint] += -(-seen // max(len(corpus.train), 1))
-    return found
+    return corpora
 
 
-def facts(config: PretrainConfig, corpus: PhaseCorpus) -> PhaseFacts:
-    """What preflight wants to know of a phase."""
+def facts(corpus: PhaseCorpus) -> PhaseFacts:
+    """Return what the preflight check needs to know about a phase."""
     manifest = corpus.train.manifest
     return PhaseFacts(
         name=corpus.name,
         corpus=corpus.config.corpus,
         sequence_length=corpus.config.sequence_length,
         batch_size=corpus.config.batch_size,
-        evaluation_batch_size=config.evaluation_batch_size(corpus.config),
+        evaluation_batch_size=corpus.evaluation_batch_size,
         corpus_length=manifest.max_length,
         corpus_vocab_size=manifest.vocab_size,
         corpus_documents=manifest.train.num_documents,
@@ -92,109 +98,94 @@ def facts(config: PretrainConfig, corpus: PhaseCorpus) -> PhaseFacts:
     )
 
 
-def identity(config: PretrainConfig, corpora: list[PhaseCorpus]) -> dict[str, object]:
-    """What a checkpoint must share with this run: model, seed, masking, corpora and batches."""
-    # A rate that changes with the run changes otherwise in a run of another length.
-    changing = {"total_steps": config.total_steps} if config.masking.final_rate else {}
-    pairs = {"pairs": _PAIRS} if config.sentence_pairs != "none" else {}
+def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
+    """Return what a checkpoint must share with this run: the corpora and batches of each phase."""
     return {
-        **changing,
-        **pairs,
-        "model": config.model_identity(),
-        "optimizer": config.optimizer.name,
-        "seed": config.seed,
-        "masking": vars(config.masking),
-        "join_documents": config.join_documents,
-        "phases": {
-            corpus.name: {
-                "first_step": corpus.first_step,
-                "batch_size": corpus.config.batch_size,
-                "corpus": corpus.train.manifest.fingerprint,
-                "tokenizer": corpus.train.manifest.tokenizer_fingerprint,
-                **({"first_epoch": corpus.first_epoch} if corpus.first_epoch else {}),
-            }
-            for corpus in corpora
-        },
+        corpus.name: {
+            "first_step": corpus.first_step,
+            "batch_size": corpus.config.batch_size,
+            "corpus": corpus.train.manifest.fingerprint,
+            "tokenizer": corpus.train.manifest.tokenizer_fingerprint,
+            **({"first_epoch": corpus.first_epoch} if corpus.first_epoch else {}),
+        }
+        for corpus in corpora
     }
 
 
-def training_flops(config: PretrainConfig, phase: PhaseConfig, pieces: int) -> int:
-    """Model FLOPs of one step of a phase whose corpus packs up to `pieces` documents a row.
+@dataclass(frozen=True)
+class PhaseBatches:
+    """How a run makes the batches of its phases.
 
-    A student's own, without its teacher's forward pass.
+    run_steps: the steps of all phases, over which masking rates may change.
     """
-    counted = pretraining_flops(
-        config.model,
-        phase.sequence_length,
-        config.max_predictions(phase),
-        pieces=pieces,
-        next_sentence=config.sentence_pairs != "none",
-    )
-    return phase.batch_size * counted.training + comparing_flops(config, phase)
 
+    examples: ExampleConfig
+    loader: LoaderConfig
+    evaluation: EvaluationConfig
+    run_steps: int
+    mesh: Mesh
 
-def comparing_flops(config: PretrainConfig, phase: PhaseConfig) -> int:
-    """Of a step: training the masked-LM head at all tokens, where a student is compared at all."""
-    if config.distillation is None or config.distillation.soft_targets != "all":
-        return 0
-    length = phase.sequence_length
-    head = pretraining_flops(config.model, length, length, next_sentence=False).masked_lm
-    return TRAINING_FACTOR * phase.batch_size * head
+    def phase(
+        self,
+        corpus: PhaseCorpus,
+        evaluation_step: EvaluationStep,
+        flops: int,
+        while_waiting: Callable[[], None],
+    ) -> Phase:
+        """Return a phase for the trainer, which reads nothing before the phase begins.
 
-
-def make_phase(
-    config: PretrainConfig,
-    corpus: PhaseCorpus,
-    mesh: Mesh,
-    evaluation_step: EvaluationStep,
-    flops: int,
-    while_waiting: Callable[[], None],
-) -> Phase:
-    """Return a phase for the trainer, which reads nothing before the phase begins.
-
-    flops: FLOPs per step. while_waiting: called while a batch is overdue; see `Loader`.
-    """
-    vocabulary = Vocabulary.of(corpus.tokenizer)
-    examples = config.examples
-    phase, evaluation_size = corpus.config, config.evaluation_batch_size(corpus.config)
-    train = BatchSource(
-        ExampleSource(corpus.train, vocabulary, examples),
-        batch_size=phase.batch_size,
-        num_steps=phase.num_steps,
-        local_rows=local_rows(mesh, phase.batch_size),
-        first_step=corpus.first_step,
-        run_steps=config.total_steps,
-        first_epoch=corpus.first_epoch,
-    )
-    held_out_metrics = None
-    if config.evaluation.every_steps:
-        held_out = EvaluationSource(
-            ExampleSource(corpus.held_out, vocabulary, examples),
-            batch_size=evaluation_size,
-            local_rows=local_rows(mesh, evaluation_size),
-            max_records=config.evaluation.max_records,
+        Args:
+          flops: FLOPs per step.
+          while_waiting: called while a batch is overdue; see `Loader`.
+        """
+        phase = corpus.config
+        train = BatchSource(
+            ExampleSource(corpus.train, Vocabulary.of(corpus.tokenizer), self.examples),
+            batch_size=phase.batch_size,
+            num_steps=phase.num_steps,
+            local_rows=local_rows(self.mesh, phase.batch_size),
+            first_step=corpus.first_step,
+            run_steps=self.run_steps,
+            first_epoch=corpus.first_epoch,
         )
-        held_out_metrics = HeldOutMetrics(
-            mesh,
+        evaluate = None
+        if self.evaluation.every_steps:
+            evaluate = self._held_out_metrics(corpus, evaluation_step, while_waiting)
+        return Phase(
+            name=corpus.name,
+            first_step=corpus.first_step,
+            num_steps=phase.num_steps,
+            batch_size=phase.batch_size,
+            batches=lambda start_step: Loader(
+                train,
+                start_step=start_step,
+                num_workers=self.loader.num_workers,
+                prefetch=self.loader.prefetch,
+                while_waiting=while_waiting,
+            ),
+            evaluate=evaluate,
+            flops=lambda batch: flops,
+        )
+
+    def _held_out_metrics(
+        self,
+        corpus: PhaseCorpus,
+        evaluation_step: EvaluationStep,
+        while_waiting: Callable[[], None],
+    ) -> HeldOutMetrics:
+        size = corpus.evaluation_batch_size
+        source = EvaluationSource(
+            ExampleSource(corpus.held_out, Vocabulary.of(corpus.tokenizer), self.examples),
+            batch_size=size,
+            local_rows=local_rows(self.mesh, size),
+            max_records=self.evaluation.max_records,
+        )
+        return HeldOutMetrics(
+            self.mesh,
             evaluation_step,
-            evaluation_size,
-            lambda: _one_pass(held_out, config.loader.prefetch, while_waiting),
+            size,
+            lambda: _one_pass(source, self.loader.prefetch, while_waiting),
         )
-    return Phase(
-        name=corpus.name,
-        first_step=corpus.first_step,
-        num_steps=phase.num_steps,
-        batch_size=phase.batch_size,
-        batches=lambda start_step: Loader(
-            train,
-            start_step=start_step,
-            num_workers=config.loader.num_workers,
-            prefetch=config.loader.prefetch,
-            while_waiting=while_waiting,
-        ),
-        evaluate=held_out_metrics,
-        flops=lambda batch: flops,
-    )
 
 
 def _one_pass(
@@ -205,29 +196,40 @@ def _one_pass(
 
 
 def random_batch(
-    config: PretrainConfig, phase: PhaseConfig, pieces: int, rows: int
+    length: int,
+    pieces: int,
+    rows: int,
+    *,
+    vocab_size: int,
+    predictions: int,
+    joined: bool = False,
+    seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Full rows of random tokens, each of `pieces` documents of equal length.
+    """Return full rows of random tokens, each of `pieces` documents of equal length.
+
+    Args:
+      length: tokens in a row.
+      predictions: masked positions in a row.
+      joined: whether the config joins the documents of a row.
 
     Raises:
       ValueError: there are more documents than tokens, or several although the config joins them.
     """
-    if pieces > phase.sequence_length:
+    if pieces > length:
         raise ValueError(
-            f"--pieces {pieces}: a row of {phase.sequence_length} tokens cannot hold more than "
-            f"{phase.sequence_length} documents. Lower --pieces or leave it out"
+            f"--pieces {pieces}: a row of {length} tokens cannot hold more than "
+            f"{length} documents. Lower --pieces or leave it out"
         )
-    if config.join_documents and pieces > 1:
+    if joined and pieces > 1:
         raise ValueError(
             f"--pieces {pieces} with join_documents=True: what a row holds is one document then; "
             "leave --pieces out"
         )
-    rng = np.random.default_rng(config.seed)
-    length, predictions = phase.sequence_length, config.max_predictions(phase)
+    rng = np.random.default_rng(seed)
     piece = np.minimum(np.arange(length) * pieces // length, pieces - 1)
     starts = np.searchsorted(piece, np.arange(pieces))
     position = np.arange(length) - starts[piece]
-    token_ids = rng.integers(0, config.model.vocab_size, (rows, length))
+    token_ids = rng.integers(0, vocab_size, (rows, length))
     places = np.sort(rng.random((rows, length)).argsort(axis=1)[:, :predictions], axis=1)
     batch = {
         "token_ids": token_ids,

@@ -9,18 +9,22 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh
 
+from bert_jax.files import temporary_beside, writing
 from bert_jax.json_files import read_json_object
-from bert_jax.models.config import ComputeConfig, EncoderConfig, computed_otherwise
+from bert_jax.models.config import (
+    ComputeConfig,
+    EncoderConfig,
+    computed_otherwise,
+)
 from bert_jax.models.heads import PAIRS_HEAD
 from bert_jax.models.model import define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
-from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.phases import PhaseCorpus
-from bert_jax.pretraining.teacher import OpenTeacher, from_teacher
+from bert_jax.pretraining.step_setup import StepSetup
+from bert_jax.pretraining.teacher import LoadedTeacher, from_teacher
 from bert_jax.runs.ownership import REMOVE_CONFIG, RESOLVED_NAME, check_claimable, holds
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
@@ -31,7 +35,6 @@ from bert_jax.runs.work_dir import (
     read_sentence_embedding,
     read_tokenizer,
 )
-from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import newest_step
@@ -45,58 +48,60 @@ _ANY = ComputeConfig(dtype="float32", attention="xla")
 
 
 def first_state(
-    config: PretrainConfig,
-    task: Pretraining,
-    optimizer: optax.GradientTransformation,
+    setup: StepSetup,
     mesh: Mesh,
     checkpointer: Checkpointer,
-    teacher: OpenTeacher | None = None,
+    *,
+    seed: int,
+    init_from: str = "",
+    teacher: LoadedTeacher | None = None,
 ) -> tuple[TrainState, str]:
-    """The state to start from and where it comes from, in this order.
+    """Return the state to start from, and a line about its origin.
 
-    This run's newest checkpoint; else random, with the parameters of `init_from` if it is set, or
-    those that a student takes from its teacher.
+    It is this run's newest checkpoint if there is one. Otherwise it is random, except for the
+    parameters of `init_from` if it is set, or those that a student takes from its teacher.
 
     Raises:
       ValueError: a checkpoint does not fit the run.
     """
+    definition, optimizer = setup.task.definition, setup.transformation
     step = checkpointer.latest_step()
     if step is not None:
-        abstract = abstract_state(task.definition, optimizer, mesh)
+        abstract = abstract_state(definition, optimizer, mesh)
         return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
-    state = init_state(task.definition, optimizer, mesh, config.seed)
-    if teacher is not None and teacher.known.config.init_layers:
-        params, told = from_teacher(teacher, config.model, config.sentence_pairs, state.params)
-        return TrainState(state.step, params, state.opt_state), told
-    if not config.init_from:
-        return state, f"random parameters (seed {config.seed})"
-    params, told = _parameters_of(config, task, mesh)
-    # What only the training of a student has, no other run's parameters give.
-    return TrainState(state.step, state.params | params, state.opt_state), told
+    state = init_state(definition, optimizer, mesh, seed)
+    if teacher is not None and teacher.spec.config.init_layers:
+        params, line = from_teacher(teacher, setup.model, setup.sentence_pairs, state.params)
+        return TrainState(state.step, params, state.opt_state), line
+    if not init_from:
+        return state, f"random parameters (seed {seed})"
+    params, line = _parameters_of(init_from, setup, mesh)
+    # Parameters that only the training of a student has are in no other run.
+    return TrainState(state.step, state.params | params, state.opt_state), line
 
 
-def check_source(config: PretrainConfig, corpora: list[PhaseCorpus]) -> None:
+def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[PhaseCorpus]) -> None:
     """Refuse an `init_from` whose parameters would have another meaning in this run.
 
     Raises:
       ValueError: it is no work directory, its tokenizer is not the corpora's, or its model computes
         otherwise.
     """
-    if not config.init_from:
+    if not init_from:
         return
-    source = Path(config.init_from)
+    source = Path(init_from)
     model, _ = read_model(source)
     tokenizer = read_tokenizer(source, model.encoder)
     if tokenizer.fingerprint != corpora[0].tokenizer.fingerprint:
         raise ValueError(
-            f"init_from={config.init_from}: its tokenizer is not the one that "
+            f"init_from={init_from}: its tokenizer is not the one that "
             f"{corpora[0].config.corpus} was prepared with, so its token embeddings belong to "
-            f"other tokens. Prepare the corpus with --tokenizer {config.init_from}/{TOKENIZER_NAME}"
+            f"other tokens. Prepare the corpus with --tokenizer {init_from}/{TOKENIZER_NAME}"
         )
-    lines = computed_otherwise(model.encoder, _with_fewer_positions(config.model, model.encoder))
+    lines = computed_otherwise(model.encoder, _with_fewer_positions(encoder, model.encoder))
     if lines:
         raise ValueError(
-            f"init_from={config.init_from}: its model differs from this config's (there -> here):\n"
+            f"init_from={init_from}: its model differs from this config's (there -> here):\n"
             "  " + "\n  ".join(lines) + "\n"
             "Set model.* as there (max_positions may be larger)"
         )
@@ -110,41 +115,41 @@ def _with_fewer_positions(encoder: EncoderConfig, source: EncoderConfig) -> Enco
     return dataclasses.replace(encoder, max_positions=source.max_positions)
 
 
-def _parameters_of(config: PretrainConfig, task: Pretraining, mesh: Mesh) -> tuple[Parameters, str]:
-    """Those of `init_from` that mean here what they do there, and what is said of them."""
-    model, origin = read_model(Path(config.init_from))
+def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parameters, str]:
+    """Return the parameters of `init_from` that the run can use, and a line about them."""
+    model, origin = read_model(Path(init_from))
     encoder = model.encoder
-    told = f"the parameters of {config.init_from}"
-    ours = _with_fewer_positions(config.model, encoder)
-    longer = ours != config.model
+    line = f"the parameters of {init_from}"
+    ours = _with_fewer_positions(setup.model, encoder)
+    longer = ours != setup.model
     if longer:
-        told += f"; positions from {encoder.max_positions} on are copies of those before"
+        line += f"; positions from {encoder.max_positions} on are copies of those before"
     whole = define_model(dataclasses.replace(model, encoder=ours), _ANY)
-    definition = task.on(config.model).definition
+    definition = setup.task.on(setup.model).definition
     # Of the model as it is here, whose table of positions may be longer.
-    larger = define_model(dataclasses.replace(model, encoder=config.model), _ANY)
+    larger = define_model(dataclasses.replace(model, encoder=setup.model), _ANY)
     shardings = parameter_shardings(larger.shapes, larger.logical_axes, mesh)
-    source = Path(config.init_from) / CHECKPOINTS_NAME
+    source = Path(init_from) / CHECKPOINTS_NAME
     params = load_parameters(source, whole, shardings)
     if longer:
         params = params | {
-            _POSITIONS: _repeated(params[_POSITIONS], config.model, shardings[_POSITIONS])
+            _POSITIONS: _repeated(params[_POSITIONS], setup.model, shardings[_POSITIONS])
         }
     known: set[str] = set()
-    theirs = origin.get(PAIRS, config.sentence_pairs)
-    if "none" not in (theirs, config.sentence_pairs) and theirs != config.sentence_pairs:
+    theirs = origin.get(PAIRS, setup.sentence_pairs)
+    if "none" not in (theirs, setup.sentence_pairs) and theirs != setup.sentence_pairs:
         params = {n: value for n, value in params.items() if not n.startswith(PAIRS_HEAD)}
-        told += f"; its head for {theirs} is replaced by a randomly initialized one"
+        line += f"; its head for {theirs} is replaced by a randomly initialized one"
         known = {name for name in definition.shapes if name.startswith(PAIRS_HEAD)}
     fresh = sorted(definition.shapes.keys() - params.keys() - known)
     if fresh:
-        told += f"; randomly initialized, as it lacks them: {', '.join(fresh)}"
+        line += f"; randomly initialized, as it lacks them: {', '.join(fresh)}"
     left = sorted(params.keys() - definition.shapes.keys())
     if left:
-        told += f"; left out, of heads that are not trained here: {', '.join(left)}"
-    if read_sentence_embedding(Path(config.init_from)) is not None:
-        told += f"; {SETTINGS_DROPPED}"
-    return {name: params[name] for name in params.keys() & definition.shapes.keys()}, told
+        line += f"; left out, of heads that are not trained here: {', '.join(left)}"
+    if read_sentence_embedding(Path(init_from)) is not None:
+        line += f"; {SETTINGS_DROPPED}"
+    return {name: params[name] for name in params.keys() & definition.shapes.keys()}, line
 
 
 def _repeated(
@@ -165,14 +170,15 @@ def _repeated(
     return jax.jit(repeat, out_shardings=sharding)(table)
 
 
-def check_work_dir(config: PretrainConfig, corpora: Sequence[PhaseCorpus], *, begun: bool) -> None:
+def check_work_dir(
+    work_dir: Path, corpora: Sequence[PhaseCorpus], init_from: str, *, begun: bool
+) -> None:
     """Refuse a work directory that is a corpus of the run or belongs to something else.
 
     Raises:
       ValueError: it is a corpus, cannot be claimed (see `check_claimable`), or holds a run that
         started from another `init_from`.
     """
-    work_dir = Path(config.work_dir)
     for corpus in corpora:
         if Path(corpus.config.corpus).resolve() == work_dir.resolve():
             raise ValueError(
@@ -181,7 +187,7 @@ def check_work_dir(config: PretrainConfig, corpora: Sequence[PhaseCorpus], *, be
             )
     check_claimable(work_dir, corpora[0].tokenizer, begun=begun)
     if begun:
-        _check_same_source(work_dir, config.init_from)
+        _check_same_source(work_dir, init_from)
 
 
 def _check_same_source(work_dir: Path, init_from: str) -> None:
@@ -218,3 +224,18 @@ def forget_provenance(work_dir: Path, tokenizer: Tokenizer) -> None:
         shutil.rmtree(work_dir / TOKENIZER_NAME, ignore_errors=True)
     for manifest in work_dir.glob("manifest-*.json"):
         manifest.unlink()
+
+
+def copy_once(source: Path, target: Path) -> None:
+    """Copy a file or directory under a temporary name and rename it, unless `target` exists.
+
+    A run resumes only with the corpora it began with, so an existing target is the same.
+    """
+    if target.exists():
+        return
+    with writing(target), temporary_beside(target, directory=source.is_dir()) as temporary:
+        if source.is_dir():
+            shutil.copytree(source, temporary, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, temporary)
+        temporary.rename(target)

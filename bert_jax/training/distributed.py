@@ -220,7 +220,7 @@ class StopRequest:
     """Inside the `with` block SIGTERM, SIGHUP and a first Ctrl-C no longer kill; ask `stop_now`.
 
     Python allows signal handlers only in the main thread. In another thread the block leaves the
-    signals alone, and `request` is the only way to stop the run.
+    signals unchanged, and only `request` stops the run.
 
     Of several processes each has one, and all ask equally often: they agree upon a question, one
     that none of them has asked yet.

@@ -54,7 +54,6 @@ from bert_jax.models.config import ComputeConfig  # noqa: E402
 from bert_jax.models.model import define_model  # noqa: E402
 from bert_jax.models.parameters import count  # noqa: E402
 from bert_jax.pretraining.config import PretrainConfig  # noqa: E402
-from bert_jax.pretraining.teacher import known_teacher, step_flops  # noqa: E402
 from bert_jax.recipes.load import load_config  # noqa: E402
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, chosen_step, read_model  # noqa: E402
 from bert_jax.training.metrics_log import read_metrics  # noqa: E402
@@ -108,10 +107,12 @@ def _prepared(data: Path, work: Path) -> Path:
 
 def flops_per_step(config: PretrainConfig) -> float:
     """Of training, a teacher's forward pass included; the mean over the phases."""
-    total, known = 0, known_teacher(config, jax.default_backend())
+    device = jax.devices()[0]
+    setup = config.step_setup(device).with_teacher(device, config.longest_sequence)
+    total = 0
     for _, _, phase in config.ordered_phases():
         pieces = read_manifest(Path(phase.corpus)).max_pieces
-        total += step_flops(config, phase, pieces, known) * phase.num_steps
+        total += setup.step_flops(phase, pieces) * phase.num_steps
     return total / config.total_steps
 
 

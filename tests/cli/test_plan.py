@@ -11,7 +11,9 @@ import pytest
 from bert_jax.cli.main import main
 from bert_jax.models.config import variant
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
-from bert_jax.pretraining.plan import PhasePlan, duration, flags, remedies, with_changes
+from bert_jax.pretraining.phase_plan import PhasePlan
+from bert_jax.pretraining.plan import remedies, with_changes
+from bert_jax.pretraining.plan_report import duration, flags
 from bert_jax.training.planning import OutOfMemory
 from bert_jax.training.sharding import MeshConfig
 
@@ -166,10 +168,23 @@ def refused(state: int, needed: int) -> PhasePlan:
     )
 
 
+def remedies_of(config: PretrainConfig, worst: PhasePlan, limit: int) -> list[str]:
+    changes = remedies(
+        worst,
+        16,
+        limit,
+        mesh=config.mesh,
+        remat=config.compute.remat,
+        accumulation_steps=config.accumulation_steps,
+        batch_sizes=[phase.batch_size for phase in config.phases.values()],
+    )
+    return [flags(change) for change in changes]
+
+
 def test_remedies_come_cheapest_first() -> None:
     worst = refused(state=10, needed=410)
     config = PretrainConfig(work_dir="w", phases={"phase1": worst.phase}, model=variant("tiny"))
-    tried = [flags(changes) for changes in remedies(config, worst, 16, limit=150)]
+    tried = remedies_of(config, worst, limit=150)
     assert tried[:5] == [
         # 400 bytes beside the state: halves would not fit, quarters may.
         "--config.accumulation_steps=4",
@@ -179,13 +194,12 @@ def test_remedies_come_cheapest_first() -> None:
         "--config.compute.remat=layer --config.accumulation_steps=4",
     ]
     assert tried[5] == "--config.mesh.fsdp=16"
-    heavy = [flags(changes) for changes in remedies(config, refused(100, 410), 16, limit=150)]
+    heavy = remedies_of(config, refused(100, 410), limit=150)
     assert heavy[0] == "--config.mesh.fsdp=16"
     assert all("fsdp" in words for words in heavy)
     split = with_changes(config, {"mesh.fsdp": 16, "compute.remat": "layer"})
     assert split.mesh == MeshConfig(fsdp=16) and split.compute.remat == "layer"
-    left = [flags(changes) for changes in remedies(split, refused(100, 410), 16, limit=200)]
-    assert left == ["--config.accumulation_steps=4"]
+    assert remedies_of(split, refused(100, 410), limit=200) == ["--config.accumulation_steps=4"]
 
 
 def test_durations_are_for_people() -> None:

@@ -27,23 +27,20 @@ def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
         tokenizer = SimpleNamespace(spaces_are_text=spaced)
         return SimpleNamespace(name=name, train=train, config=config, tokenizer=tokenizer)
 
-    def config(pairs: str) -> Any:
-        return SimpleNamespace(sentence_pairs=pairs)
-
     corpora = [corpus("phase1", 1_000, 1_004), corpus("phase2", 1_000, 5_000)]
-    (line,) = few_pairs(config("sentence_order"), corpora)
+    (line,) = few_pairs("sentence_order", corpora)
     assert "phase1: at most 0.4% of the documents of corpora/phase1 have two sentences" in line
-    assert few_pairs(config("none"), corpora) == []
+    assert few_pairs("none", corpora) == []
     # Byte-level BPE's tokens tell the first sentence of a document, which keeps its place.
     pairs = [corpus("phase1", 1_000, 1_900, spaced=True)]
-    (line,) = few_pairs(config("sentence_order"), pairs)
+    (line,) = few_pairs("sentence_order", pairs)
     assert "at most 45.0% of the documents of corpora/phase1 have three sentences" in line
-    assert few_pairs(config("next_sentence"), pairs) == []
+    assert few_pairs("next_sentence", pairs) == []
     # A fiftieth of such rows of books and Wikipedia has an order, of rows of 128 three quarters.
     short = [corpus("phase1", 1_000, 5_000, length=32)]
-    (line,) = few_pairs(config("sentence_order"), short)
+    (line,) = few_pairs("sentence_order", short)
     assert "phase1: rows of 32 tokens, where a sentence has 30 in the mean" in line
-    assert few_pairs(config("next_sentence"), short) == []
+    assert few_pairs("next_sentence", short) == []
 
 
 def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:

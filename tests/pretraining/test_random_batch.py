@@ -3,38 +3,27 @@
 import numpy as np
 import pytest
 
-from bert_jax.models.config import EncoderConfig
-from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.pretraining.phases import random_batch
 
-PHASE = PhaseConfig("none", num_steps=1, sequence_length=40, batch_size=8)
+SIZES = {"vocab_size": 1000, "predictions": 6}
 
 
 def test_joined_documents_are_one() -> None:
-    config = PretrainConfig(
-        "run",
-        {"phase1": PHASE},
-        EncoderConfig(vocab_size=1000),
-        sentence_pairs="none",
-        join_documents=True,
-    )
-    assert random_batch(config, PHASE, 1, rows=4)["cls_positions"].shape == (4, 1)
+    assert random_batch(40, 1, rows=4, joined=True, **SIZES)["cls_positions"].shape == (4, 1)
     with pytest.raises(ValueError, match="--pieces 3 with join_documents=True"):
-        random_batch(config, PHASE, 3, rows=4)
+        random_batch(40, 3, rows=4, joined=True, **SIZES)
 
 
 def test_more_documents_than_tokens_are_refused() -> None:
-    config = PretrainConfig("run", {"phase1": PHASE}, EncoderConfig(vocab_size=1000))
     with pytest.raises(ValueError, match="--pieces 1000000000000: a row of 40 tokens cannot hold"):
-        random_batch(config, PHASE, 10**12, rows=4)
+        random_batch(40, 10**12, rows=4, **SIZES)
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_row_holds_together(pieces: int) -> None:
-    config = PretrainConfig("run", {"phase1": PHASE}, EncoderConfig(vocab_size=1000))
-    batch = random_batch(config, PHASE, pieces, rows=4)
+    batch = random_batch(40, pieces, rows=4, **SIZES)
     places, labels = batch["masked_positions"], batch["masked_labels"]
-    assert places.shape == labels.shape == (4, 6)  # 15 % of 40
+    assert places.shape == labels.shape == (4, 6)
     assert (np.diff(places, axis=1) > 0).all()
     np.testing.assert_array_equal(labels, np.take_along_axis(batch["token_ids"], places, axis=1))
     for row in range(4):

@@ -3,7 +3,7 @@
 import pytest
 from jax.profiler import ProfileData
 
-from bert_jax.cli import pretrain
+from bert_jax.pretraining import run as pretraining_run
 from bert_jax.training import reporting
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import read_metrics
@@ -16,7 +16,7 @@ def test_a_step_costs_what_its_phase_computes(tiny_config, bert_jax_here, monkey
         told.append(args[1])
         raise ValueError("that is all")
 
-    monkeypatch.setattr(pretrain, "Reporter", note)
+    monkeypatch.setattr(pretraining_run, "Reporter", note)
     phases = ("phase1.num_steps=2", "phase2.num_steps=1", "phase2.batch_size=32")
     words = [f"--config.work_dir={tmp_path}", "--config.optimizer.warmup_steps=1"]
     words += [f"--config.phases.{word}" for word in phases]

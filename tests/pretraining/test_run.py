@@ -1,0 +1,95 @@
+"""Pretraining from Python: silent, in any thread, resumed, stopped and reported by callback."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.pretraining.run import pretrain
+from bert_jax.recipes.load import load_config
+from bert_jax.runs.work_dir import load_trained
+from bert_jax.training.distributed import StopRequest
+from bert_jax.training.reports import Report, TrainReport
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the curves, which take half a second at every evaluation."""
+    monkeypatch.setattr("bert_jax.training.reporting.draw_curves", lambda *_, **__: None)
+
+
+def config_of(tiny_config: Path, work_dir: Path) -> PretrainConfig:
+    words = [f"work_dir={work_dir}", "phases.phase2=None", "phases.phase1.num_steps=6"]
+    words += ["evaluation.every_steps=3", "optimizer.warmup_steps=2", "checkpoint.every_steps=2"]
+    return load_config(tiny_config, words, kind="pretrain")
+
+
+def test_a_run_in_a_thread_is_silent_and_resumes(
+    tiny_config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(tiny_config, tmp_path / "run")
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    directory = Path.cwd()
+    stop, lines = StopRequest(), []
+
+    def stop_at_step_4(report: Report) -> None:
+        lines.append(str(report))
+        if isinstance(report, TrainReport) and report.step == 4:
+            stop.request()
+
+    with ThreadPoolExecutor(1) as pool:  # a run can be in another thread than the main one
+        stopped = pool.submit(pretrain, config, on_report=stop_at_step_4, stop=stop).result()
+        assert not stopped.finished and 4 <= stopped.step < 6
+        resumed = pool.submit(pretrain, config).result()
+    assert any(line.startswith("stopped: saved step") for line in lines)
+    assert resumed.finished and resumed.step == 6
+    assert resumed.work_dir == tmp_path / "run"
+    assert resumed.metrics.keys() >= {"mlm_loss", "mlm_accuracy", "nsp_loss", "mlm_perplexity"}
+    assert capfd.readouterr() == ("", "")
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert Path.cwd() == directory and threading.active_count() < 50
+    loaded = load_trained(str(tmp_path / "run"))
+    assert resumed.model.config == loaded.config and resumed.model is resumed.model
+    # A run that was not stopped ends with the same metrics.
+    whole = pretrain(config_of(tiny_config, tmp_path / "whole"))
+    assert whole.metrics == resumed.metrics
+
+
+def test_print_as_the_callback_prints_every_line(
+    tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(tiny_config, tmp_path / "run")
+    assert pretrain(config, on_report=print).finished
+    output = capsys.readouterr()
+    assert output.err == ""
+    lines = output.out.splitlines()
+    assert lines[0].startswith("model ") and "start      random parameters (seed 0)" in lines
+    assert [line.split()[1] for line in lines if line.startswith("step ")] == [
+        f"{step}/6" for step in range(1, 7)
+    ]
+    assert sum(line.startswith("held out, after step") for line in lines) == 2
+    assert lines[-1] == f"curves: {tmp_path / 'run' / 'curves.png'}"
+    # Finished: the same call returns at once, with the metrics of the log.
+    again = pretrain(config, on_report=print)
+    assert again.finished and again.step == 6 and "mlm_loss" in again.metrics
+    assert "(finished: nothing to do)" in capsys.readouterr().out
+
+
+def test_a_second_run_in_the_same_work_directory_is_refused(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    config = config_of(tiny_config, tmp_path / "run")
+    errors: list[ValueError] = []
+
+    def start_another(report: Report) -> None:
+        if isinstance(report, TrainReport) and not errors:
+            with pytest.raises(ValueError, match="another run is at work in it") as refused:
+                pretrain(config)
+            errors.append(refused.value)
+
+    assert pretrain(config, on_report=start_another).finished and errors
