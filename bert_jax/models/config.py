@@ -285,16 +285,19 @@ def _check_cudnn(
     )
 
 
+# Keys of an encoder that matter only while it is trained.
+TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
+
+
 def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
     """Return one line for every difference that changes the outputs of the same parameters.
 
     Dropout and initialisation are the training's own.
     """
-    free = ("hidden_dropout", "attention_dropout", "initializer_range")
     return [
         line
         for line in differences(dataclasses.asdict(theirs), dataclasses.asdict(ours))
-        if not line.startswith(free)
+        if not line.startswith(TRAINING_KEYS)
     ]
 
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from bert_jax.files import temporary_beside, writing
 from bert_jax.json_files import read_json_object
 from bert_jax.models.config import (
+    TRAINING_KEYS,
     ComputeConfig,
     EncoderConfig,
     computed_otherwise,
@@ -106,6 +107,17 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
             "Set model.* as there (max_positions may be larger)"
         )
     newest_step(source / CHECKPOINTS_NAME)
+
+
+def model_values(source: Path) -> dict[str, object]:
+    """Return the values of the `model.*` keys that the parameters of a work directory require.
+
+    Raises:
+      ValueError: see `read_model`.
+    """
+    model, _ = read_model(source)
+    values = dataclasses.asdict(model.encoder)
+    return {key: value for key, value in values.items() if key not in TRAINING_KEYS}
 
 
 def _with_fewer_positions(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:

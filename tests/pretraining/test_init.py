@@ -1,0 +1,67 @@
+"""`pretrain --init DIR` takes the sizes of a model and its parameters from a work directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..commands import Finished
+
+Run = Callable[..., Finished]
+OTHER_SIZES = ("hidden_dim=32", "num_layers=3", "ffn_dim=64", "max_positions=40")
+
+
+@pytest.fixture
+def source(tiny_config: Path, bert_jax_here: Run, tmp_path: Path) -> Path:
+    """A work directory with the sizes of `tiny_config`."""
+    finished = bert_jax_here(*command(tiny_config, tmp_path / "source"))
+    assert finished.code == 0, finished.errors
+    return tmp_path / "source"
+
+
+def command(config: Path, work_dir: Path) -> list[str | Path]:
+    words = [f"work_dir={work_dir}", "phases.phase2=None", "phases.phase1.num_steps=2"]
+    words += ["optimizer.warmup_steps=1", "evaluation.every_steps=0", "checkpoint.keep_best=0"]
+    return ["pretrain", "--config", config, *(f"--config.{word}" for word in words)]
+
+
+def test_sizes_and_parameters_come_from_the_source(
+    tiny_config: Path, source: Path, bert_jax_here: Run, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.py"  # whose own sizes do not fit
+    text = tiny_config.read_text(encoding="utf-8")
+    for size in OTHER_SIZES:
+        name = size.partition("=")[0]
+        old = next(word for word in text.replace(",", " ").split() if word.startswith(f"{name}="))
+        text = text.replace(old, size)
+    other.write_text(text, encoding="utf-8")
+    plain = [*command(other, tmp_path / "run"), f"--config.init_from={source}"]
+    refused = bert_jax_here(*plain)
+    assert refused.code == 2 and "hidden_dim: 16 -> 32" in refused.errors
+
+    words = [*command(other, tmp_path / "run"), "--init", source]
+    dropout = "--config.model.hidden_dropout=0.0"
+    finished = bert_jax_here(*words, dropout)
+    assert finished.code == 0, finished.errors
+    assert f"start      the parameters of {source}" in finished.output
+    models = [
+        json.loads((directory / "model.json").read_text(encoding="utf-8"))["model"]
+        for directory in (source, tmp_path / "run")
+    ]
+    assert models[1]["encoder"] == models[0]["encoder"] | {"hidden_dropout": 0.0}
+
+    both = bert_jax_here(*words, f"--config.init_from={source}")
+    assert both.code == 2 and "set the same key" in both.errors
+    overridden = bert_jax_here(*command(other, tmp_path / "b"), "--init", source,
+                               "--config.model.num_layers=1")  # fmt: skip
+    assert overridden.code == 2 and "num_layers: 2 -> 1" in overridden.errors
+
+    shutil.rmtree(source)  # which a run that has begun no longer needs
+    again = bert_jax_here(*words, dropout)
+    assert again.code == 0 and "(finished: nothing to do)" in again.output, again.errors
+    missing = bert_jax_here(*command(other, tmp_path / "c"), "--init", source)
+    assert missing.code == 2 and "no model.json" in missing.errors
