@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from bert_jax.pipeline.corpus_loader import CorpusLoader
     from bert_jax.pipeline.masking import MaskingConfig
     from bert_jax.pretraining.config import PretrainConfig
+    from bert_jax.pretraining.plan import plan
+    from bert_jax.pretraining.run import pretrain
     from bert_jax.recipes.load import load_config
     from bert_jax.runs.checkpoints import extract
     from bert_jax.runs.trainer import Trainer
@@ -76,7 +78,9 @@ __all__ = [
     "finetune",
     "import_model",
     "load_config",
+    "plan",
     "prepare",
+    "pretrain",
     "sweep",
     "train_tokenizer",
     "verify",
@@ -117,7 +121,9 @@ _MODULES = {
     "finetune": "finetuning.training",
     "import_model": "interop.import_model",
     "load_config": "recipes.load",
+    "plan": "pretraining.plan",
     "prepare": "corpus.prepare",
+    "pretrain": "pretraining.run",
     "sweep": "finetuning.sweep",
     "train_tokenizer": "corpus.train_tokenizer",
     "verify": "interop.verify",
