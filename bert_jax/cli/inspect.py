@@ -16,10 +16,11 @@ import jax
 
 from bert_jax.analysis.counts import TRAINING_FACTOR, counts_by_part, layer_flops, pretraining_flops
 from bert_jax.cli.config import add_config_argument
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import define_model
 from bert_jax.models.parameters import count
-from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
+from bert_jax.objectives import SentencePairs
+from bert_jax.pretraining.sections import PhaseConfig
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.work_dir import chosen_step, read_model, read_sentence_embedding, read_usage
 from bert_jax.tasks.pretraining import Pretraining
@@ -50,7 +51,10 @@ def run(args: argparse.Namespace) -> int:
     task = Pretraining(config.model, compute, sentence_pairs=config.sentence_pairs)
     print("\n".join(_parameter_table(task.definition.shapes)))
     for name, _, phase in config.ordered_phases():
-        print("\n" + "\n".join(_flops_table(config, name, phase)))
+        lines = _flops_table(
+            config.model, name, phase, config.max_predictions(phase), config.sentence_pairs
+        )
+        print("\n" + "\n".join(lines))
     return 0
 
 
@@ -78,20 +82,24 @@ def _parameter_table(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
     return [*lines, f"  {'total':60s}{total:16,d}"]
 
 
-def _flops_table(config: PretrainConfig, name: str, phase: PhaseConfig) -> list[str]:
-    """FLOPs of one sequence by part, then of a step and of the phase."""
-    length, predictions = phase.sequence_length, config.max_predictions(phase)
-    layer = layer_flops(config.model, length)
-    parts = pretraining_flops(
-        config.model, length, predictions, next_sentence=config.sentence_pairs != "none"
-    )
+def _flops_table(
+    encoder: EncoderConfig,
+    name: str,
+    phase: PhaseConfig,
+    predictions: int,
+    sentence_pairs: SentencePairs,
+) -> list[str]:
+    """Return the FLOPs of one sequence by part, then of a step and of the phase."""
+    length = phase.sequence_length
+    layer = layer_flops(encoder, length)
+    parts = pretraining_flops(encoder, length, predictions, next_sentence=sentence_pairs != "none")
     rows = {
         **({"embedding projection": parts.projection} if parts.projection else {}),
         "one layer: query, key and value projections": layer.projections,
         "one layer: attention and its output projection": layer.attention,
         "one layer: feed-forward": layer.ffn,
         "one layer": layer.total,
-        f"all {config.model.num_layers} layers": parts.layers,
+        f"all {encoder.num_layers} layers": parts.layers,
         f"masked-LM head at {predictions} positions": parts.masked_lm,
         "pooler and sentence-pair head": parts.next_sentence,
         "forward": parts.forward,
