@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bert_jax.tasks.pretraining import Pretraining
     from bert_jax.tasks.task import cross_entropy, weighted_mean
     from bert_jax.tokenizers.tokenizer import Tokenizer
+    from bert_jax.training.distributed import StopRequest
     from bert_jax.training.reports import EvaluationReport, Message, TrainReport
     from bert_jax.training.sharding import MeshConfig
 
@@ -65,6 +66,7 @@ __all__ = [
     "PretrainConfig",
     "Pretraining",
     "PretrainingModel",
+    "StopRequest",
     "Tag",
     "Tokenizer",
     "TrainReport",
@@ -109,6 +111,7 @@ _MODULES = {
     "PretrainConfig": "pretraining.config",
     "Pretraining": "tasks.pretraining",
     "PretrainingModel": "models.heads",
+    "StopRequest": "training.distributed",
     "Tag": "inference.tag",
     "Tokenizer": "tokenizers.tokenizer",
     "TrainReport": "training.reports",

@@ -217,7 +217,7 @@ class ToldToStop(Exception):
 
 
 class StopRequest:
-    """Inside the `with` block SIGTERM, SIGHUP and a first Ctrl-C no longer kill; ask `stop_now`.
+    """Ask a run to save and end: by `request`, or by SIGTERM, SIGHUP or Ctrl-C in a `with` block.
 
     Python allows signal handlers only in the main thread. In another thread the block leaves the
     signals unchanged, and only `request` stops the run.
