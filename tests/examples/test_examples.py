@@ -81,3 +81,17 @@ def test_electra() -> None:
     trainer.on_step(lambda step, metrics: losses.append(metrics["replaced_loss"]))
     trainer.fit(loader, 30)
     assert np.mean(losses[-5:]) < 0.6 * losses[0]
+
+
+def test_finetune_csv(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bj.import_model(foreign, tmp_path / "model")
+    rows = [
+        f"the {noun} {verb},{verb}" for noun in "abcdefghijklmnopqrst" for verb in ("fell", "grew")
+    ]
+    data = tmp_path / "reviews.csv"
+    data.write_text("\n".join(["text,label", *rows]) + "\n")
+    small = {"num_epochs": 1, "batch_size": 8, "max_length": 16, "max_shapes": 1}
+    main = load("finetune_csv").main
+    main(str(tmp_path / "model"), str(data), str(tmp_path / "run"), overrides=small)
+    shown = capsys.readouterr().out
+    assert "reviews, 40 examples: {" in shown and "A delightful film. " in shown
