@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -28,12 +29,18 @@ from bert_jax.version import __version__
 
 USER_MISTAKE = 2
 INTERRUPTED = 130  # what a shell reports for a command ended by SIGINT (a run that saved, too)
+AddArguments = Callable[[argparse.ArgumentParser], None]
+RunCommand = Callable[[argparse.Namespace], int]
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A word of the command line: a module with `add_arguments` and `run`, or a group of verbs.
+    """A word of the command line: a command, or a group of verbs.
 
+    module: has the command's `add_arguments` and `run`, and its docstring describes the command.
+    function: for a module with several commands, the name of the function that runs this one and
+      whose docstring describes it; `add_NAME_arguments` declares its options.
+    mixed: options may stand between positional arguments of which some are optional.
     repeats: runs one program again and again, whose buffers are worth keeping.
     converts: passes on a model's weights, whose buffers are not.
     on_cpu: leaves accelerators alone, for exact float32 or for want of anything to compute.
@@ -41,10 +48,12 @@ class Verb:
 
     help: str
     module: str = ""
+    function: str = ""
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     repeats: bool = False
     converts: bool = False
     on_cpu: bool = False
+    mixed: bool = False
 
 
 VERBS = {
@@ -105,7 +114,9 @@ VERBS = {
     "predict": Verb(
         "ask a trained model about texts, line by line", "bert_jax.cli.predict", repeats=True
     ),
-    "fill-mask": Verb("guess the masked words of a sentence", "bert_jax.cli.fill_mask"),
+    "fill-mask": Verb(
+        "guess the masked words of a sentence", "bert_jax.cli.predict", "fill_mask", mixed=True
+    ),
 }
 
 
@@ -224,7 +235,7 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     if overrides and "--config" not in options:
         raise ValueError(f"{overrides[0]}: {program} has no configuration. Leave the option out.")
     check_repeated(parser, words)
-    args = parser.parse_args(words)
+    args = parser.parse_intermixed_args(words) if verb.mixed else parser.parse_args(words)
     check_paths(parser, args)
     args.config_overrides = overrides
     # JAX is imported by now, but starts its threads when first used.
@@ -232,7 +243,8 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
         keep_freed_memory()
     if verb.converts and own_process:
         return_freed_memory()
-    return importlib.import_module(verb.module).run(args)
+    _, _, run = _command(verb)
+    return run(args)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -245,15 +257,24 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser(verb: Verb, program: str) -> argparse.ArgumentParser:
     """Return the parser for a verb's arguments; `program` is the command before them."""
-    module = importlib.import_module(verb.module)
+    description, add_arguments, _ = _command(verb)
     parser = _Parser(
         prog=program,
-        description=module.__doc__,
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    module.add_arguments(parser)
+    add_arguments(parser)
     return parser
+
+
+def _command(verb: Verb) -> tuple[str | None, AddArguments, RunCommand]:
+    """Import a verb's module; return its description, and what declares its options and runs it."""
+    module = importlib.import_module(verb.module)
+    if not verb.function:
+        return module.__doc__, module.add_arguments, module.run
+    run = getattr(module, verb.function)
+    return inspect.getdoc(run), getattr(module, f"add_{verb.function}_arguments"), run
 
 
 def _overview(program: str, verbs: Mapping[str, Verb]) -> str:

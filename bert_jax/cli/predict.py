@@ -30,28 +30,21 @@ give "words" as they do. A choice is all that follows the context, of SWAG sent2
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-from bert_jax.cli.output import ProgressLine, output_to
+from bert_jax.cli.arguments import free_text
+from bert_jax.cli.output import ProgressLine, output_to, speak_utf8
 from bert_jax.corpus.workspace import check_outside_corpora
-from bert_jax.inference.input_lines import Fields, InputLine, UnusableLine, read_input
-from bert_jax.inference.input_stream import FORMATS, chunks, open_input
-from bert_jax.inference.predictor import Predictor
-from bert_jax.inference.requests import TASKS, PredictTask, answers, default_task, with_prompt
+from bert_jax.inference.fill_mask import FillMask
+from bert_jax.inference.input_lines import UnusableLine
+from bert_jax.inference.input_stream import FORMATS
+from bert_jax.inference.requests import TASKS, LineRequest, json_line
 from bert_jax.models.config import DTypeName
 from bert_jax.runs.runtime import keep_programs
-from bert_jax.runs.work_dir import read_model
-
-# Lines are sorted by length among the lines of so many batches.
-_BATCHES_AT_ONCE = 32
-_PAIR = ("first", "second")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,39 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task", choices=TASKS, help="what to do (default: what the model's head is for)"
     )
-    parser.add_argument(
-        "--input", metavar="FILE", help="also packed, or a pipe (default: -, standard input)"
-    )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        default="auto",
-        help="of the input; auto: JSON Lines if FILE is .jsonl or the first line that is not "
-        'blank begins with "{" (default: auto)',
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="FILE.partial until all is written; - for standard output (default: that)",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="sequences at once (default: 32)"
-    )
-    parser.add_argument(
-        "--max-length",
-        type=int,
-        metavar="N",
-        help="most tokens of a sequence (default: those of the fine-tuning run, or the model's "
-        "positions, at most 384 for questions; for embed, the sentence-transformers model's own "
-        "length)",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=get_args(DTypeName),
-        default="auto",
-        help="of the computation (default: auto: bfloat16 on accelerators that have it, else "
-        "float32)",
-    )
+    _add_stream_arguments(parser)
+    _add_model_arguments(parser)
     parser.add_argument(
         "--top-k",
         type=int,
@@ -114,83 +76,164 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_stream_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input", metavar="FILE", help="also packed, or a pipe (default: -, standard input)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="auto",
+        help="of the input; auto: JSON Lines if FILE is .jsonl or the first line that is not "
+        'blank begins with "{" (default: auto)',
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="FILE.partial until all is written; - for standard output (default: that)",
+    )
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="sequences at once (default: 32)"
+    )
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="most tokens of a sequence (default: those of the fine-tuning run, or the model's "
+        "positions, at most 384 for questions; for embed, the sentence-transformers model's own "
+        "length)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=get_args(DTypeName),
+        default="auto",
+        help="of the computation (default: auto: bfloat16 on accelerators that have it, else "
+        "float32)",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Write a line for every line read."""
     try:
-        return _run(args)
+        num_lines, num_unusable = _predict(args)
     except UnusableLine as error:
         raise ValueError(
             f"{error} (--unusable report writes the error to the output and continues)"
         ) from error
+    if num_unusable:
+        print(
+            f"NOTE  {num_unusable:,} of {num_lines:,} lines could not be used; the output has "
+            "their errors",
+            file=sys.stderr,
+        )
+    return 0
 
 
-def _run(args: argparse.Namespace) -> int:
-    config, _ = read_model(Path(args.work_dir))
-    name = args.task or default_task(config.head)
-    task = TASKS[name]
-    if args.prompt_name is not None:
-        task = with_prompt(name, Path(args.work_dir), args.prompt_name)
-    top_k = _top_k(args.top_k, name, task)
+def _predict(args: argparse.Namespace) -> tuple[int, int]:
+    """Write the results, and return the number of lines and of unusable lines."""
+    request = LineRequest.resolve(
+        args.work_dir, name=args.task, top_k=args.top_k, prompt_name=args.prompt_name
+    )
     if args.output not in (None, "-"):
         check_outside_corpora(Path(args.output), "--output")
-    # From here on lines are read, those that are there while the model is loaded.
-    most = _BATCHES_AT_ONCE * args.batch_size
-    source = open_input(args.input, args.format, most)
+    # From here on, the lines that are there are read while the model is loaded.
+    source = request.open(args.input, args.format, args.batch_size)
+    if args.input in (None, "-") and sys.stdin.isatty():
+        print(_prompt(request, args.format), file=sys.stderr, flush=True)
     keep_programs()
-    predictor = task.predictor(
-        args.work_dir, batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
+    predictor = request.load(
+        batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
-    report = args.unusable == "report"
-    lines = read_input(source, args.format, _fields(task, predictor), report=report)
     progress, start, done, unusable = ProgressLine(), time.monotonic(), 0, 0
+    report = args.unusable == "report"
     with output_to(args.output, source) as output:
-        parts: Iterator[list[InputLine | UnusableLine]] = chunks(
-            lines, args.batch_size, most, lambda line: line.num_bytes
-        )
-        for part in parts:
-            for line, result in answers(task, predictor, part, top_k, report=report):
+        for part in request.answer(predictor, source, args.format, args.batch_size, report=report):
+            for line, result in part:
                 unusable += isinstance(result, UnusableLine)
-                output.write(_json_line(line, result))
+                output.write(json_line(line, result))
             output.flush()
             done += len(part)
             progress.show(partial(_progress, done, time.monotonic() - start, predictor.num_shapes))
     progress.end()
-    if unusable:
-        told = (
-            f"NOTE  {unusable:,} of {done:,} lines could not be used; the output has their errors"
-        )
-        print(told, file=sys.stderr)
-    return 0
+    return done, unusable
 
 
-def _fields(task: PredictTask, predictor: Predictor) -> Fields:
-    """What a model has learned to read first: a line may have fields for more than one thing."""
-    pairs = predictor.usage is not None and predictor.usage.pairs
-    return sorted(task.fields, key=lambda names: names != _PAIR) if pairs else task.fields
+def _prompt(request: LineRequest, form: str) -> str:
+    """Return what to type on the terminal."""
+    names = request.task.fields
+    if form == "text" or (form == "auto" and ("text",) in names):
+        line = "one text per line"
+    else:
+        wanted = " or ".join(" and ".join(f'"{field}"' for field in group) for group in names)
+        line = f"one JSON object per line, with the fields {wanted}"
+    return f"{request.name}: waiting for {line}, from the terminal. Ctrl-D ends the input."
 
 
 def _progress(done: int, seconds: float, num_shapes: int) -> str:
     return f"{done:,} lines, {done / seconds:,.0f} lines/s, shapes compiled: {num_shapes}"
 
 
-def _top_k(asked: int | None, name: str, task: PredictTask) -> int:
-    if task.top_k is None and asked is not None:
-        having = " and ".join(other for other, each in TASKS.items() if each.top_k is not None)
-        raise ValueError(f"--top-k is {asked}, but {name} gives no alternatives; {having} do")
-    return asked if asked is not None else task.top_k or 0
+def add_fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `fill-mask`."""
+    parser.add_argument(
+        "work_dir", nargs="?", type=free_text, metavar="WORKDIR", help="of a run, or of `import`"
+    )
+    parser.add_argument(
+        "sentence",
+        nargs="*",
+        type=free_text,
+        metavar="SENTENCE",
+        help="a sentence with one or more [MASK], or <mask> where the vocabulary is RoBERTa's",
+    )
+    parser.add_argument(
+        "--work-dir",
+        dest="work_dir_option",
+        metavar="DIR",
+        help="work directory, which may be given here instead of before the sentences",
+    )
+    parser.add_argument(
+        *("--top", "--top-k"),
+        dest="top_k",
+        type=int,
+        default=5,
+        metavar="N",
+        help="number of guesses for every mask (default: 5)",
+    )
+    _add_model_arguments(parser)
 
 
-def _json_line(line: InputLine | UnusableLine, result: Any) -> str:
-    content = {"error": str(result)} if isinstance(result, UnusableLine) else _plain(result)
-    if line.has_id:
-        content = {"id": line.id} | content
-    return json.dumps(content, ensure_ascii=False) + "\n"
+def fill_mask(args: argparse.Namespace) -> int:
+    """Guess the masked words of sentences with a pretrained model.
+
+    bert-jax fill-mask runs/demo "The capital of France is [MASK]."
+    """
+    work_dir, sentences = _work_dir_and_sentences(args)
+    fill = FillMask(
+        work_dir, batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
+    )
+    filled = fill(sentences, top_k=args.top_k)
+    speak_utf8()
+    for sentence, text in zip(sentences, filled, strict=True):
+        print(f"\n{sentence}")
+        if text.truncated:
+            print("  (its end was left out: it is longer than the model can read)")
+        for number, guesses in enumerate(text.masks, start=1):
+            prefix = f"  {fill.mask} {number}: " if len(text.masks) > 1 else "  "
+            print(prefix + "   ".join(f"{each.token} {each.probability:.1%}" for each in guesses))
+    return 0
 
 
-def _plain(value: Any) -> Any:
-    """A result as JSON has it."""
-    if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+def _work_dir_and_sentences(args: argparse.Namespace) -> tuple[str, list[str]]:
+    """Return the work directory, whichever way it is given, and the sentences."""
+    words = [*([] if args.work_dir is None else [args.work_dir]), *args.sentence]
+    if args.work_dir_option is not None:
+        words.insert(0, args.work_dir_option)
+    if len(words) < 2:
+        raise ValueError(
+            "expected a work directory and at least one sentence: "
+            'bert-jax fill-mask WORKDIR "The [MASK] of the sea."'
+        )
+    return words[0], words[1:]

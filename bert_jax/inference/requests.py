@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ from bert_jax.inference.answer_question import AnswerQuestion
 from bert_jax.inference.classify import Choose, Classify
 from bert_jax.inference.embed import Embed
 from bert_jax.inference.fill_mask import FillMask, NextSentence
-from bert_jax.inference.input_lines import Document, Fields, InputLine, UnusableLine
+from bert_jax.inference.input_lines import Document, Fields, InputLine, UnusableLine, read_input
+from bert_jax.inference.input_stream import Format, Input, chunks, open_input
 from bert_jax.inference.predictor import Predictor, UnusableText, refuse
 from bert_jax.inference.tag import Tag, TaggedText, check_words
+from bert_jax.models.config import DTypeName
 from bert_jax.models.model import Head
 from bert_jax.models.sentence_embedding import SentenceEmbedding
-from bert_jax.runs.work_dir import read_sentence_embedding
+from bert_jax.runs.work_dir import read_model, read_sentence_embedding
 
 # Of a predictor, the values of some lines, and how many alternatives to give: a result a line.
 Predict = Callable[[Any, list[Any], int], list[Any]]
@@ -169,3 +173,116 @@ def answers(
             break
     for number, line in enumerate(lines):
         yield line, results[number]
+
+
+# Lines are sorted by length among the lines of this many batches.
+_BATCHES_AT_ONCE = 32
+_PAIR = ("first", "second")
+Answer = tuple[InputLine | UnusableLine, Any]
+
+
+@dataclass(frozen=True)
+class LineRequest:
+    """A task to do with every line of an input, and the model to do it with.
+
+    work_dir: the model's work directory. name: the task's name in `TASKS`. top_k: number of
+    alternatives, 0 for tasks that have none.
+    """
+
+    work_dir: Path
+    name: str
+    task: PredictTask
+    top_k: int
+
+    @classmethod
+    def resolve(
+        cls,
+        work_dir: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        top_k: int | None = None,
+        prompt_name: str | None = None,
+    ) -> LineRequest:
+        """Choose the task, and check the options that depend on it; loads no parameters.
+
+        Args:
+          work_dir: the model's work directory.
+          name: the task; None for the task of the model's head.
+          top_k: number of alternatives; None for the task's default.
+          prompt_name: name of a prompt of a sentence-transformers model; None for its default.
+
+        Raises:
+          ValueError: there is no such model, or an option does not apply to the task.
+        """
+        config, _ = read_model(Path(work_dir))
+        name = name or default_task(config.head)
+        task = TASKS[name]
+        if prompt_name is not None:
+            task = with_prompt(name, Path(work_dir), prompt_name)
+        if task.top_k is None and top_k is not None:
+            having = " and ".join(other for other, task in TASKS.items() if task.top_k is not None)
+            raise ValueError(f"--top-k is {top_k}, but {name} gives no alternatives; {having} do")
+        return cls(Path(work_dir), name, task, task.top_k or 0 if top_k is None else top_k)
+
+    def open(self, path: str | None, form: Format, batch_size: int) -> Input:
+        """Begin to read a file, or standard input for None and "-"; see `open_input`."""
+        return open_input(path, form, _BATCHES_AT_ONCE * batch_size)
+
+    def load(self, *, batch_size: int, max_length: int | None, dtype: DTypeName) -> Predictor:
+        """Load the model; see `Predictor`."""
+        return self.task.predictor(
+            self.work_dir, batch_size=batch_size, max_length=max_length, dtype=dtype
+        )
+
+    def answer(
+        self,
+        predictor: Predictor,
+        source: Input,
+        form: Format,
+        batch_size: int,
+        *,
+        report: bool = False,
+    ) -> Iterator[list[Answer]]:
+        """Yield the lines of an input with their results, in order and in parts of growing size.
+
+        A part ends early when no further line is waiting.
+
+        Args:
+          predictor: the model from `load`.
+          source: the input from `open`.
+          form: the format of the input.
+          batch_size: number of sequences computed at once.
+          report: whether an unusable line is its own result instead of an error.
+
+        Raises:
+          UnusableLine: a line cannot be used, and `report` is false.
+        """
+        lines = read_input(source, form, self._fields(predictor), report=report)
+        parts: Iterator[list[InputLine | UnusableLine]] = chunks(
+            lines, batch_size, _BATCHES_AT_ONCE * batch_size, lambda line: line.num_bytes
+        )
+        for part in parts:
+            yield list(answers(self.task, predictor, part, self.top_k, report=report))
+
+    def _fields(self, predictor: Predictor) -> Fields:
+        """Return the fields that a line may have, those of the model's training first."""
+        pairs = predictor.usage is not None and predictor.usage.pairs
+        by_use = sorted(self.task.fields, key=lambda names: names != _PAIR)
+        return by_use if pairs else self.task.fields
+
+
+def json_line(line: InputLine | UnusableLine, result: Any) -> str:
+    """Return the result of a line as JSON, with the line's id if it has one."""
+    content = {"error": str(result)} if isinstance(result, UnusableLine) else _plain(result)
+    if line.has_id:
+        content = {"id": line.id} | content
+    return json.dumps(content, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return a result as dicts, lists and numbers."""
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -299,15 +299,20 @@ def _content(work_dir: Path) -> dict[str, Any]:
 
 def what_it_is(work_dir: Path) -> str:
     """In brackets, what was taken for a work directory, and what to give in its place."""
+    if Path(f"{work_dir}.index").is_file():
+        return (
+            f" (to import a TensorFlow checkpoint, run `bert-jax import {work_dir} --output DIR`)"
+        )
     if not work_dir.exists():
-        if re.fullmatch(r"[\w-]+/[\w.-]+", str(work_dir)):
+        name = str(work_dir)
+        if re.fullmatch(r"[\w-]+/[\w.-]+", name) or re.fullmatch(r"(?i)[\w.-]*bert[\w.-]*", name):
             return (
                 " (the directory does not exist; to import a model of that name from the hub, run "
-                f"`bert-jax import {work_dir} --output DIR`)"
+                f"`bert-jax import {name} --output DIR`)"
             )
         return " (there is no such directory)"
     if work_dir.is_file():
-        return " (that is a file)"
+        return f" (that is a file{_for_file(work_dir)})"
     if work_dir.parent.name == CHECKPOINTS_NAME:
         run = work_dir.parents[1]
         return (
@@ -328,4 +333,23 @@ def what_it_is(work_dir: Path) -> str:
         return " (it has a run's log: `bert-jax sweep` keeps no parameters but its best run's)"
     if [*work_dir.glob("*.safetensors"), *work_dir.glob("pytorch_model*.bin")]:
         return f" (`bert-jax import {work_dir} --output DIR` makes one of these Hugging Face files)"
+    if [*work_dir.glob("*.ckpt.index")]:
+        return (
+            f" (to import a TensorFlow checkpoint, run `bert-jax import {work_dir} --output DIR`)"
+        )
+    return ""
+
+
+def _for_file(file: Path) -> str:
+    """Return what to give or type instead of a file of a model, after "; "; "" for other files."""
+    parent = file.parent
+    if (parent / MODEL_NAME).is_file():
+        return f"; give its directory, {parent}"
+    if file.name == "config.json" or file.suffix in (".safetensors", ".bin"):
+        return f"; to import a Hugging Face model, run `bert-jax import {parent} --output DIR`"
+    if ".ckpt" in file.name:
+        prefix = parent / file.name.partition(".ckpt")[0]
+        return (
+            f"; to import a TensorFlow checkpoint, run `bert-jax import {prefix}.ckpt --output DIR`"
+        )
     return ""

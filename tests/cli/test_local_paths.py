@@ -49,6 +49,7 @@ REFUSAL = "gs:// is not supported"
 TEXTS = {
     "bench prepare --text-field",
     "fill-mask sentence",
+    "fill-mask work_dir",  # may be a sentence, after --work-dir; checked when it is opened
     "import --labels",
     "prepare --text-field",
     "train-tokenizer --text-field",

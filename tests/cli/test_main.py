@@ -65,6 +65,35 @@ def test_verb_gets_its_arguments_and_the_overrides(echo: list[argparse.Namespace
     assert len(echo) == 2
 
 
+def test_verbs_may_share_a_module(monkeypatch, capsys) -> None:
+    """Its functions declare and run them, and their docstrings describe them."""
+
+    def add_count_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("first", nargs="?")
+        parser.add_argument("rest", nargs="*")
+        parser.add_argument("--times", type=int, default=1)
+
+    def count(args: argparse.Namespace) -> int:
+        """Count words.
+
+        count a b c
+        """
+        print(args.times * len([args.first, *args.rest]))
+        return 0
+
+    module = ModuleType("shared_verbs", "Not shown.")
+    module.count, module.add_count_arguments = count, add_count_arguments  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "shared_verbs", module)
+    verb = Verb("count words", "shared_verbs", "count", mixed=True)
+    monkeypatch.setattr(cli, "VERBS", {"count": verb})
+    assert main(["count", "a", "--times", "10", "b", "c"]) == 0
+    assert capsys.readouterr().out == "30\n"
+    assert main(["count", "a", "--tmes", "10"]) == 2
+    with pytest.raises(SystemExit):
+        main(["count", "--help"])
+    assert "\nCount words.\n\ncount a b c\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

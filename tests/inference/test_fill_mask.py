@@ -138,7 +138,7 @@ def test_a_model_that_guesses_no_words(both, tmp_path):
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(ValueError, match="import .* makes one of these Hugging Face files"):
         FillMask(tmp_path)
-    with pytest.raises(ValueError, match=r"no model.json in it \(that is a file\)"):
+    with pytest.raises(ValueError, match=r"in it \(that is a file; to import a Hugging Face"):
         FillMask(tmp_path / "pytorch_model.bin")
 
 

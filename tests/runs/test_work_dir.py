@@ -17,7 +17,12 @@ SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, 
     ("files", "asked", "told"),
     [
         ((), "nowhere", "there is no such directory"),
-        (("a.txt",), "a.txt", "that is a file"),
+        (("a.txt",), "a.txt", "(that is a file)"),
+        (("run/model.json",), "run/model.json", "is a file; give its directory, {root}/run)"),
+        (("hf/model.safetensors",), "hf/model.safetensors", "`bert-jax import {root}/hf --output"),
+        (("x.ckpt.index",), "x.ckpt.index", "run `bert-jax import {root}/x.ckpt --output DIR`"),
+        (("x.ckpt.index",), "x.ckpt", "run `bert-jax import {root}/x.ckpt --output DIR`"),
+        (("x.ckpt.index",), ".", "TensorFlow checkpoint, run `bert-jax import {root} --output"),
         (("run/checkpoints/500/x",), "run/checkpoints/500", "extract {root}/run --step 500"),
         (("runs/one/model.json", "sweep.json"), ".", "a model is in {root}/runs/one"),
         (("metrics.jsonl", "checkpoints/500/x"), ".", "but model.json was removed: the command"),
@@ -40,6 +45,8 @@ def test_a_name_on_the_hub_is_to_be_imported_first() -> None:
     advice = "run `bert-jax import google-bert/bert-base-uncased --output DIR`"
     with pytest.raises(ValueError, match=advice):
         read_model(Path("google-bert/bert-base-uncased"))
+    with pytest.raises(ValueError, match="run `bert-jax import roberta-base --output DIR`"):
+        read_model(Path("roberta-base"))
 
 
 def test_a_folder_of_runs_is_no_sweep(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -300,3 +302,50 @@ def test_a_cut_sentence_is_said_where_masks_are_filled(models, bert_jax_here):
     words = ("fill-mask", "--work-dir", models["pretraining"], "--top", "1")
     cut, whole = (bert_jax_here(*words, text).output for text in ("[MASK]" + " a" * 90, "[MASK] a"))
     assert "its end was left out" in cut and "left out" not in whole
+
+
+def test_fill_mask_takes_the_arguments_of_predict(models, bert_jax_here):
+    model, text = models["pretraining"], "a [MASK] c"
+    spellings = [
+        (model, text, "--top-k", "2"),
+        (model, "--top-k", "2", text),
+        (model, "--top", "2", "--batch-size", "4", "--max-length", "12", text),
+        ("--work-dir", model, "--top", "2", text),
+        ("--dtype", "float32", "--work-dir", model, text, "--top-k", "2"),
+    ]
+    results = {bert_jax_here("fill-mask", *words).output for words in spellings}
+    assert len(results) == 1 and results.pop().count("%") == 2
+    two = bert_jax_here("fill-mask", "--work-dir", model, text, "[MASK] d").output
+    assert f"\n{text}\n" in two and "\n[MASK] d\n" in two
+    for words in ((), (model,), ("--work-dir", model)):
+        refused = bert_jax_here("fill-mask", *words)
+        assert refused.code == 2
+        assert "expected a work directory and at least one sentence" in refused.errors
+    assert "batch_size is 0" in bert_jax_here("fill-mask", model, text, "--batch-size=0").errors
+
+
+@pytest.mark.parametrize(
+    ("head", "words", "waiting"),
+    [
+        ("pretraining", (), "fill-mask: waiting for one text per line, from the terminal. Ctrl-D"),
+        ("span", (), 'one JSON object per line, with the fields "question" and "context", from'),
+        ("tagging", ("--format", "jsonl"), 'with the fields "words" or "sentences" or "text", fr'),
+    ],
+)
+def test_on_a_terminal_it_says_what_it_waits_for(
+    head, words, waiting, models, bert_jax_here, monkeypatch
+):
+    controller, terminal = os.openpty()
+    os.write(controller, b"\x04")  # Ctrl-D
+    with open(terminal, encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        finished = bert_jax_here("predict", models[head], *words)
+    os.close(controller)
+    assert finished.code == 0 and finished.output == ""
+    assert waiting in finished.errors
+
+
+def test_nothing_is_said_without_a_terminal(models, bert_jax_here, standard_input):
+    standard_input(b"a [MASK]\n")
+    finished = bert_jax_here("predict", models["pretraining"])
+    assert finished.code == 0 and "waiting" not in finished.errors
