@@ -16,23 +16,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import tempfile
-import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
-
-import numpy as np
 
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import TOKENIZER
 from bert_jax.corpus.shards import available_cores
 from bert_jax.corpus.synthetic import random_documents, synthetic_vocabulary, write_corpus
 from bert_jax.objectives import SentencePairs
+from bert_jax.pipeline.benchmark import InlineSpeed, LoadingSpeed, measure_inline, measure_loader
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
-from bert_jax.pipeline.loader import BatchSource, Loader
 from bert_jax.processes import check_workers
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -101,9 +96,11 @@ def run(args: argparse.Namespace) -> int:
         )
         pairs = f"sentence pairs: {config.sentence_pairs}"
         print(f"batches of {args.batch_size}, {pairs}, {available_cores()} cores here")
-        _report_one_core(examples, args.batch_size, args.seconds)
+        _print_inline(measure_inline(examples, args.batch_size, args.seconds), args.seconds)
         for num_workers in args.workers:
-            _report_loader(examples, args.batch_size, args.seconds, num_workers)
+            speed = measure_loader(examples, args.batch_size, args.seconds, num_workers)
+            name = f"loader, {num_workers} workers"
+            print(f"{name:20}{_speed(speed)}", flush=True)
     return 0
 
 
@@ -133,70 +130,18 @@ def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
         yield Path(scratch), synthetic_vocabulary(_VOCAB_SIZE)
 
 
-class _Clock:
-    """Adds up the time between calls by the name of what they end."""
-
-    def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
-        self._last = time.perf_counter()
-
-    def __call__(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.seconds[stage] += now - self._last
-        self._last = now
-
-
-def _report_one_core(examples: ExampleSource, batch_size: int, seconds: float) -> None:
-    batches_an_epoch = len(examples) // batch_size
-    rows = np.arange(batch_size)
-    with _one_core():
-        examples.examples(0, rows)  # opens files, warms allocators
-        processor, begin = time.process_time(), time.perf_counter()
-        clock, filled, step = _Clock(), 0.0, 0
-        while not step or time.perf_counter() - begin < seconds:
-            epoch, number = divmod(step, batches_an_epoch)
-            batch = examples.examples(epoch, number * batch_size + rows, stage_done=clock)
-            filled += float((batch["document_ids"] > 0).mean())
-            step += 1
-            clock("filled")  # the bench's own share, taken off below
-        elapsed = time.perf_counter() - begin - clock.seconds.pop("filled")
-        processor = time.process_time() - processor
-    speed = step * batch_size * examples.length / elapsed / 1e6
+def _print_inline(speed: InlineSpeed, seconds: float) -> None:
     print(
-        f"one core, inline    {speed:7.2f} M tokens/s  {1e3 * elapsed / step:6.2f} ms a batch, "
-        f"{100 * filled / step:.2f} % filled, {processor:.1f} s of processor in {seconds:.1f} s"
+        f"one core, inline    {_speed(speed)}, {100 * speed.filled:.2f} % filled, "
+        f"{speed.processor_seconds:.1f} s of processor in {seconds:.1f} s"
     )
-    total = sum(clock.seconds.values())
-    shares = (f"{stage} {100 * spent / total:.0f} %" for stage, spent in clock.seconds.items())
+    total = sum(speed.stages.values())
+    shares = (f"{stage} {100 * spent / total:.0f} %" for stage, spent in speed.stages.items())
     print(f"                    {', '.join(shares)}", flush=True)
 
 
-def _report_loader(
-    examples: ExampleSource, batch_size: int, seconds: float, num_workers: int
-) -> None:
-    source = BatchSource(examples, batch_size=batch_size, num_steps=1 << 40)
-    with Loader(source, num_workers=num_workers) as loader:
-        for _ in range(1 + 2 * num_workers):  # until every worker has started
-            next(loader)
-        begin, count = time.perf_counter(), 0
-        while not count or time.perf_counter() - begin < seconds:
-            next(loader)
-            count += 1
-        elapsed = time.perf_counter() - begin
-    speed = count * batch_size * examples.length / elapsed / 1e6
-    name = f"loader, {num_workers} workers"
-    print(f"{name:20}{speed:7.2f} M tokens/s  {1e3 * elapsed / count:6.2f} ms a batch", flush=True)
-
-
-@contextlib.contextmanager
-def _one_core() -> Iterator[None]:
-    """Holds this thread, and any it starts, on one core where the system can."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(cores)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
+def _speed(speed: LoadingSpeed) -> str:
+    return (
+        f"{speed.tokens_per_second / 1e6:7.2f} M tokens/s  "
+        f"{1e3 * speed.seconds_per_batch:6.2f} ms a batch"
+    )

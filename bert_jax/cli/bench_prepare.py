@@ -10,10 +10,6 @@ renamed manifest. The text is held in memory, so give a part of a large corpus.
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
-import time
-from pathlib import Path
 
 from bert_jax.cli.source_arguments import (
     add_source_arguments,
@@ -21,13 +17,8 @@ from bert_jax.cli.source_arguments import (
     add_workers_argument,
     source_options,
 )
-from bert_jax.corpus.inputs import PrepareOptions
-from bert_jax.corpus.prepare import Progress, make_corpus
-from bert_jax.text.documents import SourceCounts
-from bert_jax.text.sources import read_documents
+from bert_jax.corpus.benchmark import measure_preparation
 from bert_jax.tokenizers.tokenizer import Tokenizer
-
-_LINES_PER_CALL = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,49 +40,24 @@ def run(args: argparse.Namespace) -> int:
     for name, value in (("--repeat", args.repeat), ("--workers", args.workers)):
         if value < 1:
             raise ValueError(f"{name} is {value}; expected at least 1")
-    tokenizer = Tokenizer.load(args.tokenizer, lowercase=args.lowercase)
-    # the two the tokenizers library reads, before its first parallel call
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    os.environ["RAYON_NUM_THREADS"] = str(args.workers)
-    options = source_options(args)
-    counts = SourceCounts()
-    texts = [document.text for document in read_documents(args.input, options, counts)]
-    plain, prepared, memory = [], [], 0
-    for _ in range(args.repeat):
-        with tempfile.TemporaryDirectory() as scratch:
-            tokenizer.save(Path(scratch, "tokenizer"))
-            plain.append(_time_plain(texts, Path(scratch, "tokenizer", "tokenizer.json")))
-            seconds, progress = _time_prepare(args, tokenizer, Path(scratch, "corpus"))
-            prepared.append(seconds)
-            memory = max(memory, progress.peak_worker_memory)
-    megabytes = counts.text_bytes / 1e6
-    print(f"{megabytes:.1f} MB of text, {counts.documents:,} documents, {args.workers} workers")
-    print(f"plain encode_batch  {min(plain):8.2f} s  {megabytes / min(plain):6.2f} MB/s")
-    print(f"prepare             {min(prepared):8.2f} s  {megabytes / min(prepared):6.2f} MB/s")
-    print(f"ratio {min(plain) / min(prepared):.2f}; a worker held at most {memory / 2**20:.0f} MiB")
-    return 0
-
-
-def _time_plain(texts: list[str], path: Path) -> float:
-    from tokenizers import Tokenizer as PlainTokenizer
-
-    plain = PlainTokenizer.from_file(str(path))
-    lines = [line for text in texts for line in text.split("\n") if line]
-    num_tokens = 0
-    start = time.perf_counter()
-    for begin in range(0, len(lines), _LINES_PER_CALL):
-        batch = plain.encode_batch(lines[begin : begin + _LINES_PER_CALL], add_special_tokens=False)
-        num_tokens += sum(len(encoding.ids) for encoding in batch)
-    return time.perf_counter() - start
-
-
-def _time_prepare(
-    args: argparse.Namespace, tokenizer: Tokenizer, output: Path
-) -> tuple[float, Progress]:
-    reported: list[Progress] = []
-    options = PrepareOptions(heldout_fraction=0, sources=source_options(args))
-    start = time.perf_counter()
-    make_corpus(
-        args.input, tokenizer, output, options, args.workers, reported.append, allow_unknown=True
+    speed = measure_preparation(
+        args.input,
+        Tokenizer.load(args.tokenizer, lowercase=args.lowercase),
+        sources=source_options(args),
+        workers=args.workers,
+        repeat=args.repeat,
     )
-    return time.perf_counter() - start, reported[-1]
+    megabytes = speed.counts.text_bytes / 1e6
+    print(
+        f"{megabytes:.1f} MB of text, {speed.counts.documents:,} documents, {args.workers} workers"
+    )
+    for name, seconds in (
+        ("plain encode_batch", speed.plain_seconds),
+        ("prepare", speed.prepare_seconds),
+    ):
+        print(f"{name:18}  {seconds:8.2f} s  {megabytes / seconds:6.2f} MB/s")
+    print(
+        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; a worker held at most "
+        f"{speed.peak_worker_memory / 2**20:.0f} MiB"
+    )
+    return 0

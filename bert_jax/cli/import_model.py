@@ -48,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the scores of a classification mean (default: as the source says; for one drawn "
         "anew, single_label, or regression with one label)",
     )
+    _add_source_details(parser)
+
+
+def _add_source_details(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", metavar="FILE_OR_DIR", help="of the model, where SOURCE does not hold it"
     )

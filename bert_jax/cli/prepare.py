@@ -70,6 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "documents of --input that are in it, case and white space apart, are left out",
     )
     add_workers_argument(parser)
+    _add_corpus_arguments(parser, options)
+
+
+def _add_corpus_arguments(parser: argparse.ArgumentParser, options: PrepareOptions) -> None:
     parser.add_argument(
         "--language",
         default=options.language,

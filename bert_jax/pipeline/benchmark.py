@@ -1,0 +1,116 @@
+"""Measure how fast training batches are made from a prepared corpus."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert_jax.pipeline.examples import ExampleSource
+from bert_jax.pipeline.loader import BatchSource, Loader
+
+
+@dataclass(frozen=True)
+class LoadingSpeed:
+    """The speed at which batches are made.
+
+    tokens_per_second: positions per second, padding included.
+    seconds_per_batch: the mean over all batches.
+    """
+
+    tokens_per_second: float
+    seconds_per_batch: float
+
+
+@dataclass(frozen=True)
+class InlineSpeed(LoadingSpeed):
+    """The speed of one core that makes the batches itself.
+
+    filled: the fraction of positions that are not padding.
+    processor_seconds: the processor time of the whole measurement.
+    stages: seconds by the name of each stage.
+    """
+
+    filled: float
+    processor_seconds: float
+    stages: Mapping[str, float]
+
+
+def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> InlineSpeed:
+    """Make batches on one core for at least `seconds`, and at least one batch."""
+    batches_per_epoch = len(examples) // batch_size
+    rows = np.arange(batch_size)
+    with _one_core():
+        examples.examples(0, rows)  # opens files, warms allocators
+        processor, begin = time.process_time(), time.perf_counter()
+        clock, filled, step = _Clock(), 0.0, 0
+        while not step or time.perf_counter() - begin < seconds:
+            epoch, number = divmod(step, batches_per_epoch)
+            batch = examples.examples(epoch, number * batch_size + rows, stage_done=clock)
+            filled += float((batch["document_ids"] > 0).mean())
+            step += 1
+            clock("filled")  # time of the measurement itself, subtracted below
+        elapsed = time.perf_counter() - begin - clock.seconds.pop("filled")
+        processor = time.process_time() - processor
+    return InlineSpeed(
+        tokens_per_second=step * batch_size * examples.length / elapsed,
+        seconds_per_batch=elapsed / step,
+        filled=filled / step,
+        processor_seconds=processor,
+        stages=dict(clock.seconds),
+    )
+
+
+def measure_loader(
+    examples: ExampleSource, batch_size: int, seconds: float, num_workers: int
+) -> LoadingSpeed:
+    """Take batches from the training loop's loader for at least `seconds`.
+
+    Args:
+      examples: the examples of a corpus.
+      batch_size: rows of a batch.
+      seconds: the least duration; at least one batch is taken.
+      num_workers: number of worker processes; 0 for a thread of this process.
+    """
+    source = BatchSource(examples, batch_size=batch_size, num_steps=1 << 40)
+    with Loader(source, num_workers=num_workers) as loader:
+        for _ in range(1 + 2 * num_workers):  # until every worker has started
+            next(loader)
+        begin, count = time.perf_counter(), 0
+        while not count or time.perf_counter() - begin < seconds:
+            next(loader)
+            count += 1
+        elapsed = time.perf_counter() - begin
+    return LoadingSpeed(count * batch_size * examples.length / elapsed, elapsed / count)
+
+
+class _Clock:
+    """Adds up the time between calls, by the name of the stage that each call ends."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._last = time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] += now - self._last
+        self._last = now
+
+
+@contextlib.contextmanager
+def _one_core() -> Iterator[None]:
+    """Keep this thread, and any it starts, on one core if the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
