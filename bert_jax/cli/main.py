@@ -60,7 +60,9 @@ VERBS = {
     "prepare": Verb("cut a corpus into training records", "bert_jax.cli.prepare"),
     "train-tokenizer": Verb("learn a vocabulary from a corpus", "bert_jax.cli.train_tokenizer"),
     "demo-corpus": Verb(
-        "write the English that comes with Python as a corpus", "bert_jax.cli.demo_corpus"
+        "write the English that comes with Python as a corpus",
+        "bert_jax.cli.prepare",
+        "demo_corpus",
     ),
     "pretrain": Verb(
         "pretrain a model, or go on where a run stopped", "bert_jax.cli.pretrain", repeats=True
@@ -88,14 +90,16 @@ VERBS = {
     ),
     "extract": Verb(
         "make a work directory of one checkpoint",
-        "bert_jax.cli.extract",
+        "bert_jax.cli.checkpoints",
+        "extract_checkpoint",
         converts=True,
         on_cpu=True,
     ),
     "verify": Verb("compare two models, output by output", "bert_jax.cli.verify", on_cpu=True),
     "verify-checkpoint": Verb(
         "compare saved checkpoints with their checksums",
-        "bert_jax.cli.verify_checkpoint",
+        "bert_jax.cli.checkpoints",
+        "verify_checkpoints",
         on_cpu=True,
     ),
     "keys": Verb("print every key of a config and what it means", "bert_jax.cli.keys"),

@@ -11,6 +11,8 @@ the files with their checksums.
 from __future__ import annotations
 
 import argparse
+import platform
+from pathlib import Path
 
 from bert_jax.cli.output import ProgressLine, clock
 from bert_jax.cli.source_arguments import (
@@ -23,6 +25,8 @@ from bert_jax.corpus.inputs import SPLIT_KEY, PrepareOptions
 from bert_jax.corpus.manifest import Manifest, SplitInfo, verify_shards
 from bert_jax.corpus.prepare import prepare
 from bert_jax.corpus.progress import Progress
+from bert_jax.corpus.workspace import check_outside_corpora
+from bert_jax.text.python_docs import write_python_docs
 from bert_jax.validation import renamed_in_errors
 
 # Options by the parameters of `prepare` that errors name. A file may be called held_out.txt.
@@ -199,3 +203,26 @@ def _speed(progress: Progress, num_workers: int) -> str:
         f"at most {progress.peak_worker_memory / 2**20:.0f} MiB"
         + (f"; {kept} shards were there" if kept else "")
     )
+
+
+def add_demo_corpus_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `demo-corpus`."""
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="a .jsonl file")
+
+
+def demo_corpus(args: argparse.Namespace) -> int:
+    """Write the English that comes with Python as a corpus, one JSON object a line.
+
+        bert-jax demo-corpus --output python_docs.jsonl
+
+    The language reference and the docstrings of the standard library: 2.3 MB that need no download.
+    """
+    if args.output.suffix != ".jsonl":
+        raise ValueError(f"--output is {args.output}; expected a name that ends in .jsonl")
+    check_outside_corpora(args.output, "--output")
+    written = write_python_docs(args.output)
+    print(
+        f"{args.output}: {written.num_documents} documents, {written.num_bytes / 1e6:.2f} MB of "
+        f"text from {platform.python_implementation()} {platform.python_version()}"
+    )
+    return 0

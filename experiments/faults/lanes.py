@@ -39,7 +39,7 @@ _MODULES = (
     "bert_jax.cli.sweep",
     "bert_jax.cli.import_model",
     "bert_jax.cli.export",
-    "bert_jax.cli.extract",
+    "bert_jax.cli.checkpoints",
     "bert_jax.cli.predict",
     "bert_jax.cli.prepare",
     "bert_jax.cli.train_tokenizer",

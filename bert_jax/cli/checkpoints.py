@@ -1,0 +1,90 @@
+"""Extract one checkpoint of a run, and verify saved checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+
+from bert_jax.runs.checkpoints import BEST, NEWEST, Step, checkpoints_at, extract
+from bert_jax.training.checkpoint_checksums import REMOVED, Verification, verify
+
+DAMAGED = 1
+
+
+def add_extract_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `extract`."""
+    parser.add_argument(
+        "work_dir",
+        metavar="WORKDIR",
+        help="of `pretrain` or `finetune`; a run may be at work there",
+    )
+    parser.add_argument(
+        "--step",
+        required=True,
+        metavar="N",
+        help=f"of the checkpoint; '{NEWEST}', or '{BEST}' by the held-out metric of the run's "
+        "config among the checkpoints that are there",
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="the work directory to make")
+
+
+def extract_checkpoint(args: argparse.Namespace) -> int:
+    """Make a work directory of one checkpoint: to start from, evaluate and export, or to pass on.
+
+        bert-jax extract runs/mine --step best --output models/best
+        bert-jax extract runs/mine --step 400000 --output models/400k
+
+    It has the parameters alone, a third of what a checkpoint of AdamW holds, with the run's config, log
+    and manifests. No run goes on in it; a new one starts from it (`init_from`).
+    """  # noqa: E501
+    result = extract(args.work_dir, args.output, _step(args.step))
+    print(f"{args.output}: the parameters of step {result.step:,} of {args.work_dir}")
+    return 0
+
+
+def _step(text: str) -> Step:
+    if text == BEST:
+        return BEST
+    if text == NEWEST:
+        return NEWEST
+    if not text.isdecimal():
+        raise ValueError(f"--step {text}: expected a number of steps, '{BEST}' or '{NEWEST}'")
+    return int(text)
+
+
+def add_verify_checkpoints_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `verify-checkpoint`."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        help="work directory, its checkpoints directory or a single checkpoint in it",
+    )
+    parser.add_argument("--step", type=int, metavar="N", help="step to verify (default: all steps)")
+
+
+def verify_checkpoints(args: argparse.Namespace) -> int:
+    """Compare saved checkpoints with the checksums recorded when they were saved.
+
+        bert-jax verify-checkpoint runs/mine
+        bert-jax verify-checkpoint runs/mine --step 400000
+
+    Prints one line per checkpoint and exits with code 1 if any of them is damaged. Every command also
+    verifies the checkpoint that it loads, and training resumes from the newest intact one.
+    """  # noqa: E501
+    directory, steps = checkpoints_at(args.directory, args.step)
+    damaged = False
+    width = len(f"{steps[-1]:,}")
+    for step in steps:
+        outcome = verify(directory, step)
+        damaged = damaged or outcome.problem not in (None, REMOVED)
+        print(f"step {step:>{width},}  {_description(outcome)}", flush=True)
+    return DAMAGED if damaged else 0
+
+
+def _description(outcome: Verification) -> str:
+    if outcome.problem == REMOVED:
+        return "removed during the check; a run removes older checkpoints when it saves"
+    if outcome.problem is not None:
+        return f"damaged: {outcome.problem}"
+    if not outcome.has_checksums:
+        return "readable; saved by an earlier version, which recorded no checksums"
+    return f"intact   {outcome.num_files} files, {outcome.num_bytes / 1e6:,.1f} MB"
