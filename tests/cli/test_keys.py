@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from bert_jax.cli.keys import CONFIGS, lines, sections
+from bert_jax.cli.keys import CONFIGS
 from bert_jax.cli.main import main
+from bert_jax.config_keys import lines, sections
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.recipes.keys import with_every_key
 

@@ -14,8 +14,9 @@ import pytest
 
 from bert_jax import Embed
 from bert_jax.cli.arguments import free_text
-from bert_jax.cli.keys import CONFIGS, sections
+from bert_jax.cli.keys import CONFIGS
 from bert_jax.cli.main import VERBS, Verb, main, make_parser
+from bert_jax.config_keys import sections
 from bert_jax.conversion import to_dataclass, without_none
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.inputs import PrepareOptions
