@@ -40,7 +40,7 @@ class Verb:
     module: has the command's `add_arguments` and `run`, and its docstring describes the command.
     function: for a module with several commands, the name of the function that runs this one and
       whose docstring describes it; `add_NAME_arguments` declares its options.
-    mixed: options may stand between positional arguments of which some are optional.
+    mixed: the positional arguments are optional, and options may appear between them.
     repeats: runs one program again and again, whose buffers are worth keeping.
     converts: passes on a model's weights, whose buffers are not.
     on_cpu: leaves accelerators alone, for exact float32 or for want of anything to compute.

@@ -162,7 +162,7 @@ def _predict(args: argparse.Namespace) -> tuple[int, int]:
 
 
 def _prompt(request: LineRequest, form: str) -> str:
-    """Return what to type on the terminal."""
+    """Return a request for input from the terminal."""
     names = request.task.fields
     if form == "text" or (form == "auto" and ("text",) in names):
         line = "one text per line"

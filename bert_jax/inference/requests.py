@@ -265,7 +265,7 @@ class LineRequest:
             yield list(answers(self.task, predictor, part, self.top_k, report=report))
 
     def _fields(self, predictor: Predictor) -> Fields:
-        """Return the fields that a line may have, those of the model's training first."""
+        """Return the fields that a line may have, starting with the fields of the training data."""
         pairs = predictor.usage is not None and predictor.usage.pairs
         by_use = sorted(self.task.fields, key=lambda names: names != _PAIR)
         return by_use if pairs else self.task.fields

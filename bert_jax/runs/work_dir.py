@@ -341,7 +341,7 @@ def what_it_is(work_dir: Path) -> str:
 
 
 def _for_file(file: Path) -> str:
-    """Return what to give or type instead of a file of a model, after "; "; "" for other files."""
+    """Return advice for a file of a model, beginning with "; "; "" for other files."""
     parent = file.parent
     if (parent / MODEL_NAME).is_file():
         return f"; give its directory, {parent}"
