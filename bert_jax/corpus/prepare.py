@@ -64,10 +64,13 @@ ProgressCallback = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A finished corpus directory: its path and its manifest."""
+    """A finished corpus directory: its path and its manifest; accepted wherever a path is."""
 
     path: Path
     manifest: Manifest
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
 
     def open(self, split: SplitName) -> Corpus:
         """Return the records of the split "train" or "heldout"."""

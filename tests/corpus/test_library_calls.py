@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import read_manifest
 from bert_jax.corpus.prepare import prepare
 from bert_jax.corpus.train_tokenizer import KINDS, train_tokenizer
@@ -83,6 +84,7 @@ def test_a_tokenizer_or_its_path_gives_the_same_corpus(text, capfd, tmp_path) ->
     assert first.manifest == read_manifest(first.path)
     assert first.manifest.max_length == 32 and first.manifest.heldout.num_documents > 0
     assert len(first.open("train")) == first.manifest.train.num_records
+    assert len(Corpus(first, "heldout")) == first.manifest.heldout.num_records
     second = prepare([text], tmp_path / "tokenizer", str(tmp_path / "second"), **options)
     assert second.manifest.fingerprint == first.manifest.fingerprint
     # The directory of a corpus has its tokenizer, as a work directory has.

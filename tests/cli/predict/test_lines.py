@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax import AnswerQuestion, Choose, Classify, Embed, FillMask, NextSentence, Tag
 from bert_jax.inference.input_lines import Document, InputLine, UnusableLine
-from bert_jax.inference.requests import TASKS, answers
+from bert_jax.inference.requests import TASKS, LineRequest, answers, json_line
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import objects
@@ -349,3 +349,26 @@ def test_nothing_is_said_without_a_terminal(models, bert_jax_here, standard_inpu
     standard_input(b"a [MASK]\n")
     finished = bert_jax_here("predict", models["pretraining"])
     assert finished.code == 0 and "waiting" not in finished.errors
+
+
+def test_lines_are_answered_from_python(models, capfd, tmp_path):
+    source = tmp_path / "texts.txt"
+    source.write_text("a [MASK] c\nno mask\n[MASK]\n")
+    request = LineRequest.resolve(models["pretraining"], top_k=2)
+    assert (request.name, request.top_k) == ("fill-mask", 2)
+    model = request.load(batch_size=2, max_length=None, dtype="float32")
+    with pytest.raises(UnusableLine, match="texts.txt:2"):
+        list(request.answer(model, request.open(str(source), "auto", 2), "auto", 2))
+    opened = request.open(str(source), "auto", 2)
+    parts = list(request.answer(model, opened, "auto", 2, report=True))
+    assert [len(part) for part in parts] == [2, 1]
+    results = [json.loads(json_line(*answer)) for part in parts for answer in part]
+    assert [sorted(result) for result in results] == [
+        ["masks", "truncated"],
+        ["error"],
+        ["masks", "truncated"],
+    ]
+    assert [len(guesses) for guesses in results[0]["masks"]] == [2]
+    with pytest.raises(ValueError, match="tag gives no alternatives"):
+        LineRequest.resolve(models["tagging"], top_k=2)
+    assert capfd.readouterr() == ("", "")
