@@ -1,6 +1,7 @@
 """Every example runs at a tiny size, as a function call and without anything else of the tests."""
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,38 @@ def test_electra() -> None:
     trainer.on_step(lambda step, metrics: losses.append(metrics["replaced_loss"]))
     trainer.fit(loader, 30)
     assert np.mean(losses[-5:]) < 0.6 * losses[0]
+
+
+TINY = {
+    "phases.phase1.num_steps": 2,
+    "phases.phase1.batch_size": 8,
+    "optimizer.warmup_steps": 1,
+    "evaluation.every_steps": 2,
+    "reporting.tensorboard": False,
+}
+
+
+def test_pretrain(tiny_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"model.hidden_dim": 16, "model.ffn_dim": 32, "model.max_positions": 32}
+    main = load("pretrain").main
+    main(str(tmp_path), [str(tiny_text)], vocab_size=300, max_length=32, overrides=TINY | sizes)
+    shown = capsys.readouterr().out
+    assert "held-out metrics after step 2: {" in shown and "mlm_loss" in shown
+    assert (tmp_path / "run/model.json").is_file()
+
+
+def test_continue_pretraining(
+    foreign: Path, tiny_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = load("continue_pretraining").main
+    main(str(foreign), str(tmp_path), [str(tiny_text)], max_length=32, overrides=TINY)
+    assert "held-out metrics after step 2: {" in capsys.readouterr().out
+    before, after = (
+        json.loads((tmp_path / name / "model.json").read_text())["model"]
+        for name in ("imported", "run")
+    )
+    assert before == after
+    assert (tmp_path / "run/checkpoints").is_dir()
 
 
 def test_finetune_csv(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
