@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 import jax
 
-from bert_jax.models.config import EncoderConfig
+from bert_jax.models.config import EncoderConfig, NormPlacement
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import count
 
@@ -162,7 +163,8 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
     """Count the parameters that `define_model` gives a model."""
     encoder = model.encoder
     hidden = encoder.hidden_dim
-    above = 2 * hidden if encoder.norm == "pre" else 0
+    final_norm: dict[NormPlacement, int] = {"post": 0, "pre": 2 * hidden}
+    above = final_norm[encoder.norm]
     pooler = _dense(hidden, hidden)
     match model.head:
         case "encoder":
@@ -177,6 +179,8 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
             above += pooler + _dense(hidden, len(model.scores))
         case "tagging" | "span":
             above += _dense(hidden, len(model.scores))
+        case _:
+            assert_never(model.head)
     return ParameterCounts(_embeddings(encoder), _layers(encoder), above)
 
 
@@ -187,8 +191,13 @@ def _dense(inputs: int, outputs: int) -> int:
 def _embeddings(encoder: EncoderConfig) -> int:
     dim = encoder.table_dim
     rows = encoder.vocab_size + encoder.num_segments
-    if encoder.positions == "learned":
-        rows += encoder.position_offset + encoder.max_positions
+    match encoder.positions:
+        case "learned":
+            rows += encoder.position_offset + encoder.max_positions
+        case "sinusoidal":
+            pass
+        case _:
+            assert_never(encoder.positions)
     projection = 0 if encoder.embedding_dim is None else _dense(dim, encoder.hidden_dim)
     return rows * dim + 2 * dim + projection
 
@@ -206,6 +215,8 @@ def _layers(encoder: EncoderConfig) -> int:
             return groups * attention + layers * ffn
         case "ffn":
             return layers * attention + groups * ffn
+        case _:
+            assert_never(encoder.sharing)
 
 
 def _masked_lm(encoder: EncoderConfig) -> int:

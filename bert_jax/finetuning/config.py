@@ -19,8 +19,9 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.loop import Intervals
-from bert_jax.training.optimizer import OptimizerConfig, TuningConfig
+from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+from bert_jax.training.tuning import TuningConfig
 from bert_jax.validation import check_seed
 
 SECTIONS = ("glue", "sentences", "choices", "tags", "spans")

@@ -17,7 +17,7 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.finetuning import ClassifierTask, task_of
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import WARNED_SHARE, complaint, count_unknown
-from bert_jax.training.optimizer import OptimizerConfig, Tuning, TuningConfig, make_optimizer
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.preflight import (
     FINETUNING_ARRAYS,
     batch_part,
@@ -37,6 +37,7 @@ from bert_jax.training.step import (
     make_prediction_step,
     make_train_step,
 )
+from bert_jax.training.tuning import Tuning, TuningConfig
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from bert_jax.models.config import Activation, PoolerActivation
 from bert_jax.models.embeddings import sinusoidal_positions
 from bert_jax.models.model import ModelConfig
 
@@ -80,19 +81,22 @@ class GraphBuilder:
 
     def activation(self, x: ir.Value) -> ir.Value:
         """The GELU of the config."""
-        tanh = self.config.encoder.activation == "gelu_tanh"
-        return self.op("Gelu", x, approximate="tanh" if tanh else "none")
+        approximate: dict[Activation, str] = {"gelu": "none", "gelu_tanh": "tanh"}
+        return self.op("Gelu", x, approximate=approximate[self.config.encoder.activation])
 
 
 def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) -> ir.Value:
     """[batch, length] ids to [batch, length, hidden_dim]."""
     encoder, prefix = graph.config.encoder, "encoder.embeddings"
     x = graph.op("Gather", graph.weight(f"{prefix}.token"), token_ids)
-    if encoder.positions == "learned":
-        table = graph.weight(f"{prefix}.position")
-    else:
-        values = sinusoidal_positions(encoder.max_positions, encoder.table_dim)
-        table = graph.table(f"{prefix}.position", values.astype(np.float32))
+    match encoder.positions:
+        case "learned":
+            table = graph.weight(f"{prefix}.position")
+        case "sinusoidal":
+            values = sinusoidal_positions(encoder.max_positions, encoder.table_dim)
+            table = graph.table(f"{prefix}.position", values.astype(np.float32))
+        case _:
+            assert_never(encoder.positions)
     begin = graph.constant([encoder.position_offset])
     end = graph.op("Shape", token_ids, start=1, end=2)
     if encoder.position_offset:
@@ -143,11 +147,15 @@ def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, number: int) -> ir.V
         return graph.dense(graph.activation(up), f"{second}.ffn.down")
 
     attention_name, norms = f"{first}.attention", (f"{first}.attention_norm", f"{second}.ffn_norm")
-    if graph.config.encoder.norm == "post":
-        x = graph.norm(graph.op("Add", attention(graph, x, bias, attention_name), x), norms[0])
-        return graph.norm(graph.op("Add", ffn(x), x), norms[1])
-    x = graph.op("Add", x, attention(graph, graph.norm(x, norms[0]), bias, attention_name))
-    return graph.op("Add", x, ffn(graph.norm(x, norms[1])))
+    match graph.config.encoder.norm:
+        case "post":
+            x = graph.norm(graph.op("Add", attention(graph, x, bias, attention_name), x), norms[0])
+            return graph.norm(graph.op("Add", ffn(x), x), norms[1])
+        case "pre":
+            x = graph.op("Add", x, attention(graph, graph.norm(x, norms[0]), bias, attention_name))
+            return graph.op("Add", x, ffn(graph.norm(x, norms[1])))
+        case _:
+            assert_never(graph.config.encoder.norm)
 
 
 def hidden_states(
@@ -158,16 +166,22 @@ def hidden_states(
     bias = mask_bias(graph, attention_mask)
     for number in range(graph.config.encoder.num_layers):
         states.append(layer(graph, states[-1], bias, number))
-    if graph.config.encoder.norm == "pre":
-        states[-1] = graph.norm(states[-1], "encoder.final_norm")
+    match graph.config.encoder.norm:
+        case "post":
+            pass
+        case "pre":
+            states[-1] = graph.norm(states[-1], "encoder.final_norm")
+        case _:
+            assert_never(graph.config.encoder.norm)
     return states
 
 
 def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
     """tanh, or what the config says, of a dense layer on the first token's vector."""
     first = graph.op("Gather", hidden, graph.constant(0), axis=1)
-    activation = "Tanh" if graph.config.encoder.pooler_activation == "tanh" else "Relu"
-    return graph.op(activation, graph.dense(first, "pooler.dense"))
+    operators: dict[PoolerActivation, str] = {"tanh": "Tanh", "relu": "Relu"}
+    operator = operators[graph.config.encoder.pooler_activation]
+    return graph.op(operator, graph.dense(first, "pooler.dense"))
 
 
 def token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:

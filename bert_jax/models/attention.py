@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig, Ops
 from bert_jax.models.layers import constrain, dense
-from bert_jax.models.ops import attention_scores, dropout, weighted_values
+from bert_jax.models.ops import attention_scores, dropout, weighted_values, with_ops
 
 
 def document_mask(document_ids: jax.Array) -> jax.Array:
@@ -19,12 +21,13 @@ def document_mask(document_ids: jax.Array) -> jax.Array:
     return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
 
 
-def scaled_scores(query: jax.Array, key: jax.Array) -> jax.Array:
+def scaled_scores(query: jax.Array, key: jax.Array, ops: Ops = "fast") -> jax.Array:
     """Of [batch, length, num_heads, head_dim] in float32: [batch, num_heads, from, to].
 
     The products divided by the root of `head_dim`, nothing hidden (Vaswani et al. 2017, 3.2.1).
     """
-    return attention_scores(query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype), key)
+    scaled = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+    return with_ops(attention_scores, ops)(scaled, key)
 
 
 def xla_attention(
@@ -34,6 +37,7 @@ def xla_attention(
     packed: bool,
     dropout_rate: float,
     dropout_key: jax.Array | None,
+    ops: Ops = "fast",
 ) -> jax.Array:
     """The values weighted by a softmax in float32 (Vaswani et al. 2017, section 3.2.1).
 
@@ -44,6 +48,7 @@ def xla_attention(
       packed: see `SelfAttention`.
       dropout_rate: of the attention probabilities.
       dropout_key: None when evaluating.
+      ops: see `ComputeConfig`.
 
     Returns:
       [batch, length, num_heads, head_dim] in the dtype of `value`.
@@ -54,8 +59,8 @@ def xla_attention(
         seen = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
         scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    probabilities = dropout(probabilities, dropout_rate, dropout_key)
-    return weighted_values(probabilities, value)
+    probabilities = dropout(probabilities, dropout_rate, dropout_key, ops)
+    return with_ops(weighted_values, ops)(probabilities, value)
 
 
 def cudnn_attention(
@@ -87,6 +92,7 @@ class SelfAttention(nnx.Module):
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.config = config
         self.backend = compute.attention
+        self.ops = compute.ops
         dim = config.hidden_dim
         self.query = dense(dim, dim, ("embed", "heads"), config, compute, rngs)
         self.key = dense(dim, dim, ("embed", "heads"), config, compute, rngs)
@@ -121,17 +127,23 @@ class SelfAttention(nnx.Module):
         value = constrain(self.value(x).reshape(heads), *axes)
         scores = None
         if self.backend == "xla" or return_scores:
-            scores = scaled_scores(query, key)
-        if self.backend == "cudnn":
-            attended = cudnn_attention(query, key, value, document_ids, packed)
-        else:
-            assert scores is not None
-            attended = xla_attention(
-                scores,
-                value,
-                document_ids,
-                packed,
-                self.config.attention_dropout,
-                dropout_key,
-            )
+            scores = scaled_scores(query, key, self.ops)
+        match self.backend:
+            case "cudnn":
+                attended = cudnn_attention(query, key, value, document_ids, packed)
+            case "xla":
+                assert scores is not None
+                attended = xla_attention(
+                    scores,
+                    value,
+                    document_ids,
+                    packed,
+                    self.config.attention_dropout,
+                    dropout_key,
+                    self.ops,
+                )
+            case "auto":
+                raise AssertionError("compute.attention is 'auto': call ComputeConfig.resolve")
+            case _:
+                assert_never(self.backend)
         return self.output(attended.reshape(x.shape)), scores if return_scores else None

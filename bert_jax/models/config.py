@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, assert_never, get_args
 
 from bert_jax.validation import differences
 
@@ -20,6 +20,7 @@ PoolerActivation = Literal["tanh", "relu"]
 DTypeName = Literal["auto", "float32", "bfloat16"]
 AttentionBackend = Literal["auto", "xla", "cudnn"]
 Remat = Literal["none", "dots", "layer"]
+Ops = Literal["fast", "plain"]
 # JAX indexes arrays with 32-bit integers.
 MAX_DIM = 2**31 - 1
 # Twice the layers of the deepest published Transformer (Wang et al. 2022, "DeepNet"). Layers and
@@ -184,10 +185,17 @@ class EncoderConfig:
         """
         size = self.num_layers // self.num_groups
         first = layer - layer % size
-        return (
-            first if self.sharing in ("all", "attention") else layer,
-            first if self.sharing in ("all", "ffn") else layer,
-        )
+        match self.sharing:
+            case "none":
+                return layer, layer
+            case "all":
+                return first, first
+            case "attention":
+                return first, layer
+            case "ffn":
+                return layer, first
+            case _:
+                assert_never(self.sharing)
 
 
 @dataclass(frozen=True)
@@ -198,23 +206,34 @@ class ComputeConfig:
       losses stay in float32. "auto" is bfloat16 on accelerators that have it, and float32 on a CPU
       and on NVIDIA's GPUs before Ampere (T4, V100).
     attention: "auto" takes cuDNN's fused attention on NVIDIA's GPUs in bfloat16 when
-      `attention_dropout` is 0 (cuDNN through JAX cannot draw dropout anew each step) and heads
-      have a size that it computes (a multiple of 8, at most 128), else XLA.
+      `attention_dropout` is 0 (cuDNN through JAX cannot draw dropout anew each step), heads
+      have a size that it computes (a multiple of 8, at most 128) and `ops` is "fast", else XLA.
     remat: what the backward pass computes again instead of keeping: "none"; "dots" keeps the
       results of matrix products with parameters; "layer" keeps only each layer's input.
     scan_layers: one compiled layer looped over (compiles faster) instead of unrolled (runs
       faster: 607k against 432k tokens/s for BERT-base on an H200).
+    ops: "fast" operations have backward passes of their own, which JAX can neither differentiate
+      again nor run forward. "plain" operations compute the same values and leave differentiation
+      to JAX, for `jax.jvp`, `jax.linearize` and Hessian-vector products; they keep more memory for
+      the backward pass, and `attention` must not be "cudnn".
     """
 
     dtype: DTypeName = "auto"
     attention: AttentionBackend = "auto"
     remat: Remat = "none"
     scan_layers: bool = False
+    ops: Ops = "fast"
 
     def __post_init__(self) -> None:
         _require_choice("dtype", self.dtype, DTypeName)
         _require_choice("attention", self.attention, AttentionBackend)
         _require_choice("remat", self.remat, Remat)
+        _require_choice("ops", self.ops, Ops)
+        _require(
+            self.ops == "fast" or self.attention != "cudnn",
+            f"compute.ops={self.ops!r}: cuDNN's attention has only a backward pass. Set "
+            "compute.attention='xla' (or 'auto')",
+        )
 
     def resolve(self, device: Device, config: EncoderConfig) -> ComputeConfig:
         """Replaces every "auto" by what it means on `device`.
@@ -229,6 +248,7 @@ class ComputeConfig:
         attention = self.attention
         if attention == "auto":
             able = config.attention_dropout == 0.0 and _fits_cudnn(config.head_dim)
+            able = able and self.ops == "fast"
             fused = capability is not None and capability >= _AMPERE and dtype == "bfloat16"
             attention = "cudnn" if fused and able else "xla"
         if attention == "cudnn":

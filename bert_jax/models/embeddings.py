@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import assert_never
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from bert_jax.models.layers import (
     gather,
     layer_norm,
 )
-from bert_jax.models.ops import affine_float32, dropout
+from bert_jax.models.ops import affine_float32, dropout, with_ops
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
@@ -146,6 +147,9 @@ class Embeddings(nnx.Module):
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.config = config
         self.dtype = compute_dtype(compute)
+        self.ops = compute.ops
+        # JAX itself adds up a table's gradient in the dtype of its rows; see `look_up`.
+        self.rows_dtype = self.dtype if compute.ops == "fast" else jnp.dtype(jnp.float32)
         dim = config.table_dim
         self.token = embedding_table(config.vocab_size, dim, ("vocab", "embed"), config, rngs)
         if config.positions == "learned":
@@ -181,11 +185,12 @@ class Embeddings(nnx.Module):
         Raises:
           ValueError: the sequence is longer than the position table.
         """
-        x = look_up(self.token[...], token_ids, self.dtype)
+        x = with_ops(look_up, self.ops)(self.token[...], token_ids, self.rows_dtype)
+        x = x.astype(self.dtype)
         x = x + self._positions(position_ids, token_ids.shape)
         if self.config.num_segments:
             x = x + self._segments(segment_ids, token_ids.shape)
-        x = dropout(self.norm(x), self.config.hidden_dropout, dropout_key)
+        x = dropout(self.norm(x), self.config.hidden_dropout, dropout_key, self.ops)
         return x if self.config.embedding_dim is None else self.projection(x)
 
     def attend(self, x: jax.Array, bias: jax.Array) -> jax.Array:
@@ -194,13 +199,13 @@ class Embeddings(nnx.Module):
         In float32: [..., vocab_size].
         """
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        logits = affine_float32(rows, self._token_table(), bias)
+        logits = with_ops(affine_float32, self.ops)(rows, self._token_table(), bias)
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
     def _token_table(self) -> jax.Array:
         # Whole rows on every device: a lookup in a table split by feature would move the
         # embedded batch between devices, which is larger than the table.
-        return gather(self.token[...].astype(self.dtype), _USED, _KEPT)
+        return with_ops(gather, self.ops)(self.token[...].astype(self.dtype), _USED, _KEPT)
 
     def _positions(self, position_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
         length = shape[1]
@@ -209,22 +214,33 @@ class Embeddings(nnx.Module):
                 f"sequences of {length} tokens, but model.max_positions={self.config.max_positions}"
                 ": shorten the sequences or raise max_positions"
             )
-        if self.config.positions == "learned":
-            table = self.position[...][self.config.position_offset :]
-        else:
-            fixed = sinusoidal_positions(self.config.max_positions, self.config.table_dim)
-            table = jnp.asarray(fixed, dtype=jnp.float32)
-        table = table[:length]
+        table = self._position_table()[:length]
         if position_ids is None:
-            return spread(table, (*shape, table.shape[1]), self.dtype)
+            return self._spread(table, shape)
         table = table.astype(self.dtype)
         # A product, not a gather: its gradient would scatter a whole batch into `length` rows.
         one_hot = jax.nn.one_hot(position_ids, length, dtype=self.dtype)
         # HIGHEST, as in `select_rows`: a float32 table is looked up exactly.
         return jnp.einsum("blp,pd->bld", one_hot, table, precision=jax.lax.Precision.HIGHEST)
 
+    def _position_table(self) -> jax.Array:
+        """The rows of all positions, [max_positions, table_dim], in float32."""
+        match self.config.positions:
+            case "learned":
+                return self.position[...][self.config.position_offset :]
+            case "sinusoidal":
+                fixed = sinusoidal_positions(self.config.max_positions, self.config.table_dim)
+                return jnp.asarray(fixed, dtype=jnp.float32)
+            case _:
+                assert_never(self.config.positions)
+
     def _segments(self, segment_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
         table = self.segment[...]
         if segment_ids is None or len(table) == 1:
-            return spread(table[0], (*shape, table.shape[1]), self.dtype)
-        return select_segments(table.astype(self.dtype), segment_ids)
+            return self._spread(table[0], shape)
+        select = with_ops(select_segments, self.ops)
+        return select(table.astype(self.rows_dtype), segment_ids).astype(self.dtype)
+
+    def _spread(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        full = (*shape, rows.shape[-1])
+        return with_ops(spread, self.ops)(rows, full, self.rows_dtype).astype(self.dtype)

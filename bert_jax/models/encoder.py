@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.attention import SelfAttention
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig, PoolerActivation
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.layers import DENSE, constrain, dense, layer_norm, select_rows
 from bert_jax.models.ops import activation_function, dropout
@@ -35,7 +35,7 @@ class FeedForward(nnx.Module):
     """Two dense layers with the activation between, at every position (Vaswani et al., 3.3)."""
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        self.activation = config.activation
+        self.activation = activation_function(config.activation, compute.ops)
         self.up = dense(config.hidden_dim, config.ffn_dim, ("embed", "ffn"), config, compute, rngs)
         self.down = dense(
             config.ffn_dim, config.hidden_dim, ("ffn", "embed"), config, compute, rngs
@@ -44,7 +44,7 @@ class FeedForward(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, length, hidden_dim] to the same."""
         x = constrain(self.up(x), "batch", None, "ffn")
-        return self.down(activation_function(self.activation)(x))
+        return self.down(self.activation(x))
 
 
 class Layer(nnx.Module):
@@ -94,16 +94,24 @@ def apply_layer(
     Transformer Architecture").
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
-    rate = config.hidden_dropout
+    rate, ops = config.hidden_dropout, parts.attention.attention.ops
     attention, attention_norm = parts.attention.attention, parts.attention.attention_norm
     ffn, ffn_norm = parts.ffn.ffn, parts.ffn.ffn_norm
-    read = x if config.norm == "post" else attention_norm(x)
-    update, scores = attention(read, document_ids, packed, keys[0], return_scores=return_scores)
-    x = x + dropout(update, rate, keys[1])
-    if config.norm == "post":
-        x = attention_norm(x)
-        return ffn_norm(x + dropout(ffn(x), rate, keys[2])), scores
-    return x + dropout(ffn(ffn_norm(x)), rate, keys[2]), scores
+
+    def attend(x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        return attention(x, document_ids, packed, keys[0], return_scores=return_scores)
+
+    match config.norm:
+        case "post":
+            update, scores = attend(x)
+            x = attention_norm(x + dropout(update, rate, keys[1], ops))
+            return ffn_norm(x + dropout(ffn(x), rate, keys[2], ops)), scores
+        case "pre":
+            update, scores = attend(attention_norm(x))
+            x = x + dropout(update, rate, keys[1], ops)
+            return x + dropout(ffn(ffn_norm(x)), rate, keys[2], ops), scores
+        case _:
+            assert_never(config.norm)
 
 
 LayerStep = Callable[[LayerParts, jax.Array, jax.Array | None], tuple[jax.Array, jax.Array | None]]
@@ -116,7 +124,7 @@ class Pooler(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        dim, self.activation = config.hidden_dim, config.pooler_activation
+        dim, self.activation = config.hidden_dim, _pooler_activation(config.pooler_activation)
         self.dense = dense(dim, dim, ("embed", None), config, compute, rngs)
 
     def __call__(self, hidden: jax.Array, cls_positions: jax.Array | None = None) -> jax.Array:
@@ -130,8 +138,17 @@ class Pooler(nnx.Module):
           [batch, count, hidden_dim], or [batch, hidden_dim] where `cls_positions` is None.
         """
         cls = hidden[:, 0] if cls_positions is None else select_rows(hidden, cls_positions)
-        x = self.dense(cls)
-        return jnp.tanh(x) if self.activation == "tanh" else jax.nn.relu(x)
+        return self.activation(self.dense(cls))
+
+
+def _pooler_activation(name: PoolerActivation) -> Callable[[jax.Array], jax.Array]:
+    match name:
+        case "tanh":
+            return jnp.tanh
+        case "relu":
+            return jax.nn.relu
+        case _:
+            assert_never(name)
 
 
 class Encoder(nnx.Module):
@@ -151,8 +168,13 @@ class Encoder(nnx.Module):
             attention, ffn = (owner == number for owner in config.owners(number))
             layers.append(Layer(config, compute, rngs, attention=attention, ffn=ffn))
         self.layers = nnx.List(layers)
-        if config.norm == "pre":
-            self.final_norm = layer_norm(config.hidden_dim, config, compute, rngs)
+        match config.norm:
+            case "post":
+                pass
+            case "pre":
+                self.final_norm = layer_norm(config.hidden_dim, config, compute, rngs)
+            case _:
+                assert_never(config.norm)
 
     def __call__(
         self,
@@ -220,12 +242,16 @@ class Encoder(nnx.Module):
             )
             return constrain(x, "batch", None, None), scores
 
-        if self.compute.remat == "none":
-            return step
-        policy = None
-        if self.compute.remat == "dots":
-            policy = jax.checkpoint_policies.save_only_these_names(DENSE)
-        return jax.checkpoint(step, policy=policy)
+        match self.compute.remat:
+            case "none":
+                return step
+            case "dots":
+                policy = jax.checkpoint_policies.save_only_these_names(DENSE)
+                return jax.checkpoint(step, policy=policy)
+            case "layer":
+                return jax.checkpoint(step)
+            case _:
+                assert_never(self.compute.remat)
 
     def _scan(
         self,

@@ -27,7 +27,7 @@ class MaskedLMHead(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
-        self.activation = config.activation
+        self.activation = activation_function(config.activation, compute.ops)
         dim = config.table_dim
         self.transform = dense(config.hidden_dim, dim, ("embed", None), config, compute, rngs)
         self.norm = layer_norm(dim, config, compute, rngs)
@@ -35,7 +35,7 @@ class MaskedLMHead(nnx.Module):
 
     def __call__(self, x: jax.Array, embeddings: Embeddings) -> jax.Array:
         """[batch, count, hidden_dim] to float32 logits [batch, count, vocab_size]."""
-        x = activation_function(self.activation)(self.transform(x))
+        x = self.activation(self.transform(x))
         logits = embeddings.attend(self.norm(x), self.bias[...])
         return constrain(logits, "batch", None, "vocab")
 
@@ -165,6 +165,7 @@ class Classifier(nnx.Module, abc.ABC):
         dropout: float,
     ):
         self.dropout = dropout
+        self.ops = compute.ops
         self.encoder = Encoder(config, compute, rngs)
         self.classifier = dense(config.hidden_dim, scores, ("embed", None), config, compute, rngs)
 
@@ -196,7 +197,7 @@ class Classifier(nnx.Module, abc.ABC):
         """What the head gives for the last layer's output [batch, length, hidden_dim], by name."""
 
     def _logits(self, x: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
-        return scores_of(self.classifier, dropout(x, self.dropout, dropout_key))
+        return scores_of(self.classifier, dropout(x, self.dropout, dropout_key, self.ops))
 
 
 class SentenceClassifier(Classifier):
@@ -224,7 +225,7 @@ class SentenceClassifier(Classifier):
         """`pooled` [batch, hidden_dim] and float32 `logits` [batch, scores] of the last layer."""
         if self.drops_pooler_input and dropout_key is not None:
             first, dropout_key = jax.random.split(dropout_key)
-            hidden = dropout(hidden[:, :1], self.dropout, first)
+            hidden = dropout(hidden[:, :1], self.dropout, first, self.ops)
         pooled = self.pooler(hidden)
         return {"pooled": pooled, "logits": self._logits(pooled, dropout_key)}
 

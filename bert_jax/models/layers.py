@@ -7,14 +7,15 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.ops import affine, affine_float32
+from bert_jax.models.config import ComputeConfig, EncoderConfig, Ops
+from bert_jax.models.ops import affine, affine_float32, with_ops
 
 Axes = tuple[str | None, ...]
 Layout = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -86,13 +87,18 @@ DENSE = "dense"  # what rematerialisation calls the results of products with par
 class Dense(nnx.Linear):
     """An affine map, computed by `affine`: for its backward pass."""
 
+    def __init__(self, in_features: int, out_features: int, *, ops: Ops, **options: Any):
+        super().__init__(in_features, out_features, **options)
+        self.ops = ops
+
     def __call__(self, inputs: jax.Array, out_sharding: None = None) -> jax.Array:
         """[rows, in_features] or [batch, length, in_features] to as many out_features.
 
         In the compute dtype.
         """
         assert self.bias is not None and out_sharding is None
-        result = affine(inputs.astype(self.dtype), self.kernel[...], self.bias[...])
+        compute = with_ops(affine, self.ops)
+        result = compute(inputs.astype(self.dtype), self.kernel[...], self.bias[...])
         return checkpoint_name(result, DENSE)
 
 
@@ -108,6 +114,7 @@ def dense(
     return Dense(
         in_dim,
         out_dim,
+        ops=compute.ops,
         dtype=compute_dtype(compute),
         kernel_init=initializer(config),
         kernel_metadata={"logical_axes": axes},
@@ -116,14 +123,15 @@ def dense(
     )
 
 
-def scores_of(layer: nnx.Linear, x: jax.Array) -> jax.Array:
+def scores_of(layer: Dense, x: jax.Array) -> jax.Array:
     """The affine map of `dense`, from the compute dtype to float32 scores [..., out_dim].
 
     What a loss or a ranking reads is not rounded to bfloat16.
     """
     assert layer.bias is not None
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    scores = affine_float32(rows, layer.kernel[...].astype(x.dtype).T, layer.bias[...])
+    compute = with_ops(affine_float32, layer.ops)
+    scores = compute(rows, layer.kernel[...].astype(x.dtype).T, layer.bias[...])
     return scores.reshape(*x.shape[:-1], scores.shape[-1])
 
 

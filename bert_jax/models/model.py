@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal, assert_never, get_args
 
 import jax
 from flax import nnx
@@ -121,6 +121,8 @@ def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> 
             kind: type[Classifier] = SentenceClassifier
         case "tagging" | "span":
             kind = TokenClassifier
+        case _:
+            assert_never(config.head)
     return kind(encoder, compute, rngs, scores=len(config.scores), dropout=config.head_dropout)
 
 

@@ -1,7 +1,8 @@
 """Matrix products, activations and dropout with backward passes of their own.
 
 Products are laid out for their backward passes and accumulate in float32. Activations keep only
-their input, and dropout keeps nothing: its mask is a hash of (key, position).
+their input, and dropout keeps nothing: its mask is a hash of (key, position). `with_ops` returns
+the same operations without these backward passes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar, assert_never
 
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.config import Activation
+from bert_jax.models.config import Activation, Ops
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def with_ops(function: Callable[_P, _R], ops: Ops) -> Callable[_P, _R]:
+    """Return a `jax.custom_vjp` function, or for "plain" the function that it computes."""
+    match ops:
+        case "fast":
+            return function
+        case "plain":
+            plain: Callable[_P, _R] = function.__wrapped__  # type: ignore[attr-defined]
+            return plain
+        case _:
+            assert_never(ops)
 
 
 def product(
@@ -187,9 +204,15 @@ def _affine_float32_backward(
 affine_float32.defvjp(_affine_float32_forward, _affine_float32_backward)
 
 
-def activation_function(name: Activation) -> Callable[[jax.Array], jax.Array]:
+def activation_function(name: Activation, ops: Ops = "fast") -> Callable[[jax.Array], jax.Array]:
     """GELU exactly (erf) or by its tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
-    return gelu_tanh if name == "gelu_tanh" else gelu
+    match name:
+        case "gelu":
+            return with_ops(gelu, ops)
+        case "gelu_tanh":
+            return with_ops(gelu_tanh, ops)
+        case _:
+            assert_never(name)
 
 
 @jax.custom_vjp
@@ -293,15 +316,16 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
     return bits >= jnp.uint32(round(rate * 2**32))
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+def dropout(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops = "fast") -> jax.Array:
     """Zeroes elements with probability `rate` and scales the rest by 1 / (1 - rate).
 
     The identity when `key` is None (evaluation) or `rate` is 0. The backward pass hashes the
-    mask again instead of reading a stored one. Srivastava et al. 2014.
+    mask again instead of reading a stored one, unless `ops` is "plain": the mask is the same, and
+    JAX keeps it. Srivastava et al. 2014.
     """
     if key is None or rate == 0.0:
         return x
-    return _dropout(x, rate, key)
+    return with_ops(_dropout, ops)(x, rate, key)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, assert_never, get_args
 
 import jax
 import jax.numpy as jnp
@@ -238,7 +238,10 @@ class Distillation:
         found = transferred(model, output.encoder, batch)
         if self.config.soft_weight:
             loss = soft_cross_entropy(
-                output.token_logits, batch["teacher_logits"], self.config.temperature
+                output.token_logits,
+                batch["teacher_logits"],
+                self.config.temperature,
+                self.student.compute.ops,
             )
             found["soft_loss"] = weighted_mean(loss, self._soft_weights(batch))
         if self.config.cosine_weight:
@@ -253,9 +256,13 @@ class Distillation:
         return self.student.metrics_of(output, batch) | found
 
     def _soft_weights(self, batch: Batch) -> jax.Array:
-        if self.config.soft_targets == "masked":
-            return batch["masked_weights"]
-        return _real_tokens(batch)
+        match self.config.soft_targets:
+            case "masked":
+                return batch["masked_weights"]
+            case "all":
+                return _real_tokens(batch)
+            case _:
+                assert_never(self.config.soft_targets)
 
 
 def _asked(config: DistillationConfig) -> dict[str, bool]:
@@ -283,10 +290,14 @@ def transferred(model: PretrainingModel, output: EncoderOutput, batch: Batch) ->
 
 def soft_positions(batch: Batch, soft_targets: SoftTargets) -> jax.Array:
     """Where token scores are compared: [batch, count]."""
-    if soft_targets == "masked":
-        return batch["masked_positions"]
-    shape = batch["token_ids"].shape
-    return jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
+    match soft_targets:
+        case "masked":
+            return batch["masked_positions"]
+        case "all":
+            shape = batch["token_ids"].shape
+            return jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
+        case _:
+            assert_never(soft_targets)
 
 
 def _real_tokens(batch: Batch) -> jax.Array:

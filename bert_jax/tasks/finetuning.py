@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import ClassVar, assert_never, cast
 
 import jax
 import jax.numpy as jnp
@@ -82,10 +82,11 @@ def _logits(model: Classifier, batch: Batch, dropout_key: jax.Array | None) -> j
     return logits if len(leading) == 1 else logits.reshape(leading)
 
 
-_TERM: dict[Problem, str] = {
-    "single_label": "cross_entropy",
-    "multi_label": "binary_cross_entropy",
-    "regression": "squared_error",
+# The metrics of classification by problem; the first is the loss.
+_METRICS: dict[Problem, tuple[str, ...]] = {
+    "single_label": ("cross_entropy", "accuracy"),
+    "multi_label": ("binary_cross_entropy", "accuracy"),
+    "regression": ("squared_error",),
 }
 
 
@@ -105,28 +106,32 @@ class Classification(ClassifierTask):
     def __init__(self, config: ModelConfig, compute: ComputeConfig):
         super().__init__(config, compute)
         self.problem = config.problem
-        self.loss_terms = {_TERM[config.problem]: 1.0}
+        self.loss_terms = {_METRICS[config.problem][0]: 1.0}
 
     def weights(self, batch: Batch) -> Arrays:
         """See `ClassifierTask.weights`."""
-        names = [*self.loss_terms, *([] if self.problem == "regression" else ["accuracy"])]
-        return {name: batch["example_weights"] for name in names}
+        return {name: batch["example_weights"] for name in _METRICS[self.problem]}
 
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
         """See `ClassifierTask.values`."""
         labels = batch["labels"]
-        if self.problem == "single_label":
-            found = cross_entropy(logits, labels)
-            return {"cross_entropy": found.loss, "accuracy": found.correct}
-        labels = labels.reshape(logits.shape)
-        if self.problem == "regression":
-            return {"squared_error": jnp.mean(optax.squared_error(logits, labels), axis=-1)}
-        loss = optax.sigmoid_binary_cross_entropy(logits, labels)
-        correct = ((logits > 0) == (labels > 0.5)).astype(jnp.float32)
-        return {
-            "binary_cross_entropy": jnp.mean(loss, axis=-1),
-            "accuracy": jnp.mean(correct, axis=-1),
-        }
+        match self.problem:
+            case "single_label":
+                found = cross_entropy(logits, labels, self.compute.ops)
+                return {"cross_entropy": found.loss, "accuracy": found.correct}
+            case "multi_label":
+                labels = labels.reshape(logits.shape)
+                loss = optax.sigmoid_binary_cross_entropy(logits, labels)
+                correct = ((logits > 0) == (labels > 0.5)).astype(jnp.float32)
+                return {
+                    "binary_cross_entropy": jnp.mean(loss, axis=-1),
+                    "accuracy": jnp.mean(correct, axis=-1),
+                }
+            case "regression":
+                errors = optax.squared_error(logits, labels.reshape(logits.shape))
+                return {"squared_error": jnp.mean(errors, axis=-1)}
+            case _:
+                assert_never(self.problem)
 
 
 class MultipleChoice(ClassifierTask):
@@ -144,7 +149,7 @@ class MultipleChoice(ClassifierTask):
 
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
         """See `ClassifierTask.values`."""
-        found = cross_entropy(logits, batch["labels"])
+        found = cross_entropy(logits, batch["labels"], self.compute.ops)
         return {"cross_entropy": found.loss, "accuracy": found.correct}
 
 
@@ -176,8 +181,9 @@ class Span(ClassifierTask):
 
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
         """See `ClassifierTask.values`."""
-        start = cross_entropy(logits[..., 0], batch["start_positions"])
-        end = cross_entropy(logits[..., 1], batch["end_positions"])
+        ops = self.compute.ops
+        start = cross_entropy(logits[..., 0], batch["start_positions"], ops)
+        end = cross_entropy(logits[..., 1], batch["end_positions"], ops)
         return {
             "start_cross_entropy": start.loss,
             "end_cross_entropy": end.loss,
@@ -203,7 +209,7 @@ class Tagging(ClassifierTask):
 
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
         """See `ClassifierTask.values`."""
-        found = cross_entropy(logits, batch["labels"])
+        found = cross_entropy(logits, batch["labels"], self.compute.ops)
         return {"cross_entropy": found.loss, "accuracy": found.correct}
 
 

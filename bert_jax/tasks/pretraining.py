@@ -83,7 +83,7 @@ class Pretraining:
                 return PretrainingModel(config, compute, rngs, next_sentence=pairs)
             return StudentModel(config, compute, rngs, next_sentence=pairs, teacher_dim=teacher_dim)
 
-        self._compute = compute
+        self.compute = compute
         self.sentence_pairs = sentence_pairs
         self.definition = define(build)
         self._metric_names = metric_names(sentence_pairs)
@@ -91,7 +91,7 @@ class Pretraining:
 
     def on(self, config: EncoderConfig) -> Pretraining:
         """The same task of another encoder, without maps to a teacher."""
-        return Pretraining(config, self._compute, sentence_pairs=self.sentence_pairs)
+        return Pretraining(config, self.compute, sentence_pairs=self.sentence_pairs)
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
         """See `Task.loss_weights`."""
@@ -110,8 +110,8 @@ class Pretraining:
 
     def metrics_of(self, output: PretrainingOutput, batch: Batch) -> Metrics:
         """`metrics` of what the model gave at the masked positions."""
-        weights = batch["masked_weights"]
-        mlm = cross_entropy(output.token_logits, batch["masked_labels"])
+        weights, ops = batch["masked_weights"], self.compute.ops
+        mlm = cross_entropy(output.token_logits, batch["masked_labels"], ops)
         real_tokens = jnp.sum(batch["document_ids"] != 0).astype(jnp.float32)
         metrics = {
             "mlm_loss": weighted_mean(mlm.loss, weights),
@@ -120,7 +120,7 @@ class Pretraining:
         }
         if output.next_sentence_logits is not None:
             weights = batch["pair_weights"]
-            found = cross_entropy(output.next_sentence_logits, batch["pair_labels"])
+            found = cross_entropy(output.next_sentence_logits, batch["pair_labels"], ops)
             loss, accuracy = self._metric_names[2:]
             metrics[loss] = weighted_mean(found.loss, weights)
             metrics[accuracy] = weighted_mean(found.correct, weights)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.config import Ops
+from bert_jax.models.ops import with_ops
 from bert_jax.models.parameters import ModelDefinition
 
 Batch = Mapping[str, jax.Array]
@@ -113,16 +115,17 @@ class CrossEntropy(NamedTuple):
     correct: jax.Array
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> CrossEntropy:
+def cross_entropy(logits: jax.Array, labels: jax.Array, ops: Ops = "fast") -> CrossEntropy:
     """Softmax cross-entropy with integer labels, in float32.
 
     Args:
       logits: [..., classes].
       labels: [...] integers in [0, classes).
+      ops: see `ComputeConfig`.
     """
     rows = logits.astype(jnp.float32).reshape(-1, logits.shape[-1])
     classes = jnp.clip(labels, 0, logits.shape[-1] - 1)
-    loss, correct = _cross_entropy(rows, classes.reshape(-1))
+    loss, correct = with_ops(_cross_entropy, ops)(rows, classes.reshape(-1))
     return CrossEntropy(loss.reshape(labels.shape), correct.reshape(labels.shape))
 
 
@@ -158,15 +161,16 @@ def _backward(
 _cross_entropy.defvjp(_forward, _backward)
 
 
-def soft_cross_entropy(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+def soft_cross_entropy(
+    student: jax.Array, teacher: jax.Array, temperature: float, ops: Ops = "fast"
+) -> jax.Array:
     """temperature^2 x KL(teacher || student) of logits [..., vocab_size] divided by it: [...].
 
     Float32. The gradient for the student is that of the cross-entropy; there is none for the
-    teacher.
+    teacher. ops: see `ComputeConfig`.
     """
-    return _soft_cross_entropy(
-        student.astype(jnp.float32), teacher.astype(jnp.float32), temperature
-    )
+    teacher = jax.lax.stop_gradient(teacher.astype(jnp.float32))
+    return with_ops(_soft_cross_entropy, ops)(student.astype(jnp.float32), teacher, temperature)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

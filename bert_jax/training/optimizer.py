@@ -1,38 +1,100 @@
-"""Optimizers, learning-rate schedules, and which parameters are trained how fast."""
+"""Optimizers and learning-rate schedules."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.models.config import EncoderConfig
+from bert_jax.training.schedules import (
+    SCHEDULES,
+    Linear,
+    Schedule,
+    ScheduleName,
+    require_finite,
+)
 
 OptimizerName = Literal["adamw", "lamb"]
-ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt"]
+_Choice = TypeVar("_Choice")
+Rate = Callable[[str], float]
 MAX_STEPS = 2**31 - 1  # a state counts its steps in an int32
 _RATES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
-    """An optimizer and its schedule; the defaults are Devlin et al. 2019, appendix A.2.
+class _Adam:
+    """The settings that Adam's relatives share; the defaults are Devlin et al. 2019, appendix A.2.
 
-    name: "adamw" (Loshchilov and Hutter 2019) or "lamb" (You et al. 2020, algorithm 2).
+    weight_decay: decoupled, on matrices and tables; never on biases and LayerNorm.
+    clip_norm: bound on the global norm of the gradient; 0 turns clipping off.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in ("weight_decay", "clip_norm"):
+            require_finite(field, getattr(self, field))
+        for field in ("beta1", "beta2"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(
+                    f"optimizer.{field}={getattr(self, field)}: expected 0 <= {field} < 1"
+                )
+        if not 0 < self.epsilon < math.inf:
+            raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive and finite")
+
+    def _decayed(self) -> list[optax.GradientTransformation]:
+        """Return the steps of AdamW before the learning rate: clip, precondition, decay."""
+        parts = [_clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
+        parts.append(optax.scale_by_adam(self.beta1, self.beta2, self.epsilon))
+        if self.weight_decay:
+            parts.append(optax.add_decayed_weights(self.weight_decay, mask=_decay_mask))
+        return parts
+
+
+@dataclass(frozen=True)
+class AdamW(_Adam):
+    """AdamW (Loshchilov and Hutter 2019)."""
+
+    def build(self, rate: Rate | None = None) -> optax.GradientTransformationExtraArgs:
+        """Return the gradient transformation; see `make_optimizer`."""
+        return _with_learning_rate(self._decayed(), rate)
+
+
+@dataclass(frozen=True)
+class Lamb(_Adam):
+    """LAMB (You et al. 2020, algorithm 2)."""
+
+    def build(self, rate: Rate | None = None) -> optax.GradientTransformationExtraArgs:
+        """Return the gradient transformation; see `make_optimizer`."""
+        trust = optax.masked(optax.scale_by_trust_ratio(), _decay_mask)
+        return _with_learning_rate([*self._decayed(), trust], rate)
+
+
+Optimizer = AdamW | Lamb
+OPTIMIZERS: Mapping[OptimizerName, type[Optimizer]] = {"adamw": AdamW, "lamb": Lamb}
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The section `optimizer` of a config: an optimizer, its schedule, and the settings of both.
+
+    A setting that the chosen optimizer or schedule does not have must keep its default.
+
+    name: a key of `OPTIMIZERS`.
     peak_learning_rate: reached after `warmup_steps` of linear warm-up, whose first step has a
       rate too: peak / (warmup_steps + 1).
     warmup_fraction: of the run's steps, in place of `warmup_steps`; one of the two is 0.
-    schedule: what follows: "linear" or "cosine" decay that would come to `end_learning_rate` at
-      the step behind the last, "constant", or "inverse_sqrt" (peak x sqrt(warmup / step)).
-    weight_decay: decoupled, on matrices and tables; never on biases and LayerNorm.
-    clip_norm: bound on the global norm of the gradient; 0 turns clipping off.
+    schedule: what follows the warm-up, a key of `SCHEDULES`.
     """
 
     name: OptimizerName = "adamw"
@@ -40,12 +102,12 @@ class OptimizerConfig:
     warmup_steps: int = 10_000
     warmup_fraction: float = 0.0
     schedule: ScheduleName = "linear"
-    end_learning_rate: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
+    end_learning_rate: float = Linear.end_learning_rate
+    beta1: float = _Adam.beta1
+    beta2: float = _Adam.beta2
+    epsilon: float = _Adam.epsilon
+    weight_decay: float = _Adam.weight_decay
+    clip_norm: float = _Adam.clip_norm
 
     def __post_init__(self) -> None:
         for field, choices in (("name", OptimizerName), ("schedule", ScheduleName)):
@@ -69,24 +131,45 @@ class OptimizerConfig:
             raise ValueError(
                 "optimizer.schedule='inverse_sqrt' needs warmup_steps >= 1 or a warmup_fraction"
             )
-        if self.end_learning_rate and self.schedule not in ("linear", "cosine"):
-            raise ValueError(
-                f"optimizer.end_learning_rate={self.end_learning_rate} means nothing to "
-                f"schedule={self.schedule!r}, which has no such end: set it to 0, or the schedule "
-                "to 'linear' or 'cosine'"
-            )
-        for field in ("peak_learning_rate", "end_learning_rate", "weight_decay", "clip_norm"):
-            if not 0 <= getattr(self, field) < math.inf:
+        require_finite("peak_learning_rate", self.peak_learning_rate)
+        _refuse_unused(self, "name", self.name, OPTIMIZERS)
+        _refuse_unused(self, "schedule", self.schedule, SCHEDULES)
+        self.optimizer, self.decay  # noqa: B018 - each checks its own settings
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer with its settings."""
+        return _chosen(self, OPTIMIZERS[self.name])
+
+    @property
+    def decay(self) -> Schedule:
+        """The schedule after the warm-up with its settings."""
+        return _chosen(self, SCHEDULES[self.schedule])
+
+
+def _refuse_unused(
+    config: OptimizerConfig, key: str, choice: str, choices: Mapping[Any, type[Any]]
+) -> None:
+    """Raise ValueError for a setting of other `choices` than the chosen that is not its default."""
+    own = _names(choices[choice])
+    defaults = {field.name: field.default for field in fields(config)}
+    for kind in choices.values():
+        for name in sorted(_names(kind) - own):
+            if getattr(config, name) != defaults[name]:
+                having = [repr(x) for x, other in choices.items() if name in _names(other)]
                 raise ValueError(
-                    f"optimizer.{field}={getattr(self, field)}: must be 0 or more, and finite"
+                    f"optimizer.{name}={getattr(config, name)} means nothing to {key}={choice!r}: "
+                    f"set it to {defaults[name]}, or {key} to {' or '.join(having)}"
                 )
-        for field in ("beta1", "beta2"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(
-                    f"optimizer.{field}={getattr(self, field)}: expected 0 <= {field} < 1"
-                )
-        if not 0 < self.epsilon < math.inf:
-            raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive and finite")
+
+
+def _names(kind: type[Any]) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def _chosen(config: OptimizerConfig, kind: type[_Choice]) -> _Choice:
+    """Return `kind` with its settings from the config."""
+    return kind(**{name: getattr(config, name) for name in _names(kind)})
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
@@ -100,26 +183,14 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
             f"the run has {total_steps:,} steps; expected at most {MAX_STEPS:,}. Lower "
             "phases.*.num_steps, or num_epochs of a fine-tuning run"
         )
-    peak, end = config.peak_learning_rate, config.end_learning_rate
+    peak = config.peak_learning_rate
     warmup = config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
     if warmup > total_steps:
         raise ValueError(
             f"optimizer.warmup_steps={warmup} is more than the {total_steps} steps of the run: "
             "lower it (10 % of the run is usual for short runs)"
         )
-    decay_steps = max(total_steps - warmup, 1)
-    after: optax.Schedule
-    if config.schedule == "linear":
-        after = optax.linear_schedule(peak, end, decay_steps)
-    elif config.schedule == "cosine":
-        after = optax.cosine_decay_schedule(peak, decay_steps, alpha=end / peak if peak else 0.0)
-    elif config.schedule == "constant":
-        after = optax.constant_schedule(peak)
-    else:
-
-        def after(step: Any) -> Any:
-            return peak * (warmup / (warmup + step)) ** 0.5
-
+    after = config.decay.build(peak, warmup, max(total_steps - warmup, 1))
     # Warm-up gives step n the rate peak x (n + 1) / (warmup + 1): the first step already learns.
     start = peak / (warmup + 1)
     rise = optax.linear_schedule(start, peak, warmup)
@@ -163,7 +234,7 @@ def _decay_mask(parameters: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def make_optimizer(
-    config: OptimizerConfig, rate: Callable[[str], float] | None = None
+    config: OptimizerConfig, rate: Rate | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Clip, precondition, decay, scale: the gradient transformation of `config`.
 
@@ -172,14 +243,13 @@ def make_optimizer(
 
     rate: what a parameter's learning rate is multiplied by, from its name; None for 1 throughout.
     """
-    parts = [_clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    parts.append(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
-    if config.weight_decay:
-        parts.append(optax.add_decayed_weights(config.weight_decay, mask=_decay_mask))
-    if config.name == "lamb":
-        parts.append(optax.masked(optax.scale_by_trust_ratio(), _decay_mask))
-    parts.append(_scale_by_learning_rate(rate))
-    return optax.with_extra_args_support(optax.chain(*parts))
+    return config.optimizer.build(rate)
+
+
+def _with_learning_rate(
+    parts: list[optax.GradientTransformation], rate: Rate | None
+) -> optax.GradientTransformationExtraArgs:
+    return optax.with_extra_args_support(optax.chain(*parts, _scale_by_learning_rate(rate)))
 
 
 def _clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
@@ -198,7 +268,7 @@ def _clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
 
 def _scale_by_learning_rate(
-    rate: Callable[[str], float] | None,
+    rate: Rate | None,
 ) -> optax.GradientTransformationExtraArgs:
     def update(
         updates: Any, state: Any, params: Any = None, *, learning_rate: Any, **others: Any
@@ -210,92 +280,3 @@ def _scale_by_learning_rate(
         return scaled, state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
-
-
-_LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
-
-
-@dataclass(frozen=True)
-class TuningConfig:
-    """What of a model is fine-tuned.
-
-    top_layers: the last layers of the encoder, which learn with all that is above them; the
-      embeddings learn only if every layer does. -1: all of them; 0: what is above the encoder
-      alone (pooler and head).
-    embeddings: whether they learn at all.
-    layer_decay: what a layer learns at is the rate of the layer above times this; what is above
-      the encoder has the full rate, the embeddings the least (Howard and Ruder 2018, section 3.2,
-      "discriminative fine-tuning"). 1.0: the same rate for all.
-    """
-
-    top_layers: int = -1
-    embeddings: bool = True
-    layer_decay: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.top_layers < -1:
-            raise ValueError(f"tuning.top_layers={self.top_layers}: expected -1 (all), 0, 1, ...")
-        if not 0.0 < self.layer_decay <= 1.0:
-            raise ValueError(
-                f"tuning.layer_decay={self.layer_decay}: expected more than 0, up to 1"
-            )
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """A `TuningConfig` for an encoder.
-
-    Raises:
-      ValueError: more layers are asked for than there are, layers are told apart that share
-        parameters, or slowed down where none learns.
-    """
-
-    config: TuningConfig
-    encoder: EncoderConfig
-
-    def __post_init__(self) -> None:
-        apart = self.num_learning_layers not in (0, self.num_layers) or self.config.layer_decay < 1
-        if self.encoder.sharing != "none" and apart:
-            raise ValueError(
-                f"tuning.top_layers={self.config.top_layers} and layer_decay="
-                f"{self.config.layer_decay}, but the model's layers share parameters (sharing="
-                f"{self.encoder.sharing!r}): all of them are trained, at one rate, or none: "
-                "top_layers=-1 or 0 and layer_decay=1.0"
-            )
-        if self.config.top_layers == 0 and self.config.layer_decay < 1.0:
-            raise ValueError(
-                f"tuning.layer_decay={self.config.layer_decay} slows layers down, and top_layers=0 "
-                "trains none of them: set layer_decay=1.0, or more top_layers"
-            )
-        if self.config.top_layers > self.num_layers:
-            raise ValueError(
-                f"tuning.top_layers={self.config.top_layers}: the model has {self.num_layers}"
-            )
-
-    @property
-    def num_layers(self) -> int:
-        """All layers of the encoder."""
-        return self.encoder.num_layers
-
-    @property
-    def num_learning_layers(self) -> int:
-        """The last layers of the encoder, those that a backward pass goes through."""
-        return self.num_layers if self.config.top_layers == -1 else self.config.top_layers
-
-    def learns(self, name: str) -> bool:
-        """Whether a parameter learns."""
-        depth = self._depth(name)
-        if depth == 0:
-            return self.config.embeddings and self.num_learning_layers == self.num_layers
-        return depth > self.num_layers - self.num_learning_layers
-
-    def rate(self, name: str) -> float:
-        """What the learning rate is multiplied by for a parameter."""
-        return self.config.layer_decay ** (self.num_layers + 1 - self._depth(name))
-
-    def _depth(self, name: str) -> int:
-        """0 for the embeddings, 1 for the first layer, ..., num_layers + 1 above the last."""
-        layer = _LAYER.match(name)
-        if layer:
-            return int(layer.group(1)) + 1
-        return 0 if name.startswith("encoder.embeddings.") else self.num_layers + 1

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from bert_jax.analysis.chips import chip
 from bert_jax.analysis.counts import parameter_counts
 from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.layers import compute_dtype
 from bert_jax.models.model import ModelConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.processes import format_bytes, memory_bytes
@@ -73,7 +74,7 @@ def batch_part(
       keys: the config keys of the batch's sizes, for messages.
     """
     parts, tensor = batch_extent(mesh), mesh.shape["tensor"]
-    itemsize = 2 if compute.dtype == "bfloat16" else 4
+    itemsize = compute_dtype(compute).itemsize
     ids = rows * length * arrays * _INT
     tokens = rows_at_once * length
     widest = max(encoder.hidden_dim, encoder.ffn_dim // tensor)

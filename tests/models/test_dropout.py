@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from bert_jax.models import attention, embeddings, encoder
 from bert_jax.models.attention import xla_attention
-from bert_jax.models.config import ComputeConfig, variant
+from bert_jax.models.config import ComputeConfig, Ops, variant
 from bert_jax.models.ops import dropout, keep_mask
 from bert_jax.tasks.pretraining import Pretraining
 
@@ -193,10 +193,10 @@ def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
     """The key of every dropout the model applies, in order."""
     used: list[jax.Array] = []
 
-    def record(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    def record(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops) -> jax.Array:
         assert key is not None
         used.append(jax.random.key_data(key))
-        return dropout(x, rate, key)
+        return dropout(x, rate, key, ops)
 
     for module in (attention, embeddings, encoder):
         monkeypatch.setattr(module, "dropout", record)

@@ -14,9 +14,10 @@ import pytest
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training.optimizer import OptimizerConfig, Tuning, TuningConfig, make_optimizer
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import Dials, TrainState, init_state, make_train_step
+from bert_jax.training.tuning import Tuning, TuningConfig
 
 LAYERS = 4
 ENCODER = EncoderConfig(
