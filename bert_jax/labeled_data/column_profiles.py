@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from bert_jax.labeled_data.delimited import TableFormat, delimited_cells, delimited_rows
 from bert_jax.labeled_data.files import find_file
@@ -96,17 +96,22 @@ def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
     """
     form, file = form.of(path), find_file(path)
     names: list[str] = []  # JSON Lines name their columns in every row
-    if form.kind == "jsonl":
-        records = json_records(file)
-    elif form.kind == "parquet":
-        # pyarrow takes 0.3 s to import.
-        from bert_jax.text.parquet import parquet_columns, parquet_records
+    match form.kind:
+        case "jsonl":
+            records = json_records(file)
+        case "parquet":
+            # pyarrow takes 0.3 s to import.
+            from bert_jax.text.parquet import parquet_columns, parquet_records
 
-        names = parquet_columns(file)
-        records = parquet_records(file, names)
-    else:
-        names = _unique_names(file, form)
-        records = _delimited_records(file, form, names)
+            names = parquet_columns(file)
+            records = parquet_records(file, names)
+        case "tsv" | "csv":
+            names = _unique_names(file, form)
+            records = _delimited_records(file, form, names)
+        case "auto":
+            raise AssertionError("the kind of a file is known by now")
+        case _:
+            assert_never(form.kind)
     profiles = {name: ColumnProfile(name) for name in names}
     total = 0
     for place, record in records:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, assert_never, get_args
 
 from bert_jax.labeled_data.files import MAX_LINE_BYTES, file_lines, find_file
 from bert_jax.local_paths import LocalPath
@@ -137,7 +137,9 @@ def delimited_rows(
                     f"{first[1][0][:80]!r}. {advice}"
                 )
             quoted = f'put a text that holds "{form.delimiter}" between quotes ("...")'
-            advice = quoted if form.kind == "csv" else "a text cannot hold tabs"
+            advice = "a text cannot hold tabs"
+            if form.kind == "csv":
+                advice = quoted
             raise ValueError(f"{place}: {len(row)} columns, the first line has {width}: {advice}")
         values: list[str] = []
         for index in indices:
@@ -162,6 +164,11 @@ def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Pa
     )
 
 
+# What to set for a file whose columns are separated by commas, by the kind that was expected.
+_COMMAS: dict[Kind, str] = dict.fromkeys(get_args(Kind), 'form.delimiter=","')
+_COMMAS["tsv"] = 'form.kind="csv"'
+
+
 def other_form(first: Sequence[str], form: TableFormat) -> str:
     """Return advice if the first line seems to be of another format, "" if not."""
     if first[0].lstrip().startswith("{"):
@@ -170,7 +177,7 @@ def other_form(first: Sequence[str], form: TableFormat) -> str:
         return ""
     keys = {
         "\t": ("tabs", 'form.kind="tsv"'),
-        ",": ("commas", 'form.kind="csv"' if form.kind == "tsv" else 'form.delimiter=","'),
+        ",": ("commas", _COMMAS[form.kind]),
         ";": ("semicolons", 'form.kind="csv" and ' * (form.kind == "tsv") + 'form.delimiter=";"'),
     }
     advice = [
@@ -206,7 +213,15 @@ def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[s
     Raises:
         ValueError: as `delimited_rows`, where the file is not of its kind.
     """
-    return _tsv_cells(path) if form.kind == "tsv" else _csv_cells(path, form.delimiter)
+    match form.kind:
+        case "tsv":
+            return _tsv_cells(path)
+        case "csv":
+            return _csv_cells(path, form.delimiter)
+        case "auto" | "jsonl" | "parquet":
+            raise AssertionError(f"a file of kind {form.kind!r} has no cells")
+        case _:
+            assert_never(form.kind)
 
 
 def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:

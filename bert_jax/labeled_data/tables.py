@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 from bert_jax.json_files import parse_json
 from bert_jax.labeled_data.delimited import TableFormat, delimited_rows
@@ -70,14 +70,7 @@ def read_table(
     """
     names = list(dict.fromkeys([*texts, *scalars]))
     form = form.of(path)
-    if is_tfds(path):
-        rows: Iterator[_Row] = _tfds_rows(path, form, names)
-    elif form.kind == "jsonl":
-        rows = _json_rows(find_file(path), names, skip)
-    elif form.kind == "parquet":
-        rows = _parquet_rows(find_file(path), names)
-    else:
-        rows = itertools.starmap(_Row, delimited_rows(find_file(path), form, names))
+    rows = _rows(path, form, names, skip)
     columns: list[list[str]] = [[] for _ in names]
     places: list[str] = []
     numbers: list[int] = []
@@ -110,6 +103,23 @@ def read_table(
     if not places:
         raise ValueError(f"{path} holds no row; expected at least one example")
     return Table(dict(zip(names, columns, strict=True)), places, numbers)
+
+
+def _rows(path: str, form: TableFormat, names: list[str], skip: Skip | None) -> Iterator[_Row]:
+    """Return the rows of a file or data set whose format is known."""
+    if is_tfds(path):
+        return _tfds_rows(path, form, names)
+    match form.kind:
+        case "jsonl":
+            return _json_rows(find_file(path), names, skip)
+        case "parquet":
+            return _parquet_rows(find_file(path), names)
+        case "tsv" | "csv":
+            return itertools.starmap(_Row, delimited_rows(find_file(path), form, names))
+        case "auto":
+            raise AssertionError("the kind of a file is known by now")
+        case _:
+            assert_never(form.kind)
 
 
 def _skipped(value: Any, skip: Skip, place: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,8 +275,15 @@ def _right_tags(
     kept = scheme in (files.learn_as, "plain", "BILOU", "BMES")
     if kept:
         return None if in_file.at_the_end else in_file.tags
-    convert = to_iob1 if files.learn_as == "IOB1" else to_iob2
-    return [convert(tags, scheme) for tags in in_file.tags]
+    match files.learn_as:
+        case "IOB1":
+            return [to_iob1(tags, scheme) for tags in in_file.tags]
+        case "IOB2":
+            return [to_iob2(tags, scheme) for tags in in_file.tags]
+        case "as_written":
+            raise AssertionError("tags as written need no conversion")
+        case _:
+            assert_never(files.learn_as)
 
 
 def _scheme_of(in_file: _TagsInFile | None) -> Scheme:

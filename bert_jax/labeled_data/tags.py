@@ -151,7 +151,7 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
         if files.learn_as != "as_written":
             scheme = recognise_scheme(sentences.tags, sentences.places)
             if scheme not in (files.learn_as, "plain"):
-                converted = to_iob2 if files.learn_as == "IOB2" else to_iob1
+                converted = {"IOB2": to_iob2, "IOB1": to_iob1}[files.learn_as]
                 sentences.written, sentences.scheme = sentences.tags, files.learn_as
                 sentences.tags = [converted(tags, scheme) for tags in sentences.tags]
         if files.labels:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.models.config import ComputeConfig, EncoderConfig
+from bert_jax.models.config import ComputeConfig, EncoderConfig, Ops
 from bert_jax.models.layers import (
     compute_dtype,
     constrain,
@@ -149,7 +149,8 @@ class Embeddings(nnx.Module):
         self.dtype = compute_dtype(compute)
         self.ops = compute.ops
         # JAX itself adds up a table's gradient in the dtype of its rows; see `look_up`.
-        self.rows_dtype = self.dtype if compute.ops == "fast" else jnp.dtype(jnp.float32)
+        rows: dict[Ops, jnp.dtype] = {"fast": self.dtype, "plain": jnp.dtype(jnp.float32)}
+        self.rows_dtype = rows[compute.ops]
         dim = config.table_dim
         self.token = embedding_table(config.vocab_size, dim, ("vocab", "embed"), config, rngs)
         if config.positions == "learned":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -299,6 +300,8 @@ class ExampleSource:
                 return draw_orders(pool, key, capacity, spaces_are_text=spaced)
             case "none":
                 return whole_pieces(pool), pool.tokens
+            case _:
+                assert_never(self.config.sentence_pairs)
 
     def _assemble(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,11 +109,16 @@ class MaskingConfig:
 
     def span_shares(self) -> NDArray[np.float64]:
         """Returns [longest], the probability of 1, 2, ... words of an n-gram or a span."""
-        if self.unit == "span":
-            words = np.arange(self.max_span)
-            weights = self.span_probability * (1 - self.span_probability) ** words
-        else:
-            weights = 1 / np.arange(1, self.max_ngram + 1)
+        match self.unit:
+            case "span":
+                words = np.arange(self.max_span)
+                weights = self.span_probability * (1 - self.span_probability) ** words
+            case "ngram":
+                weights = 1 / np.arange(1, self.max_ngram + 1)
+            case "token" | "word":
+                raise AssertionError(f"unit={self.unit!r} draws no lengths")
+            case _:
+                assert_never(self.unit)
         return weights / weights.sum()
 
 
@@ -162,14 +167,17 @@ class Masker:
         rate = self.config.rate_at(progress)
         count = np.floor(rate * num_maskable + 0.5).astype(np.int64)
         count = np.where(num_maskable > 0, np.maximum(count, 1), 0)
-        if self.config.unit == "token":
-            positions, used = self._choose_tokens(maskable, count, row_key)
-            rows, columns = np.nonzero(used)
-            drawn_at = positions[rows, columns]
-        else:
-            choice = self._choose_words(token_ids, maskable, count, row_key)
-            positions, used, drawn_at = self._laid_out(choice, token_ids.shape)
-            rows, columns = np.nonzero(used)
+        match self.config.unit:
+            case "token":
+                positions, used = self._choose_tokens(maskable, count, row_key)
+                rows, columns = np.nonzero(used)
+                drawn_at = positions[rows, columns]
+            case "word" | "ngram" | "span":
+                choice = self._choose_words(token_ids, maskable, count, row_key)
+                positions, used, drawn_at = self._laid_out(choice, token_ids.shape)
+                rows, columns = np.nonzero(used)
+            case _:
+                assert_never(self.config.unit)
         labels = np.take_along_axis(token_ids, positions, axis=1)
         at = positions[rows, columns]
         bits = hash_of(Purpose.MASK_REPLACEMENT, row_key[rows], at)
@@ -188,10 +196,16 @@ class Masker:
         row_key: NDArray[np.uint64],
     ) -> Choice:
         words = words_of(maskable, self._continues.take(token_ids))
-        if self.config.unit == "word":
-            return choose_words(words, count, row_key)
-        cut = self.config.unit == "span"
-        return choose_spans(words, count, row_key, self.config.span_shares(), cut=cut)
+        match self.config.unit:
+            case "word":
+                return choose_words(words, count, row_key)
+            case "ngram" | "span":
+                cut = self.config.unit == "span"
+                return choose_spans(words, count, row_key, self.config.span_shares(), cut=cut)
+            case "token":
+                raise AssertionError("unit='token' chooses no words")
+            case _:
+                assert_never(self.config.unit)
 
     def _choose_tokens(
         self,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,9 +171,15 @@ class Tokenizer:
 
     def readable(self, token_id: int) -> str:
         """A vocabulary entry as text: "##ing" of WordPiece, "city" of "Ġcity" and "▁city"."""
-        if self.kind == "wordpiece" or token_id in self.special_ids:
+        if token_id in self.special_ids:
             return str(self.id_to_token(token_id))
-        return self.decode([token_id]).strip() or str(self.id_to_token(token_id))
+        match self.kind:
+            case "wordpiece":
+                return str(self.id_to_token(token_id))
+            case "byte_bpe" | "sentencepiece":
+                return self.decode([token_id]).strip() or str(self.id_to_token(token_id))
+            case _:
+                assert_never(self.kind)
 
     def token_to_id(self, token: str) -> int | None:
         """Id of a vocabulary entry, None if it is not one."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +35,17 @@ def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
     Punctuation marks are words by themselves, of SentencePiece too, whose own words have them at
     their ends: texts that are tagged word by word have them apart.
     """
-    if tokenizer.kind == "sentencepiece":
-        tokens = tokenizer.encode_with_offsets(texts, specials_as_text=True)
-        located = [
-            _split_at_punctuation(text, each.offsets)
-            for text, each in zip(texts, tokens, strict=True)
-        ]
-    else:
-        located = tokenizer.word_offsets(texts)
+    match tokenizer.kind:
+        case "sentencepiece":
+            tokens = tokenizer.encode_with_offsets(texts, specials_as_text=True)
+            located = [
+                _split_at_punctuation(text, each.offsets)
+                for text, each in zip(texts, tokens, strict=True)
+            ]
+        case "wordpiece" | "byte_bpe":
+            located = tokenizer.word_offsets(texts)
+        case _:
+            assert_never(tokenizer.kind)
     return [
         [
             Word(text[start:end], start, end)

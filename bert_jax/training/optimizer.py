@@ -86,15 +86,16 @@ OPTIMIZERS: Mapping[OptimizerName, type[Optimizer]] = {"adamw": AdamW, "lamb": L
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """The section `optimizer` of a config: an optimizer, its schedule, and the settings of both.
+    """An optimizer and its schedule; the defaults are Devlin et al. 2019, appendix A.2.
 
-    A setting that the chosen optimizer or schedule does not have must keep its default.
-
-    name: a key of `OPTIMIZERS`.
+    name: "adamw" (Loshchilov and Hutter 2019) or "lamb" (You et al. 2020, algorithm 2).
     peak_learning_rate: reached after `warmup_steps` of linear warm-up, whose first step has a
       rate too: peak / (warmup_steps + 1).
     warmup_fraction: of the run's steps, in place of `warmup_steps`; one of the two is 0.
-    schedule: what follows the warm-up, a key of `SCHEDULES`.
+    schedule: what follows: "linear" or "cosine" decay that would come to `end_learning_rate` at
+      the step behind the last, "constant", or "inverse_sqrt" (peak x sqrt(warmup / step)).
+    weight_decay: decoupled, on matrices and tables; never on biases and LayerNorm.
+    clip_norm: bound on the global norm of the gradient; 0 turns clipping off.
     """
 
     name: OptimizerName = "adamw"

@@ -197,7 +197,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         "architectures": [architecture_of(config)],
         "model_type": family.model_type,
         **{theirs: getattr(encoder, ours) for ours, theirs in family.fields.items()},
-        family.activation: "gelu" if encoder.activation == "gelu" else "gelu_pytorch_tanh",
+        family.activation: _HIDDEN_ACT[encoder.activation],
         "pad_token_id": pad_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
@@ -217,6 +217,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     return content
 
 
+_HIDDEN_ACT: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 # RoBERTa's classifier of sequences has two layers, and this is the last.
 _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 
