@@ -10,7 +10,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "bert_jax/version.py").read
 
 REQUIRES = [
     # computing
-    "jax>=0.10.2,<0.12",
+    "jax>=0.10.2,<0.13",
     "flax>=0.12.8,<0.13",
     "optax>=0.2.8,<0.3",
     "flatbuffers>=25.12",  # what jax.export writes with

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from bert_jax.conversion import to_plain
 from bert_jax.files import NotWritten, full_disk
@@ -177,9 +177,17 @@ class Sweep:
         results = self.results()
         write_results(results, self.output)
         best = results.best_run
-        kept = {best.dials} if self.keep == "best" and best else set()
+        match self.keep:
+            case "all":
+                return
+            case "best":
+                kept = {best.dials} if best else set()
+            case "none":
+                kept = set()
+            case _:
+                assert_never(self.keep)
         for dials in self._runs:
-            if self.keep != "all" and dials not in kept:
+            if dials not in kept:
                 remove_model(self.directory(dials))
 
     def _train(self, dials: RunDials, stop: StopRequest) -> bool:

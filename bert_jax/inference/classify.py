@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import cast, overload
+from typing import assert_never, cast, overload
 
 import jax
 import numpy as np
@@ -98,8 +98,18 @@ class Classify(Predictor):
 
     def _result(self, values: Sequence[float], truncated: bool) -> Classification:
         scores = dict(zip(self.config.labels, values, strict=True))
-        if self.config.problem == "regression":
-            return Classification(None, None, scores, truncated, ())
+        match self.config.problem:
+            case "regression":
+                return Classification(None, None, scores, truncated, ())
+            case "single_label" | "multi_label":
+                return self._decided(scores, values, truncated)
+            case _:
+                assert_never(self.config.problem)
+
+    def _decided(
+        self, scores: dict[str, float], values: Sequence[float], truncated: bool
+    ) -> Classification:
+        """Return the labels that the scores decide for."""
         negative = self.usage.negative if self.usage is not None else ""
         if negative:
             (positive,) = values

@@ -206,7 +206,7 @@ class ComputeConfig:
       losses stay in float32. "auto" is bfloat16 on accelerators that have it, and float32 on a CPU
       and on NVIDIA's GPUs before Ampere (T4, V100).
     attention: "auto" takes cuDNN's fused attention on NVIDIA's GPUs in bfloat16 when
-      `attention_dropout` is 0 (cuDNN through JAX cannot draw dropout anew each step), heads
+      `attention_dropout` is 0 (cuDNN through JAX cannot draw dropout anew each step) and heads
       have a size that it computes (a multiple of 8, at most 128), else XLA, as with plain `ops`.
     remat: what the backward pass computes again instead of keeping: "none"; "dots" keeps the
       results of matrix products with parameters; "layer" keeps only each layer's input.

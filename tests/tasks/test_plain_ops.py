@@ -180,7 +180,7 @@ def test_soft_targets_have_second_derivatives() -> None:
     def loss(x: jax.Array) -> jax.Array:
         return jnp.sum(soft_cross_entropy(x, teacher, 2.0, "plain"))
 
-    # Of temperature^2 x KL the second derivative is that of logsumexp: diag(p) - p p^T.
+    # The second derivative of temperature^2 x KL is diag(p) - p p^T, as for logsumexp.
     share = jax.nn.softmax(student / 2.0)
     expected = share * (tangent - jnp.sum(share * tangent, axis=-1, keepdims=True))
     found = jax.jvp(jax.grad(loss), (student,), (tangent,))[1]

@@ -1,5 +1,6 @@
 """Schedules at named steps, and optimizers against transcriptions of their papers."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from numpy.testing import assert_allclose
 
 from bert_jax.models.config import ComputeConfig, variant
 from bert_jax.tasks.pretraining import Pretraining
+from bert_jax.training import optimizer
 from bert_jax.training.optimizer import (
     LearningRates,
     OptimizerConfig,
@@ -19,6 +21,7 @@ from bert_jax.training.optimizer import (
     make_optimizer,
     make_schedule,
 )
+from bert_jax.training.schedules import Cosine
 
 Tree = dict[str, np.ndarray]
 
@@ -103,6 +106,34 @@ def test_impossible_optimizers_are_refused(values: dict[str, Any], message: str)
         OptimizerConfig(**values)
 
 
+@dataclasses.dataclass(frozen=True)
+class WithoutBeta2:
+    """An optimizer that has one setting less than the others."""
+
+    beta1: float = 0.9
+
+
+def test_settings_that_an_optimizer_does_not_have_keep_their_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(optimizer, "OPTIMIZERS", {**optimizer.OPTIMIZERS, "lamb": WithoutBeta2})
+    # Configs written with every key, as config.json is, have the default.
+    config = OptimizerConfig(name="lamb", beta1=0.5, beta2=0.999)
+    assert config.optimizer == WithoutBeta2(beta1=0.5)
+    message = (
+        "optimizer.beta2=0.98 means nothing to name='lamb': set it to 0.999, or name to 'adamw'"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        OptimizerConfig(name="lamb", beta2=0.98)
+
+
+def test_a_config_gives_its_optimizer_and_schedule() -> None:
+    config = OptimizerConfig(name="lamb", beta2=0.98, clip_norm=0.5, schedule="cosine")
+    assert config.optimizer == optimizer.Lamb(beta2=0.98, clip_norm=0.5)
+    assert config.decay == Cosine(end_learning_rate=0.0)
+    assert OptimizerConfig().optimizer == optimizer.AdamW()
+
+
 def test_a_warmup_longer_than_the_run_is_refused() -> None:
     with pytest.raises(ValueError, match="warmup_steps=10000 is more than the 500 steps"):
         make_schedule(OptimizerConfig(), 500)
@@ -131,10 +162,10 @@ def draw(seed: int, deviation: float = 1.0) -> Tree:
 
 def run(config: OptimizerConfig, gradients: list[Tree]) -> Tree:
     """Our optimizer on fixed gradients."""
-    optimizer = make_optimizer(config)
+    transformation = make_optimizer(config)
     params: Any = draw(0)
-    state = optimizer.init(params)
-    update = jax.jit(optimizer.update)
+    state = transformation.init(params)
+    update = jax.jit(transformation.update)
     rates = LearningRates(config, len(gradients))
     for gradient, rate in zip(gradients, rates, strict=True):
         updates, state = update(gradient, state, params, learning_rate=rate)
@@ -195,9 +226,9 @@ def test_clipping_bounds_the_norm_of_all_gradients_together() -> None:
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradient.values()))
     for clip_norm, factor in [(1.0, 1 / norm), (0.0, 1.0), (2 * norm, 1.0)]:
         config = OptimizerConfig(clip_norm=clip_norm, warmup_steps=0)
-        optimizer = make_optimizer(config)
+        clipped = make_optimizer(config)
         params: Any = draw(0)
-        state = optimizer.update(gradient, optimizer.init(params), params, learning_rate=1.0)[1]
+        state = clipped.update(gradient, clipped.init(params), params, learning_rate=1.0)[1]
         moments = [part.mu for part in state if hasattr(part, "mu")][0]
         for name in PARAMS:
             assert_allclose(moments[name], 0.1 * factor * gradient[name], rtol=1e-5)

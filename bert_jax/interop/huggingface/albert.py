@@ -64,7 +64,7 @@ def _refusal(config: ModelConfig) -> Refusal | None:
     encoder = config.encoder
     if encoder.embedding_dim is None:
         return "model.embedding_dim=None", "has a dense layer behind its tables"
-    if encoder.sharing in ("attention", "ffn"):
+    if encoder.sharing not in ("all", "none"):
         return f"model.sharing={encoder.sharing!r}", "has 'all' and 'none' alone"
     if encoder.num_segments == 0:
         return "model.num_segments=0", "has at least one segment"
