@@ -274,9 +274,17 @@ class _Texts:
 
 def _marked_words(options: _Options) -> MarkedWords | None:
     """Return a counter for words that lose marks; None if the tokenizer keeps marks."""
-    if options.keep_accents or options.lowercase is False or options.kind == "byte-bpe":
+    if options.keep_accents or options.lowercase is False:
         return None
-    return MarkedWords("wordpiece" if options.kind == "wordpiece" else "sentencepiece")
+    match options.kind:
+        case "byte-bpe":
+            return None
+        case "wordpiece":
+            return MarkedWords("wordpiece")
+        case "sentencepiece" | "sentencepiece-bpe":
+            return MarkedWords("sentencepiece")
+        case _:
+            assert_never(options.kind)
 
 
 def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> None:
