@@ -87,7 +87,8 @@ def score_places(
             f"{head.head} ({head.problem}): give the config of a task that it has learned"
         )
     same_size = len(model.labels) == len(head.labels)
-    if model.labels == head.labels or (head.problem == "regression" and same_size):
+    numbers = head.problem == "regression"  # their names do not matter
+    if model.labels == head.labels or (numbers and same_size):
         return None
     for called in (head.labels, names):
         for name_of in (str, str.casefold):

@@ -141,7 +141,9 @@ def with_columns(
         return task
     labels = None
     if model is not None:
-        labels = () if model.problem == "regression" else model.labels
+        labels = model.labels
+        if model.problem == "regression":  # its scores are numbers, and have no labels
+            labels = ()
     with renamed_in_errors(FORM_KEYS["sentences"]):
         files = detect_columns(task.files, split, labels)
     try:
