@@ -15,7 +15,7 @@ import json
 
 import jax
 
-from bert_jax.cli.config import add_config_argument
+from bert_jax.cli.arguments import add_config_argument
 from bert_jax.pretraining.memory import check_step_memory
 from bert_jax.pretraining.step_timing import time_step
 from bert_jax.recipes.load import load_config

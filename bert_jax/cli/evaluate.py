@@ -20,8 +20,7 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.cli.arguments import add_distributed_argument
-from bert_jax.cli.config import add_config_argument, add_override
+from bert_jax.cli.arguments import add_config_argument, add_distributed_argument, add_override
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.files import write_file
 from bert_jax.finetuning.config import FinetuneConfig

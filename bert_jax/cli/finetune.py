@@ -13,11 +13,12 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.cli.arguments import (
+    add_config_argument,
     add_data_argument,
     add_distributed_argument,
     add_from_step_argument,
+    add_override,
 )
-from bert_jax.cli.config import add_config_argument, add_override
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.training import finetune
 from bert_jax.recipes.load import load_config

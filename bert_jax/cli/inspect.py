@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 
 from bert_jax.analysis.counts import TRAINING_FACTOR, counts_by_part, layer_flops, pretraining_flops
-from bert_jax.cli.config import add_config_argument
+from bert_jax.cli.arguments import add_config_argument
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import define_model
 from bert_jax.models.parameters import count

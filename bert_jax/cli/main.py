@@ -230,12 +230,10 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     words = [word for word in words if not word.startswith("--config.")]
     options = [option for action in parser._actions for option in action.option_strings]
     for word in words:
-        name, _, value = word.partition("=")
-        if "--config" in options and re.fullmatch(r"(--)?\w+(\.\w+)+=.*", word):
-            key = name.removeprefix("--")
-            raise ValueError(f"{word}: not an option. To set a key, use --config.{key}={value}")
+        name = word.partition("=")[0]
         if name.startswith("--") and len(name) > 2 and name not in options:
-            raise ValueError(f"{program} has no option {name}; {nearest(name, options)}")
+            hint = _key_hint(word) if "--config" in options else ""
+            raise ValueError(hint or f"{program} has no option {name}; {nearest(name, options)}")
     if overrides and "--config" not in options:
         raise ValueError(f"{overrides[0]}: {program} has no configuration. Leave the option out.")
     check_repeated(parser, words)
@@ -251,11 +249,20 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     return run(args)
 
 
+def _key_hint(word: str) -> str:
+    """Return how to set a key of the config that was given without "--config.", or ""."""
+    if not re.fullmatch(r"(--)?\w+(\.\w+)+=.*", word):
+        return ""
+    return f"{word}: not an option. To set a key, use --config.{word.removeprefix('--')}"
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are raised, and so printed like all others."""
 
     def error(self, message: str) -> NoReturn:
         problem = message.removeprefix("argument ")
+        if any("--config" in action.option_strings for action in self._actions):
+            problem = _key_hint(problem.removeprefix("unrecognized arguments: ")) or problem
         raise ValueError(f"{problem}. See `{self.prog} --help`.")
 
 

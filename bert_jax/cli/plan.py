@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 from bert_jax.analysis.chips import GIB
 from bert_jax.analysis.topology import EXAMPLES, topology_devices
-from bert_jax.cli.config import add_config_argument
+from bert_jax.cli.arguments import add_config_argument
 from bert_jax.cli.output import console_report
 
 ON_A_SCREEN, ELSEWHERE = 1.0, 60.0  # seconds between two lines about a compilation

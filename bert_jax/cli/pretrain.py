@@ -15,8 +15,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from bert_jax.cli.arguments import add_distributed_argument, add_from_step_argument
-from bert_jax.cli.config import add_config_argument, add_override
+from bert_jax.cli.arguments import (
+    add_config_argument,
+    add_distributed_argument,
+    add_from_step_argument,
+    add_override,
+)
 from bert_jax.cli.output import console_report
 from bert_jax.pretraining.run import pretrain
 from bert_jax.pretraining.start import model_values

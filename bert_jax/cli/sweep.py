@@ -22,8 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.cli.arguments import add_data_argument
-from bert_jax.cli.config import add_config_argument, add_override
+from bert_jax.cli.arguments import add_config_argument, add_data_argument, add_override
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.sweep import sweep

@@ -214,8 +214,8 @@ class ComputeConfig:
       faster: 607k against 432k tokens/s for BERT-base on an H200).
     ops: "fast" operations have backward passes of their own, which JAX can neither differentiate
       again nor run forward. "plain" operations compute the same values and leave differentiation
-      to JAX, for `jax.jvp`, `jax.linearize` and Hessian-vector products; they keep more memory for
-      the backward pass, and `attention` must not be "cudnn".
+      to JAX, for `jax.jvp`, `jax.linearize` and Hessian-vector products; `attention` must not be
+      "cudnn" then.
     """
 
     dtype: DTypeName = "auto"

@@ -78,10 +78,13 @@ def define(
     """Return the definition of the module that `build` makes, without computing anything.
 
     Args:
-      replicate_others: whether parameters without `logical_axes` metadata are allowed; every device
-        then holds a whole copy of them.
+      replicate_others: whether the module may have parameters without `logical_axes` metadata, of
+        which every device holds a whole copy, and use one parameter in several places. This
+        package's own modules do neither.
+
+    Raises:
+      ValueError: the module has variables other than parameters.
     """
-    # Two modules of a task of one's own may share a parameter, which this package's never do.
     module = nnx.eval_shape(
         lambda: build(_keys(jax.random.key(0))),
         graph=replicate_others,

@@ -7,7 +7,7 @@ result.metrics["mlm_loss"], result.model
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -284,9 +284,8 @@ class PretrainRun:
         state, finished = trainer.run(state, self._phases(setup, evaluation_step, stop))
         checkpointer.close()  # raises the error of a failed save before the message below
         if not finished:
-            with suppress(BrokenPipeError):  # the reader, such as `tee`, received the same Ctrl-C
-                line = f"stopped: saved step {int(state.step):,}; the same command resumes"
-                report(Message(line))
+            line = f"stopped: saved step {int(state.step):,}; the same command resumes"
+            report(Message(line))
         return int(state.step), finished
 
     def _phases(

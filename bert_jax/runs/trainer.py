@@ -168,6 +168,11 @@ class Trainer:
                 checkpointer, state = self._open(Path(work_dir), loader, closing)
             state = self.init() if state is None else state
             first = int(state.step)
+            if first > steps:
+                raise ValueError(
+                    f"steps={steps}: {work_dir} was trained for {first} steps. Set steps to at "
+                    "least that, or choose another work_dir."
+                )
             batches = closing.enter_context(loader.batches(first, rows=rows))
             for step in range(first + 1, steps + 1):
                 batch = next(batches, None)

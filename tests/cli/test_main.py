@@ -101,7 +101,10 @@ def test_verbs_may_share_a_module(monkeypatch, capsys) -> None:
         (["bench", "dta"], "bert-jax bench has no verb 'dta'; nearest: data"),
         (["xyz"], "there are: .*fill-mask"),
         (["echo", "--ouput=o"], "bert-jax echo has no option --ouput; nearest: --output"),
-        (["echo", "a.b=3"], "a.b=3: not an option. To set a key, use --config.a.b=3"),
+        (
+            ["echo", "--output=o", "a.b=3"],
+            "error: a.b=3: not an option. To set a key, use --config.a.b=3",
+        ),
         (["echo", "--a.b=c d"], "--a.b=c d: not an option. To set a key, use --config.a.b=c d"),
         (["echo"], "error: the following arguments are required: --output. See `bert-jax echo -"),
         (["echo", "--output"], "error: --output: expected one argument. See `bert-jax echo -"),
@@ -118,6 +121,11 @@ def test_a_mistake_is_said_without_a_traceback(
     error = capsys.readouterr().err
     assert re.search(message, error)
     assert "Traceback" not in error and "usage:" not in error
+
+
+def test_the_value_of_an_option_may_look_like_a_key(echo: list[argparse.Namespace]) -> None:
+    assert main(["echo", "--output", "runs.rate=0.1"]) == 0
+    assert echo[0].output == "runs.rate=0.1"
 
 
 def test_a_refusal_of_the_command_line_has_one_line() -> None:

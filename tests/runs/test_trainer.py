@@ -117,6 +117,9 @@ def test_it_resumes_exactly(make: Callable[..., Trainer], tmp_path: Path) -> Non
     assert steps == [5, 6, 7, 8, 9]
     for name, value in numbers_of(whole).items():
         np.testing.assert_array_equal(value, numbers_of(resumed)[name])
+    np.testing.assert_array_equal(make().fit(Numbers(), 9, work_dir=tmp_path).step, 9)
+    with pytest.raises(ValueError, match="steps=8: .* was trained for 9 steps. Set steps to at"):
+        make().fit(Numbers(), 8, work_dir=tmp_path)
     with pytest.raises(ValueError, match="another run.*\n.*batches.seed"):
         make().fit(Numbers(seed=1), 12, work_dir=tmp_path)
 
