@@ -1,1 +1,1 @@
-"""Raw text: find the inputs and read them as a stream of documents. Imports no JAX."""
+"""Expand inputs into files and read them as a stream of documents. Imports no JAX."""

@@ -1,4 +1,4 @@
-"""Read documents from plain text and JSON Lines, with the options all readers share."""
+"""Read documents from plain text and JSON Lines, and define the options shared by all readers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from bert_jax.text.files import BROKEN_ARCHIVE, Hash, open_stream
 logger = logging.getLogger(__name__)
 
 MIN_DOCUMENT_BYTES = 1024
-_LOGGED_BAD_LINES = 10  # further ones are only counted: a bad file may hold millions
+_LOGGED_BAD_LINES = 10  # more are counted but not logged: a bad file may have millions
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document: its text, and where it begins ("path:line", "path:row" or "tfds:name[i]")."""
+    """The text of a document and its place in the inputs.
+
+    Attributes:
+      source: where the document begins, as "path:line", "path:row N" or "tfds:name[i]".
+    """
 
     text: str
     source: str
@@ -29,58 +33,71 @@ class Document:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """How inputs are read.
+    """Options shared by all readers.
 
-    `text_field` is the JSON field, Parquet column or TFDS feature that holds the text.
-    `on_bad_line="skip"` leaves out, and counts, single lines or rows that cannot be used; a
-    truncated file or a missing column is an error in any case. A document of more than
-    `max_document_bytes` (of UTF-8) is cut into several, which bounds the memory of every reader.
+    Attributes:
+      text_field: the JSON field, Parquet column or TFDS feature that contains the text.
+      encoding: the encoding of plain text and JSON Lines.
+      on_bad_line: "skip" skips and counts single lines or rows that cannot be used. A truncated
+        file or a missing column is always an error.
+      max_document_bytes: the longest document in bytes of UTF-8, which bounds the memory of every
+        reader. Longer documents are split.
+      tfds_data_dir: the TFDS data directory; None for TFDS_DATA_DIR or, if it is not set, TFDS's
+        default.
     """
 
     text_field: str = "text"
     encoding: str = "utf-8"
     on_bad_line: Literal["error", "skip"] = "error"
     max_document_bytes: int = 16 << 20
-    tfds_data_dir: str | None = None  # None: TFDS_DATA_DIR, else TFDS's own default
+    tfds_data_dir: str | None = None
 
     def __post_init__(self) -> None:
         if not self.text_field:
-            raise ValueError("text_field is empty; give the name of the field with the text")
+            raise ValueError("text_field='': expected the name of the field with the text.")
         if self.tfds_data_dir is not None:
             check_local(self.tfds_data_dir, "tfds_data_dir")
         if self.on_bad_line not in ("error", "skip"):
-            raise ValueError(f"on_bad_line is {self.on_bad_line!r}; expected 'error' or 'skip'")
+            raise ValueError(f"on_bad_line={self.on_bad_line!r}: expected 'error' or 'skip'.")
         if self.max_document_bytes < MIN_DOCUMENT_BYTES:
             raise ValueError(
-                f"max_document_bytes is {self.max_document_bytes}; "
-                f"expected at least {MIN_DOCUMENT_BYTES}"
+                f"max_document_bytes={self.max_document_bytes}: "
+                f"expected at least {MIN_DOCUMENT_BYTES}."
             )
         try:
             ascii_compatible = "\n \r".encode(self.encoding) == b"\n \r"
             codecs.getincrementaldecoder(self.encoding)
         except LookupError:
-            raise ValueError(f"encoding {self.encoding!r} is not known to Python") from None
+            raise ValueError(f"encoding={self.encoding!r}: Python has no such codec.") from None
         if codecs.lookup(self.encoding).name == "utf-8-sig":
             raise ValueError(
-                f"encoding is {self.encoding!r}; expected 'utf-8', with which a byte order mark is "
-                "passed over"
+                f"encoding={self.encoding!r}: use 'utf-8', which also skips a byte order mark."
             )
         if not ascii_compatible:
             raise ValueError(
-                f"encoding {self.encoding!r} does not write a line end as one byte; "
-                "convert the input to UTF-8 first"
+                f"encoding={self.encoding!r}: does not encode a line end as one byte. "
+                "Convert the input to UTF-8 first."
             )
 
 
 @dataclass
 class SourceCounts:
-    """What has been read so far; the readers add to it as they go.
+    """Counts of the input read so far, which the readers update.
 
-    `text_bytes` are bytes of document text as UTF-8, `bytes_read` bytes of the inputs on disk
-    (compressed as they are), ahead of the last document by at most one read buffer or row group,
-    which is close enough for progress and ETA. If `checksums` is a dict, it receives the SHA-256 of
-    every file in hex, by file name; `hashing` belongs to the file that is being read.
-    `logged` says whether skipped input is logged; a second reading does not repeat these lines.
+    Attributes:
+      documents: the number of documents yielded.
+      text_bytes: the size of their text in bytes of UTF-8.
+      bytes_read: the number of bytes read from disk, before decompression. It may be ahead of the
+        last document by one read buffer or row group, which is accurate enough for progress and the
+        time left.
+      files: the number of inputs read to their end.
+      bad_lines: the number of skipped lines and rows.
+      empty_documents: the number of documents without any text, which are not yielded.
+      empty_files: the number of skipped files without any document.
+      split_documents: the number of documents over the limit, which were split.
+      checksums: if a dict, receives the SHA-256 of every file in hex, by file name.
+      hashing: the incremental checksum of the file that is being read.
+      logged: whether to log skipped input; False avoids repeating the lines in a second pass.
     """
 
     documents: int = 0
@@ -96,7 +113,11 @@ class SourceCounts:
     logged: bool = True
 
     def reject(self, options: SourceOptions, place: str, problem: str) -> None:
-        """Raises ValueError for an unusable line or row, or counts it if the options say so."""
+        """Count an unusable line or row, if the options say to skip it.
+
+        Raises:
+          ValueError: `options.on_bad_line` is "error".
+        """
         if options.on_bad_line == "error":
             raise ValueError(
                 f"{place}: {problem}. Fix the input, or skip and count such lines with "
@@ -107,11 +128,15 @@ class SourceCounts:
             logger.warning("skipped %s: %s", place, problem)
 
     def reject_empty_file(self, options: SourceOptions, path: str, problem: str) -> None:
-        """Raises ValueError for a file without a document, or counts it if the options say so."""
+        """Count a file without a document, if the options say to skip bad lines.
+
+        Raises:
+          ValueError: `options.on_bad_line` is "error".
+        """
         if options.on_bad_line == "error":
             raise ValueError(
-                f"{path}: {problem}. Leave the file out of the inputs, or have it counted and "
-                "passed over with --on-bad-line skip"
+                f"{path}: {problem}. Remove the file from the inputs, or skip and count such files "
+                "with --on-bad-line skip."
             )
         self.empty_files += 1
         if self.logged:
@@ -121,15 +146,15 @@ class SourceCounts:
 def checked_documents(
     text: str, place: str, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[Document]:
-    """Yields the document of one row: none if it is empty, several if it is over the limit.
+    r"""Yield the document of one row: none if it is empty, several if it exceeds the limit.
 
-    The text loses surrounding white space. A lone surrogate (JSON's "\\ud800") has no UTF-8 form
-    and no tokenizer takes it: a bad line.
+    Surrounding white space is stripped. A text with a lone surrogate (JSON's "\\ud800") counts as a
+    bad line, because it has no UTF-8 form and no tokenizer accepts it.
     """
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError as error:
-        counts.reject(options, place, f"the text holds a lone surrogate at character {error.start}")
+        counts.reject(options, place, f"the text has a lone surrogate at character {error.start}")
         return
     if len(data) <= options.max_document_bytes:
         yield from counted_document(text, place, counts)
@@ -143,7 +168,7 @@ def checked_documents(
 
 
 def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Document]:
-    """Yields the document, stripped of surrounding white space; nothing if that leaves nothing."""
+    """Yield the document without surrounding white space, or nothing if it is empty."""
     text = text.strip()
     if not text:
         counts.empty_documents += 1
@@ -154,10 +179,10 @@ def counted_document(text: str, place: str, counts: SourceCounts) -> Iterator[Do
 
 
 def cut_point(data: bytes, start: int, limit: int) -> int:
-    """Where the piece of UTF-8 `data` that begins at `start` ends, at most `limit` bytes on.
+    """Return the end of the part of `data` that begins at `start` and has at most `limit` bytes.
 
-    After the last line end within the limit; without one after the last space; without one
-    between two characters.
+    The part of the UTF-8 text ends after its last line end, or, without one, after its last space,
+    or, without one, between two characters.
     """
     end = start + limit
     if end >= len(data):
@@ -166,87 +191,93 @@ def cut_point(data: bytes, start: int, limit: int) -> int:
         position = data.rfind(boundary, start, end)
         if position > start:
             return position + 1
-    while data[end] & 0xC0 == 0x80:  # a continuation byte: the character began before it
+    while data[end] & 0xC0 == 0x80:  # a continuation byte, inside a character
         end -= 1
     return end
 
 
-_PIECE_BYTES = 1 << 20
-# A JSON string spends up to 6 bytes (\u0041) on a character, and the other fields want room too.
+_LINE_PART_BYTES = 1 << 20
+# A JSON string uses up to 6 bytes (\u0041) for one character, and other fields need space too.
 _JSON_LINE_FACTOR = 8
 
 
-class _Piece(NamedTuple):
-    """A line, or a part of one that is longer than the reader takes at once."""
+class _LinePart(NamedTuple):
+    """A line, or a part of a line that is longer than one read."""
 
-    number: int  # of the line, from 1
-    offset: int  # of the piece's first byte in the unpacked file
+    number: int  # line number, from 1
+    offset: int  # of the first byte in the decompressed file
     data: bytes
-    begins: bool  # at the line's beginning
-    ends: bool  # at the line's end
+    begins_line: bool
+    ends_line: bool
 
 
 def read_text(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    """Yields the documents of a plain-text file; a blank line ends a document.
+    """Yield the documents of a plain-text file, which are separated by blank lines.
 
-    A document over the limit is cut after a line end (without one, after a space). ValueError
-    names file, line and byte of what cannot be decoded, and a truncated archive.
+    A document over the limit is split after a line end or, without one, after a space.
+
+    Raises:
+      ValueError: the file is a truncated archive, or a line cannot be decoded; names the file, line
+        and byte.
     """
     limit = options.max_document_bytes
-    parts: list[str] = []
+    lines: list[str] = []
     num_bytes, place, cut = 0, "", False
-    for number, text in _text_pieces(path, options, counts):
+    for number, text in _decoded_lines(path, options, counts):
         if text is None:
-            if parts:
-                yield from counted_document("".join(parts), place, counts)
-            parts, num_bytes, cut = [], 0, False
+            if lines:
+                yield from counted_document("".join(lines), place, counts)
+            lines, num_bytes, cut = [], 0, False
             continue
-        if not parts:
+        if not lines:
             place = f"{path}:{number}"
-        parts.append(text)
+        lines.append(text)
         num_bytes += len(text) if text.isascii() else len(text.encode("utf-8"))
         while num_bytes > limit:
             counts.split_documents += not cut
             cut = True
-            data = "".join(parts).encode("utf-8")
+            data = "".join(lines).encode("utf-8")
             end = cut_point(data, 0, limit)
             yield from counted_document(data[:end].decode("utf-8"), place, counts)
-            parts, num_bytes = [data[end:].decode("utf-8")], len(data) - end
-    if parts:
-        yield from counted_document("".join(parts), place, counts)
+            lines, num_bytes = [data[end:].decode("utf-8")], len(data) - end
+    if lines:
+        yield from counted_document("".join(lines), place, counts)
 
 
-def _text_pieces(
+def _decoded_lines(
     path: Path, options: SourceOptions, counts: SourceCounts
 ) -> Iterator[tuple[int, str | None]]:
-    """Yields (line number, decoded line or part of a very long one); None for a blank line."""
+    """Yield line numbers with the decoded line, a part of a long line, or None for a blank line."""
     decoder = codecs.getincrementaldecoder(options.encoding)()
-    dropping = False  # what is left of a line that could not be decoded
+    skipping = False  # the rest of a line that could not be decoded
     with open_stream(path, counts) as stream:
-        for piece in _pieces(stream, path, _PIECE_BYTES):
-            dropping = dropping and not piece.begins
-            if dropping:
+        for part in _line_parts(stream, path, _LINE_PART_BYTES):
+            skipping = skipping and not part.begins_line
+            if skipping:
                 continue
             try:
-                text = decoder.decode(piece.data, final=piece.ends)
+                text = decoder.decode(part.data, final=part.ends_line)
             except UnicodeDecodeError as error:
                 decoder.reset()
-                dropping = True
-                counts.reject(options, f"{path}:{piece.number}", _undecodable(piece, error))
-                if not piece.begins:  # what was read of the line is kept, and must not join on
-                    yield piece.number, "\n"
+                skipping = True
+                counts.reject(options, f"{path}:{part.number}", _undecodable(part, error))
+                if not part.begins_line:  # end the part of the line that was already yielded
+                    yield part.number, "\n"
                 continue
-            if piece.begins and piece.ends and not text.strip():
-                yield piece.number, None
+            if part.begins_line and part.ends_line and not text.strip():
+                yield part.number, None
             else:
-                yield piece.number, text[:-2] + "\n" if text.endswith("\r\n") else text
+                yield part.number, text[:-2] + "\n" if text.endswith("\r\n") else text
 
 
 def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    """Yields the document in the text field of each line of a JSON Lines file.
+    """Yield the document in the text field of each line of a JSON Lines file.
 
-    Blank lines mean nothing. ValueError names file and line of what is not JSON, not an object,
-    or without the text; a file in which no object has the field is refused whatever the options.
+    Blank lines are ignored.
+
+    Raises:
+      ValueError: a line is not a JSON object with a text, and `options` do not say to skip it; or
+        no object of the file has the field. Names the file and line.
     """
     num_objects = num_with_field = 0
     fields: list[str] = []
@@ -259,13 +290,13 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
             continue
         if not isinstance(record, dict):
             kind = type(record).__name__
-            counts.reject(options, place, f"a JSON {kind}, expected one object on each line")
+            counts.reject(options, place, f"a JSON {kind}; expected one object on each line")
             continue
         num_objects += 1
         if options.text_field not in record:
             fields = list(record)
             missing = _missing_field(options.text_field, fields)
-            counts.reject(options, place, f"{missing} (--text-field names another)")
+            counts.reject(options, place, f"{missing} (choose one with --text-field)")
             continue
         num_with_field += 1
         value = record[options.text_field]
@@ -276,8 +307,8 @@ def read_json_lines(path: Path, options: SourceOptions, counts: SourceCounts) ->
         yield from checked_documents(value, place, options, counts)
     if num_objects and not num_with_field:
         raise ValueError(
-            f"{path}: {_missing_field(options.text_field, fields)}, nor does any other line. "
-            "Name the field with --text-field"
+            f"{path}: {_missing_field(options.text_field, fields)}, and no other line has it "
+            "either. Choose the field with --text-field."
         )
 
 
@@ -290,48 +321,48 @@ def _whole_lines(
 ) -> Iterator[tuple[int, str]]:
     limit = _JSON_LINE_FACTOR * options.max_document_bytes
     with open_stream(path, counts) as stream:
-        for piece in _pieces(stream, path, limit):
-            if not (piece.begins and piece.ends):
-                if piece.begins:
+        for part in _line_parts(stream, path, limit):
+            if not (part.begins_line and part.ends_line):
+                if part.begins_line:
                     counts.reject(
-                        options, f"{path}:{piece.number}", f"the line is longer than {limit} bytes"
+                        options, f"{path}:{part.number}", f"the line is longer than {limit} bytes"
                     )
                 continue
             try:
-                text = piece.data.decode(options.encoding)
+                text = part.data.decode(options.encoding)
             except UnicodeDecodeError as error:
-                counts.reject(options, f"{path}:{piece.number}", _undecodable(piece, error))
+                counts.reject(options, f"{path}:{part.number}", _undecodable(part, error))
                 continue
             if text := text.strip():
-                yield piece.number, text
+                yield part.number, text
 
 
-def _pieces(stream: IO[bytes], path: Path, limit: int) -> Iterator[_Piece]:
-    number, offset, begins = 1, 0, True
+def _line_parts(stream: IO[bytes], path: Path, limit: int) -> Iterator[_LinePart]:
+    number, offset, begins_line = 1, 0, True
     while True:
         try:
             data = stream.readline(limit)
-            # Only the next byte tells whether a piece without a line end is the file's last.
-            ends = data.endswith(b"\n") or len(data) < limit or not stream.peek(1)  # type: ignore[attr-defined]
+            # A part without a line end is the file's last if no byte follows it.
+            ends_line = data.endswith(b"\n") or len(data) < limit or not stream.peek(1)  # type: ignore[attr-defined]
         except BROKEN_ARCHIVE as error:
             raise ValueError(
                 f"{path}: the {path.suffix} archive is truncated or damaged: {error} (after line "
-                f"{number - 1}, {offset} bytes unpacked). Fetch or write the file again"
+                f"{number - 1}, {offset} decompressed bytes). Download or write the file again."
             ) from error
         if not data:
             return
         if offset == 0 and data.startswith(codecs.BOM_UTF8):
             offset, data = len(codecs.BOM_UTF8), data.removeprefix(codecs.BOM_UTF8)
-        yield _Piece(number, offset, data, begins, ends)
+        yield _LinePart(number, offset, data, begins_line, ends_line)
         offset += len(data)
-        number += ends
-        begins = ends
+        number += ends_line
+        begins_line = ends_line
 
 
-def _undecodable(piece: _Piece, error: UnicodeDecodeError) -> str:
-    # An incremental decoder counts from the bytes it kept of the piece before.
-    start = error.start - (len(error.object) - len(piece.data))
+def _undecodable(part: _LinePart, error: UnicodeDecodeError) -> str:
+    # An incremental decoder counts from the bytes it kept of the previous part.
+    start = error.start - (len(error.object) - len(part.data))
     return (
         f"cannot decode byte 0x{error.object[error.start]:02x} as {error.encoding} "
-        f"at byte {piece.offset + start} of the file ({error.reason})"
+        f"at byte {part.offset + start} of the file ({error.reason})"
     )

@@ -1,4 +1,4 @@
-"""Expand what the user names as input into files, and open them, compressed or not."""
+"""Expand inputs into files, and open files whether or not they are compressed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 BROKEN_ARCHIVE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
 
 _BUFFER_BYTES = 1 << 20
-# One block of Zstandard is at least 4 bytes and at most 128 KiB unpacked, so that what one call
-# can unpack to is bounded by 256 MiB even in a file made to exhaust memory, 20 KiB in others.
+# A Zstandard block has at least 4 bytes and decompresses to at most 128 KiB. One call therefore
+# returns at most 256 MiB, even for a file made to exhaust memory, and usually about 20 KiB.
 _ZSTD_INPUT_BYTES = 8 << 10
-_ZSTD_MAX_WINDOW = 256 << 20  # held in memory; by default zstd itself refuses over 128 MiB
+_ZSTD_MAX_WINDOW = 256 << 20  # kept in memory; zstd itself refuses more than 128 MiB by default
 
 
 class ReadCounter(Protocol):
-    """Counts the bytes read from disk and, if `hashing` is set, hashes them."""
+    """A counter of the bytes read from disk, which are also hashed if `hashing` is set."""
 
     bytes_read: int
     hashing: Hash | None
@@ -44,11 +44,11 @@ class Hash(Protocol):
 
 @contextmanager
 def open_stream(path: Path, counter: ReadCounter) -> Iterator[IO[bytes]]:
-    """Yields a buffered binary stream over the unpacked bytes of `path`.
+    """Open a buffered binary stream of the decompressed bytes of `path`.
 
-    Adds the bytes read from disk to `counter.bytes_read`, and to `counter.hashing` if it is set.
-    Reading from a truncated or damaged archive raises one of `BROKEN_ARCHIVE`, never a silent end;
-    reading from an archive that needs too much memory raises ValueError.
+    Bytes read from disk are added to `counter.bytes_read`, and to `counter.hashing` if it is set.
+    Reading from a truncated or damaged archive raises one of `BROKEN_ARCHIVE`; it never ends
+    silently. Reading from an archive that needs too much memory raises ValueError.
     """
     with ExitStack() as stack:
         raw: io.RawIOBase = stack.enter_context(_CountingFile(path, counter))
@@ -86,9 +86,9 @@ class _CountingFile(io.RawIOBase):
 
 
 class _ZstdFile(io.RawIOBase):
-    """Unpacks the frames of a .zst file one after another.
+    """A reader that decompresses the frames of a .zst file one after another.
 
-    `zstandard`'s own stream reader ends without a word where a truncated file ends.
+    The stream reader of `zstandard` does not report that a file is truncated.
     """
 
     def __init__(self, raw: io.RawIOBase, path: Path) -> None:
@@ -97,42 +97,42 @@ class _ZstdFile(io.RawIOBase):
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
         self._frame = self._decompressor.decompressobj()
         self._within_frame = False
-        self._unpacked = memoryview(b"")
+        self._decompressed = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
-        while not self._unpacked:
-            packed = self._raw.read(_ZSTD_INPUT_BYTES)
-            if not packed:
+        while not self._decompressed:
+            compressed = self._raw.read(_ZSTD_INPUT_BYTES)
+            if not compressed:
                 if self._within_frame:
-                    raise EOFError("the file ends before its last Zstandard frame does")
+                    raise EOFError("the file ends within a Zstandard frame")
                 return 0
-            self._unpacked = memoryview(self._unpack(packed))
-        num_bytes = min(len(buffer), len(self._unpacked))
-        buffer[:num_bytes] = self._unpacked[:num_bytes]
-        self._unpacked = self._unpacked[num_bytes:]
+            self._decompressed = memoryview(self._decompress(compressed))
+        num_bytes = min(len(buffer), len(self._decompressed))
+        buffer[:num_bytes] = self._decompressed[:num_bytes]
+        self._decompressed = self._decompressed[num_bytes:]
         return num_bytes
 
-    def _unpack(self, packed: bytes) -> bytes:
-        pieces = []
-        while packed:
+    def _decompress(self, compressed: bytes) -> bytes:
+        chunks = []
+        while compressed:
             try:
-                pieces.append(self._frame.decompress(packed))
+                chunks.append(self._frame.decompress(compressed))
             except zstandard.ZstdError as error:
                 if "too much memory" not in str(error):
                     raise
                 raise ValueError(
-                    f"{self._path} was packed with `zstd --long` and a window of over "
-                    f"{_ZSTD_MAX_WINDOW >> 20} MiB, which unpacking would have to hold in memory; "
-                    f"pack it again: zstd -d --long=31 -c {self._path} | zstd -o NEW.zst"
+                    f"{self._path}: compressed with `zstd --long` and a window of more than "
+                    f"{_ZSTD_MAX_WINDOW >> 20} MiB, which decompression must keep in memory. "
+                    f"Compress it again: zstd -d --long=31 -c {self._path} | zstd -o NEW.zst"
                 ) from error
             self._within_frame = not self._frame.eof
-            packed = self._frame.unused_data
+            compressed = self._frame.unused_data
             if self._frame.eof:
                 self._frame = self._decompressor.decompressobj()
-        return b"".join(pieces)
+        return b"".join(chunks)
 
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ TFDS_PREFIX = "tfds:"
 TEXT_SUFFIXES = (".txt", ".text")
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-# Formats people do keep text in which would otherwise be read as if they were plain text.
+# Formats that contain text but would otherwise be read as plain text.
 _UNREADABLE_SUFFIXES = (
     ".7z",
     ".arrow",
@@ -164,12 +164,12 @@ _EXPECTED = (
 
 
 def is_tfds(name: str) -> bool:
-    """Whether an input names a TFDS dataset and not a file."""
+    """Return whether an input is the name of a TFDS dataset rather than a file."""
     return name.startswith(TFDS_PREFIX)
 
 
 def content_suffix(path: Path) -> str:
-    """The suffix that tells the format, in lower case: ".jsonl" of "a.jsonl.gz"."""
+    """Return the suffix of the format in lower case, such as ".jsonl" for "a.jsonl.gz"."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -177,23 +177,26 @@ def content_suffix(path: Path) -> str:
 
 
 def expand_inputs(inputs: Sequence[str]) -> list[str]:
-    """The files and TFDS datasets that `inputs` stand for, each once, in the order to read them.
+    """Return the files and TFDS datasets that the inputs refer to, in reading order.
 
-    A file or `tfds:...` stands for itself, a directory for every file below it with a known
-    suffix, a pattern (`*`, `?`, `[...]`, `**`) for the files it matches; the files of a directory
-    or pattern are sorted by path. Names that begin with "." or "_" within a directory are passed
-    over, as Spark's and Hadoop's readers do. ValueError if an input stands for nothing, or for a
-    format that cannot be read.
+    A file or `tfds:...` is returned as it is. A directory is replaced by all files below it with a
+    supported suffix, and a pattern (`*`, `?`, `[...]`, `**`) by the files it matches, both sorted
+    by path. Inside a directory, names that begin with "." or "_" are skipped, as Spark's and
+    Hadoop's readers do. A file that is found several times is returned once.
+
+    Raises:
+      ValueError: an input does not exist, contains or matches no file, or has an unsupported
+        format.
     """
     if isinstance(inputs, str):
-        raise ValueError(f"inputs is the single string {inputs!r}; expected a list of paths")
+        raise ValueError(f"inputs={inputs!r}: a single string. Expected a list of paths.")
     if not inputs:
-        raise ValueError("no input was given; name at least one file, directory or tfds:NAME")
-    expanded: dict[str, str] = {}  # what identifies the input -> its name
+        raise ValueError("No inputs. Give at least one file, directory or tfds:NAME.")
+    expanded: dict[str, str] = {}  # by TFDS name or real path
     for name in inputs:
-        for found in _expand(name):
-            identity = found if is_tfds(found) else os.path.realpath(found)
-            expanded.setdefault(identity, found)
+        for source in _expand(name):
+            identity = source if is_tfds(source) else os.path.realpath(source)
+            expanded.setdefault(identity, source)
     return list(expanded.values())
 
 
@@ -209,50 +212,51 @@ def _expand(name: str) -> Iterator[str]:
     if path.exists():
         if not path.is_file():
             raise ValueError(
-                f"{name} is a pipe or a device, not a file; input is read again after a kill and "
-                "its size tells how far one is, so write it to a file first"
+                f"{name}: is a pipe or a device, not a file. Write it to a file first: a resumed "
+                "run reads its input again, and progress depends on the size of the file."
             )
         files = [name]
     elif glob.has_magic(name):
         files = sorted(file for file in glob.glob(name, recursive=True) if not os.path.isdir(file))
         if not files:
-            raise ValueError(f"no file matches the pattern {name!r}")
+            raise ValueError(f"{name}: no file matches this pattern.")
     else:
-        raise ValueError(f"input {name!r} does not exist")
+        raise ValueError(f"{name}: does not exist.")
     for file in files:
         suffix = content_suffix(Path(file))
         if suffix in _UNREADABLE_SUFFIXES:
-            raise ValueError(f"{file}: cannot read {suffix} files; expected {_EXPECTED}")
+            raise ValueError(f"{file}: cannot read {suffix} files. Expected {_EXPECTED}.")
         if suffix in PARQUET_SUFFIXES and Path(file).suffix.lower() in COMPRESSIONS:
-            raise ValueError(f"{file}: decompress it first; Parquet is compressed inside")
+            raise ValueError(f"{file}: decompress it first. Parquet files are compressed inside.")
         yield file
 
 
 def _files_below(directory: Path) -> Iterator[str]:
-    known = TEXT_SUFFIXES + JSON_LINES_SUFFIXES + PARQUET_SUFFIXES
+    suffixes = TEXT_SUFFIXES + JSON_LINES_SUFFIXES + PARQUET_SUFFIXES
     files: list[str] = []
-    passed_over: list[str] = []
+    skipped: list[str] = []
     for path in _walk(directory):
-        (files if content_suffix(path) in known else passed_over).append(str(path))
+        (files if content_suffix(path) in suffixes else skipped).append(str(path))
     if not files:
         raise ValueError(
-            f"directory {str(directory)!r} holds no file that is known by its name as {_EXPECTED}; "
-            f"for files named otherwise give a pattern, such as {str(directory / '*')!r}"
+            f"{directory}: no file in this directory has a supported suffix. Expected {_EXPECTED}. "
+            f"To read files with other suffixes, give a pattern such as {str(directory / '*')!r}."
         )
-    if passed_over:
+    if skipped:
         logger.warning(
-            "%s: passing over %d files not known by their suffix, such as %s",
+            "%s: skipping %d files with other suffixes, such as %s",
             directory,
-            len(passed_over),
-            min(passed_over),
+            len(skipped),
+            min(skipped),
         )
     yield from sorted(files)
 
 
 def _walk(directory: Path) -> Iterator[Path]:
-    """The files below a directory, through links to others, in no particular order.
+    """Yield the files below a directory in no particular order, following links to directories.
 
-    OSError for a directory that cannot be listed, which `os.walk` would leave out in silence.
+    Raises:
+      OSError: a directory cannot be listed; `os.walk` would skip it silently.
     """
 
     def refuse(error: OSError) -> None:
@@ -264,7 +268,7 @@ def _walk(directory: Path) -> Iterator[Path]:
         subfolders.clear()
         for name in visible:
             target = os.path.realpath(os.path.join(folder, name))
-            if target not in entered:  # a link to a directory above would never end
+            if target not in entered:  # a link to a parent directory would never end
                 entered.add(target)
                 subfolders.append(name)
         yield from (Path(folder, name) for name in names if not name.startswith((".", "_")))

@@ -1,4 +1,4 @@
-"""Read Parquet files: documents from a column of text, or records of named values."""
+"""Read Parquet files as documents from a text column, or as records of named values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ _MAX_BATCH_ROWS = 4096
 
 
 def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    """Yields the document in the text column of each row, streamed page by page.
+    """Yield the document in the text column of each row, streamed page by page.
 
-    Rows count from 0 over the whole file. ValueError if the file is not whole, if it has no such
-    column, or if the column does not hold text, whatever the options; for single rows that are
-    null or not UTF-8, by the options.
+    Rows are numbered from 0 over the whole file. Single rows that are null or not UTF-8 are skipped
+    if `options.on_bad_line` says so.
+
+    Raises:
+      ValueError: the file is not complete, has no such column, or the column does not contain text;
+        or a row cannot be used.
     """
     size, bytes_before = path.stat().st_size, counts.bytes_read
     row = 0
@@ -32,16 +35,16 @@ def read_parquet(path: Path, options: SourceOptions, counts: SourceCounts) -> It
                 counts.bytes_read = bytes_before + size * (row + batch.num_rows) // max(
                     1, file.metadata.num_rows
                 )
-                # As binary: one row that is not UTF-8 must not spoil the batch.
+                # Read as binary, so that one row that is not UTF-8 does not fail the batch.
                 for value in batch.column(0).cast(pa.large_binary()).to_pylist():
                     yield from _row_documents(value, f"{path}:row {row}", options, counts)
                     row += 1
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk's trouble; Arrow's own complaints of a damaged file carry no number
+            raise  # a system error; Arrow's errors about a damaged file have no error number
         raise ValueError(
-            f"{path}: not a whole Parquet file, at row {row}: {str(error).rstrip('.')}. "
-            "Fetch or write the file again"
+            f"{path}: not a complete Parquet file, at row {row}: {str(error).rstrip('.')}. "
+            "Download or write the file again."
         ) from error
 
 
@@ -52,7 +55,7 @@ def _row_documents(
         counts.reject(options, place, f"column {options.text_field!r} is null")
         return
     try:
-        text = value.decode("utf-8")  # what Parquet prescribes for strings
+        text = value.decode("utf-8")  # the encoding of strings in Parquet
     except UnicodeDecodeError as error:
         counts.reject(
             options,
@@ -68,7 +71,7 @@ def _check_column(schema: Any, path: Path, field: str) -> None:
     if field not in schema.names:
         raise ValueError(
             f"{path}: no column {field!r}; its columns are {', '.join(map(repr, schema.names))}. "
-            "Name the column with --text-field"
+            "Choose the column with --text-field."
         )
     kind = schema.field(field).type
     if pa.types.is_dictionary(kind):
@@ -82,7 +85,7 @@ def _check_column(schema: Any, path: Path, field: str) -> None:
         pa.types.is_binary_view,
     )
     if not any(test(kind) for test in tests):
-        raise ValueError(f"{path}: column {field!r} holds {kind}, expected strings")
+        raise ValueError(f"{path}: column {field!r} contains {kind}; expected strings.")
 
 
 def _batch_rows(file: Any) -> int:
@@ -97,13 +100,16 @@ _JSON = (str, bool, int, float, list, dict, type(None))
 
 
 def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields where each row stands ("file:row 0" the first) and its values by column.
+    """Yield the place of each row ("file:row 0" for the first) and its values by column.
 
-    columns: that are read; of "a.b" all of "a" where no column has that very name.
+    Args:
+      path: the file.
+      columns: the columns to read. For "a.b", the whole column "a" is read, unless a column is
+        named "a.b".
 
     Raises:
-        ValueError: there is no such column, the file is not whole, or it holds what JSON has no
-            value for; names file and row.
+      ValueError: a column does not exist, the file is not complete, or a value has no JSON
+        equivalent; names the file and row.
     """
     row = 0
     try:
@@ -117,10 +123,10 @@ def parquet_records(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, d
                     row += 1
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk's trouble; Arrow's own complaints of a damaged file carry no number
+            raise  # a system error; Arrow's errors about a damaged file have no error number
         raise ValueError(
-            f"{path}: not a whole Parquet file with text in UTF-8, from row {row} on: "
-            f"{str(error).rstrip('.')}. Fetch or write the file again"
+            f"{path}: not a complete Parquet file with text in UTF-8, from row {row} on: "
+            f"{str(error).rstrip('.')}. Download or write the file again."
         ) from error
 
 
@@ -136,8 +142,8 @@ def parquet_columns(path: Path) -> list[str]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(
-            f"{path}: not a whole Parquet file: {str(error).rstrip('.')}. Fetch or write the file "
-            "again"
+            f"{path}: not a complete Parquet file: {str(error).rstrip('.')}. Download or write the "
+            "file again."
         ) from error
     return [field.name for field in schema if _is_plain(field.type)]
 
@@ -154,18 +160,18 @@ def _is_plain(kind: pa.DataType) -> bool:
     )
 
 
-def _top_level(name: str, there: Sequence[str], path: Path) -> str:
-    found = name if name in there else name.partition(".")[0]
-    if found not in there:
-        columns = ", ".join(map(repr, there[:20])) or "none"
-        raise ValueError(f"{path}: no column {name!r}; its columns are {columns}")
-    return found
+def _top_level(name: str, columns: Sequence[str], path: Path) -> str:
+    column = name if name in columns else name.partition(".")[0]
+    if column not in columns:
+        names = ", ".join(map(repr, columns[:20])) or "none"
+        raise ValueError(f"{path}: no column {name!r}; its columns are {names}.")
+    return column
 
 
 def _check(record: dict[str, Any], place: str) -> None:
     for name, value in record.items():
         if not isinstance(value, _JSON):
             raise ValueError(
-                f"{place}: column {name!r} holds a {type(value).__name__}; expected strings or "
-                "numbers"
+                f"{place}: column {name!r} contains a {type(value).__name__}; expected strings or "
+                "numbers."
             )

@@ -1,4 +1,4 @@
-"""English prose that every CPython carries: its language reference and its docstrings."""
+"""Write the English prose that comes with every CPython: its language reference and docstrings."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ from bert_jax.local_paths import check_local, make_directory
 
 logger = logging.getLogger(__name__)
 
-# Not the standard library's own prose: what others installed, tests, vendored wheels, build files.
+# Installed packages, tests, vendored wheels and build files are not prose of the standard library.
 _EXCLUDED_FOLDERS = re.compile(
     r"site-packages|dist-packages|tests?|idle_test|lib2to3|_bundled|pydoc_data|lib-dynload"
     r"|__pycache__|config-.*"
 )
-# Modules in C have no source to parse; these can be imported without any effect. One that a build
-# of Python lacks is left out.
+# C modules have no source to parse. These can be imported without side effects; modules missing
+# from a build of Python are skipped.
 _C_MODULES = (
     *("builtins", "sys", "time", "gc", "math", "cmath", "itertools", "array", "zlib", "binascii"),
     *("unicodedata", "select", "_io", "_codecs", "_collections", "_datetime", "_decimal"),
     *("_functools", "_operator", "_socket", "_sqlite3", "_ssl", "_struct", "_thread"),
 )
 _HEADING_UNDERLINE = re.compile(r"[*=~^\"#+-]{3,}")
-_MIN_DOCUMENT_CHARACTERS = 200  # less than a few sentences teaches nothing about context
-_OWN_DOCUMENT_CHARACTERS = 1000  # a class with more prose than this is a document of its own
-_MIN_CORPUS_BYTES = 500_000  # CPython 3.11 to 3.13 carry about 2.3 MB
+_MIN_DOCUMENT_CHARACTERS = 200  # shorter documents give a model too little context
+_MIN_CLASS_CHARACTERS = 1000  # a class with at least this much prose is a separate document
+_MIN_CORPUS_BYTES = 500_000  # CPython 3.11 to 3.13 have about 2.3 MB
 
 
 @dataclass(frozen=True)
 class PythonDocs:
-    """How much was written."""
+    """The size of the written corpus."""
 
     num_documents: int
     num_bytes: int  # of text, as UTF-8
 
 
 def write_python_docs(path: str | Path) -> PythonDocs:
-    """Writes the prose of this Python as JSON Lines, one document a line: source and text.
+    """Write the prose of this Python as JSON Lines, one object with source and text per document.
 
-    A document is a topic of the language reference, a module's docstrings, or those of a class
-    that has many. Order and content depend on the version of Python alone. ValueError if this
-    Python was installed without them.
+    A document is a topic of the language reference, the docstrings of a module, or the docstrings
+    of a class that has many. Order and content depend only on the version of Python.
+
+    Raises:
+      ValueError: this Python was installed without its sources or docstrings.
     """
     check_local(path)
     path = Path(path)
@@ -66,16 +68,16 @@ def write_python_docs(path: str | Path) -> PythonDocs:
                 num_bytes += len(text.encode("utf-8"))
         if num_bytes < _MIN_CORPUS_BYTES:
             raise ValueError(
-                f"this Python's standard library ({_library()}) has only {num_bytes} bytes of "
-                "documentation, expected about 2,300,000: it was installed without source files or "
-                "docstrings. Use a full CPython"
+                f"{_library()}: the standard library has only {num_bytes} bytes of documentation "
+                "instead of about 2,300,000, because it was installed without source files or "
+                "docstrings. Use a full CPython."
             )
         os.replace(temporary, path)
     return PythonDocs(num_documents, num_bytes)
 
 
 def _documents() -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()  # C and Python twins, and inherited methods, share their docstrings
+    seen: set[str] = set()  # C and Python versions, and inherited methods, share docstrings
     for source, docstrings in _sections():
         new = []
         for docstring in docstrings:
@@ -89,7 +91,7 @@ def _documents() -> Iterator[tuple[str, str]]:
 
 
 def _clean(docstring: str) -> str:
-    """Takes off common indentation and the rows of characters that underline headings."""
+    """Remove common indentation and the rows of characters that underline headings."""
     lines = inspect.cleandoc(docstring).splitlines()
     return "\n".join(
         line.rstrip() for line in lines if not _HEADING_UNDERLINE.fullmatch(line.strip())
@@ -120,7 +122,7 @@ def _source_files(library: Path) -> list[Path]:
     files = []
     for folder, subfolders, names in os.walk(library):
         subfolders[:] = [name for name in subfolders if not _EXCLUDED_FOLDERS.fullmatch(name)]
-        # Distributions keep build-time settings there, which differ from machine to machine.
+        # The build-time settings in _sysconfigdata files differ between machines.
         files += [
             Path(folder, name)
             for name in names
@@ -132,17 +134,17 @@ def _source_files(library: Path) -> list[Path]:
 def _module_sections(module: str, file: Path) -> Iterator[tuple[str, list[str]]]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # the library's code is not ours to mend
-            warnings.simplefilter("ignore", DeprecationWarning)  # the same ones before Python 3.12
+            warnings.simplefilter("ignore", SyntaxWarning)  # in code that we cannot change
+            warnings.simplefilter("ignore", DeprecationWarning)  # the same before Python 3.12
             tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
-        logger.warning("left out %s, which does not parse: %s", file, error)
+        logger.warning("skipped %s, which cannot be parsed: %s", file, error)
         return
     rest: list[str] = []
     large_classes = []
     for node in [tree, *tree.body]:
         docstrings = _docstrings(node, deep=node is not tree)
-        if isinstance(node, ast.ClassDef) and sum(map(len, docstrings)) >= _OWN_DOCUMENT_CHARACTERS:
+        if isinstance(node, ast.ClassDef) and sum(map(len, docstrings)) >= _MIN_CLASS_CHARACTERS:
             large_classes.append((f"class {module}.{node.name}", docstrings))
         else:
             rest += docstrings
@@ -151,13 +153,13 @@ def _module_sections(module: str, file: Path) -> Iterator[tuple[str, list[str]]]
 
 
 def _docstrings(node: ast.AST, *, deep: bool) -> list[str]:
-    found = []
+    docstrings = []
     for child in ast.walk(node) if deep else [node]:
         if isinstance(child, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(child)
             if docstring:
-                found.append(docstring)
-    return found
+                docstrings.append(docstring)
+    return docstrings
 
 
 def _c_module_sections(name: str, module: ModuleType) -> Iterator[tuple[str, list[str]]]:
@@ -166,7 +168,7 @@ def _c_module_sections(name: str, module: ModuleType) -> Iterator[tuple[str, lis
         if isinstance(value, type) and not issubclass(value, BaseException):
             members = [_doc(member) for _, member in sorted(vars(value).items())]
             yield f"class {name}.{attribute}", [_doc(value), *members]
-        elif isinstance(value, BuiltinFunctionType):  # not a hook that a program put there
+        elif isinstance(value, BuiltinFunctionType):  # not a hook set by a program
             rest.append(_doc(value))
     yield f"module {name}", rest
 

@@ -1,4 +1,4 @@
-"""The one door to raw text: any mix of files and TFDS datasets, read as a stream of documents."""
+"""Read any mix of files and TFDS datasets as one stream of documents."""
 
 from __future__ import annotations
 
@@ -37,25 +37,31 @@ __all__ = [
 def read_documents(
     inputs: Sequence[str], options: SourceOptions, counts: SourceCounts
 ) -> Iterator[Document]:
-    """The documents of the inputs, in an order that only the inputs decide.
+    """Iterate over the documents of the inputs, in an order that depends only on the inputs.
 
-    Inputs are as `expand_inputs` takes them. Memory is bounded by `options.max_document_bytes`,
-    not by the size of the inputs. `counts` is updated while documents are read; the checksums that
-    it may request are computed from the bytes as they are read, for Parquet in a second pass.
-    ValueError names file and line (row, byte) of what cannot be used, except for single lines
-    that `options.on_bad_line` says to skip.
+    Memory is bounded by `options.max_document_bytes`, not by the size of the inputs.
+
+    Args:
+      inputs: files, directories, patterns and TFDS datasets, as in `expand_inputs`.
+      options: the options of the readers.
+      counts: the counts to update while documents are read. Checksums, if requested, are computed
+        from the bytes as they are read, for Parquet in a second pass.
+
+    Raises:
+      ValueError: an input cannot be used; names the file and line (or row or byte). Single bad
+        lines are skipped if `options.on_bad_line` says so.
     """
     return _read_all(expand_inputs(inputs), options, counts)
 
 
 def total_bytes(inputs: Sequence[str], options: SourceOptions | None = None) -> int:
-    """Bytes on disk, compressed as they are, of what `read_documents` would read."""
+    """Return the total size in bytes on disk (compressed) of the inputs of `read_documents`."""
     options = options or SourceOptions()
     return sum(_input_bytes(name, options) for name in expand_inputs(inputs))
 
 
 def source_name(name: str, options: SourceOptions) -> str:
-    """What an expanded input is called for good: an absolute path, or TFDS's full name."""
+    """Return a lasting name of an expanded input: an absolute path, or the full TFDS name."""
     if is_tfds(name):
         from bert_jax.text.tfds import resolved_tfds
 
@@ -82,7 +88,7 @@ def _read_all(
             documents_before = counts.documents
             yield from _read_hashed(name, options, counts)
             if counts.documents == documents_before:
-                counts.reject_empty_file(options, name, "there is no usable document in it")
+                counts.reject_empty_file(options, name, "contains no usable document")
         counts.bytes_read = bytes_before + num_bytes
         counts.files += 1
 
@@ -100,13 +106,13 @@ def _read_hashed(name: str, options: SourceOptions, counts: SourceCounts) -> Ite
     counts.hashing = hashing
     yield from _read_one(name, options, counts)
     counts.hashing = None
-    # xz stops at the end of its stream, and what follows that is not read.
-    whole = counts.bytes_read - bytes_before == os.path.getsize(name)
-    counts.checksums[name] = hashing.hexdigest() if whole else file_sha256(name)
+    # The xz reader stops at the end of its stream and does not read the bytes after it.
+    complete = counts.bytes_read - bytes_before == os.path.getsize(name)
+    counts.checksums[name] = hashing.hexdigest() if complete else file_sha256(name)
 
 
 def _read_one(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    # TFDS and Arrow take long to import: only a corpus that needs them pays.
+    # TFDS and Arrow are slow to import, so they are imported only if needed.
     if is_tfds(name):
         from bert_jax.text.tfds import read_tfds
 

@@ -1,4 +1,4 @@
-"""Reader of TensorFlow Datasets, through their random-access form and without TensorFlow."""
+"""Read TensorFlow Datasets by random access, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from bert_jax.text.files import TFDS_PREFIX
 logger = logging.getLogger(__name__)
 
 _BATCH_ROWS = 128
-# Packages of builders whose datasets hold text. TFDS finds a builder by importing all its packages
-# and stops, silently, at the first one that cannot be imported: without h5py, which it does not
-# require, that comes before `text`, and so it knows no wikipedia, lm1b or c4.
+# Packages of builders for text datasets. TFDS looks for a builder by importing its packages one
+# after another, and silently stops at the first one that cannot be imported. Without h5py, which it
+# does not require, it stops before `text` and does not find wikipedia, lm1b or c4.
 _TEXT_PACKAGES = ("text", "summarization", "translate", "structured", "question_answering")
 _NAME = re.compile(
     r"(?P<builder>[\w.+-]+(/[\w.+=,-]+)*(:\d+\.\d+\.\d+)?)(:(?P<split>[^:\s]+(\[[^\]\s]*\].*)?))?"
@@ -28,35 +28,42 @@ _NAME = re.compile(
 
 
 class TfdsName(NamedTuple):
-    """A dataset as TFDS names it (NAME, NAME/CONFIG, either with :VERSION), and a split."""
+    """A dataset by its TFDS name (NAME or NAME/CONFIG, optionally with :VERSION), and a split."""
 
     builder: str
     split: str
 
 
 def parse_tfds(name: str) -> TfdsName:
-    """Takes apart "tfds:NAME[/CONFIG][:VERSION][:SPLIT]"; the split is "train" if not given."""
+    """Parse "tfds:NAME[/CONFIG][:VERSION][:SPLIT]"; the split defaults to "train".
+
+    Raises:
+      ValueError: the name does not have this form.
+    """
     match = _NAME.fullmatch(name.removeprefix(TFDS_PREFIX))
     if match is None:
         raise ValueError(
-            f"cannot understand {name!r}; expected tfds:NAME/CONFIG, optionally with :VERSION and "
-            ":SPLIT, such as tfds:wikipedia/20230601.en:train[:10%]"
+            f"{name}: not a valid name. Expected tfds:NAME/CONFIG, optionally with :VERSION and "
+            ":SPLIT, such as tfds:wikipedia/20230601.en:train[:10%]."
         )
     return TfdsName(match["builder"], match["split"] or "train")
 
 
 def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterator[Document]:
-    """Yields the documents in the text feature of a dataset, in its stored order.
+    """Yield the documents in the text feature of a dataset, in its stored order.
 
-    TFDS downloads and prepares a dataset that is not there yet. ValueError if it cannot be had or
-    has no such feature, whatever the options; for single rows that are not UTF-8, by the options.
+    TFDS downloads and prepares a dataset that does not exist yet. Rows that are not UTF-8 are
+    skipped if `options.on_bad_line` says so.
+
+    Raises:
+      ValueError: the dataset cannot be obtained or has no such feature, or a row cannot be used.
     """
     source = _open(name, options.tfds_data_dir).source
     features = list(source.dataset_info.features)
     if options.text_field not in features:
         raise ValueError(
             f"{name}: no feature {options.text_field!r}; its features are "
-            f"{', '.join(map(repr, features))}. Name the feature with --text-field"
+            f"{', '.join(map(repr, features))}. Choose the feature with --text-field."
         )
     size, bytes_before = tfds_bytes(name, options.tfds_data_dir), counts.bytes_read
     for start in range(0, len(source), _BATCH_ROWS):
@@ -68,8 +75,8 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
             value = row[options.text_field]
             if not isinstance(value, (bytes, str)):
                 raise ValueError(
-                    f"{place}: feature {options.text_field!r} is a {type(value).__name__}, "
-                    "expected text"
+                    f"{place}: feature {options.text_field!r} is a {type(value).__name__}; "
+                    "expected text."
                 )
             try:
                 text = value.decode("utf-8") if isinstance(value, bytes) else value
@@ -82,23 +89,28 @@ def read_tfds(name: str, options: SourceOptions, counts: SourceCounts) -> Iterat
 def tfds_values(
     name: str, data_dir: str | None, features: Sequence[str]
 ) -> Iterator[list[str | int | float | bool]]:
-    """Yields the values of some features of every row, in the dataset's stored order.
+    """Yield the values of some features of every row, in the dataset's stored order.
 
-    Text is decoded, a class label becomes its name, "" where TFDS says -1 for none. ValueError if
-    the dataset cannot be had, has no such feature, or holds text that is not UTF-8 there.
+    Text is decoded. A class label is replaced by its name, or by "" if TFDS has -1 for a missing
+    label.
+
+    Raises:
+      ValueError: the dataset cannot be obtained, has no such feature, or a requested feature is not
+        a number or UTF-8 text.
     """
     source = _open(name, data_dir).source
-    known = source.dataset_info.features
-    if missing := [feature for feature in features if feature not in known]:
-        raise ValueError(
-            f"{name}: no feature {missing[0]!r}; its features are {', '.join(map(repr, known))}"
-        )
-    classes = {feature: getattr(known[feature], "names", None) for feature in features}
+    available = source.dataset_info.features
+    if missing := [feature for feature in features if feature not in available]:
+        names = ", ".join(map(repr, available))
+        raise ValueError(f"{name}: no feature {missing[0]!r}; its features are {names}.")
+    classes = {feature: getattr(available[feature], "names", None) for feature in features}
     for start in range(0, len(source), _BATCH_ROWS):
         stop = min(start + _BATCH_ROWS, len(source))
         for index, row in enumerate(source.__getitems__(list(range(start, stop))), start):
             place = f"{name}[{index}]"
-            yield [_plain_value(row[each], classes[each], each, place) for each in features]
+            yield [
+                _plain_value(row[feature], classes[feature], feature, place) for feature in features
+            ]
 
 
 def _plain_value(
@@ -109,7 +121,7 @@ def _plain_value(
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{place}: feature {feature!r} is not UTF-8 at byte {error.start}"
+                f"{place}: feature {feature!r} is not UTF-8 at byte {error.start}."
             ) from None
     if isinstance(value, np.generic):
         value = value.item()
@@ -117,13 +129,16 @@ def _plain_value(
         return classes[value] if value >= 0 else ""
     if not isinstance(value, (str, int, float, bool)):
         raise ValueError(
-            f"{place}: feature {feature!r} is a {type(value).__name__}; expected text or a number"
+            f"{place}: feature {feature!r} is a {type(value).__name__}; expected text or a number."
         )
     return value
 
 
 def tfds_bytes(name: str, data_dir: str | None) -> int:
-    """Bytes on disk of the split, for progress, taking all rows of the dataset for equally long."""
+    """Return the approximate bytes on disk of the split, for progress.
+
+    All rows of the dataset are assumed to have the same size.
+    """
     source = _open(name, data_dir).source
     splits = source.dataset_info.splits.values()
     num_rows = sum(split.num_examples for split in splits)
@@ -131,12 +146,12 @@ def tfds_bytes(name: str, data_dir: str | None) -> int:
 
 
 def resolved_tfds(name: str, data_dir: str | None) -> str:
-    """The name with what it leaves to TFDS: "tfds:NAME/CONFIG:VERSION:SPLIT"."""
+    """Return the full name "tfds:NAME/CONFIG:VERSION:SPLIT", filling in TFDS's defaults."""
     return _open(name, data_dir).name
 
 
 class _Opened(NamedTuple):
-    name: str  # in full
+    name: str  # with config, version and split
     source: Any  # a sequence of rows
 
 
@@ -144,32 +159,34 @@ class _Opened(NamedTuple):
 def _open(name: str, data_dir: str | None) -> _Opened:
     builder_name, split = parse_tfds(name)
     try:
-        import tensorflow_datasets as tfds  # seconds to import: only where it is asked for
+        import tensorflow_datasets as tfds  # takes seconds to import
 
         for package in _TEXT_PACKAGES:
             importlib.import_module(f"tensorflow_datasets.{package}")
     except ImportError as error:
         raise ValueError(
-            f"{name}: cannot import TensorFlow Datasets ({error}); "
-            "pip install tensorflow-datasets importlib_resources array_record"
+            f"{name}: cannot import TensorFlow Datasets ({error}). Run "
+            "`pip install tensorflow-datasets importlib_resources array_record`."
         ) from error
-    doing = "cannot find"
+    problem = f"cannot find {builder_name}"
     try:
-        # Its default, TFRecord, can neither be read at random nor without TensorFlow.
+        # The default format, TFRecord, has no random access and needs TensorFlow.
         builder = tfds.builder(builder_name, data_dir=data_dir, file_format="array_record")
-        where = builder.data_path
+        directory = builder.data_path
         if not builder.is_prepared():
             _check_beam(builder, name)
-            logger.info("%s: TFDS downloads and prepares it into %s", name, where)
-            doing = f"found nothing in {where}, and cannot download and prepare"
+            logger.info("%s: TFDS is downloading and preparing it in %s", name, directory)
+            problem = (
+                f"found no dataset in {directory} and cannot download and prepare {builder_name}"
+            )
             builder.download_and_prepare()
-        doing = f"cannot read, from {where},"
+        problem = f"cannot read {builder_name} from {directory}"
         source = builder.as_data_source(split=split)
     except _MissingBeamError:
         raise
-    except Exception as error:  # a builder is others' code: what it raises cannot be listed
+    except Exception as error:  # a builder is third-party code and may raise anything
         raise ValueError(
-            f"{name}: TensorFlow Datasets {doing} {builder_name}: {type(error).__name__}: "
+            f"{name}: TensorFlow Datasets {problem}: {type(error).__name__}: "
             f"{_shortened(str(error))}"
         ) from error
     full_name = f"{TFDS_PREFIX}{_versioned(builder)}:{split}"
@@ -178,31 +195,30 @@ def _open(name: str, data_dir: str | None) -> _Opened:
 
 
 def _shortened(message: str) -> str:
-    """The first line; with the list that it announces, but never TFDS's of all its datasets."""
+    """Return the first line of a message, with the list after it unless that names all datasets."""
     first, _, rest = message.partition("\n")
     return f"{first} {' '.join(rest.split())[:400]}" if first.rstrip().endswith(":") else first
 
 
 class _MissingBeamError(ValueError):
-    """A dataset must be built by Apache Beam, which is not installed."""
+    """The dataset must be built by Apache Beam, which is not installed."""
 
 
 def _check_beam(builder: Any, name: str) -> None:
-    """Refuses now what TFDS would only refuse after the download of, say, all of Wikipedia."""
+    """Raise an error now that TFDS raises only after the download of, say, all of Wikipedia."""
     from tensorflow_datasets.core import BeamBasedBuilder
 
     if isinstance(builder, BeamBasedBuilder) and importlib.util.find_spec("apache_beam") is None:
         raise _MissingBeamError(
-            f"{name}: there is nothing in {builder.data_path}, and TFDS builds the dataset with "
-            "Apache Beam, which is not installed. Either pip install apache-beam and what else "
-            f"tensorflow-datasets[{builder.name}] asks for; or, in another environment that has "
-            f"tensorflow and tensorflow-datasets[{builder.name}], run `tfds build "
-            f"{_versioned(builder)} --file_format=array_record --data_dir=DIR` and name DIR here "
-            "with --tfds-data-dir"
+            f"{name}: no dataset in {builder.data_path}, and TFDS builds it with Apache Beam, "
+            "which is not installed. Either install apache-beam and the other requirements of "
+            f"tensorflow-datasets[{builder.name}]; or, in another environment with tensorflow and "
+            f"tensorflow-datasets[{builder.name}], run `tfds build {_versioned(builder)} "
+            "--file_format=array_record --data_dir=DIR` and give DIR with --tfds-data-dir."
         )
 
 
 def _versioned(builder: Any) -> str:
-    """The name from which `tfds.builder` makes this builder again, whatever is default then."""
+    """Return a name for `tfds.builder` that includes the version, since the default may change."""
     dataset, _, version = builder.info.full_name.rpartition("/")
     return f"{dataset}:{version}"

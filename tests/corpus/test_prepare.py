@@ -230,7 +230,7 @@ def test_held_out_text_is_refused_in_words(
     refused("all inputs are held out", [str(Path(one).parent)], corpus.inputs)
     refused("nothing to hold out in the 1 inputs for it: 1 documents without", [one], [blank])
     refused("nothing to train on in the 1 inputs: 1 documents that are held out", [same], [one])
-    refused("input 'nowhere.txt' does not exist", [one], ["nowhere.txt"])
+    refused("nowhere.txt: does not exist", [one], ["nowhere.txt"])
     refused("the output .* lies in the input directory", [one], [str(tmp_path)])
 
 

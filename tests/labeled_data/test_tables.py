@@ -143,16 +143,16 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
     for columns, message in (
         (["body"], "a: no column 'body'; its columns are 'text', 'day'"),
         (["text"], "a:row 1: column 'text' is null"),
-        (["day"], "a:row 0: column 'day' holds a date; expected strings or numbers"),
+        (["day"], "a:row 0: column 'day' contains a date; expected strings or numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             read_table(str(path), PARQUET, columns)
     not_utf8 = pa.array([b"ab", b"a\xff"]).view(pa.string())
     pq.write_table(pa.table({"text": not_utf8}), path)
-    with pytest.raises(ValueError, match="a: not a whole Parquet file with text in UTF-8"):
+    with pytest.raises(ValueError, match="a: not a complete Parquet file with text in UTF-8"):
         read_table(str(path), PARQUET, ["text"])
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(ValueError, match="a: not a whole Parquet file"):
+    with pytest.raises(ValueError, match="a: not a complete Parquet file"):
         read_table(str(path), PARQUET, ["text"])
 
 

@@ -46,12 +46,12 @@ def test_links_to_directories_are_followed_once(tmp_path):
     ]
 
 
-def test_a_directory_that_cannot_be_listed_is_not_passed_over(tmp_path, monkeypatch):
+def test_a_directory_that_cannot_be_listed_is_not_skipped(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "closed").mkdir()
     scandir = os.scandir
 
-    def refuse(path):  # what a directory without permission does to all but root
+    def refuse(path):  # as for a directory without permission, which root does not notice
         if str(path).endswith("closed"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scandir(path)
@@ -67,20 +67,22 @@ def test_a_pipe_is_refused(tmp_path):
         expand_inputs([str(tmp_path / "in.jsonl")])
 
 
-def test_inputs_that_stand_for_nothing_are_refused(tmp_path):
+def test_missing_empty_and_unsupported_inputs_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.csv").write_text("x")
     (tmp_path / "a.parquet.gz").write_text("x")
     for name, message in [
-        ("missing.txt", "does not exist"),
-        ("*.txt", "no file matches the pattern"),
-        ("empty", "holds no file that is known"),
+        ("missing.txt", r"missing\.txt: does not exist"),
+        ("*.txt", r"\*\.txt: no file matches this pattern"),
+        ("empty", "empty: no file in this directory has a supported suffix"),
         ("a.csv", r"cannot read \.csv files"),
         ("a.parquet.gz", "decompress it first"),
     ]:
         with pytest.raises(ValueError, match=message):
             expand_inputs([str(tmp_path / name)])
-    with pytest.raises(ValueError, match="no input was given"):
+    with pytest.raises(ValueError, match="No inputs"):
         expand_inputs([])
-    with pytest.raises(ValueError, match="expected a list"):
+    with pytest.raises(
+        ValueError, match=r"inputs='a\.txt': a single string\. Expected a list of paths"
+    ):
         expand_inputs("a.txt")

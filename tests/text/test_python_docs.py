@@ -17,18 +17,18 @@ def corpus(tmp_path_factory):
     return path, write_python_docs(path)
 
 
-def test_holds_two_megabytes_of_readable_documents(corpus):
+def test_corpus_has_two_megabytes_of_readable_documents(corpus):
     path, written = corpus
     counts = SourceCounts()
     documents = list(read_documents([str(path)], SourceOptions(), counts))
     assert counts.documents == written.num_documents > 600
-    assert counts.text_bytes == written.num_bytes > 1_900_000  # Debian's Python leaves some out
+    assert counts.text_bytes == written.num_bytes > 1_900_000  # Debian's Python has less
     assert counts.empty_documents == counts.split_documents == 0
     assert len({document.text for document in documents}) == len(documents)
     assert min(len(document.text) for document in documents) >= 200
 
 
-def test_is_prose_from_the_reference_and_the_library_alone(corpus):
+def test_corpus_contains_only_prose_of_the_reference_and_the_library(corpus):
     records = [json.loads(line) for line in corpus[0].read_text(encoding="utf-8").splitlines()]
     texts = {record["source"]: record["text"] for record in records}
     assert len(texts) == len(records)
@@ -40,7 +40,7 @@ def test_is_prose_from_the_reference_and_the_library_alone(corpus):
     assert not any(re.search(r" at 0x[0-9a-f]{6,}>", texts[f"module {name}"]) for name in ("sys",))
 
 
-def test_is_the_same_every_time_and_imports_nothing_it_parses(corpus, tmp_path, capsys):
+def test_corpus_is_reproducible_and_parsed_modules_are_not_imported(corpus, tmp_path, capsys):
     assert "antigravity" not in sys.modules  # opens a web browser
     again = tmp_path / "again.jsonl"
     assert main(["demo-corpus", "--output", str(again)]) == 0
@@ -49,7 +49,7 @@ def test_is_the_same_every_time_and_imports_nothing_it_parses(corpus, tmp_path, 
     assert main(["demo-corpus", "--output", str(tmp_path / "x.txt")]) == 2
 
 
-def test_a_python_without_its_sources_is_refused(tmp_path, monkeypatch):
+def test_a_python_without_sources_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(python_docs, "_library", lambda: tmp_path)
     monkeypatch.setattr(python_docs, "_C_MODULES", ())
     with pytest.raises(ValueError, match="installed without source files"):

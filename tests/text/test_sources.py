@@ -37,7 +37,7 @@ def json_lines(*records: object) -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
-def test_blank_lines_end_a_text_document(tmp_path):
+def test_blank_lines_separate_text_documents(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(
         b"\xef\xbb\xbf\n\nFirst line,\nsecond.\n \t\nNext \xc3\xa9.\r\nCR LF\r\n\r\nlast"
@@ -57,7 +57,7 @@ def test_blank_lines_end_a_text_document(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_every_compression_of_text_and_json_lines(tmp_path, suffix):
+def test_compressed_text_and_json_lines_are_read(tmp_path, suffix):
     text = tmp_path / f"a.txt{suffix}"
     text.write_bytes(COMPRESS[suffix]("eins é\n\nzwei\n".encode()))
     jsonl = tmp_path / f"b.jsonl{suffix}"
@@ -93,7 +93,7 @@ def test_a_file_without_a_document_is_refused_or_counted(tmp_path):
     assert read(path, options=SKIP)[1].empty_files == 1
 
 
-def test_undecodable_bytes_in_text_name_line_and_byte(tmp_path):
+def test_errors_name_the_line_and_position_of_undecodable_bytes(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfgood\nbad \xff here\nmore\n\nnext\nends mid \xc3")
     with pytest.raises(ValueError, match=r"a\.txt:2: cannot decode byte 0xff as utf-8 at byte 12 "):
@@ -104,8 +104,8 @@ def test_undecodable_bytes_in_text_name_line_and_byte(tmp_path):
     assert texts(path, options=SourceOptions(encoding="latin-1"))[1] == "next\nends mid Ã"
 
 
-def test_undecodable_byte_within_a_line_longer_than_the_buffer(tmp_path):
-    line = "é" * 2_000_001  # pieces of the line are cut within a character
+def test_an_undecodable_byte_in_a_line_longer_than_the_buffer_is_found(tmp_path):
+    line = "é" * 2_000_001  # the buffer ends inside a character
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" + line.encode() + b"\xff" + line.encode() + b"\nafter\n")
     position = 1 + 2 * len(line)
@@ -118,12 +118,12 @@ def test_undecodable_byte_within_a_line_longer_than_the_buffer(tmp_path):
     assert texts(path) == ["x" + line]
 
 
-def test_bad_json_lines_are_named_and_counted(tmp_path):
+def test_skipped_json_lines_are_counted(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(
         json_lines({"id": 1, "text": "good"})
         + b'{"text": "cut\n'
-        + b"\n"  # blank: means nothing
+        + b"\n"  # blank lines are ignored
         + b'["text"]\n'
         + b'{"id": 2, "title": "x"}\n'
         + b'{"text": null}\n'
@@ -145,47 +145,52 @@ def test_bad_json_lines_are_named_and_counted(tmp_path):
     ("line", "message"),
     [
         (b'{"text": "cut', r"a\.jsonl:2: not valid JSON: Unterminated string"),
-        (b'["text"]', r"a\.jsonl:2: a JSON list, expected one object on each line"),
-        (b'{"id": 2}', r"a\.jsonl:2: no field 'text'; its fields are 'id' \(--text"),
+        (b'["text"]', r"a\.jsonl:2: a JSON list; expected one object on each line"),
+        (
+            b'{"id": 2}',
+            r"a\.jsonl:2: no field 'text'; its fields are 'id' \(choose one with --text",
+        ),
         (b'{"text": null}', r"a\.jsonl:2: field 'text' is null, not a string"),
         (b'{"text": 3}', r"a\.jsonl:2: field 'text' is a int, not a string"),
         (b'{"text": "\xff"}', r"a\.jsonl:2: cannot decode byte 0xff as utf-8 at byte 27 "),
-        (b'{"text": "\\ud83d"}', r"a\.jsonl:2: the text holds a lone surrogate at character 0"),
+        (b'{"text": "\\ud83d"}', r"a\.jsonl:2: the text has a lone surrogate at character 0"),
     ],
 )
-def test_the_first_bad_json_line_is_an_error(tmp_path, line, message):
+def test_a_bad_json_line_is_an_error_by_default(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "good"}\n' + line + b"\n")
     with pytest.raises(ValueError, match=message):
         texts(path)
 
 
-def test_a_field_that_no_line_has_is_never_skipped(tmp_path):
+def test_a_field_missing_from_all_lines_is_always_an_error(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(json_lines({"body": "one"}, {"body": "two"}))
-    with pytest.raises(ValueError, match="no field 'text'; its fields are 'body', nor does any"):
+    with pytest.raises(
+        ValueError, match="no field 'text'; its fields are 'body', and no other line"
+    ):
         texts(path, options=SKIP)
     assert texts(path, options=SourceOptions(text_field="body")) == ["one", "two"]
 
 
-def test_a_long_text_document_is_cut_at_line_ends_without_loss(tmp_path):
+def test_a_long_text_document_is_split_at_line_ends_without_loss(tmp_path):
     lines = [f"line {i} " + "wörter " * (i % 9) for i in range(2000)]
     path = tmp_path / "a.txt"
     path.write_text("\n".join(lines) + "\n\nsecond", encoding="utf-8")
     documents, counts = read(path, options=SourceOptions(max_document_bytes=4096))
     assert counts.split_documents == 1
     assert documents[-1].text == "second"
-    pieces = [document.text for document in documents[:-1]]
-    assert max(len(piece.encode()) for piece in pieces) <= 4096
-    assert min(len(piece.encode()) for piece in pieces[:-1]) > 4096 - 100
-    assert [line.strip() for piece in pieces for line in piece.split("\n")] == [
+    parts = [document.text for document in documents[:-1]]
+    assert max(len(part.encode()) for part in parts) <= 4096
+    assert min(len(part.encode()) for part in parts[:-1]) > 4096 - 100
+    assert [line.strip() for part in parts for line in part.split("\n")] == [
         line.strip() for line in lines
     ]
 
 
 @pytest.mark.parametrize("separator", [" ", ""])
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".parquet"])
-def test_a_long_line_is_cut_at_spaces_or_characters_without_loss(tmp_path, suffix, separator):
+def test_a_long_line_is_split_at_spaces_or_characters_without_loss(tmp_path, suffix, separator):
     words = separator.join(["größe中😀"] * 3000)
     path = tmp_path / f"a{suffix}"
     match suffix:
@@ -202,7 +207,7 @@ def test_a_long_line_is_cut_at_spaces_or_characters_without_loss(tmp_path, suffi
     assert separator.join(document.text for document in documents) == words
 
 
-def test_a_json_line_too_long_to_hold_is_a_bad_line(tmp_path):
+def test_a_json_line_over_the_limit_is_a_bad_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(json_lines({"text": "x" * 10_000}, {"text": "short"}))
     options = SourceOptions(max_document_bytes=1024)
@@ -235,12 +240,12 @@ def test_memory_does_not_grow_with_the_file(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"encoding": "utf-16"}, "does not write a line end as one byte"),
-        ({"encoding": "utf-8-sig"}, "expected 'utf-8', with which a byte order mark is passed"),
-        ({"encoding": "utf-ate"}, "not known to Python"),
-        ({"on_bad_line": "ignore"}, "expected 'error' or 'skip'"),
-        ({"max_document_bytes": 10}, "expected at least 1024"),
-        ({"text_field": ""}, "text_field is empty"),
+        ({"encoding": "utf-16"}, "encoding='utf-16': does not encode a line end as one byte"),
+        ({"encoding": "utf-8-sig"}, "encoding='utf-8-sig': use 'utf-8', which also skips a byte"),
+        ({"encoding": "utf-ate"}, "encoding='utf-ate': Python has no such codec"),
+        ({"on_bad_line": "ignore"}, "on_bad_line='ignore': expected 'error' or 'skip'"),
+        ({"max_document_bytes": 10}, "max_document_bytes=10: expected at least 1024"),
+        ({"text_field": ""}, "text_field='': expected the name of the field"),
     ],
 )
 def test_options_are_checked(arguments, message):
@@ -248,7 +253,7 @@ def test_options_are_checked(arguments, message):
         SourceOptions(**arguments)
 
 
-def test_real_corpus_has_its_published_size(shared_data):
+def test_a_real_corpus_has_its_published_size(shared_data):
     pattern = str(shared_data / "corpus_small" / "*.jsonl.xz")
     documents, counts = read(pattern)
     assert counts.documents == 15 + 365

@@ -1,4 +1,4 @@
-"""Compressed input: whole archives of every kind are read, and broken ones are never skipped."""
+"""Tests of compressed inputs: archives are read completely, and damaged ones are never skipped."""
 
 import gzip
 import hashlib
@@ -28,13 +28,13 @@ def texts(path, options=DEFAULTS):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_several_archives_in_one_file_are_all_read(tmp_path, suffix):
+def test_concatenated_archives_are_all_read(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(b"".join(COMPRESS[suffix](f"part {i}\n\n".encode()) for i in range(50)))
     assert texts(path) == [f"part {i}" for i in range(50)]
 
 
-def test_zstandard_skippable_and_sizeless_frames(tmp_path):
+def test_zstandard_skippable_frames_and_frames_of_unknown_size_are_read(tmp_path):
     skippable = bytes.fromhex("502a4d18") + (5).to_bytes(4, "little") + b"abcde"
     streaming = zstandard.ZstdCompressor().compressobj()
     frame = streaming.compress(b"one\n" * 100_000) + streaming.flush()
@@ -44,7 +44,7 @@ def test_zstandard_skippable_and_sizeless_frames(tmp_path):
 
 
 @pytest.mark.parametrize("log", [28, 29])
-def test_a_zstandard_window_too_large_to_hold_is_no_damage(tmp_path, log):
+def test_a_zstandard_window_too_large_for_memory_is_not_reported_as_damage(tmp_path, log):
     parameters = zstandard.ZstdCompressionParameters(window_log=log)
     streaming = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     path = tmp_path / "a.txt.zst"
@@ -52,14 +52,16 @@ def test_a_zstandard_window_too_large_to_hold_is_no_damage(tmp_path, log):
     if log == 28:
         assert texts(path) == ["text"]
     else:
-        with pytest.raises(ValueError, match=r"a\.txt\.zst was packed with `zstd --long`.*256 MiB"):
+        with pytest.raises(
+            ValueError, match=r"a\.txt\.zst: compressed with `zstd --long`.*256 MiB"
+        ):
             texts(path)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 @pytest.mark.parametrize("content", ["txt", "jsonl"])
 @pytest.mark.parametrize("options", [SourceOptions(), SKIP])
-def test_a_truncated_archive_is_named_and_never_skipped(tmp_path, suffix, content, options):
+def test_a_truncated_archive_is_always_an_error(tmp_path, suffix, content, options):
     words = random.Random(0).choices(["alpha", "beta", "gamma", "delta"], k=200_000)
     lines = [" ".join(words[i : i + 10]) for i in range(0, len(words), 10)]
     data = "\n".join(lines).encode()
@@ -67,40 +69,41 @@ def test_a_truncated_archive_is_named_and_never_skipped(tmp_path, suffix, conten
         data = "".join(json.dumps({"text": line}) + "\n" for line in lines).encode()
     whole = COMPRESS[suffix](data)
     path = tmp_path / f"a.{content}{suffix}"
-    for kept in (len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:kept])
+    for size in (len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match=rf"a\.{content}\{suffix}: .*truncated or damaged"):
             texts(path, options=options)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_a_file_that_is_not_the_archive_its_name_says(tmp_path, suffix):
+def test_a_file_with_the_suffix_of_an_archive_must_be_one(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(b"just some text\n")
     with pytest.raises(ValueError, match="truncated or damaged"):
         texts(path)
 
 
-def test_the_checksum_covers_what_follows_an_archive(tmp_path):
+def test_the_checksum_covers_bytes_after_an_archive(tmp_path):
     path = tmp_path / "a.txt.xz"
     path.write_bytes(COMPRESS[".xz"](b"one\n") + bytes(range(256)) * 4096)
     counts = SourceCounts(checksums={})
-    assert [each.text for each in read_documents([str(path)], DEFAULTS, counts)] == ["one"]
+    documents = read_documents([str(path)], DEFAULTS, counts)
+    assert [document.text for document in documents] == ["one"]
     assert counts.checksums == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.parquet"])
 def test_the_checksum_covers_the_compressed_file(tmp_path, name):
-    """The file holds two concatenated archives, and is read to the end of the second."""
+    """Hash a file with two concatenated archives to its end."""
     path = tmp_path / name
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": ["one", "two"], "other": [1, 2]}), path)
     else:
-        pack = COMPRESS.get(path.suffix, bytes)
-        path.write_bytes(pack(b"one\n\n") + pack(b"two\n\n"))
-    counts, plain = SourceCounts(checksums={}), SourceCounts()
-    for each in (counts, plain):
-        documents = read_documents([str(path)], DEFAULTS, each)
+        compress = COMPRESS.get(path.suffix, bytes)
+        path.write_bytes(compress(b"one\n\n") + compress(b"two\n\n"))
+    hashed, plain = SourceCounts(checksums={}), SourceCounts()
+    for counts in (hashed, plain):
+        documents = read_documents([str(path)], DEFAULTS, counts)
         assert [document.text for document in documents] == ["one", "two"]
-    assert counts.checksums == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
-    assert plain.checksums is None and plain.bytes_read == counts.bytes_read
+    assert hashed.checksums == {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert plain.checksums is None and plain.bytes_read == hashed.bytes_read

@@ -11,7 +11,7 @@ def read(path, **options):
     return list(read_documents([str(path)], SourceOptions(**options), counts)), counts
 
 
-def test_parquet_streams_rows_of_many_row_groups(tmp_path):
+def test_rows_of_many_row_groups_are_streamed(tmp_path):
     path = tmp_path / "a.parquet"
     rows = [f"row {i}" for i in range(10_000)]
     table = pa.table({"id": range(10_000), "text": rows, "other": rows})
@@ -39,7 +39,7 @@ def test_parquet_streams_rows_of_many_row_groups(tmp_path):
     ],
     ids=str,
 )
-def test_every_parquet_type_that_holds_text(tmp_path, kind):
+def test_all_column_types_for_text_are_read(tmp_path, kind):
     path = tmp_path / "a.parquet"
     column = pa.array(["one é", "two", "", None, "two"], pa.string())
     column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
@@ -49,7 +49,7 @@ def test_every_parquet_type_that_holds_text(tmp_path, kind):
     assert (counts.bad_lines, counts.empty_documents) == (1, 1)
 
 
-def test_bad_parquet_is_named(tmp_path):
+def test_errors_name_the_parquet_file_and_row(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [b"good", b"b\xffd", None]}), path)
     with pytest.raises(
@@ -64,8 +64,8 @@ def test_bad_parquet_is_named(tmp_path):
     data = path.read_bytes()
     for damaged in (data[: len(data) // 2], data[:-9], data[:30] + b"\xff" * 60 + data[90:]):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"a\.parquet: not a whole Parquet file"):
+        with pytest.raises(ValueError, match=r"a\.parquet: not a complete Parquet file"):
             read(path, on_bad_line="skip")
     pq.write_table(pa.table({"text": [1, 2]}), path)
-    with pytest.raises(ValueError, match="column 'text' holds int64, expected strings"):
+    with pytest.raises(ValueError, match="column 'text' contains int64; expected strings"):
         read(path, on_bad_line="skip")

@@ -10,7 +10,7 @@ from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents, total_bytes
 from bert_jax.text.tfds import TfdsName, parse_tfds, resolved_tfds
 
-# TFDS looks for the metadata of a builder beside its module, which must lie in a package.
+# TFDS looks for the metadata of a builder next to its module, which must be in a package.
 BUILDER = """
 import numpy as np
 import tensorflow_datasets as tfds
@@ -43,7 +43,7 @@ def data_dir(tmp_path_factory):
     (package / "__init__.py").write_text("")
     (package / "tiny_text.py").write_text(BUILDER)
     directory = tmp_path_factory.mktemp("tfds")
-    before = "tensorflow" in sys.modules  # other tests of this process may have needed it
+    before = "tensorflow" in sys.modules  # other tests in this process may have imported it
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(package.parent)
         module = importlib.import_module("tiny_builders.tiny_text")
@@ -58,7 +58,7 @@ def read(name, **options):
     return list(read_documents([name], SourceOptions(**options), counts)), counts
 
 
-def test_reads_every_document_of_the_train_split(data_dir):
+def test_the_train_split_is_read_completely(data_dir):
     name = "tfds:tiny_text/plain"
     documents, counts = read(name, tfds_data_dir=data_dir)
     assert {document.text for document in documents} == {
@@ -71,9 +71,9 @@ def test_reads_every_document_of_the_train_split(data_dir):
     assert counts.bytes_read == size > 300 * len("Sentence é number 100.")
 
 
-def test_splits_and_bad_rows(data_dir):
-    part = read("tfds:tiny_text/plain:train[:10%]", tfds_data_dir=data_dir)[0]
-    assert len(part) == 30
+def test_a_part_of_a_split_is_read_and_bad_rows_are_counted(data_dir):
+    documents = read("tfds:tiny_text/plain:train[:10%]", tfds_data_dir=data_dir)[0]
+    assert len(documents) == 30
     with pytest.raises(ValueError, match=r"tiny_text/plain:test\[\d\]: not UTF-8 at byte 4"):
         read("tfds:tiny_text/plain:test", tfds_data_dir=data_dir)
     documents, counts = read(
@@ -82,11 +82,15 @@ def test_splits_and_bad_rows(data_dir):
     assert (len(documents), counts.bad_lines) == (9, 1)
 
 
-def test_what_tfds_cannot_give_is_said_in_one_line(data_dir):
+def test_errors_of_tfds_are_reported_in_one_line(data_dir):
     for name, field, message in [
         ("tfds:tiny_text/plain", "body", "no feature 'body'; its features are"),
         ("tfds:tiny_text/plain", "number", "expected text"),
-        ("tfds:tiny_text/plain:nosuch", "text", "cannot read, from .*Unknown split 'nosuch'"),
+        (
+            "tfds:tiny_text/plain:nosuch",
+            "text",
+            "cannot read .*plain from .*Unknown split 'nosuch'",
+        ),
         ("tfds:lm1b/nosuch", "text", "cannot find lm1b/nosuch: .*nosuch"),
         ("tfds:no_such_dataset", "text", "cannot find .*no_such_dataset not found"),
     ]:
@@ -95,7 +99,7 @@ def test_what_tfds_cannot_give_is_said_in_one_line(data_dir):
         assert "\n" not in str(caught.value)
 
 
-def test_a_name_is_resolved_in_full(data_dir):
+def test_a_name_is_resolved_to_its_full_form(data_dir):
     full = "tfds:tiny_text/plain:1.0.0:train"
     assert resolved_tfds("tfds:tiny_text", data_dir) == full  # the default config
     assert resolved_tfds("tfds:tiny_text/plain:1.0.0", data_dir) == full
@@ -103,43 +107,45 @@ def test_a_name_is_resolved_in_full(data_dir):
 
 
 @pytest.mark.parametrize("name", ["tfds:wikipedia", "tfds:wikipedia/20230601.en"])
-def test_wikipedia_is_known_up_to_the_download(name, tmp_path, monkeypatch):
+def test_wikipedia_is_found_but_needs_beam(name, tmp_path, monkeypatch):
     find_spec = importlib.util.find_spec
-    hidden = lambda wanted: None if wanted == "apache_beam" else find_spec(wanted)  # noqa: E731
-    monkeypatch.setattr(importlib.util, "find_spec", hidden)
+    without_beam = lambda name: None if name == "apache_beam" else find_spec(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", without_beam)
     message = (
-        r"nothing in .*/wikipedia/20230601\.en/1\.0\.0, .*Apache Beam, which is not installed.*"
+        r"no dataset in .*/wikipedia/20230601\.en/1\.0\.0, .*Apache Beam, which is not installed.*"
         r"datasets\[wikipedia\].*`tfds build wikipedia/20230601\.en:1\.0\.0 --file_format=array"
     )
     with pytest.raises(ValueError, match=message):
         read(name, tfds_data_dir=str(tmp_path))
 
 
-def test_a_failed_download_says_from_where_to_where(tmp_path, monkeypatch):
+def test_a_failed_download_names_the_dataset_and_the_directory(tmp_path, monkeypatch):
     def refuse(self, *arguments, **options):
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", refuse)
-    message = "found nothing in .*lm1b.*, and cannot download and prepare lm1b: .*no route to host"
+    message = (
+        "found no dataset in .*lm1b.* and cannot download and prepare lm1b: .*no route to host"
+    )
     with pytest.raises(ValueError, match=message):
         read("tfds:lm1b", tfds_data_dir=str(tmp_path))
 
 
-def test_what_tfds_prepares_can_be_read_at_random(tmp_path, monkeypatch):
+def test_tfds_prepares_a_random_access_format(tmp_path, monkeypatch):
     formats = []
 
-    def note(self, *arguments, **options):
+    def record_format(self, *arguments, **options):
         formats.append(self.info.file_format)
         raise ConnectionError
 
-    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", note)
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", record_format)
     with pytest.raises(ValueError, match="cannot download"):
         read("tfds:lm1b", tfds_data_dir=str(tmp_path))
     assert [file_format.value for file_format in formats] == ["array_record"]
 
 
-def test_the_environment_names_the_data_directory(data_dir):
-    # TFDS reads TFDS_DATA_DIR when it is imported. The builder's code is not needed to read.
+def test_tfds_data_dir_is_read_from_the_environment(data_dir):
+    # TFDS reads TFDS_DATA_DIR when it is imported. Reading does not need the builder's code.
     program = textwrap.dedent("""
         import sys
         from bert_jax.text.documents import SourceCounts, SourceOptions
@@ -157,7 +163,7 @@ def test_the_environment_names_the_data_directory(data_dir):
     assert result.stdout.split() == ["300", "False", "False"]
 
 
-def test_names():
+def test_names_are_parsed():
     assert parse_tfds("tfds:wikipedia") == TfdsName("wikipedia", "train")
     assert parse_tfds("tfds:wikipedia/20230601.en") == TfdsName("wikipedia/20230601.en", "train")
     assert parse_tfds("tfds:wikipedia/20230601.en:1.0.0:train[:10%]") == TfdsName(
@@ -167,5 +173,5 @@ def test_names():
         "c4/en", "train[:1%]+validation"
     )
     for name in ("tfds:", "tfds:a b", "tfds:a:b:c"):
-        with pytest.raises(ValueError, match="cannot understand"):
+        with pytest.raises(ValueError, match="not a valid name"):
             parse_tfds(name)
