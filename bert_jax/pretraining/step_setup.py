@@ -97,7 +97,7 @@ class StepSetup:
         train = make_train_step(task, optimizer, mesh, accumulation_steps=parts, teacher=model)
         evaluate = make_evaluation_step(task, mesh, teacher=model)
         return (
-            lambda state, batch, dials: train(state, batch, dials._replace(teacher=params)),
+            lambda state, batch, inputs: train(state, batch, inputs._replace(teacher=params)),
             lambda student, batch: evaluate(student, batch, params),
         )
 

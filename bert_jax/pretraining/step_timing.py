@@ -20,7 +20,7 @@ from bert_jax.pretraining.sections import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.planning import read_compiled
 from bert_jax.training.sharding import local_rows, to_global
-from bert_jax.training.step import Dials, TrainState, init_state, make_train_step
+from bert_jax.training.step import StepInputs, TrainState, init_state, make_train_step
 
 ROUNDS = 3
 
@@ -68,7 +68,7 @@ def time_step(
       pieces: documents packed in a row.
       joined: whether the config joins the documents of a row.
     """
-    state, batch, dials = _arguments(setup, mesh, phase, pieces, joined=joined, seed=seed)
+    state, batch, inputs = _arguments(setup, mesh, phase, pieces, joined=joined, seed=seed)
     step = make_train_step(
         setup.trained_task,
         setup.transformation,
@@ -77,9 +77,9 @@ def time_step(
         teacher=None if setup.teacher is None else setup.teacher.teacher,
     )
     began = time.perf_counter()
-    compiled = step.lower(state, batch, dials).compile()
+    compiled = step.lower(state, batch, inputs).compile()
     compile_seconds = time.perf_counter() - began
-    seconds = _median_seconds(lambda state: compiled(state, batch, dials), state, steps)
+    seconds = _median_seconds(lambda state: compiled(state, batch, inputs), state, steps)
     flops = _model_flops(setup, phase)
     kind = mesh.devices.flat[0].device_kind
     peak = peak_flops(kind, setup.compute.dtype)
@@ -102,7 +102,7 @@ def time_step(
 
 def _arguments(
     setup: StepSetup, mesh: Mesh, phase: PhaseConfig, pieces: int, *, joined: bool, seed: int
-) -> tuple[TrainState, dict[str, jax.Array], Dials]:
+) -> tuple[TrainState, dict[str, jax.Array], StepInputs]:
     state = init_state(setup.task.definition, setup.transformation, mesh, seed)
     rows = local_rows(mesh, phase.batch_size)
     local = random_batch(
@@ -120,7 +120,7 @@ def _arguments(
         definition = setup.teacher.teacher.definition
         params = init_state(definition, optax.identity(), mesh, seed).params
     rate = np.float32(setup.optimizer.peak_learning_rate)
-    return state, batch, Dials(np.uint32(seed), rate, params)
+    return state, batch, StepInputs(np.uint32(seed), rate, params)
 
 
 def _model_flops(setup: StepSetup, phase: PhaseConfig) -> int:

@@ -23,7 +23,13 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, recover
 from bert_jax.training.evaluation import require_finite_metrics, require_finite_state
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
-from bert_jax.training.step import Dials, TrainState, abstract_state, init_state, make_train_step
+from bert_jax.training.step import (
+    StepInputs,
+    TrainState,
+    abstract_state,
+    init_state,
+    make_train_step,
+)
 from bert_jax.validation import check_seed
 
 HostBatch = Mapping[str, NDArray]
@@ -190,9 +196,9 @@ class Trainer:
                         checkpointer.save(state, None)
         return state
 
-    def _inputs(self) -> Dials:
+    def _inputs(self) -> StepInputs:
         # The optimizer has its own schedule, so it ignores the step's learning rate.
-        return Dials(np.uint32(self.seed), np.float32(0.0))
+        return StepInputs(np.uint32(self.seed), np.float32(0.0))
 
     def _placed(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
         arrays = {name: np.asarray(x) for name, x in batch.items()}

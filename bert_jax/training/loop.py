@@ -33,7 +33,7 @@ from bert_jax.training.evaluation import (
 )
 from bert_jax.training.optimizer import LearningRates
 from bert_jax.training.sharding import local_rows, to_global
-from bert_jax.training.step import Dials, TrainState, TrainStep
+from bert_jax.training.step import StepInputs, TrainState, TrainStep
 
 logger = logging.getLogger(__name__)
 
@@ -215,11 +215,11 @@ class Trainer:
                         return state, False
                     batch = to_global(local, self.mesh, rows, phase.batch_size)
                     self._window.stall_seconds += time.perf_counter() - waiting
-                    dials = Dials(np.uint32(self.seed), self.learning_rates[step])
+                    inputs = StepInputs(np.uint32(self.seed), self.learning_rates[step])
                     if self.profiler:
                         self.profiler.before_step(state)
                     with jax.profiler.StepTraceAnnotation("step", step_num=step + 1):
-                        state, metrics = self.train_step(state, batch, dials)
+                        state, metrics = self.train_step(state, batch, inputs)
                     self._report_pending()
                     self.checkpointer.raise_if_failed()
                     step += 1

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.task import Task, Teacher
 from bert_jax.training.sharding import batch_sharding
-from bert_jax.training.step import Dials, abstract_state, make_train_step
+from bert_jax.training.step import StepInputs, abstract_state, make_train_step
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def compile_step(
     taught = {}
     if teacher is not None:
         taught = abstract_state(teacher.definition, optax.identity(), mesh).params
-    dials = Dials(np.uint32(0), np.float32(0), taught)
-    lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed, dials)
+    inputs = StepInputs(np.uint32(0), np.float32(0), taught)
+    lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed, inputs)
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:

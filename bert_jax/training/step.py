@@ -162,7 +162,7 @@ def make_init(
     return jax.jit(init, out_shardings=shardings)
 
 
-class Dials(NamedTuple):
+class StepInputs(NamedTuple):
     """What a train step takes besides the state and its batch.
 
     Inputs and no constants of the program: runs that differ in these alone compile it once.
@@ -176,7 +176,7 @@ class Dials(NamedTuple):
     teacher: Parameters = {}
 
 
-TrainStep = Callable[[TrainState, Batch, Dials], tuple[TrainState, Metrics]]
+TrainStep = Callable[[TrainState, Batch, StepInputs], tuple[TrainState, Metrics]]
 EvaluationStep = Callable[[Parameters, Batch], Metrics]
 PredictionStep = Callable[[Parameters, Batch], jax.Array]
 MetricsStep = Callable[[jax.Array, Batch], Metrics]
@@ -191,7 +191,7 @@ def make_train_step(
     learns: Learns = everything,
     teacher: Teacher | None = None,
 ) -> jax.stages.Wrapped:
-    """Compiles on first call: (state, batch, dials) -> (next state, metrics of the batch).
+    """Compiles on first call: (state, batch, inputs) -> (next state, metrics of the batch).
 
     Dropout is a function of (seed, step, micro-batch): a resumed run draws what an uninterrupted
     one would have. The state's buffers are donated. Besides the task's metrics: `loss` and
@@ -201,12 +201,14 @@ def make_train_step(
       accumulation_steps: the batch is processed in this many parts, one after the other, and
         updates once with the gradient of the whole.
       learns: says of a parameter's name whether it is updated; the others are not differentiated.
-      teacher: adds to each part of the batch what it says of it, by the parameters of the dials,
+      teacher: adds to each part of the batch what it says of it, by the parameters of the inputs,
         which are split over the mesh as the task's own.
     """
     state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, learns))
     replicated = NamedSharding(mesh, PartitionSpec())
-    dials_shardings = Dials(cast(Any, replicated), cast(Any, replicated), _teachers(teacher, mesh))
+    input_shardings = StepInputs(
+        cast(Any, replicated), cast(Any, replicated), _teachers(teacher, mesh)
+    )
 
     def loss_and_metrics(
         learning: Parameters,
@@ -219,16 +221,18 @@ def make_train_step(
         metrics = task.metrics(model, batch, key)
         return total_loss(task, metrics, weights), metrics
 
-    def train_step(state: TrainState, batch: Batch, dials: Dials) -> tuple[TrainState, Metrics]:
+    def train_step(
+        state: TrainState, batch: Batch, inputs: StepInputs
+    ) -> tuple[TrainState, Metrics]:
         with layout(mesh):
-            key = dropout_key(dials.seed, state.step)
+            key = dropout_key(inputs.seed, state.step)
             weights = task.loss_weights(batch)
             learning = learned(state.params, learns)
             frozen = {name: x for name, x in state.params.items() if name not in learning}
 
             def gradient(batch: Batch, key: jax.Array) -> tuple[Parameters, Metrics]:
                 if teacher is not None:
-                    batch = teacher.shows(teacher.definition.module(dials.teacher), batch)
+                    batch = teacher.shows(teacher.definition.module(inputs.teacher), batch)
                 differentiated = jax.grad(loss_and_metrics, has_aux=True)
                 return differentiated(learning, frozen, batch, weights, key)
 
@@ -238,7 +242,7 @@ def make_train_step(
                 parts = _split(batch, accumulation_steps, mesh)
                 grads, metrics = _accumulate(gradient, parts, key)
             updates, opt_state = optax.with_extra_args_support(optimizer).update(
-                grads, state.opt_state, learning, learning_rate=dials.learning_rate
+                grads, state.opt_state, learning, learning_rate=inputs.learning_rate
             )
             params = frozen | cast(Parameters, optax.apply_updates(learning, updates))
             one = jnp.ones(())
@@ -248,7 +252,7 @@ def make_train_step(
 
     return jax.jit(
         train_step,
-        in_shardings=(state_shardings, batch_sharding(mesh), dials_shardings),
+        in_shardings=(state_shardings, batch_sharding(mesh), input_shardings),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
     )

@@ -23,7 +23,7 @@ from bert_jax.recipes.load import load_config
 from bert_jax.runs.runtime import keep_programs
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
-from bert_jax.training.step import Dials, TrainState, init_state
+from bert_jax.training.step import StepInputs, TrainState, init_state
 
 
 def first_state(run: FinetuneRun) -> TrainState:
@@ -43,9 +43,9 @@ def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]
         seconds = []
         for _ in range(2):
             begun = time.perf_counter()
-            dials = Dials(np.uint32(0), np.float32(1e-5))
+            inputs = StepInputs(np.uint32(0), np.float32(1e-5))
             placed = to_global(batch, run.mesh, rows, size)
-            state, metrics = run.programs.train_step(state, placed, dials)
+            state, metrics = run.programs.train_step(state, placed, inputs)
             jax.block_until_ready((state, metrics))
             seconds.append(time.perf_counter() - begun)
         found[length] = max(0.0, seconds[0] - seconds[1])

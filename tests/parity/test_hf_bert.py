@@ -21,7 +21,7 @@ from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import total_loss
 from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
-from bert_jax.training.step import Dials, TrainState, make_train_step
+from bert_jax.training.step import StepInputs, TrainState, make_train_step
 
 SMALL = EncoderConfig(
     vocab_size=61,
@@ -249,7 +249,7 @@ def test_ten_steps_of_adamw_agree(small: Case) -> None:
         peak_learning_rate=1e-3, warmup_steps=0, schedule="constant", weight_decay=0.1
     )
     optimizer = make_optimizer(config)
-    dials = Dials(np.uint32(0), np.float32(config.peak_learning_rate))
+    inputs = StepInputs(np.uint32(0), np.float32(config.peak_learning_rate))
     params = jax.tree.map(jnp.asarray, small.params)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     step = make_train_step(small.task, optimizer, mesh)
@@ -268,7 +268,7 @@ def test_ten_steps_of_adamw_agree(small: Case) -> None:
     )
     assert len(groups[True]) == sum(decays(name) for name in params)
     for number, batch in enumerate(small.batches, start=1):
-        state, metrics = step(state, batch, dials)
+        state, metrics = step(state, batch, inputs)
         their_optimizer.zero_grad()
         loss = their_loss(small.theirs, batch)
         loss.backward()

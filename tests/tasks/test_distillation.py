@@ -34,7 +34,7 @@ from bert_jax.training.sharding import (
     parameter_shardings,
     to_global,
 )
-from bert_jax.training.step import Dials, init_state, make_train_step
+from bert_jax.training.step import StepInputs, init_state, make_train_step
 
 TEACHER = EncoderConfig(
     vocab_size=48, hidden_dim=16, num_layers=4, num_heads=2, ffn_dim=32, max_positions=12,
@@ -239,8 +239,8 @@ def train(
     )(jax.random.key(1))
     before = jax.device_get(params)
     for _ in range(2):
-        dials = Dials(np.uint32(3), np.float32(1e-2), params)
-        state, metrics = step(state, to_global(batch, mesh, local_rows(mesh, 8), 8), dials)
+        inputs = StepInputs(np.uint32(3), np.float32(1e-2), params)
+        state, metrics = step(state, to_global(batch, mesh, local_rows(mesh, 8), 8), inputs)
     for name, value in before.items():
         np.testing.assert_array_equal(params[name], value, err_msg=name)
     assert state.params.keys() == task.definition.shapes.keys()

@@ -38,10 +38,10 @@ def test_the_order_of_operations(bench: Any) -> None:
     recorder = bench.recorder()
     events = recorder.events
 
-    def train_step(state: TrainState, batch: Any, dials: Any) -> Any:
+    def train_step(state: TrainState, batch: Any, inputs: Any) -> Any:
         # Counted here and not by `state.step`, which would wait for the step before.
         events.append(("step", sum(kind == "step" for kind, _ in events)))
-        return bench.train_step(state, batch, dials)
+        return bench.train_step(state, batch, inputs)
 
     trainer = bench.trainer(
         RecordingCheckpointer(events), recorder, Intervals(1, 3, 6), train_step=train_step

@@ -28,7 +28,7 @@ def test_figures_are_those_of_one_device(make_task: Callable[[int], Task]) -> No
     state = 3 * 4 * (DIM * 4 // 4 + 4 // 2) + 4 + 4
     rows = ROWS // 4 * (DIM + 4 + 1) * 4
     assert state_bytes(task.definition, optimizer, mesh) == state
-    seed = 4  # of the dials; Optax's own Adam has its learning rate within
+    seed = 4  # of the inputs; Optax's own Adam has its learning rate within
     assert step.arguments == state + rows + seed
     assert step.memory == step.arguments + step.outputs + step.temporaries
     # The state takes the place of the old one; what is left are a few scalar metrics.

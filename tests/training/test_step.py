@@ -15,7 +15,7 @@ from bert_jax.tasks.task import Metrics
 from bert_jax.training.optimizer import LearningRates, OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
 from bert_jax.training.step import (
-    Dials,
+    StepInputs,
     TrainState,
     init_state,
     make_evaluation_step,
@@ -65,7 +65,9 @@ def train(
     state = init_state(task.definition, optimizer, mesh, seed=3)
     rows, metrics = local_rows(mesh, 8), []
     for batch, rate in zip(batches, rates, strict=True):
-        state, of_step = step(state, to_global(batch, mesh, rows, 8), Dials(np.uint32(3), rate))
+        state, of_step = step(
+            state, to_global(batch, mesh, rows, 8), StepInputs(np.uint32(3), rate)
+        )
         metrics.append(jax.device_get(of_step))
     assert int(state.step) == len(batches)
     return jax.device_get(state.params), metrics
@@ -145,7 +147,7 @@ def frozen() -> tuple[Any, Callable[[int], TrainState]]:
     jitted = make_train_step(task, optimizer, mesh)
 
     def train_step(state: TrainState, batch: Batch) -> Any:
-        return jitted(state, batch, Dials(np.uint32(3), np.float32(0)))
+        return jitted(state, batch, StepInputs(np.uint32(3), np.float32(0)))
 
     def state_at(step: int) -> TrainState:
         state = init_state(task.definition, optimizer, mesh, seed=3)

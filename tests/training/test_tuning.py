@@ -16,7 +16,7 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
-from bert_jax.training.step import Dials, TrainState, init_state, make_train_step
+from bert_jax.training.step import StepInputs, TrainState, init_state, make_train_step
 from bert_jax.training.tuning import Tuning, TuningConfig
 
 LAYERS = 4
@@ -63,16 +63,16 @@ class Run:
         words: dict[str, Any] = {"learns": tuning.learns} if config else {}
         rate = tuning.rate if config else None
         optimizer = make_optimizer(CONFIG, rate)
-        dials = Dials(np.uint32(0), np.float32(CONFIG.peak_learning_rate))
+        inputs = StepInputs(np.uint32(0), np.float32(CONFIG.peak_learning_rate))
         mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
         self.learns = tuning.learns
         state = init_state(task.definition, optimizer, mesh, 0, **words)
         self.before = jax.device_get(state.params)
         step = make_train_step(task, optimizer, mesh, **words)
-        self.flops = step.lower(state, batch, dials).compile().cost_analysis()["flops"]
+        self.flops = step.lower(state, batch, inputs).compile().cost_analysis()["flops"]
         self.state: TrainState = state
         for _ in range(steps):
-            self.state, _ = step(self.state, batch, dials)
+            self.state, _ = step(self.state, batch, inputs)
         self.after = jax.device_get(self.state.params)
 
 
