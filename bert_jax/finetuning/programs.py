@@ -75,7 +75,7 @@ def make_programs(
         optimizer,
         mesh,
         accumulation_steps=accumulation_steps,
-        learns=tuning.learns,
+        is_trainable=tuning.is_trainable,
     )
     return Programs(
         task,
@@ -84,16 +84,16 @@ def make_programs(
         train_step,
         make_prediction_step(task, mesh),
         make_metrics_step(task, mesh),
-        make_init(task.definition, optimizer, mesh, tuning.learns),
+        make_init(task.definition, optimizer, mesh, tuning.is_trainable),
     )
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
     """Refuses what would be correct but differentiate every layer: a scan is over all of them."""
-    if compute.scan_layers and 0 < tuning.num_learning_layers < tuning.num_layers:
+    if compute.scan_layers and 0 < tuning.num_trainable_layers < tuning.num_layers:
         raise ValueError(
             f"compute.scan_layers=True differentiates all {tuning.num_layers} layers, of which "
-            f"tuning.top_layers={tuning.num_learning_layers} learn: set compute.scan_layers=False "
+            f"tuning.top_layers={tuning.num_trainable_layers} learn: set compute.scan_layers=False "
             "(scanning saves compile time only for deep models that are trained whole)"
         )
 
@@ -179,8 +179,8 @@ def check_memory(
     counts = parameter_counts(model)
     rows = batch_size * train.sequences_per_example
     trained = counts.above
-    trained += counts.layers * tuning.num_learning_layers // model.encoder.num_layers
-    trained += counts.embeddings if tuning.learns("encoder.embeddings.token") else 0
+    trained += counts.layers * tuning.num_trainable_layers // model.encoder.num_layers
+    trained += counts.embeddings if tuning.is_trainable("encoder.embeddings.token") else 0
     parts = state_parts(
         mesh,
         counts.total,

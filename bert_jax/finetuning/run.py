@@ -39,7 +39,7 @@ from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import Intervals
-from bert_jax.training.step import TrainState, abstract_state, learned, parameter_key
+from bert_jax.training.step import TrainState, abstract_state, parameter_key, trainable_part
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class FinetuneRun:
         if step is not None:
             checkpointer.check_identity()  # first: another run's steps mean nothing here
             abstract = abstract_state(
-                definition, self.programs.optimizer, self.mesh, self.programs.tuning.learns
+                definition, self.programs.optimizer, self.mesh, self.programs.tuning.is_trainable
             )
             if step > self.total_steps:
                 raise ValueError(
@@ -219,7 +219,7 @@ class FinetuneRun:
         """Return lines about the model, its trainable part, the examples and the batches."""
         shapes, train = self.task.definition.shapes, self.data.train
         assert train is not None
-        trainable = count(learned(shapes, self.programs.tuning.learns))
+        trainable = count(trainable_part(shapes, self.programs.tuning.is_trainable))
         lengths = ", ".join(map(str, self.row_lengths))
         sets = {**self.data.validation, **self.data.test}
         held_out = [f"{examples.num_examples:,} {name}" for name, examples in sets.items()]

@@ -279,7 +279,7 @@ def _phase(run: FinetuneRun) -> Phase:
 
     def flops(batch: HostBatch) -> float:
         sequences, length = size * examples.sequences_per_example, batch["token_ids"].shape[-1]
-        trainable = run.programs.tuning.num_learning_layers
+        trainable = run.programs.tuning.num_trainable_layers
         return float(sequences * encoder_training_flops(run.model.encoder, length, trainable))
 
     return Phase(

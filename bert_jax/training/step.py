@@ -84,24 +84,24 @@ def dropout_key(seed: int | np.uint32, step: jax.Array) -> jax.Array:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step)
 
 
-Learns = Callable[[str], bool]
+IsTrainable = Callable[[str], bool]
 
 
-def everything(name: str) -> bool:
-    """Every parameter learns."""
+def all_trainable(name: str) -> bool:
+    """Return True: every parameter is trainable."""
     return True
 
 
-def learned(params: Mapping[str, T], learns: Learns) -> dict[str, T]:
-    """The parameters that learn."""
-    return {name: value for name, value in params.items() if learns(name)}
+def trainable_part(params: Mapping[str, T], is_trainable: IsTrainable) -> dict[str, T]:
+    """Return the trainable parameters."""
+    return {name: value for name, value in params.items() if is_trainable(name)}
 
 
 def abstract_state(
     definition: ModelDefinition[Any],
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
-    learns: Learns = everything,
+    is_trainable: IsTrainable = all_trainable,
 ) -> TrainState:
     """The state as shapes, dtypes and shardings; computes nothing.
 
@@ -118,8 +118,8 @@ def abstract_state(
     opt_state = optax.tree.map_params(
         optimizer,
         place,
-        jax.eval_shape(optimizer.init, learned(params, learns)),
-        learned(shardings, learns),
+        jax.eval_shape(optimizer.init, trainable_part(params, is_trainable)),
+        trainable_part(shardings, is_trainable),
         transform_non_params=lambda shape: place(shape, replicated),
     )
     step = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated)
@@ -136,10 +136,10 @@ def init_state(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     seed: int,
-    learns: Learns = everything,
+    is_trainable: IsTrainable = all_trainable,
 ) -> TrainState:
     """A fresh state, every array created where it stays; the same numbers under any mesh."""
-    return make_init(definition, optimizer, mesh, learns)(parameter_key(seed))
+    return make_init(definition, optimizer, mesh, is_trainable)(parameter_key(seed))
 
 
 Init = Callable[[jax.Array], TrainState]
@@ -149,16 +149,16 @@ def make_init(
     definition: ModelDefinition[Any],
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
-    learns: Learns = everything,
+    is_trainable: IsTrainable = all_trainable,
 ) -> Init:
     """Compiles on first call: the key of fresh parameters -> a state, as `init_state`'s."""
 
     def init(key: jax.Array) -> TrainState:
         params = definition.init(key)
-        opt_state = optimizer.init(learned(params, learns))
+        opt_state = optimizer.init(trainable_part(params, is_trainable))
         return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
 
-    shardings = shardings_of(abstract_state(definition, optimizer, mesh, learns))
+    shardings = shardings_of(abstract_state(definition, optimizer, mesh, is_trainable))
     return jax.jit(init, out_shardings=shardings)
 
 
@@ -188,7 +188,7 @@ def make_train_step(
     mesh: Mesh,
     *,
     accumulation_steps: int = 1,
-    learns: Learns = everything,
+    is_trainable: IsTrainable = all_trainable,
     teacher: Teacher | None = None,
 ) -> jax.stages.Wrapped:
     """Compiles on first call: (state, batch, inputs) -> (next state, metrics of the batch).
@@ -200,11 +200,12 @@ def make_train_step(
     Args:
       accumulation_steps: the batch is processed in this many parts, one after the other, and
         updates once with the gradient of the whole.
-      learns: says of a parameter's name whether it is updated; the others are not differentiated.
+      is_trainable: whether the parameter of a name is updated; gradients of the others are not
+        computed.
       teacher: adds to each part of the batch what it says of it, by the parameters of the inputs,
         which are split over the mesh as the task's own.
     """
-    state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, learns))
+    state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, is_trainable))
     replicated = NamedSharding(mesh, PartitionSpec())
     input_shardings = StepInputs(
         cast(Any, replicated), cast(Any, replicated), _teachers(teacher, mesh)
@@ -227,7 +228,7 @@ def make_train_step(
         with layout(mesh):
             key = dropout_key(inputs.seed, state.step)
             weights = task.loss_weights(batch)
-            learning = learned(state.params, learns)
+            learning = trainable_part(state.params, is_trainable)
             frozen = {name: x for name, x in state.params.items() if name not in learning}
 
             def gradient(batch: Batch, key: jax.Array) -> tuple[Parameters, Metrics]:

@@ -49,7 +49,7 @@ class Tuning:
     encoder: EncoderConfig
 
     def __post_init__(self) -> None:
-        apart = self.num_learning_layers not in (0, self.num_layers) or self.config.layer_decay < 1
+        apart = self.num_trainable_layers not in (0, self.num_layers) or self.config.layer_decay < 1
         if self.encoder.sharing != "none" and apart:
             raise ValueError(
                 f"tuning.top_layers={self.config.top_layers} and layer_decay="
@@ -73,16 +73,16 @@ class Tuning:
         return self.encoder.num_layers
 
     @property
-    def num_learning_layers(self) -> int:
+    def num_trainable_layers(self) -> int:
         """The last layers of the encoder, those that a backward pass goes through."""
         return self.num_layers if self.config.top_layers == -1 else self.config.top_layers
 
-    def learns(self, name: str) -> bool:
-        """Whether a parameter learns."""
+    def is_trainable(self, name: str) -> bool:
+        """Return whether a parameter is trainable."""
         depth = self._depth(name)
         if depth == 0:
-            return self.config.embeddings and self.num_learning_layers == self.num_layers
-        return depth > self.num_layers - self.num_learning_layers
+            return self.config.embeddings and self.num_trainable_layers == self.num_layers
+        return depth > self.num_layers - self.num_trainable_layers
 
     def rate(self, name: str) -> float:
         """What the learning rate is multiplied by for a parameter."""

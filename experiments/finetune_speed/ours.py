@@ -29,8 +29,8 @@ from bert_jax.training.step import StepInputs, TrainState, init_state
 def first_state(run: FinetuneRun) -> TrainState:
     """Random parameters and the optimizer's first state."""
     programs = run.programs
-    definition, learns = run.task.definition, programs.tuning.learns
-    return init_state(definition, programs.optimizer, run.mesh, 0, learns)
+    definition, is_trainable = run.task.definition, programs.tuning.is_trainable
+    return init_state(definition, programs.optimizer, run.mesh, 0, is_trainable)
 
 
 def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]:

@@ -60,12 +60,12 @@ class Run:
 
     def __init__(self, task: Pretraining, batch: Any, config: TuningConfig | None, steps: int = 1):
         tuning = Tuning(config or TuningConfig(), ENCODER)
-        words: dict[str, Any] = {"learns": tuning.learns} if config else {}
+        words: dict[str, Any] = {"is_trainable": tuning.is_trainable} if config else {}
         rate = tuning.rate if config else None
         optimizer = make_optimizer(CONFIG, rate)
         inputs = StepInputs(np.uint32(0), np.float32(CONFIG.peak_learning_rate))
         mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
-        self.learns = tuning.learns
+        self.is_trainable = tuning.is_trainable
         state = init_state(task.definition, optimizer, mesh, 0, **words)
         self.before = jax.device_get(state.params)
         step = make_train_step(task, optimizer, mesh, **words)
@@ -102,12 +102,12 @@ def test_what_is_frozen_stays_and_the_rest_learns_as_ever(
     config, top, embeddings = CASES[case]
     run = tuned(config)
     moments = optax.tree.get(run.state.opt_state, "mu")
-    assert set(moments) == {name for name in run.after if run.learns(name)}
+    assert set(moments) == {name for name in run.after if run.is_trainable(name)}
     for name, after in run.after.items():
         layers = [f"encoder.layers.{number}." for number in range(LAYERS - top, LAYERS)]
         expected = not name.startswith("encoder.") or name.startswith(tuple(layers))
         expected |= embeddings and name.startswith("encoder.embeddings.")
-        assert run.learns(name) == expected, name
+        assert run.is_trainable(name) == expected, name
         if not expected:
             np.testing.assert_array_equal(after, run.before[name], err_msg=name)
         else:
@@ -159,5 +159,5 @@ def test_layers_that_share_parameters_are_not_told_apart(changes: dict[str, Any]
         ValueError, match=r"share parameters \(sharing='ffn'\): all of them are trained"
     ):
         Tuning(TuningConfig(**changes), shared)
-    assert Tuning(TuningConfig(top_layers=0), shared).num_learning_layers == 0
-    assert Tuning(TuningConfig(), shared).learns("encoder.layers.0.ffn.up.kernel")
+    assert Tuning(TuningConfig(top_layers=0), shared).num_trainable_layers == 0
+    assert Tuning(TuningConfig(), shared).is_trainable("encoder.layers.0.ffn.up.kernel")
