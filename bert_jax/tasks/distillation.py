@@ -179,7 +179,7 @@ class PretrainingTeacher:
         self.config = config
         self.layers = tuple(layers)
 
-    def shows(self, model: PretrainingModel, batch: Batch) -> Batch:
+    def annotate(self, model: PretrainingModel, batch: Batch) -> Batch:
         """With what the config asks for.
 
         `teacher_logits` [batch, count, vocab_size], float32, at `soft_positions`; in the compute
@@ -189,22 +189,22 @@ class PretrainingTeacher:
         """
         positions = soft_positions(batch, self.config.soft_targets)
         output = run(model, batch, positions, None, **_asked(self.config))
-        shown = dict(batch)
+        annotated = dict(batch)
         if self.config.soft_weight:
-            shown["teacher_logits"] = output.token_logits
+            annotated["teacher_logits"] = output.token_logits
         if self.config.cosine_weight:
-            shown["teacher_hidden"] = output.encoder.hidden
+            annotated["teacher_hidden"] = output.encoder.hidden
         if (states := output.encoder.hidden_states) is not None:
-            shown["teacher_states"] = jnp.stack([states[n] for n in (0, *self.layers)], axis=1)
+            annotated["teacher_states"] = jnp.stack([states[n] for n in (0, *self.layers)], axis=1)
         if (scores := output.encoder.attention_scores) is not None:
-            shown["teacher_scores"] = jnp.stack([scores[n - 1] for n in self.layers], axis=1)
-        return shown
+            annotated["teacher_scores"] = jnp.stack([scores[n - 1] for n in self.layers], axis=1)
+        return annotated
 
 
 class Distillation:
     """`Pretraining` with losses against a teacher: see `DistillationConfig`.
 
-    A batch also has what `PretrainingTeacher.shows` adds to it.
+    A batch also has what `PretrainingTeacher.annotate` adds to it.
     """
 
     loss_terms: Mapping[str, float]

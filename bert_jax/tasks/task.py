@@ -69,7 +69,7 @@ class Teacher(Protocol):
 
     definition: ModelDefinition[Any]
 
-    def shows(self, model: Any, batch: Batch) -> Batch:
+    def annotate(self, model: Any, batch: Batch) -> Batch:
         """The batch with what the teacher says of it; arrays whose first dim is the batch's."""
         ...
 

@@ -233,7 +233,7 @@ def make_train_step(
 
             def gradient(batch: Batch, key: jax.Array) -> tuple[Parameters, Metrics]:
                 if teacher is not None:
-                    batch = teacher.shows(teacher.definition.module(inputs.teacher), batch)
+                    batch = teacher.annotate(teacher.definition.module(inputs.teacher), batch)
                 differentiated = jax.grad(loss_and_metrics, has_aux=True)
                 return differentiated(learning, frozen, batch, weights, key)
 
@@ -311,7 +311,7 @@ def make_evaluation_step(
     def evaluation_step(params: Parameters, batch: Batch, *taught: Parameters) -> Metrics:
         with layout(mesh):
             if teacher is not None:
-                batch = teacher.shows(teacher.definition.module(*taught), batch)
+                batch = teacher.annotate(teacher.definition.module(*taught), batch)
             return task.metrics(definition.module(params), batch, None)
 
     of_teacher = () if teacher is None else (_teachers(teacher, mesh),)

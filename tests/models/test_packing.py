@@ -146,7 +146,7 @@ def test_every_objective_is_the_same_packed(
     @jax.jit
     def compute(batch: Any) -> Any:
         if teacher is not None:
-            batch = teacher.shows(taught, batch)
+            batch = teacher.annotate(taught, batch)
         differentiated = jax.value_and_grad(partial(loss_of, task), has_aux=True)
         return differentiated(params, batch)
 

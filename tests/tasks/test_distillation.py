@@ -76,7 +76,7 @@ def make(
 def losses(config: DistillationConfig, batch: Batch) -> tuple[Distillation, dict[str, Any], Batch]:
     """The task, its metrics, and the batch with what the teacher says."""
     task, teacher = make(config)
-    shown = teacher.shows(
+    shown = teacher.annotate(
         teacher.definition.module(teacher.definition.init(jax.random.key(1))), batch
     )
     model = task.definition.module(task.definition.init(jax.random.key(2)))
@@ -137,7 +137,7 @@ def test_sentence_pairs_weigh_what_is_asked(weight: float, batch: Batch) -> None
     student = dataclasses.replace(STUDENT, num_segments=2)
     task = Distillation(Pretraining(student, COMPUTE, sentence_pairs="next_sentence"), config)
     teacher = PretrainingTeacher(Pretraining(TEACHER, COMPUTE).definition, config, LAYERS)
-    shown = teacher.shows(
+    shown = teacher.annotate(
         teacher.definition.module(teacher.definition.init(jax.random.key(1))), batch
     )
     shown["segment_ids"] = np.asarray(batch["token_ids"]) % 2
@@ -162,7 +162,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(batch: Batch) -> Non
     task = Distillation(Pretraining(twin, COMPUTE), CONFIG)
     teacher = PretrainingTeacher(task.definition, CONFIG, ())
     model = task.definition.module(task.definition.init(jax.random.key(1)))
-    metrics = task.metrics(model, teacher.shows(model, batch), None)
+    metrics = task.metrics(model, teacher.annotate(model, batch), None)
     assert_allclose(metrics["soft_loss"].mean(), 0, atol=1e-5)
     assert_allclose(metrics["cosine_loss"].mean(), 0, atol=1e-5)
     assert task.loss_terms == {
@@ -175,7 +175,7 @@ def test_what_is_inside_a_twin_is_no_other_either(batch: Batch) -> None:
     task = Distillation(Pretraining(twin, COMPUTE), INSIDE)
     teacher = PretrainingTeacher(task.definition, INSIDE, matched_layers(4, 4))
     model = task.definition.module(task.definition.init(jax.random.key(1)))
-    metrics = task.metrics(model, teacher.shows(model, batch), None)
+    metrics = task.metrics(model, teacher.annotate(model, batch), None)
     assert task.loss_terms == {"nsp_loss": 1.0, "hidden_loss": 1.0, "attention_loss": 0.5}
     assert metrics["hidden_loss"].mean() == metrics["attention_loss"].mean() == 0
 
@@ -195,7 +195,7 @@ def test_states_of_another_size_are_met_through_learned_maps(batch: Batch) -> No
         np.testing.assert_array_equal(params[name], value, err_msg=name)
     theirs = teacher.definition.module(teacher.definition.init(jax.random.key(1)))
     ours = task.definition.module(params)
-    metrics = task.metrics(ours, teacher.shows(theirs, batch), None)
+    metrics = task.metrics(ours, teacher.annotate(theirs, batch), None)
     inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
     asked = dict(return_hidden_states=True, return_attention_scores=True)
     told, shown = (model.encoder(*inputs, **asked) for model in (ours, theirs))
