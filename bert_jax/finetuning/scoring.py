@@ -163,7 +163,7 @@ class _Gathered:
 
 
 @dataclass(frozen=True)
-class Judge:
+class ValidationMetrics:
     """Parameters to the scores on every validation set of a task, for `Phase.evaluate`."""
 
     scorer: Scorer

@@ -23,7 +23,7 @@ from bert_jax.finetuning.outcome import (
     write_outcome,
 )
 from bert_jax.finetuning.run import FinetuneRun
-from bert_jax.finetuning.scoring import Judge
+from bert_jax.finetuning.scoring import ValidationMetrics
 from bert_jax.labeled_data.features import FeatureBatches
 from bert_jax.models.parameters import Parameters
 from bert_jax.pipeline.loader import Loader
@@ -288,7 +288,7 @@ def _phase(run: FinetuneRun) -> Phase:
         num_steps=run.total_steps,
         batch_size=size,
         batches=lambda start: Loader(batches, start_step=start, prefetch=4),
-        evaluate=Judge(run.scorer, run.data),
+        evaluate=ValidationMetrics(run.scorer, run.data),
         flops=flops,
     )
 

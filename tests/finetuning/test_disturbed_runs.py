@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax import Classify
-from bert_jax.finetuning.scoring import Judge
+from bert_jax.finetuning.scoring import ValidationMetrics
 from bert_jax.runs.work_dir import chosen_step
 from bert_jax.training.reporting import Reporter
 
@@ -235,16 +235,16 @@ def test_a_run_that_is_stopped_while_it_is_judged_at_its_end_is_judged_when_it_g
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
     words = toy.words("glue", work_dir, *WHOLE, "num_epochs=4")
-    judge, judged = Judge.__call__, []
+    evaluate, evaluated = ValidationMetrics.__call__, []
 
     def signalled(*args):
-        judged.append(args)
-        if len(judged) == 2:
+        evaluated.append(args)
+        if len(evaluated) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return judge(*args)
+        return evaluate(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Judge, "__call__", signalled)
+        patch.setattr(ValidationMetrics, "__call__", signalled)
         stopped = bert_jax_here(*words)
     assert stopped.code == 143, stopped.errors
     assert "stopped: saved step 48" in stopped.output

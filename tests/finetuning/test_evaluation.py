@@ -61,7 +61,7 @@ def test_a_checkpoint_taken_out_is_scored_as_it_was(bert_jax_here, whole, evalua
 
 def test_what_is_asked_after_a_batch_may_end_the_evaluation(whole):
     from bert_jax.finetuning.evaluation import open_evaluation
-    from bert_jax.finetuning.scoring import Judge
+    from bert_jax.finetuning.scoring import ValidationMetrics
 
     class Enough(Exception):
         pass
@@ -72,9 +72,11 @@ def test_what_is_asked_after_a_batch_may_end_the_evaluation(whole):
         raise Enough
 
     head = evaluation.scorer.task.config.head
-    judge = Judge(evaluation.scorer, TaskData(head, None, evaluation.sets, {}, "accuracy"))
+    metrics = ValidationMetrics(
+        evaluation.scorer, TaskData(head, None, evaluation.sets, {}, "accuracy")
+    )
     with pytest.raises(Enough):
-        judge(evaluation.params, after_batch)
+        metrics(evaluation.params, after_batch)
 
 
 def test_one_device_gives_what_eight_give(whole, bert_jax, tmp_path):
