@@ -16,7 +16,7 @@ from bert_jax.finetuning.sweep_run import Sweep, open_sweep
 from bert_jax.runs.outputs import check_output
 from bert_jax.runs.ownership import only_writer
 from bert_jax.runs.runtime import Compilations
-from bert_jax.training.distributed import StopRequest, ToldToStop, launched_together
+from bert_jax.training.distributed import StopRequest, StopRequested, launched_together
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import make_mesh
 
@@ -133,7 +133,7 @@ def _run_to_end(
         try:
             predictions = opened.predict(stop)
             lines += _best_run_lines(best, predictions)
-        except ToldToStop:
+        except StopRequested:
             finished = False
             lines += ["stopped: all runs are finished; the same command writes the predictions"]
     else:

@@ -140,7 +140,7 @@ class Sweep:
         Without the run's parameters, which may not have been kept, there are none.
 
         Raises:
-          ToldToStop: `stop` came before they were all predicted.
+          StopRequested: `stop` came before they were all predicted.
         """
         directory = self.best_directory
         if directory is None or not has_model(directory):
@@ -242,7 +242,7 @@ class Sweep:
         )
         files = []
         for name, examples in self.base.data.test.items():
-            logits, _ = self.base.scorer.answers(params, examples, name, stop.heed)
+            logits, _ = self.base.scorer.answers(params, examples, name, stop.raise_if_stopping)
             files += examples.write(logits, directory / PREDICTIONS_NAME, name)
         return files
 

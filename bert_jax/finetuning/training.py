@@ -36,7 +36,7 @@ from bert_jax.training.checkpoint_files import CheckpointConfig, recover, steps_
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import (
     StopRequest,
-    ToldToStop,
+    StopRequested,
     agreed,
     check_same,
     on_first_process,
@@ -310,7 +310,7 @@ def _finish(
         )
     try:
         _write_outcome(run, early.best_step, state, stop)
-    except ToldToStop:
+    except StopRequested:
         text = "stopped: training is finished; the same command writes the predictions"
         report(Message(text))
         return False
@@ -324,7 +324,7 @@ def _write_outcome(run: FinetuneRun, best_step: int, state: TrainState, stop: St
     directory.mkdir(exist_ok=True)
     files = []
     for name, examples in run.data.test.items():
-        logits, _ = run.scorer.answers(params, examples, name, stop.heed)
+        logits, _ = run.scorer.answers(params, examples, name, stop.raise_if_stopping)
         if jax.process_index() == 0:
             files += examples.write(logits, directory, name)
     if jax.process_index() != 0:

@@ -212,7 +212,7 @@ _INTERRUPTED_TEXT = (
 )
 
 
-class ToldToStop(Exception):
+class StopRequested(Exception):
     """A run was told to stop in the middle of an evaluation or of predictions."""
 
 
@@ -277,19 +277,19 @@ class StopRequest:
         self._questions += 1
         return multihost_utils.reached_preemption_sync_point(self._questions)
 
-    def heed(self) -> None:
-        """Raises ToldToStop when it is time to leave; asked after every batch of a long scoring."""
+    def raise_if_stopping(self) -> None:
+        """Raises StopRequested when it is time to leave; asked after every batch of a long scoring."""
         if self.stop_now():
-            raise ToldToStop
+            raise StopRequested
 
     def while_waiting(self) -> None:
-        """Raise ToldToStop if this process has been signaled and is the run's only one.
+        """Raise StopRequested if this process has been signaled and is the run's only one.
 
         Meant for waits that may never end. One of several processes cannot stop during a wait: the
         others have already begun the step whose batch it lacks, so their states differ.
         """
         if self._signalled:
-            raise ToldToStop
+            raise StopRequested
 
     def _terminate(self, signum: int, frame: FrameType | None) -> None:
         self._signalled = True

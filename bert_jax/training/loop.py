@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 
 from bert_jax.models.parameters import Parameters
 from bert_jax.training.checkpoint import Checkpointer, CheckpointNotSaved
-from bert_jax.training.distributed import StopRequest, ToldToStop
+from bert_jax.training.distributed import StopRequest, StopRequested
 from bert_jax.training.evaluation import (
     EarlyStopping,
     ReportWindow,
@@ -196,7 +196,7 @@ class Trainer:
             phase = next(phase for phase in phases if step <= phase.end)
             try:
                 self._evaluate(state, step, phase, stoppable=True)
-            except ToldToStop:
+            except StopRequested:
                 return state, False
         if self.early and self.early.enough:
             return state, True
@@ -243,7 +243,7 @@ class Trainer:
             return next(batches)
         except Exception as error:
             self._save_in_need(state, step, error)
-            if isinstance(error, ToldToStop):
+            if isinstance(error, StopRequested):
                 return None
             raise
 
@@ -262,7 +262,7 @@ class Trainer:
             self._save(state, step)
             self.checkpointer.raise_if_failed(wait=True)
         except (CheckpointNotSaved, TrainingDiverged):
-            if not isinstance(error, ToldToStop):
+            if not isinstance(error, StopRequested):
                 _LOGGER.error("%s", error)
             raise
         _LOGGER.info("saved step %s; run the same command to resume", f"{step:,}")
@@ -295,7 +295,7 @@ class Trainer:
             try:
                 stoppable = not last or self.early is not None
                 self._metrics = self._evaluate(state, step, phase, stoppable=stoppable)
-            except ToldToStop:
+            except StopRequested:
                 saving = stopping = True
                 self._report_pending(tell=True)
             except TrainingDiverged:
@@ -316,7 +316,9 @@ class Trainer:
         `early` remembers that without the checkpoint, and then it may be made up for.
         """
         assert phase.evaluate is not None
-        metrics = dict(phase.evaluate(state.params, self.stop.heed if stoppable else to_the_end))
+        metrics = dict(
+            phase.evaluate(state.params, self.stop.raise_if_stopping if stoppable else to_the_end)
+        )
         require_finite_metrics(step, {f"held-out {name}": value for name, value in metrics.items()})
         if self.reporter:
             self.reporter.evaluation(step, metrics)

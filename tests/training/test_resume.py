@@ -17,7 +17,7 @@ from numpy.testing import assert_array_equal
 
 from bert_jax.training.checkpoint import CheckpointNotSaved
 from bert_jax.training.checkpoint_checksums import write_checksums
-from bert_jax.training.distributed import StopRequest, ToldToStop
+from bert_jax.training.distributed import StopRequest, StopRequested
 from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.loop import Intervals, Phase
 from bert_jax.training.step import TrainState
@@ -39,7 +39,7 @@ class StopAt:
         self.asked += 1
         return self.asked >= self.question
 
-    heed = StopRequest.heed
+    raise_if_stopping = StopRequest.raise_if_stopping
 
 
 # Questions 6 and 7 are those of the evaluation after five steps.
@@ -197,14 +197,14 @@ def without_batch(step: int, error: BaseException) -> Callable[[Phase], Phase]:
 
 # Step 5 has been evaluated but not saved when the next batch fails.
 @pytest.mark.parametrize(
-    ("step", "error"), [(5, OSError("a worker was killed")), (7, KeyError(7)), (7, ToldToStop())]
+    ("step", "error"), [(5, OSError("a worker was killed")), (7, KeyError(7)), (7, StopRequested())]
 )
 def test_a_data_error_loses_no_step(
     bench: Any, whole: Any, tmp_path: Path, step: int, error: Exception
 ) -> None:
     recorder = bench.recorder()
     change = without_batch(step, error)
-    if isinstance(error, ToldToStop):
+    if isinstance(error, StopRequested):
         state, finished = bench.run(tmp_path, recorder, change=change)
         assert not finished and int(state.step) == step
     else:
@@ -265,7 +265,7 @@ def test_a_wait_ends_when_the_process_is_signaled() -> None:
     with StopRequest() as stop:
         stop.while_waiting()
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(ToldToStop):
+        with pytest.raises(StopRequested):
             stop.while_waiting()
 
 
