@@ -11,6 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.conversion import to_dataclass, to_plain
+from bert_jax.finetuning.compiled_steps import unknown_lines
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.label_matching import (
     check_head,
@@ -21,7 +22,6 @@ from bert_jax.finetuning.label_matching import (
     with_scores_in_order,
 )
 from bert_jax.finetuning.outcome import check_files, claim_files
-from bert_jax.finetuning.programs import unknown_lines
 from bert_jax.finetuning.scoring import Scorer, row_lengths
 from bert_jax.finetuning.sentences import GlueConfig
 from bert_jax.finetuning.task_data import ExampleSet, TaskData

@@ -10,16 +10,16 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.outcome import describe_model, usage_of
-from bert_jax.finetuning.programs import (
-    Programs,
+from bert_jax.finetuning.compiled_steps import (
+    CompiledSteps,
     check_batches,
     check_data,
     check_memory,
-    make_programs,
+    make_steps,
     unknown_lines,
 )
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.outcome import describe_model, usage_of
 from bert_jax.finetuning.scoring import LOSS, Scorer, padding, row_lengths
 from bert_jax.finetuning.source import (
     Source,
@@ -56,7 +56,7 @@ class FinetuneRun:
     model: ModelConfig
     compute: ComputeConfig
     row_lengths: tuple[int, ...]
-    programs: Programs
+    compiled: CompiledSteps
 
     @classmethod
     def open(cls, config: FinetuneConfig, mesh: Mesh) -> FinetuneRun:
@@ -76,10 +76,10 @@ class FinetuneRun:
         compute = config.compute.resolve(jax.devices()[0], encoder)
         assert data.train is not None
         lengths = row_lengths(data.train, config.max_shapes, encoder.max_positions)
-        programs = make_programs(
+        compiled = make_steps(
             config.optimizer, config.tuning, config.accumulation_steps, model, compute, mesh
         )
-        run = cls(config, mesh, source, data, model, compute, lengths, programs)
+        run = cls(config, mesh, source, data, model, compute, lengths, compiled)
         run.check_memory()
         return run
 
@@ -108,7 +108,7 @@ class FinetuneRun:
         check_memory(
             self.model,
             self.compute,
-            self.programs.tuning,
+            self.compiled.tuning,
             self.mesh,
             self.data.train,
             longest=self.row_lengths[-1],
@@ -127,7 +127,7 @@ class FinetuneRun:
     @property
     def task(self) -> ClassifierTask:
         """The model with its loss."""
-        return self.programs.task
+        return self.compiled.task
 
     @cached_property
     def plan(self) -> ByLength:
@@ -140,7 +140,7 @@ class FinetuneRun:
     @cached_property
     def scorer(self) -> Scorer:
         """The scorer, which runs the model on whole sets."""
-        steps = self.programs.prediction_step, self.programs.metrics_step
+        steps = self.compiled.prediction_step, self.compiled.metrics_step
         return Scorer(self.mesh, self.task, *steps, self.config.rows_evaluated, self.row_lengths)
 
     @property
@@ -201,7 +201,7 @@ class FinetuneRun:
         if step is not None:
             checkpointer.check_identity()  # first: another run's steps mean nothing here
             abstract = abstract_state(
-                definition, self.programs.optimizer, self.mesh, self.programs.tuning.is_trainable
+                definition, self.compiled.optimizer, self.mesh, self.compiled.tuning.is_trainable
             )
             if step > self.total_steps:
                 raise ValueError(
@@ -210,7 +210,7 @@ class FinetuneRun:
                     "what it was or more, or take another work_dir"
                 )
             return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
-        state = self.programs.init(parameter_key(config.seed))
+        state = self.compiled.init(parameter_key(config.seed))
         if config.from_scratch:
             return state, f"random parameters (seed {config.seed})"
         return state_from_source(self.source, state, self.model, config.init_from)
@@ -219,7 +219,7 @@ class FinetuneRun:
         """Return lines about the model, its trainable part, the examples and the batches."""
         shapes, train = self.task.definition.shapes, self.data.train
         assert train is not None
-        trainable = count(trainable_part(shapes, self.programs.tuning.is_trainable))
+        trainable = count(trainable_part(shapes, self.compiled.tuning.is_trainable))
         lengths = ", ".join(map(str, self.row_lengths))
         sets = {**self.data.validation, **self.data.test}
         held_out = [f"{examples.num_examples:,} {name}" for name, examples in sets.items()]

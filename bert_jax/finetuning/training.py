@@ -149,7 +149,7 @@ def train(
             return True
         trainer = Trainer(
             mesh=run.mesh,
-            train_step=run.programs.train_step,
+            train_step=run.compiled.train_step,
             seed=run.config.seed,
             learning_rates=rates,
             checkpointer=checkpointer,
@@ -279,7 +279,7 @@ def _phase(run: FinetuneRun) -> Phase:
 
     def flops(batch: HostBatch) -> float:
         sequences, length = size * examples.sequences_per_example, batch["token_ids"].shape[-1]
-        trainable = run.programs.tuning.num_trainable_layers
+        trainable = run.compiled.tuning.num_trainable_layers
         return float(sequences * encoder_training_flops(run.model.encoder, length, trainable))
 
     return Phase(

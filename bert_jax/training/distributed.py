@@ -278,7 +278,7 @@ class StopRequest:
         return multihost_utils.reached_preemption_sync_point(self._questions)
 
     def raise_if_stopping(self) -> None:
-        """Raises StopRequested when it is time to leave; asked after every batch of a long scoring."""
+        """Raise StopRequested if the run should stop; called after every batch of an evaluation."""
         if self.stop_now():
             raise StopRequested
 

@@ -28,9 +28,9 @@ from bert_jax.training.step import StepInputs, TrainState, init_state
 
 def first_state(run: FinetuneRun) -> TrainState:
     """Random parameters and the optimizer's first state."""
-    programs = run.programs
-    definition, is_trainable = run.task.definition, programs.tuning.is_trainable
-    return init_state(definition, programs.optimizer, run.mesh, 0, is_trainable)
+    compiled = run.compiled
+    definition, is_trainable = run.task.definition, compiled.tuning.is_trainable
+    return init_state(definition, compiled.optimizer, run.mesh, 0, is_trainable)
 
 
 def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]:
@@ -45,7 +45,7 @@ def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]
             begun = time.perf_counter()
             inputs = StepInputs(np.uint32(0), np.float32(1e-5))
             placed = to_global(batch, run.mesh, rows, size)
-            state, metrics = run.programs.train_step(state, placed, inputs)
+            state, metrics = run.compiled.train_step(state, placed, inputs)
             jax.block_until_ready((state, metrics))
             seconds.append(time.perf_counter() - begun)
         found[length] = max(0.0, seconds[0] - seconds[1])

@@ -26,9 +26,9 @@ def test_a_program_a_shape_and_none_for_other_dials(toy, source, tmp_path):
     ):
         with StopRequest() as stop:
             assert train(turned, stop)
-        assert turned.programs.train_step._cache_size() == 2
+        assert turned.compiled.train_step._cache_size() == 2
         # With targets and, of the test set, without; a batch has the length of its longest row.
-        assert 1 <= turned.programs.prediction_step._cache_size() <= 2
+        assert 1 <= turned.compiled.prediction_step._cache_size() <= 2
 
 
 def test_a_second_run_takes_the_steps_from_the_cache(toy, tmp_path):

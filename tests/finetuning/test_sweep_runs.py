@@ -123,10 +123,10 @@ def test_what_it_is_compared_with_is_the_majority(undisturbed, toy) -> None:
 
 
 def test_programs_are_compiled_once_for_all_runs(undisturbed) -> None:
-    programs, lengths = undisturbed[1].base.programs, undisturbed[1].base.row_lengths
-    assert programs.train_step._cache_size() <= 2 * len(lengths)  # of each batch size
+    compiled, lengths = undisturbed[1].base.compiled, undisturbed[1].base.row_lengths
+    assert compiled.train_step._cache_size() <= 2 * len(lengths)  # of each batch size
     # With targets and, of the test set, without.
-    assert programs.prediction_step._cache_size() <= len(lengths)
+    assert compiled.prediction_step._cache_size() <= len(lengths)
 
 
 def test_a_finished_sweep_trains_nothing_more(undisturbed, toy, bert_jax_here, monkeypatch) -> None:

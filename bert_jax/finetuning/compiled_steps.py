@@ -41,7 +41,7 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 
 @dataclass(frozen=True)
-class Programs:
+class CompiledSteps:
     """The steps of a run, and of those that differ from it as `FinetuneRun.turned` does."""
 
     task: ClassifierTask
@@ -53,14 +53,14 @@ class Programs:
     init: Init
 
 
-def make_programs(
+def make_steps(
     optimizer_config: OptimizerConfig,
     tuning_config: TuningConfig,
     accumulation_steps: int,
     model: ModelConfig,
     compute: ComputeConfig,
     mesh: Mesh,
-) -> Programs:
+) -> CompiledSteps:
     """Return the steps, each of which is compiled when a batch of a new shape arrives.
 
     Raises:
@@ -77,7 +77,7 @@ def make_programs(
         accumulation_steps=accumulation_steps,
         is_trainable=tuning.is_trainable,
     )
-    return Programs(
+    return CompiledSteps(
         task,
         optimizer,
         tuning,
