@@ -28,7 +28,7 @@ from bert_jax.finetuning.evaluation import EvaluationResult, evaluate
 from bert_jax.json_files import read_json
 from bert_jax.local_paths import make_directory
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.runtime import keep_programs
+from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training import distributed
 from bert_jax.training.progress import format_metric
 
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Score, print, and write what was asked for."""
     distributed.join(force=args.distributed)
-    keep_programs()
+    enable_compilation_cache()
     if args.unlabelled and (args.output or not args.predictions):
         raise ValueError(
             "--unlabelled gives predictions and no scores: expected --predictions DIR, no --output"

@@ -22,7 +22,7 @@ from bert_jax.cli.arguments import (
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.training import finetune
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.runtime import keep_programs
+from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training import distributed
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config, overrides, kind="finetune")
     config = config.with_file(args.data, "train") if args.data else config
     distributed.join(force=args.distributed)
-    keep_programs()
+    enable_compilation_cache()
     stop = distributed.StopRequest()
     result = finetune(config, from_step=args.from_step, on_report=console_report, stop=stop)
     return 0 if result.finished else stop.exit_code

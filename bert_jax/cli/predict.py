@@ -44,7 +44,7 @@ from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import FORMATS
 from bert_jax.inference.requests import TASKS, LineRequest, json_line
 from bert_jax.models.config import DTypeName
-from bert_jax.runs.runtime import keep_programs
+from bert_jax.runs.runtime import enable_compilation_cache
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +143,7 @@ def _predict(args: argparse.Namespace) -> tuple[int, int]:
     source = request.open(args.input, args.format, args.batch_size)
     if args.input in (None, "-") and sys.stdin.isatty():
         print(_prompt(request, args.format), file=sys.stderr, flush=True)
-    keep_programs()
+    enable_compilation_cache()
     predictor = request.load(
         batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )

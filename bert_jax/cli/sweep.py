@@ -31,7 +31,7 @@ from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_repo
 from bert_jax.finetuning.sweep_results import Grid, read_results
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.outputs import check_output
-from bert_jax.runs.runtime import keep_programs
+from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
 
 # Keys of the config that the sweep sets, and the option that does.
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--{name} is missing: a sweep wants --config FILE.py --output DIR")
     config, output = _load(args), Path(args.output)
     grid = _grid(args, config.seed)
-    keep_programs()
+    enable_compilation_cache()
     keep = args.keep or kept_before(output) or "best"
     stop = StopRequest()
     result = sweep(

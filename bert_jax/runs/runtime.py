@@ -17,7 +17,7 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.version import __version__
 
 
-def keep_programs() -> None:
+def enable_compilation_cache() -> None:
     """Has JAX keep what takes it a second or more to compile, in JAX_COMPILATION_CACHE_DIR.
 
     Where that is not set, a process alone keeps it in bert_jax/programs of the user's cache

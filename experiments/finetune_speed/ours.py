@@ -20,7 +20,7 @@ from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.labeled_data.features import Features
 from bert_jax.processes import keep_freed_memory
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.runtime import keep_programs
+from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
 from bert_jax.training.step import StepInputs, TrainState, init_state
@@ -80,7 +80,7 @@ def main() -> None:
     config = load_config(
         str(directory / "config.py"), [f"--config.compute.dtype={dtype}"], kind="finetune"
     )
-    keep_programs()
+    enable_compilation_cache()
     shutil.rmtree(config.work_dir, ignore_errors=True)
     run = FinetuneRun.open(config, make_mesh(config.mesh))
     examples, predicted = run.data.train, run.data.validation["validation"].features

@@ -63,7 +63,7 @@ OTHER = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisat
 def no_programs_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's cache of compiled programs is left alone."""
     for module in (finetune, evaluate):
-        monkeypatch.setattr(module, "keep_programs", lambda: None)
+        monkeypatch.setattr(module, "enable_compilation_cache", lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -286,7 +286,7 @@ def whole(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The work directory of a run on the reviews that nothing disturbed."""
     work_dir = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetune, "keep_programs", lambda: None)
+        patch.setattr(finetune, "enable_compilation_cache", lambda: None)
         patch.setattr(reporting, "draw_curves", lambda *_, **__: False)
         assert main([str(word) for word in toy.words("glue", work_dir, *WHOLE)]) == 0
     return work_dir

@@ -17,7 +17,7 @@ from .conftest import sentence
 @pytest.fixture
 def both_ways(bert_jax_here, monkeypatch, tmp_path):
     """A function that runs `evaluate` on a file and `predict` on lines: a file of each."""
-    monkeypatch.setattr(predict, "keep_programs", lambda: None)
+    monkeypatch.setattr(predict, "enable_compilation_cache", lambda: None)
 
     def run(work_dir: Path, data: Path, lines: list[dict], ending: str) -> tuple[str, list[dict]]:
         source = tmp_path / "lines.jsonl"

@@ -24,7 +24,7 @@ ONE = ["--batch-sizes", "16", "--epochs", "1", "--seeds", "1", "--learning-rates
 @pytest.fixture(autouse=True)
 def no_programs_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's cache of compiled programs is left alone."""
-    monkeypatch.setattr(sweep, "keep_programs", lambda: None)
+    monkeypatch.setattr(sweep, "enable_compilation_cache", lambda: None)
 
 
 def words(toy, output: Path, *more: object) -> list[str]:
@@ -63,7 +63,7 @@ def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sw
         return opened[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, "keep_programs", lambda: None)
+        patch.setattr(sweep, "enable_compilation_cache", lambda: None)
         patch.setattr(library, "open_sweep", watched)
         assert main(words(toy, output, *GRID)) == 0
     return output, opened[0]

@@ -29,7 +29,7 @@ def models(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True)
 def no_programs_kept(monkeypatch) -> None:
-    monkeypatch.setattr(predict, "keep_programs", lambda: None)
+    monkeypatch.setattr(predict, "enable_compilation_cache", lambda: None)
 
 
 @pytest.fixture
