@@ -89,7 +89,7 @@ _LARGEST_INT = 2**31 - 1
 _SMALLEST_RETURNED = 1 << 16  # bytes
 
 
-def keep_freed_memory() -> None:
+def tune_malloc_for_training() -> None:
     """Tells malloc to keep freed blocks up to `largest_block`; to be called before threads start.
 
     XLA's CPU client allocates all temporary buffers of a step as one block, from a thread of its

@@ -85,7 +85,7 @@ def test_a_freed_block_of_a_thread_is_kept_up_to_the_size_given() -> None:
 
 @on_glibc
 def test_it_is_kept_for_cpus_alone_and_where_nothing_else_was_decided() -> None:
-    call = "freed_memory.memory_bytes = lambda: 2**34; freed_memory.keep_freed_memory()"
+    call = "freed_memory.memory_bytes = lambda: 2**34; freed_memory.tune_malloc_for_training()"
     assert kept(call, JAX_PLATFORMS="cpu") > 90
     assert kept(call, JAX_PLATFORMS="cuda,cpu") < 10
     assert kept(call, JAX_PLATFORMS="cpu", GLIBC_TUNABLES="") < 10
@@ -158,7 +158,7 @@ def test_only_verbs_that_train_ask_for_it_and_only_as_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = []
-    monkeypatch.setattr(main, "keep_freed_memory", lambda: asked.append(True))
+    monkeypatch.setattr(main, "tune_malloc_for_training", lambda: asked.append(True))
     words = {
         "pretrain": ["pretrain", "--config", "absent.py"],
         "step": ["bench", "step", "--config", "absent.py"],

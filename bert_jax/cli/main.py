@@ -23,7 +23,7 @@ from bert_jax.cli.errors import (
     raise_lost_interrupts,
     unwritten_refusal,
 )
-from bert_jax.processes import keep_freed_memory, return_freed_memory
+from bert_jax.processes import return_freed_memory, tune_malloc_for_training
 from bert_jax.validation import nearest
 from bert_jax.version import __version__
 
@@ -242,7 +242,7 @@ def _run(verb: Verb, program: str, words: list[str], own_process: bool) -> int:
     args.config_overrides = overrides
     # JAX is imported by now, but starts its threads when first used.
     if verb.repeats and own_process:
-        keep_freed_memory()
+        tune_malloc_for_training()
     if verb.converts and own_process:
         return_freed_memory()
     _, _, run = _command(verb)

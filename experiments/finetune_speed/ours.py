@@ -18,7 +18,7 @@ import numpy as np
 from bert_jax.finetuning import training
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.labeled_data.features import Features
-from bert_jax.processes import keep_freed_memory
+from bert_jax.processes import tune_malloc_for_training
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
@@ -75,7 +75,7 @@ def predict(run: FinetuneRun, features: Features) -> tuple[float, float]:
 
 def main() -> None:
     """Measure the run that `config.py` in a directory describes, in a dtype."""
-    keep_freed_memory()  # as `bert-jax` does before it trains
+    tune_malloc_for_training()  # as `bert-jax` does before it trains
     directory, dtype = Path(sys.argv[1]), sys.argv[2]
     config = load_config(
         str(directory / "config.py"), [f"--config.compute.dtype={dtype}"], kind="finetune"
