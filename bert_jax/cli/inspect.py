@@ -22,7 +22,12 @@ from bert_jax.models.parameters import count
 from bert_jax.objectives import SentencePairs
 from bert_jax.pretraining.sections import PhaseConfig
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.work_dir import chosen_step, read_model, read_sentence_embedding, read_usage
+from bert_jax.runs.work_dir import (
+    default_checkpoint_step,
+    read_model,
+    read_sentence_embedding,
+    read_usage,
+)
 from bert_jax.tasks.pretraining import Pretraining
 
 
@@ -60,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _work_dir_lines(work_dir: Path, compute: ComputeConfig) -> list[str]:
     model, _ = read_model(work_dir)
-    usage, step = read_usage(work_dir), chosen_step(work_dir)
+    usage, step = read_usage(work_dir), default_checkpoint_step(work_dir)
     rows = {"step": f"{step:,}", "head": model.head}
     rows |= {"labels": ", ".join(model.labels)} if model.labels else {}
     rows |= vars(model.encoder) | (vars(usage) if usage is not None else {})

@@ -36,7 +36,7 @@ from bert_jax.runs.runtime import versions
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
-    chosen_step,
+    default_checkpoint_step,
     read_model,
     read_tokenizer,
     what_it_is,
@@ -193,7 +193,7 @@ def open_evaluation(
     if task is not None:
         check_head(task.section, model, work_dir)
     check_positions(config.max_length, model, work_dir)
-    step = agreed(chosen_step(work_dir)) if step is None else step
+    step = agreed(default_checkpoint_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
     split: Split = "validation" if labelled else "test"
     if data is not None:

@@ -19,7 +19,7 @@ from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
-    chosen_step,
+    default_checkpoint_step,
     read_model,
     read_sentence_embedding,
     read_tokenizer,
@@ -91,7 +91,7 @@ def open_source(directory: Path, work_dir: Path, mesh: Mesh, *, from_scratch: bo
         return Source(work_dir, model, read_tokenizer(work_dir, model.encoder), None, mesh)
     model, _ = read_model(directory)
     tokenizer = read_tokenizer(directory, model.encoder)
-    step = None if from_scratch else chosen_step(directory)
+    step = None if from_scratch else default_checkpoint_step(directory)
     return Source(directory, model, tokenizer, step, mesh)
 
 

@@ -15,7 +15,12 @@ from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
 from bert_jax.finetuning.outcome import read_outcome
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.labeled_data.files import Split
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME, MODEL_NAME, TOKENIZER_NAME, chosen_step
+from bert_jax.runs.work_dir import (
+    CHECKPOINTS_NAME,
+    MODEL_NAME,
+    TOKENIZER_NAME,
+    default_checkpoint_step,
+)
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.validation import differences
 
@@ -139,7 +144,7 @@ def ended(directory: Path) -> Ended | None:
     if found is None:
         return None
     # Its scores may be those of an earlier end, before it was given more epochs.
-    if has_model(directory) and chosen_step(directory) != found.step:
+    if has_model(directory) and default_checkpoint_step(directory) != found.step:
         return None
     evaluations = [entry for entry in _logged(directory) if entry["kind"] == "evaluation"]
     if not evaluations:

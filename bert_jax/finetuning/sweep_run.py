@@ -40,7 +40,7 @@ from bert_jax.finetuning.sweep_results import (
 from bert_jax.finetuning.training import train
 from bert_jax.local_paths import make_directory
 from bert_jax.runs.runtime import hardware, versions
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME, chosen_step
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, default_checkpoint_step
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.evaluation import TrainingDiverged
@@ -238,7 +238,7 @@ class Sweep:
         definition = self.base.task.definition
         shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.base.mesh)
         params = load_parameters(
-            directory / CHECKPOINTS_NAME, definition, shardings, chosen_step(directory)
+            directory / CHECKPOINTS_NAME, definition, shardings, default_checkpoint_step(directory)
         )
         files = []
         for name, examples in self.base.data.test.items():

@@ -25,7 +25,7 @@ from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     PAIRS,
     TOKENIZER_NAME,
-    chosen_step,
+    default_checkpoint_step,
     read_model,
     read_tokenizer,
 )
@@ -178,7 +178,7 @@ def load_teacher(
         )
     step, checkpoints = kept.get("step"), directory / CHECKPOINTS_NAME
     if step is None:
-        step = agreed(chosen_step(directory))
+        step = agreed(default_checkpoint_step(directory))
     else:
         try:
             identity_of(checkpoints, step)

@@ -176,7 +176,7 @@ def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
     return None if values is None else to_dataclass(SentenceEmbedding, values, place)
 
 
-def chosen_step(work_dir: Path) -> int:
+def default_checkpoint_step(work_dir: Path) -> int:
     """The step of the checkpoint to use: the best of a fine-tuning run, else the newest.
 
     Of a run that has not ended, or was killed, it is the best so far of the whole checkpoints.
@@ -235,13 +235,13 @@ def best_so_far(work_dir: Path, by: Comparison) -> int | None:
 def load_model_parameters(
     work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
 ) -> Parameters:
-    """The parameters in `work_dir` of a step, or of `chosen_step`, on this process's first device.
+    """The parameters in `work_dir` of a step, or of `default_checkpoint_step`, on this process's first device.
 
     Raises:
       ValueError: there is no finished checkpoint, or it holds another model.
     """
     definition = define_model(config, compute)
-    step = chosen_step(work_dir) if step is None else step
+    step = default_checkpoint_step(work_dir) if step is None else step
     mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
@@ -259,14 +259,14 @@ def load_for_export(
     config = part_of(whole, head)
     compute = ComputeConfig(dtype="float32", attention="xla")
     # A run may be at work and save another one meanwhile.
-    step = chosen_step(work_dir)
+    step = default_checkpoint_step(work_dir)
     parameters = load_model_parameters(work_dir, whole, compute, step)
     wanted = define_model(config, compute).shapes
     return config, step, {name: parameters[name] for name in wanted}
 
 
 def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
-    """Loads what `bert-jax pretrain`, `finetune` or `import` left in `work_dir`: `chosen_step`.
+    """Loads what `bert-jax pretrain`, `finetune` or `import` left in `work_dir`: `default_checkpoint_step`.
 
     Computed in `dtype` (see `ComputeConfig`), whatever it was trained in.
 

@@ -37,7 +37,7 @@ from sweeps import at_the_end  # noqa: E402
 
 from bert_jax.files import write_file  # noqa: E402
 from bert_jax.finetuning.sweep_results import read_results  # noqa: E402
-from bert_jax.runs.work_dir import chosen_step  # noqa: E402
+from bert_jax.runs.work_dir import default_checkpoint_step  # noqa: E402
 
 BATCH, EPOCHS, LENGTH, DROPOUT = 32, 3, 64, 0.1
 MEASURED = ("accuracy", "loss")
@@ -122,7 +122,7 @@ def main() -> None:
         args.sentences, args.seeds = 300, 2
     settings = {
         **{name: getattr(args, name) for name in ("sentences", "rate")},
-        **{"model": str(args.model), "step": chosen_step(args.model)},
+        **{"model": str(args.model), "step": default_checkpoint_step(args.model)},
         **{"batch": BATCH, "epochs": EPOCHS, "length": LENGTH},
     }
     claim(args.work, settings)

@@ -55,7 +55,7 @@ from bert_jax.models.model import define_model  # noqa: E402
 from bert_jax.models.parameters import count  # noqa: E402
 from bert_jax.pretraining.config import PretrainConfig  # noqa: E402
 from bert_jax.recipes.load import load_config  # noqa: E402
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME, chosen_step, read_model  # noqa: E402
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, default_checkpoint_step, read_model  # noqa: E402
 from bert_jax.training.metrics_log import read_metrics  # noqa: E402
 
 # Epochs of a task.
@@ -119,7 +119,10 @@ def flops_per_step(config: PretrainConfig) -> float:
 def trained(name: str, args: argparse.Namespace) -> Path:
     """Where a model of the comparison lies; SystemExit where its run has not ended."""
     work_dir = args.work / f"{name}-tokens/run"
-    if not (work_dir / CHECKPOINTS_NAME).is_dir() or chosen_step(work_dir) != args.steps:
+    if (
+        not (work_dir / CHECKPOINTS_NAME).is_dir()
+        or default_checkpoint_step(work_dir) != args.steps
+    ):
         raise SystemExit(f"{work_dir}: {name} has not been trained; first give --models {name}")
     return work_dir
 

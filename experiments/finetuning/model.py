@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.models.config import ComputeConfig
-from bert_jax.runs.work_dir import TOKENIZER_NAME, chosen_step, load_model_parameters, read_model
+from bert_jax.runs.work_dir import (
+    TOKENIZER_NAME,
+    default_checkpoint_step,
+    load_model_parameters,
+    read_model,
+)
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.metrics_log import read_metrics
 from bert_jax.training.step import fingerprint
@@ -23,7 +28,7 @@ def described(model: Path) -> dict[str, Any]:
     """
     config, _ = read_model(model)
     params = load_model_parameters(model, config, ComputeConfig(dtype="float32", attention="xla"))
-    step = chosen_step(model)
+    step = default_checkpoint_step(model)
     found = {
         "encoder": asdict(config.encoder),
         "tokenizer": Tokenizer.load(model / TOKENIZER_NAME).fingerprint,

@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax import Classify
 from bert_jax.finetuning.scoring import ValidationMetrics
-from bert_jax.runs.work_dir import chosen_step
+from bert_jax.runs.work_dir import default_checkpoint_step
 from bert_jax.training.reporting import Reporter
 
 from .conftest import WHOLE, history, parameters, scores
@@ -182,11 +182,11 @@ def test_the_best_checkpoint_so_far_is_used_where_a_run_was_killed(
     disturbed(spoiled, 5, kill=True)
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
     assert steps == [2, 4]
-    assert chosen_step(work_dir) == 2  # where the newest is worse
+    assert default_checkpoint_step(work_dir) == 2  # where the newest is worse
     finished = bert_jax_here("evaluate", work_dir)
     assert finished.code == 0 and "run, step 2\n" in finished.output, finished.errors
     (work_dir / "metrics.jsonl").unlink()  # who takes the directory without it has no more
-    assert chosen_step(work_dir) == 4
+    assert default_checkpoint_step(work_dir) == 4
 
 
 def test_a_run_that_is_killed_after_it_was_to_go_on_names_a_checkpoint_that_is_there(
@@ -195,7 +195,7 @@ def test_a_run_that_is_killed_after_it_was_to_go_on_names_a_checkpoint_that_is_t
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
     disturbed(toy.words("glue", work_dir, *WHOLE, "num_epochs=4"), 43, kill=True)
-    assert (work_dir / "checkpoints" / str(chosen_step(work_dir))).is_dir()
+    assert (work_dir / "checkpoints" / str(default_checkpoint_step(work_dir))).is_dir()
     assert json.loads((work_dir / "model.json").read_text())["best_step"] is None
 
 
