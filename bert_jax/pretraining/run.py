@@ -42,8 +42,8 @@ from bert_jax.pretraining.start import (
     check_source,
     check_work_dir,
     copy_once,
+    discard_stale_metadata,
     first_state,
-    forget_provenance,
 )
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.pretraining.teacher import IDENTITY as TEACHERS
@@ -350,7 +350,7 @@ class PretrainRun:
             return
         tokenizer = self.corpora[0].tokenizer
         if not saved:
-            forget_provenance(self.work_dir, tokenizer)
+            discard_stale_metadata(self.work_dir, tokenizer)
         origin = {"command": "bert-jax pretrain", PAIRS: self.setup.sentence_pairs}
         # Written first, since it says whose the other files are.
         write_model(self.setup.model_config, origin, self.work_dir, tokenizer=tokenizer)

@@ -223,7 +223,7 @@ def _resolved(path: str) -> Path | None:
     return Path(path).resolve() if path else None
 
 
-def forget_provenance(work_dir: Path, tokenizer: Tokenizer) -> None:
+def discard_stale_metadata(work_dir: Path, tokenizer: Tokenizer) -> None:
     """Removes what a start that was killed before its first checkpoint left of its corpora.
 
     Nothing binds the next start to them; from the first checkpoint on, the run's identity does.
