@@ -309,7 +309,7 @@ def _check_cudnn(
 TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
 
 
-def computed_otherwise(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
+def incompatible_fields(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
     """Return one line for every difference that changes the outputs of the same parameters.
 
     Dropout and initialisation are the training's own.

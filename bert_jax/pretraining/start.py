@@ -17,7 +17,7 @@ from bert_jax.models.config import (
     TRAINING_KEYS,
     ComputeConfig,
     EncoderConfig,
-    computed_otherwise,
+    incompatible_fields,
 )
 from bert_jax.models.heads import PAIRS_HEAD
 from bert_jax.models.model import define_model
@@ -99,7 +99,7 @@ def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[Phase
             f"{corpora[0].config.corpus} was prepared with, so its token embeddings belong to "
             f"other tokens. Prepare the corpus with --tokenizer {init_from}/{TOKENIZER_NAME}"
         )
-    lines = computed_otherwise(model.encoder, _with_fewer_positions(encoder, model.encoder))
+    lines = incompatible_fields(model.encoder, _with_fewer_positions(encoder, model.encoder))
     if lines:
         raise ValueError(
             f"init_from={init_from}: its model differs from this config's (there -> here):\n"

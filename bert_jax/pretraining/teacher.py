@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.models.config import ComputeConfig, Device, EncoderConfig, computed_otherwise
+from bert_jax.models.config import ComputeConfig, Device, EncoderConfig, incompatible_fields
 from bert_jax.models.heads import PAIRS_HEAD
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
@@ -302,7 +302,7 @@ def _check_meaning(theirs: EncoderConfig, student: EncoderConfig, where: str) ->
     alike = dataclasses.replace(theirs, **{name: getattr(student, name) for name in _MAY_DIFFER})
     # Sizes are told by the shapes, parameter by parameter.
     sizes = ("hidden_dim", "ffn_dim", "embedding_dim")
-    lines = [line for line in computed_otherwise(alike, student) if not line.startswith(sizes)]
+    lines = [line for line in incompatible_fields(alike, student) if not line.startswith(sizes)]
     if lines:
         raise ValueError(
             f"distillation.init_layers=True, but {where} computes other things with its parameters "
