@@ -36,11 +36,11 @@ from bert_jax.runs.checkpoints import pretraining_comparison
 from bert_jax.runs.ownership import keep_config, write_resolved
 from bert_jax.runs.work_dir import (
     Comparison,
-    Usage,
+    InferenceDefaults,
     named_step,
     read_comparison,
+    read_inference_defaults,
     read_model,
-    read_usage,
     write_model,
 )
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -82,12 +82,12 @@ def make_model(directory: Path) -> None:
         tokenizer=Tokenizer(backend()),
         best_step=3,
         compared_by=Comparison("accuracy"),
-        usage=Usage(max_length=8),
+        inference_defaults=InferenceDefaults(max_length=8),
     )
 
 
 def read_all_of_model(directory: Path) -> None:
-    for read in (read_model, read_usage, read_comparison, named_step):
+    for read in (read_model, read_inference_defaults, read_comparison, named_step):
         read(directory)
 
 

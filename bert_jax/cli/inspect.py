@@ -24,9 +24,9 @@ from bert_jax.pretraining.sections import PhaseConfig
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.work_dir import (
     default_checkpoint_step,
+    read_inference_defaults,
     read_model,
     read_sentence_embedding,
-    read_usage,
 )
 from bert_jax.tasks.pretraining import Pretraining
 
@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _work_dir_lines(work_dir: Path, compute: ComputeConfig) -> list[str]:
     model, _ = read_model(work_dir)
-    usage, step = read_usage(work_dir), default_checkpoint_step(work_dir)
+    defaults, step = read_inference_defaults(work_dir), default_checkpoint_step(work_dir)
     rows = {"step": f"{step:,}", "head": model.head}
     rows |= {"labels": ", ".join(model.labels)} if model.labels else {}
-    rows |= vars(model.encoder) | (vars(usage) if usage is not None else {})
+    rows |= vars(model.encoder) | (vars(defaults) if defaults is not None else {})
     lines = _table("model", rows)
     settings = read_sentence_embedding(work_dir)
     if settings is not None:

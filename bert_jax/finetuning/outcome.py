@@ -16,7 +16,13 @@ from bert_jax.finetuning.task_files import TaskConfig
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
-from bert_jax.runs.work_dir import Comparison, SpanUsage, Usage, named_step, write_model
+from bert_jax.runs.work_dir import (
+    Comparison,
+    InferenceDefaults,
+    SpanDefaults,
+    named_step,
+    write_model,
+)
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.progress import format_metric
 
@@ -87,7 +93,7 @@ def describe_model(
     model: ModelConfig,
     tokenizer: Tokenizer,
     compared_by: Comparison,
-    usage: Usage,
+    inference_defaults: InferenceDefaults,
     best_step: int | None,
 ) -> None:
     """Write the run's `model.json`; `best_step` is None before its end."""
@@ -98,11 +104,11 @@ def describe_model(
         tokenizer=tokenizer,
         best_step=best_step,
         compared_by=compared_by,
-        usage=usage,
+        inference_defaults=inference_defaults,
     )
 
 
-def usage_of(task: TaskConfig, max_length: int, data: TaskData) -> Usage:
+def inference_defaults_of(task: TaskConfig, max_length: int, data: TaskData) -> InferenceDefaults:
     """Return how the run reads texts, and the name of the negation of its only label."""
     spans = _of_spans(task) if isinstance(task, SpansConfig) else None
     pairs = None
@@ -110,7 +116,7 @@ def usage_of(task: TaskConfig, max_length: int, data: TaskData) -> Usage:
         (sequences, *_) = (examples.features.sequences for examples in data.validation.values())
         pairs = bool((sequences.second_starts < sequences.lengths).any())
     context = isinstance(task, TagsConfig) and task.document_context
-    return Usage(max_length, spans, data.head.negative, pairs, context)
+    return InferenceDefaults(max_length, spans, data.head.negative, pairs, context)
 
 
 _BY_CHANCE = (
@@ -133,8 +139,8 @@ def conclusion(outcome: Outcome, data: TaskData, compared_by: Comparison) -> lis
     return [*lines, *(f"predictions: {file}" for file in outcome.predictions)]
 
 
-def _of_spans(config: SpansConfig) -> SpanUsage:
-    return SpanUsage(config.doc_stride, config.max_query_length, config.max_answer_length)
+def _of_spans(config: SpansConfig) -> SpanDefaults:
+    return SpanDefaults(config.doc_stride, config.max_query_length, config.max_answer_length)
 
 
 INPUTS_NAME = "inputs.json"

@@ -19,7 +19,7 @@ from bert_jax.finetuning.compiled_steps import (
     unknown_lines,
 )
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.outcome import describe_model, usage_of
+from bert_jax.finetuning.outcome import describe_model, inference_defaults_of
 from bert_jax.finetuning.scoring import LOSS, Scorer, padding, row_lengths
 from bert_jax.finetuning.source import (
     Source,
@@ -247,6 +247,6 @@ class FinetuneRun:
             self.model,
             self.tokenizer,
             self.compared_by,
-            usage_of(config.task, config.max_length, self.data),
+            inference_defaults_of(config.task, config.max_length, self.data),
             best_step,
         )

@@ -14,7 +14,7 @@ from bert_jax.inference.predictor import Outputs, Predictor, check_strings, is_w
 from bert_jax.labeled_data.answers import Answer, Candidate, best_answers
 from bert_jax.labeled_data.squad import SpanExample, SpanWindows, span_windows
 from bert_jax.models.model import Model, infer
-from bert_jax.runs.work_dir import SPANS_OF_RELEASE, Usage
+from bert_jax.runs.work_dir import RELEASED_SPAN_DEFAULTS, InferenceDefaults
 from bert_jax.tasks.task import Batch
 
 # Over so many candidates probabilities are taken, as in the release.
@@ -48,7 +48,7 @@ class AnswerQuestion(Predictor):
 
     heads = ("span",)
     made_by = "`bert-jax finetune`"
-    unsaid = SPANS_OF_RELEASE
+    unsaid = RELEASED_SPAN_DEFAULTS
 
     @overload
     def __call__(self, question: str, context: str, n_best: int = 1) -> FoundAnswer: ...
@@ -79,9 +79,9 @@ class AnswerQuestion(Predictor):
         return found[0] if isinstance(question, str) else found
 
     def _answers(self, examples: Sequence[SpanExample], n_best: int) -> list[FoundAnswer]:
-        assert self.usage is not None and self.usage.spans is not None
+        assert self.defaults is not None and self.defaults.spans is not None
         doc_stride, query_length = window_sizes(
-            self.max_length, self.usage, self.tokenizer.specials_of_pair
+            self.max_length, self.defaults, self.tokenizer.specials_of_pair
         )
         windows = span_windows(
             examples,
@@ -93,7 +93,7 @@ class AnswerQuestion(Predictor):
         )
         starts, ends = self._logits(windows)
         most = max(n_best, _CANDIDATES)
-        longest = self.usage.spans.max_answer_length
+        longest = self.defaults.spans.max_answer_length
         answers = best_answers(
             windows, examples, starts, ends, n_best=most, max_answer_length=longest
         )
@@ -116,15 +116,17 @@ class AnswerQuestion(Predictor):
         return starts, ends
 
 
-def window_sizes(max_length: int, usage: Usage, num_specials: int = 3) -> tuple[int, int]:
+def window_sizes(
+    max_length: int, defaults: InferenceDefaults, num_specials: int = 3
+) -> tuple[int, int]:
     """Tokens from one window to the next, and of a question, in rows of `max_length`.
 
-    As in `usage` unless rows are shorter than there: then the question has a third of the row at
+    As in `defaults` unless rows are shorter than there: then the question has a third of the row at
     most, and windows overlap by half or more.
     """
-    assert usage.spans is not None
-    doc_stride, query_length = usage.spans.doc_stride, usage.spans.max_query_length
-    if max_length >= usage.max_length:
+    assert defaults.spans is not None
+    doc_stride, query_length = defaults.spans.doc_stride, defaults.spans.max_query_length
+    if max_length >= defaults.max_length:
         return doc_stride, query_length
     query_length = min(query_length, max(1, (max_length - num_specials) // 3))
     room = max_length - num_specials - query_length

@@ -86,7 +86,7 @@ class Classify(Predictor):
         ]
 
     def _check_pairs(self, texts: Sequence[Text]) -> None:
-        pairs = None if self.usage is None else self.usage.pairs
+        pairs = None if self.defaults is None else self.defaults.pairs
         if pairs is None:
             return
         given, learned = "a pair", "single texts"
@@ -110,7 +110,7 @@ class Classify(Predictor):
         self, scores: dict[str, float], values: Sequence[float], truncated: bool
     ) -> Classification:
         """Return the labels that the scores decide for."""
-        negative = self.usage.negative if self.usage is not None else ""
+        negative = self.defaults.negative if self.defaults is not None else ""
         if negative:
             (positive,) = values
             scores = {negative: 1 - positive} | scores

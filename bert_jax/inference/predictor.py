@@ -26,7 +26,12 @@ from bert_jax.labeled_data.features import (
 from bert_jax.models.config import DTypeName
 from bert_jax.models.model import Head
 from bert_jax.processes import format_bytes, memory_bytes
-from bert_jax.runs.work_dir import Usage, load_trained, read_model, read_usage
+from bert_jax.runs.work_dir import (
+    InferenceDefaults,
+    load_trained,
+    read_inference_defaults,
+    read_model,
+)
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 Text = str | tuple[str, str]
@@ -258,7 +263,7 @@ class Predictor:
 
     heads: ClassVar[tuple[Head, ...]]
     made_by: ClassVar[str]
-    unsaid: ClassVar[Usage | None] = None
+    unsaid: ClassVar[InferenceDefaults | None] = None
 
     def __init__(
         self,
@@ -301,8 +306,8 @@ class Predictor:
                 f"max_length is {max_length}; expected {shortest} up to the model's {positions} "
                 "positions"
             )
-        self.usage = read_usage(Path(work_dir)) or self.unsaid
-        usual = positions if self.usage is None else min(self.usage.max_length, positions)
+        self.defaults = read_inference_defaults(Path(work_dir)) or self.unsaid
+        usual = positions if self.defaults is None else min(self.defaults.max_length, positions)
         if max_length is None and usual < shortest:
             raise ValueError(
                 f"{work_dir}: damaged: its usage has max_length={usual}; expected {shortest} or "

@@ -266,7 +266,7 @@ class LineRequest:
 
     def _fields(self, predictor: Predictor) -> Fields:
         """Return the fields that a line may have, starting with the fields of the training data."""
-        pairs = predictor.usage is not None and predictor.usage.pairs
+        pairs = predictor.defaults is not None and predictor.defaults.pairs
         by_use = sorted(self.task.fields, key=lambda names: names != _PAIR)
         return by_use if pairs else self.task.fields
 

@@ -111,7 +111,7 @@ class Tag(Predictor):
         return self._tag(given, of_one_document=True)
 
     def _tag(self, texts: Sequence[Words], *, of_one_document: bool = False) -> list[TaggedText]:
-        context = self.usage is not None and self.usage.document_context
+        context = self.defaults is not None and self.defaults.document_context
         if context and not of_one_document and not self._warned:
             self._warned = True
             logger.warning(

@@ -19,10 +19,10 @@ from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.work_dir import (
     PAIRS,
     load_for_export,
+    read_inference_defaults,
     read_model,
     read_sentence_embedding,
     read_tokenizer,
-    read_usage,
 )
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
@@ -142,7 +142,7 @@ def _loading_code(
     tokenizer: Tokenizer,
     settings: SentenceEmbedding | None,
 ) -> str:
-    used = read_usage(work_dir)
+    used = read_inference_defaults(work_dir)
     return usage(
         format,
         config,

@@ -23,10 +23,10 @@ from bert_jax.runs.work_dir import (
     load_model_parameters,
     named_step,
     read_comparison,
+    read_inference_defaults,
     read_model,
     read_sentence_embedding,
     read_tokenizer,
-    read_usage,
     write_model,
 )
 from bert_jax.training.checkpoint_files import identity_of, newest_step, require_step, steps_in
@@ -82,7 +82,7 @@ def extract(
             origin,
             target,
             tokenizer=tokenizer,
-            usage=read_usage(work_dir),
+            inference_defaults=read_inference_defaults(work_dir),
             sentence_embedding=read_sentence_embedding(work_dir),
         )
     return ExtractResult(output, number)

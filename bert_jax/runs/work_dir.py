@@ -31,7 +31,7 @@ from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_sharding
 
 
 @dataclass(frozen=True)
-class SpanUsage:
+class SpanDefaults:
     """How passages were cut and answers bounded, in tokens (Devlin et al. 2019, section 4.2).
 
     doc_stride: from the beginning of a window to that of the next one. max_query_length: of a
@@ -44,7 +44,7 @@ class SpanUsage:
 
 
 @dataclass(frozen=True)
-class Usage:
+class InferenceDefaults:
     """What the parameters of a fine-tuned model do not say.
 
     max_length: tokens of a sequence at most, special ones included.
@@ -56,14 +56,16 @@ class Usage:
     """
 
     max_length: int
-    spans: SpanUsage | None = None
+    spans: SpanDefaults | None = None
     negative: str = ""
     pairs: bool | None = None
     document_context: bool = False
 
 
 # Of Devlin et al.'s release, for models that come from elsewhere.
-SPANS_OF_RELEASE = Usage(384, SpanUsage(doc_stride=128, max_query_length=64, max_answer_length=30))
+RELEASED_SPAN_DEFAULTS = InferenceDefaults(
+    384, SpanDefaults(doc_stride=128, max_query_length=64, max_answer_length=30)
+)
 
 
 CHECKPOINTS_NAME = "checkpoints"
@@ -97,7 +99,7 @@ def write_model(
     tokenizer: Tokenizer,
     best_step: int | None = None,
     compared_by: Comparison | None = None,
-    usage: Usage | None = None,
+    inference_defaults: InferenceDefaults | None = None,
     sentence_embedding: SentenceEmbedding | None = None,
 ) -> None:
     """Writes `model.json`: what the checkpoints beside it are parameters of.
@@ -105,8 +107,8 @@ def write_model(
     origin: where they come from, for people and for model cards. tokenizer: whose ids the model
     reads, saved beside it and told by its fingerprint here. best_step: of the checkpoint that is to
     be used; None for the best by `compared_by` of those that the log beside it tells of and that
-    are there, or, without that, for the newest. usage: what predictors are to do as the run did;
-    None for a model that was not fine-tuned here. sentence_embedding: the settings of the model's
+    are there, or, without that, for the newest. inference_defaults: None for a model
+    that was not fine-tuned by this package. sentence_embedding: the settings of the model's
     sentence embedding; None if it has none.
     """
     content = {
@@ -115,7 +117,7 @@ def write_model(
         "tokenizer": tokenizer.fingerprint,
         "best_step": best_step,
         "compared_by": to_plain(compared_by),
-        "usage": to_plain(usage),
+        "usage": to_plain(inference_defaults),
         "sentence_embedding": to_plain(sentence_embedding),
     }
     write_file(make_directory(work_dir) / MODEL_NAME, json.dumps(content, indent=2) + "\n")
@@ -155,14 +157,14 @@ def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
     return tokenizer
 
 
-def read_usage(work_dir: Path) -> Usage | None:
-    """The usage that `write_model` wrote.
+def read_inference_defaults(work_dir: Path) -> InferenceDefaults | None:
+    """Return the inference defaults that `write_model` wrote; None if there are none.
 
     Raises:
-      ValueError: as `read_model`, or the usage is damaged.
+      ValueError: see `read_model`; also if the defaults are damaged.
     """
     values, place = _content(work_dir).get("usage"), f"{work_dir / MODEL_NAME}: usage"
-    return None if values is None else to_dataclass(Usage, values, place)
+    return None if values is None else to_dataclass(InferenceDefaults, values, place)
 
 
 def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
@@ -235,7 +237,9 @@ def best_so_far(work_dir: Path, by: Comparison) -> int | None:
 def load_model_parameters(
     work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
 ) -> Parameters:
-    """The parameters in `work_dir` of a step, or of `default_checkpoint_step`, on this process's first device.
+    """Return the parameters in `work_dir` of a step on this process's first device.
+
+    step: None for `default_checkpoint_step`.
 
     Raises:
       ValueError: there is no finished checkpoint, or it holds another model.
@@ -266,9 +270,9 @@ def load_for_export(
 
 
 def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
-    """Loads what `bert-jax pretrain`, `finetune` or `import` left in `work_dir`: `default_checkpoint_step`.
+    """Load the model of a work directory: the checkpoint of `default_checkpoint_step`.
 
-    Computed in `dtype` (see `ComputeConfig`), whatever it was trained in.
+    dtype: the dtype to compute in (see `ComputeConfig`), whatever the model was trained in.
 
     Raises:
       ValueError: it is no work directory, holds no finished checkpoint or another model's

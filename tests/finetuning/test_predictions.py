@@ -79,6 +79,6 @@ def test_answers(toy, bert_jax_here, both_ways, tmp_path):
     assert [line["text"] for line in found] == list(json.loads(told).values())
     assert all(line["question_truncated"] for line in found)
     assert all(len(line["text"].split()) <= 2 for line in found)
-    usage = AnswerQuestion(work_dir).usage
-    assert usage is not None and usage.max_length == 24
-    assert vars(usage.spans) == {"doc_stride": 4, "max_query_length": 4, "max_answer_length": 2}
+    defaults = AnswerQuestion(work_dir).defaults
+    assert defaults is not None and defaults.max_length == 24
+    assert vars(defaults.spans) == {"doc_stride": 4, "max_query_length": 4, "max_answer_length": 2}

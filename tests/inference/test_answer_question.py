@@ -10,7 +10,7 @@ import transformers
 from bert_jax import AnswerQuestion
 from bert_jax.inference.answer_question import window_sizes
 from bert_jax.inference.predictor import UnusableText
-from bert_jax.runs.work_dir import SPANS_OF_RELEASE
+from bert_jax.runs.work_dir import RELEASED_SPAN_DEFAULTS
 
 PASSAGE = "Matt lives in Canada and Sinan lives in California"
 QUESTIONS = ["where does Matt live?", "who?", "", "x" * 40, "where does sinan live?"]
@@ -40,7 +40,7 @@ def best_span(directory, question, context):
     first.
     """
     length = 64
-    stride, query = window_sizes(length, SPANS_OF_RELEASE)
+    stride, query = window_sizes(length, RELEASED_SPAN_DEFAULTS)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     theirs = transformers.BertForQuestionAnswering.from_pretrained(directory)
     asked = tokenizer(question, add_special_tokens=False)["input_ids"][:query]
@@ -110,9 +110,13 @@ def test_passages_without_words(answer):
 
 
 def test_windows_are_those_of_the_release_where_they_fit():
-    assert window_sizes(512, SPANS_OF_RELEASE) == window_sizes(384, SPANS_OF_RELEASE) == (128, 64)
+    assert (
+        window_sizes(512, RELEASED_SPAN_DEFAULTS)
+        == window_sizes(384, RELEASED_SPAN_DEFAULTS)
+        == (128, 64)
+    )
     for length in range(5, 400):
-        stride, query = window_sizes(length, SPANS_OF_RELEASE)
+        stride, query = window_sizes(length, RELEASED_SPAN_DEFAULTS)
         assert stride >= 1 and query >= 1 and query + stride + 3 <= length
 
 

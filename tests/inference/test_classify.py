@@ -10,7 +10,7 @@ import transformers
 from bert_jax import Classify
 from bert_jax.cli.main import main
 from bert_jax.inference.predictor import UnusableText
-from bert_jax.runs.work_dir import Usage, read_model, read_tokenizer, write_model
+from bert_jax.runs.work_dir import InferenceDefaults, read_model, read_tokenizer, write_model
 
 from ..interop.conftest import make
 
@@ -54,7 +54,7 @@ def test_hugging_face_gives_the_same(both, problem):
                 assert ours.probability == ours.scores[ours.label]
 
 
-def biased(tmp_path, biases, usage=None):
+def biased(tmp_path, biases, defaults=None):
     """A model of several labels whose scores are its biases alone, in its work directory."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     names = dict(enumerate("abc"[: len(biases)]))
@@ -66,10 +66,10 @@ def biased(tmp_path, biases, usage=None):
         model.classifier.bias.copy_(torch.tensor(biases))
     model.save_pretrained(theirs)
     assert main(["import", str(theirs), "--output", str(ours)]) == 0
-    if usage is not None:
+    if defaults is not None:
         config, origin = read_model(ours)
         tokenizer = read_tokenizer(ours, config.encoder)
-        write_model(config, origin, ours, tokenizer=tokenizer, usage=usage)
+        write_model(config, origin, ours, tokenizer=tokenizer, inference_defaults=defaults)
     return Classify(ours)
 
 
@@ -91,14 +91,14 @@ def test_labels_that_may_all_hold_hold_above_one_half(tmp_path, biases, label, l
 
 @pytest.mark.parametrize(("bias", "label"), [(2.0, "a"), (-2.0, "not a")])
 def test_one_score_of_two_labels_says_either(tmp_path, bias, label):
-    found = biased(tmp_path, [bias], Usage(max_length=16, negative="not a"))("x")
+    found = biased(tmp_path, [bias], InferenceDefaults(max_length=16, negative="not a"))("x")
     assert (found.label, found.labels) == (label, (label,))
     assert found.probability == found.scores[label] == pytest.approx(1 / (1 + np.exp(-2.0)))
     assert sum(found.scores.values()) == pytest.approx(1) and list(found.scores) == ["not a", "a"]
 
 
 def test_texts_are_read_as_in_the_run_that_made_the_model(tmp_path):
-    classify = biased(tmp_path, [1.0], Usage(max_length=16))
+    classify = biased(tmp_path, [1.0], InferenceDefaults(max_length=16))
     assert classify.max_length == 16
     assert [each.truncated for each in classify(["a " * 14, "a " * 15])] == [False, True]
     assert Classify(tmp_path / "ours", max_length=17).max_length == 17
@@ -107,12 +107,12 @@ def test_texts_are_read_as_in_the_run_that_made_the_model(tmp_path):
 @pytest.mark.parametrize("max_length", [-1, 0, 4])
 def test_a_max_length_without_space_for_text_is_damaged(tmp_path, max_length):
     with pytest.raises(ValueError, match=f"ours: damaged: its usage has max_length={max_length}"):
-        biased(tmp_path, [1.0], Usage(max_length=max_length))
+        biased(tmp_path, [1.0], InferenceDefaults(max_length=max_length))
 
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_pairs_are_told_from_single_texts(tmp_path, pairs):
-    classify = biased(tmp_path, [1.0], Usage(max_length=16, pairs=pairs))
+    classify = biased(tmp_path, [1.0], InferenceDefaults(max_length=16, pairs=pairs))
     right, wrong = (("a", "b"), "a") if pairs else ("a", ("a", "b"))
     assert classify(right).scores
     learned = r"a single text, .* pairs: \(first, " if pairs else "a pair, .* learned single texts"
