@@ -15,7 +15,7 @@ from bert_jax.models.model import Head, ModelConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.masking import MaskingConfig
 from bert_jax.pretraining.sections import PhaseConfig
-from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, read_teacher
+from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, describe_teacher
 from bert_jax.tasks.distillation import Distillation, DistillationConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import Task
@@ -50,11 +50,11 @@ class StepSetup:
         """Return the setup with its teacher's description; unchanged if the run has no teacher.
 
         Raises:
-          ValueError: see `read_teacher`.
+          ValueError: see `describe_teacher`.
         """
         if self.distillation is None:
             return self
-        teacher = read_teacher(
+        teacher = describe_teacher(
             self.distillation, self.model, self.requested_compute, device, longest_sequence
         )
         return dataclasses.replace(self, teacher=teacher)

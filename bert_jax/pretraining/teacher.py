@@ -60,7 +60,7 @@ class TeacherSpec:
     teacher: PretrainingTeacher
 
 
-def read_teacher(
+def describe_teacher(
     distillation: DistillationConfig,
     student: EncoderConfig,
     compute: ComputeConfig,
