@@ -1,7 +1,7 @@
 """BERT in JAX: from raw text to a pretrained and fine-tuned encoder.
 
-`import bert_jax as bj` has the names below. Each is imported when it is first used: importing the
-package imports no JAX. Everything else is private and may change.
+`import bert_jax as bj` provides the names below. Each name is imported on first use, so importing
+the package does not import JAX. Everything else is private and may change.
 """
 
 import importlib
@@ -133,7 +133,7 @@ _MODULES = {
     "weighted_mean": "tasks.task",
 }
 
-if not TYPE_CHECKING:  # type checkers would take any name for one of ours
+if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every name
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

@@ -21,20 +21,21 @@ _MAX_HOST_LENGTH = 32  # a file system allows 255 bytes for the whole name
 
 @contextmanager
 def temporary_beside(path: Path, *, directory: bool = False) -> Iterator[Path]:
-    """Make an empty file or directory next to `path`, to be filled and then renamed to `path`.
+    """Create an empty file or directory next to `path`, to be filled and then renamed to `path`.
 
-    It is removed at the end if it has not been renamed. Until then it is locked, so that unlocked
-    leftovers of killed processes on this machine can be recognized; those for the same path are
-    removed first. The name includes the host name, since locks on a shared file system may be
-    visible only to one machine. Unlike a process id, a lock cannot be reused by another process.
+    It is removed at the end if it has not been renamed. Until then it is locked, so that an
+    unlocked file can be recognized as the leftover of a killed process on this machine; leftovers
+    for the same path are removed first. The name includes the host name, since locks on a shared
+    file system may be visible to only one machine. Unlike a process ID, a lock cannot be reused by
+    another process.
 
     Raises:
-        OSError: the file or directory cannot be made.
+        OSError: the file or directory cannot be created.
     """
     _remove_leftovers(path)
-    # Not the process id, which a container may reuse while a leftover cannot be removed.
+    # The time, since a container may reuse a process ID while a leftover cannot be removed.
     temporary = path.with_name(f"{_prefix(path)}{time.time_ns()}.tmp")
-    descriptor = _locked(temporary, directory)
+    descriptor = _create_and_lock(temporary, directory)
     try:
         yield temporary
     finally:
@@ -48,20 +49,20 @@ def _prefix(path: Path) -> str:
     return f"{path.name}.{host}."
 
 
-def _locked(temporary: Path, directory: bool) -> int:
-    """Make and lock `temporary`; return the descriptor that holds the lock."""
+def _create_and_lock(temporary: Path, directory: bool) -> int:
+    """Create and lock `temporary`, and return the descriptor that holds the lock."""
     while True:
         if directory:
             temporary.mkdir()
             descriptor = os.open(temporary, os.O_RDONLY)
         else:
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        # On a file system without locks, leftovers are not removed either.
+        # Ignore file systems without locks: leftovers are never removed on them.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_open_as(descriptor, temporary):
             return descriptor
-        os.close(descriptor)  # another process removed it as a leftover before it was locked
+        os.close(descriptor)  # before it was locked, another process removed it as a leftover
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -74,7 +75,7 @@ def _remove_leftovers(path: Path) -> None:
 
 def _remove_unlocked(leftover: Path) -> None:
     directory = leftover.is_dir()
-    with suppress(OSError):  # its process is alive, or it belongs to another user
+    with suppress(OSError):  # raised if its process is alive or it belongs to another user
         # NFS grants an exclusive lock on a file only if it is open for writing.
         descriptor = os.open(leftover, (os.O_RDONLY if directory else os.O_RDWR) | os.O_NOFOLLOW)
         try:
@@ -98,7 +99,7 @@ def _remove(temporary: Path, directory: bool) -> None:
         temporary.unlink(missing_ok=True)
 
 
-# Signs of a full disk: the system's error numbers, and phrases in the errors of libraries (Orbax
+# Signs of a full disk: error numbers of the system, and phrases in the errors of libraries (Orbax
 # and TensorStore, array_record, Arrow, safetensors, SentencePiece, SQLite, TensorFlow).
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
@@ -117,11 +118,15 @@ class NotWritten(OSError):
         self.path, self.cause = os.fspath(path), cause
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.path, self.cause)  # workers send it to their parent
+        return type(self), (self.path, self.cause)  # pickled by workers for their parent process
 
 
 def full_disk(error: BaseException | None) -> str:
-    """Return a phrase for a full disk, "" if neither `error` nor its causes indicate one."""
+    """Return a phrase such as "No space left on device" if the disk is full, else "".
+
+    Args:
+        error: the exception, whose causes are examined as well.
+    """
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return os.strerror(error.errno)
@@ -134,9 +139,9 @@ def full_disk(error: BaseException | None) -> str:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn a system error or a full disk in the block into a `NotWritten` that names `path`.
+    """Convert a system error or a full disk in the block to a `NotWritten` error for `path`.
 
-    An error that already names the unwritten file is raised unchanged.
+    A `NotWritten` error, which already names the file, is raised unchanged.
     """
     try:
         yield
@@ -152,17 +157,21 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's bytes, in hex."""
+    """Return the SHA-256 of a file's bytes in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write `content` to `path`, text as UTF-8, whole or not at all, also after a power cut.
+    """Write `content` to `path` atomically, so that a power failure leaves no partial file.
+
+    Args:
+        path: the file, which is replaced if it exists.
+        content: bytes, or text to be encoded as UTF-8.
 
     Raises:
         ValueError: the path has a scheme, such as gs://.
-        NotWritten: the file cannot be written; names the file.
+        NotWritten: the file cannot be written.
     """
     check_local(path)
     with writing(path), temporary_beside(path) as temporary:
@@ -174,7 +183,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:
-    """Make the names in a directory, as they are now, outlast a power cut."""
+    """Flush the entries of a directory to disk, so that they survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -185,67 +194,70 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-NAME = "SHA256SUMS"
-_HEX_DIGITS = 64
+CHECKSUMS_NAME = "SHA256SUMS"
+_DIGEST_LENGTH = 64
 
 
 def write_checksums(directory: Path) -> None:
-    """Write the checksums of all files in a directory tree to its SHA256SUMS.
+    """Write a SHA256SUMS file with the checksums of all files in a directory tree.
 
     Raises:
-      NotWritten: the file cannot be written.
+        NotWritten: the file cannot be written.
     """
     names = sorted(
         file.relative_to(directory).as_posix()
         for file in directory.rglob("*")
-        if file.is_file() and file != directory / NAME
+        if file.is_file() and file != directory / CHECKSUMS_NAME
     )
     lines = (f"{file_sha256(directory / name)}  {name}\n" for name in names)
-    write_file(directory / NAME, "".join(lines))
+    write_file(directory / CHECKSUMS_NAME, "".join(lines))
 
 
 def check_checksums(directory: Path, names: Collection[str] | None = None) -> None:
-    """Compare the files of a directory with its SHA256SUMS, if it has one.
+    """Check the files of a directory against its SHA256SUMS file, if it has one.
 
     Files that are not listed are ignored.
 
     Args:
-      names: the files to compare, if they are listed; None for all.
+        directory: the directory.
+        names: the listed files to check; None for all.
 
     Raises:
-      ValueError: a file is missing or differs, or SHA256SUMS is damaged; names the file.
+        ValueError: a file is missing or differs, or SHA256SUMS is damaged.
     """
     check_local(directory)
-    file = directory / NAME
+    file = directory / CHECKSUMS_NAME
     if not file.is_file():
         return
-    for name, digest in _read(file).items():
+    for name, digest in _read_checksums(file).items():
         if names is not None and name not in names:
             continue
         listed = directory / name
         problem = "missing, but listed" if not listed.is_file() else "differs from its checksum"
         if not listed.is_file() or file_sha256(listed) != digest:
             raise ValueError(
-                f"{listed}: {problem} in {NAME}. Restore it from a copy, or, if the change is "
-                f"intended, remove {file}"
+                f"{listed}: {problem} in {CHECKSUMS_NAME}. Restore the file from a copy or, if the "
+                f"change is intended, remove {file}"
             )
 
 
-def _read(file: Path) -> dict[str, str]:
-    """Return the checksums by file name."""
+def _read_checksums(file: Path) -> dict[str, str]:
+    """Return the checksums in a SHA256SUMS file by file name."""
     checksums = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         lines = [""]
     for number, line in enumerate(lines, start=1):
-        digest, name = line[:_HEX_DIGITS], line[_HEX_DIGITS + 2 :]
-        mark = line[_HEX_DIGITS : _HEX_DIGITS + 2]  # two spaces, or " *" for a binary file
-        well_formed = set(digest) <= set("0123456789abcdef") and mark in ("  ", " *")
+        digest, name = line[:_DIGEST_LENGTH], line[_DIGEST_LENGTH + 2 :]
+        separator = line[
+            _DIGEST_LENGTH : _DIGEST_LENGTH + 2
+        ]  # two spaces, or " *" for a binary file
+        well_formed = set(digest) <= set("0123456789abcdef") and separator in ("  ", " *")
         if not well_formed or not name or ".." in Path(name).parts or Path(name).is_absolute():
             raise ValueError(
-                f"{file}:{number}: damaged: expected a SHA-256 and a name. Restore the file from a "
-                "copy, or remove it to skip the check"
+                f"{file}:{number}: damaged: expected a SHA-256 checksum and a file name. Restore "
+                "the file from a copy, or remove it to skip the check"
             )
         checksums[name] = digest
     return checksums

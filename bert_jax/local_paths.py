@@ -1,4 +1,4 @@
-"""Refuse paths with a scheme, such as gs://: only mounted file systems are supported."""
+"""Reject paths with a scheme, such as gs://: only local and mounted file systems are supported."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-# The type of config fields that hold paths, which `check_config_paths` checks.
+# The type of config fields that contain paths, checked by `check_config_paths`.
 LocalPath = Annotated[str, "local path"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-# Path("gs://x") is gs:/x. Only known schemes are recognized, since a directory may be called
-# "notes:".
+# Path("gs://x") is converted to gs:/x. Only well-known schemes are recognized in this form, since
+# a directory may be called "notes:".
 _COLLAPSED = re.compile(
     r"(gs|gcs|s3|s3a|s3n|r2|az|abfss?|wasbs?|adl|oss|cos|swift|dbfs|hdfs|webhdfs|https?|ftp|sftp"
     r"|ssh|file|hf|memory):/(?!/)",
@@ -24,11 +24,11 @@ _COLLAPSED = re.compile(
 
 
 def check_local(path: str | os.PathLike[str], name: str = "") -> None:
-    """Refuse a path with a scheme, which Python would treat as a relative path.
+    """Reject a path with a scheme, which Python would treat as a relative path.
 
     Args:
-      path: the path as given by the user. "tfds:NAME" has no "//" and passes.
-      name: the option or config key that holds it; "" for none.
+      path: the path as given by the user. "tfds:NAME" is accepted, since it has no "//".
+      name: the option or config key that contains the path; "" for none.
 
     Raises:
       ValueError: the path begins with `scheme://`.
@@ -38,8 +38,8 @@ def check_local(path: str | os.PathLike[str], name: str = "") -> None:
     if match is None:
         return
     scheme = match[1].lower()
-    place = f"{name}={text}" if name else text
-    raise ValueError(f"{place}: {scheme}:// is not supported. {_way_out(text, scheme)}")
+    setting = f"{name}={text}" if name else text
+    raise ValueError(f"{setting}: {scheme}:// is not supported. {_alternative(text, scheme)}")
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
@@ -48,14 +48,15 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def _way_out(text: str, scheme: str) -> str:
+def _alternative(text: str, scheme: str) -> str:
+    """Return a sentence that suggests an alternative to a path with a scheme."""
     rest = text.partition("://")[2]
     if scheme == "file":
-        return f"Write the path without it: {'/' + rest.partition('/')[2]}."
+        return f"Omit the scheme: {'/' + rest.partition('/')[2]}."
     if scheme == "hf" or rest.startswith(("huggingface.co/", "hf.co/")):
-        return "Give the name of a model on the hub as OWNER/NAME."
+        return "Specify a model on the Hugging Face Hub as OWNER/NAME."
     if scheme in ("http", "https", "ftp"):
-        return "Download it and give the file's path."
+        return "Download the file and give its local path."
     return (
         "Use a path on a local disk or a mounted file system; to mount a bucket, use gcsfuse, "
         "Mountpoint for Amazon S3 or rclone."
@@ -63,14 +64,14 @@ def _way_out(text: str, scheme: str) -> str:
 
 
 def check_config_paths(config: Any, prefix: str = "") -> None:
-    """Refuse a config that contains a path with a scheme in any of its sections.
+    """Reject a config in which any field of type `LocalPath` is a path with a scheme.
 
     Args:
-      config: the config, whose fields of type `LocalPath` are checked.
-      prefix: the prefix, including its dot, of keys in messages.
+      config: the config, a dataclass, whose sections are checked as well.
+      prefix: the prefix of keys in error messages, including its dot.
 
     Raises:
-      ValueError: a path begins with `scheme://`; the message contains the dotted key.
+      ValueError: a path begins with `scheme://`. The message contains the dotted key.
     """
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
@@ -86,12 +87,12 @@ def check_config_paths(config: Any, prefix: str = "") -> None:
 
 
 def is_path(hint: Any) -> bool:
-    """Return whether a type hint from `get_type_hints(include_extras=True)` is a path's."""
+    """Return whether a hint from `get_type_hints(include_extras=True)` is or contains LocalPath."""
     return hint == LocalPath or LocalPath in typing.get_args(hint)
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
-    """Make a directory and its missing parents, and return its path.
+    """Create a directory and its missing parents, and return its path.
 
     Raises:
       ValueError: the path begins with `scheme://`.

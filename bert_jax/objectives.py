@@ -1,13 +1,14 @@
-"""Words for what is learned, shared by those who make examples and those who make losses."""
+"""Names of the pretraining objectives on segment pairs, shared by data pipelines and losses."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# What the two segments of a text are: "none", there is one; "next_sentence", the second follows
-# the first or comes from another document (Devlin et al. 2019, section 3.1); "sentence_order", they
-# follow each other or stand the other way round (Lan et al. 2020, section 3.1).
+# How the segments of an example are related. "none": there is a single segment. "next_sentence":
+# the second segment follows the first or comes from another document (Devlin et al. 2019, section
+# 3.1). "sentence_order": the segments are consecutive, in order or swapped (Lan et al. 2020,
+# section 3.1).
 SentencePairs = Literal["none", "next_sentence", "sentence_order"]
 
-# What the losses and metrics of pairs are called.
+# Prefixes of the names of losses and metrics.
 PAIR_PREFIX: dict[SentencePairs, str] = {"next_sentence": "nsp", "sentence_order": "sop"}

@@ -1,6 +1,6 @@
-"""Determine and tune this process's memory, and manage the life of worker processes.
+"""Determine available memory, tune malloc, and manage the lifetime of worker processes.
 
-Imports no JAX: the command line calls this before it imports a verb.
+This module does not import JAX, since the command line calls it before importing a subcommand.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path, PurePosixPath
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# Unshared memory of a worker process before it has read anything: measured 17 MiB for a loader's
-# worker and 21 MiB for a corpus preparation's (Linux, 2026-11).
+# Unshared memory of a worker process before it reads data: measured as 17 MiB for a data loader
+# and 21 MiB for the preparation of a corpus (Linux, 2026-11).
 WORKER_BYTES = 16 << 20
 
 
 def memory_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _CGROUPS) -> int:
-    """Return the machine's memory, or less if a control group or `ulimit -v` sets a lower limit.
+    """Return the machine's memory in bytes, or a lower limit set by a cgroup or `ulimit -v`.
 
     Args:
-      membership: lines "number:controllers:path", no controllers in version 2 (Linux, cgroups(7)).
-      cgroups: the directory of control groups; a group's limit applies to all groups below it.
+      membership: a file of lines "number:controllers:path"; in version 2 of cgroups, the list of
+        controllers is empty (Linux, cgroups(7)).
+      cgroups: the root directory of cgroups. The limit of a group applies to all groups below it.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         limits.append(address_space)
-    for line in _text(membership).splitlines():
+    for line in _read_text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         root = cgroups / "memory" if controllers else cgroups
         name = "memory.limit_in_bytes" if controllers else "memory.max"
         group = PurePosixPath(path.lstrip("/"))
-        groups = [_text(root / part / name).strip() for part in (group, *group.parents)]
+        groups = [_read_text(root / part / name).strip() for part in (group, *group.parents)]
         limits += [int(limit) for limit in groups if limit.isdigit()]
     return min(limits)
 
 
 def format_bytes(size: int) -> str:
-    """Return a size in the largest binary unit that keeps it at 1 or more, such as "23.4 GiB"."""
+    """Format a size in bytes in the largest binary unit not above it, such as "23.4 GiB"."""
     if size >= 1 << 70:
         return "over 1,023 EiB"
     value, unit = float(size), "bytes"
@@ -60,20 +61,25 @@ def format_bytes(size: int) -> str:
 
 
 def check_workers(key: str, workers: int) -> None:
-    """Raise ValueError if that many worker processes cannot fit into memory.
+    """Check that worker processes fit into memory.
 
-    key: the option or config key that sets their number, for the message.
+    Args:
+      key: the option or config key that sets their number.
+      workers: the number of worker processes.
+
+    Raises:
+      ValueError: the processes need more memory than the machine has.
     """
     needed, memory = workers * WORKER_BYTES, memory_bytes()
     if needed > memory:
         raise ValueError(
-            f"{key}={workers}: that many worker processes take at least {format_bytes(needed)}, "
+            f"{key}={workers}: that many worker processes need at least {format_bytes(needed)}, "
             f"but this machine has {format_bytes(memory)}. Use at most {memory // WORKER_BYTES}, "
             "preferably one per core"
         )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:  # not Linux, or no limit at this level
@@ -90,93 +96,102 @@ _SMALLEST_RETURNED = 1 << 16  # bytes
 
 
 def tune_malloc_for_training() -> None:
-    """Tells malloc to keep freed blocks up to `largest_block`; to be called before threads start.
+    """Configure malloc to keep freed blocks up to `largest_block` for CPU training.
 
-    XLA's CPU client allocates all temporary buffers of a step as one block, from a thread of its
-    own, and frees it after the step. glibc gets such a block from the kernel and gives it back,
-    so that every step touches all its pages anew: BERT-mini at 32 x 128 tokens took 640 ms with
-    its 716 MB kept and 690 to 860 ms without (2 cores of a virtual machine, 2026-11).
-    Up to three such blocks were seen kept, as the next step may begin before the last one's is
-    freed; smaller ones stay as well.
+    Call this before starting threads.
 
-    Nothing is changed where it would not help or is decided already: without glibc, where JAX may
-    find an accelerator, and where GLIBC_TUNABLES is set, if only to nothing, or a variable of
-    malloc's own (MALLOC_ARENA_MAX, ...).
+    In each step, XLA's CPU client allocates all temporary buffers as one block, from its own
+    thread, and then frees it. By default, glibc requests such a block from the kernel and returns
+    it, so that every step causes page faults on all of its pages: a step of BERT-mini on 32 x 128
+    tokens took 640 ms if the block of 716 MB was kept, and 690 to 860 ms otherwise (2 cores of a
+    virtual machine, 2026-11). Up to three such blocks were kept, since a step may begin before the
+    block of the previous step is freed. Smaller blocks are kept as well.
+
+    Nothing is changed without glibc, if JAX may find an accelerator, or if the user has configured
+    malloc through GLIBC_TUNABLES (even if empty) or a MALLOC_* variable such as MALLOC_ARENA_MAX.
     """
-    if _is_open() and not accelerators_possible():
+    if _is_tunable() and not accelerators_possible():
         keep_blocks(largest_block(memory_bytes()))
 
 
 def return_freed_memory() -> None:
-    """Tells malloc to give freed arrays back to the system at once; nothing where it is decided.
+    """Configure malloc to return freed arrays to the system immediately.
 
-    glibc comes to keep freed blocks of up to 32 MiB, which weights that are turned and passed on
-    one by one leave as holes: exporting BERT-large held 2.6 GiB without this and 1.7 GiB with it.
+    Over time, glibc starts to keep freed blocks of up to 32 MiB, and converting weights one by one
+    leaves such blocks as holes: exporting BERT-large took 2.6 GiB without this call and 1.7 GiB
+    with it. Nothing is changed without glibc or if the user has configured malloc.
     """
-    if _is_open():
+    if _is_tunable():
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _SMALLEST_RETURNED)
 
 
-def _is_open() -> bool:
-    """Whether malloc is glibc's and nobody has told it what to do."""
-    decided = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
-    return platform.libc_ver()[0] == "glibc" and not decided
+def _is_tunable() -> bool:
+    """Return whether malloc is glibc's and no environment variable configures it."""
+    configured = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    return platform.libc_ver()[0] == "glibc" and not configured
 
 
 def largest_block(memory: int) -> int:
-    """Bytes: 1/16 of the memory, so that what is kept cannot fill it, and less than 2 GiB."""
-    return min(memory // 16, _LARGEST_INT)  # mallopt takes an int
+    """Return the size in bytes of the largest freed block to keep.
+
+    It is 1/16 of the memory, so that kept blocks do not exhaust it, and less than 2 GiB.
+    """
+    return min(memory // 16, _LARGEST_INT)  # the type of mallopt's argument is int
 
 
 def keep_blocks(largest: int) -> None:
-    """Keeps every freed block below `largest` bytes, whichever thread allocates it."""
+    """Configure malloc to keep freed blocks of less than `largest` bytes from any thread."""
     mallopt = ctypes.CDLL(None).mallopt
-    # glibc before 2.35 takes no threshold above 32 MiB.
+    # Versions of glibc before 2.35 reject a threshold above 32 MiB.
     if not mallopt(_M_MMAP_THRESHOLD, largest):
         logging.getLogger(__name__).info(
-            "glibc %s keeps no large buffers: steps on a CPU are slower", platform.libc_ver()[1]
+            "glibc %s cannot keep large freed buffers, so steps on a CPU are slower",
+            platform.libc_ver()[1],
         )
         return
     mallopt(_M_TRIM_THRESHOLD, -1)
-    # A thread's own arena holds blocks of up to 64 MiB; larger ones come from the kernel again.
+    # Use a single arena: one per thread holds blocks of at most 64 MiB, and larger ones would still
+    # be requested from the kernel.
     mallopt(_M_ARENA_MAX, 1)
 
 
 def accelerators_possible() -> bool:
-    """Whether JAX might run on something else than the CPU, told without starting it."""
-    wanted = os.environ.get("JAX_PLATFORMS", "")
-    if wanted:
-        return wanted != "cpu"
+    """Return whether JAX might use a device other than the CPU, without importing JAX."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms:
+        return platforms != "cpu"
     installed = importlib.metadata.entry_points(group="jax_plugins")
     return bool(installed) or any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
 
 
-# Ctrl-C, a scheduler's request to stop, and a closed terminal.
+# Sent on Ctrl-C, by a scheduler that stops a job, and when a terminal is closed.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ignore_stop_signals() -> None:
-    """Ignore signals sent to the whole process group, which the parent handles."""
+    """Ignore stop signals, which are sent to the whole process group and handled by the parent."""
     for signum in STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
 
 def end_with_parent() -> None:
-    """End this worker as soon as its parent is gone, however it died; returns at once."""
-    threading.Thread(target=_wait_for_the_end, daemon=True).start()
+    """Start a thread that ends this worker process when its parent ends for any reason."""
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 
-def _wait_for_the_end() -> None:
+def _exit_after_parent() -> None:
     parent = parent_process()
-    assert parent is not None, "a worker has a parent"
+    assert parent is not None, "a worker process must have a parent"
     parent.join()
     os._exit(1)
 
 
 def cause_of_death(process: BaseProcess, remedy: str) -> str:
-    """Wait for an ending worker and return how it ended, with `remedy` if memory may have run out.
+    """Wait for a worker process to end and return the reason, such as "was killed by SIGTERM".
 
-    The result is a predicate for a message, such as "was killed by SIGTERM".
+    Args:
+      process: the worker process.
+      remedy: advice to append if memory may have run out.
     """
     process.join()
     code = process.exitcode or 0

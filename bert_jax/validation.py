@@ -1,4 +1,4 @@
-"""Check values shared by commands and configs, and word what is wrong with them."""
+"""Check values used by both commands and configs, and compose hints for error messages."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-SEEDS = 1 << 32  # a JAX key takes 32 bits
+NUM_SEEDS = 1 << 32  # a JAX random key is made from 32 bits
 
 
 def check_seed(seed: int, name: str = "seed") -> None:
-    """Refuse a seed outside 0 to 2^32 - 1.
+    """Check that a seed is in the range from 0 to 2^32 - 1.
 
     Args:
       seed: the seed given by the user.
-      name: the option or config key that holds it.
+      name: the option or config key that contains it.
 
     Raises:
       ValueError: the seed is out of range.
     """
-    if not 0 <= seed < SEEDS:
-        raise ValueError(f"{name}={seed}: expected 0 up to 2^32 - 1, the range of a JAX key")
+    if not 0 <= seed < NUM_SEEDS:
+        raise ValueError(f"{name}={seed}: must be between 0 and 2^32 - 1")
 
 
 def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
-    """Refuse label names that are empty or repeated, or would break a line of predictions.
+    """Check that label names are distinct, not blank, and safe to write to a file of predictions.
 
     Args:
-      labels: the names, in the order of the scores.
-      name: the option or config key that holds them.
+      labels: the names, in label order.
+      name: the option or config key that contains them.
 
     Raises:
       ValueError: a name is blank or repeated, or contains a tab or a line break.
     """
     if isinstance(labels, str) or len(set(labels)) != len(labels):
-        raise ValueError(f"{name} is {labels!r}; expected a tuple of different strings")
+        raise ValueError(f"{name}={labels!r}: expected a tuple of distinct strings")
     if any(not label.strip() for label in labels):
-        raise ValueError(f"{name} has an empty name in {tuple(labels)!r}. Name every label.")
-    if broken := [label for label in labels if set(label) & set("\t\r\n")]:
+        raise ValueError(f"{name}={tuple(labels)!r}: contains an empty name. Name every label.")
+    if invalid := [label for label in labels if set(label) & set("\t\r\n")]:
         raise ValueError(
-            f"{name} has {broken[0]!r}; expected no tab and no end of a line in it, which "
-            "would break the lines of predictions"
+            f"{name}: {invalid[0]!r} contains a tab or a line break, which would corrupt the file "
+            "of predictions. Rename the label."
         )
 
 
 @contextmanager
 def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
-    """Replace names in the messages of ValueErrors raised in the body.
+    """Replace parameter names in the messages of ValueErrors raised in the block.
 
-    A function names its parameters, but a user may have typed an option or a config's key.
+    The error of a function names its parameters, but the user may have set an option or config key.
 
     Args:
-      names: the options or full keys, by the names that the function uses.
+      names: the option or full config key by parameter name.
     """
     try:
         yield
@@ -65,21 +65,21 @@ def renamed_in_errors(names: Mapping[str, str]) -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Say what was probably meant, or everything there is.
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """Return a hint that lists the candidates nearest to `name`, or all if none is near.
 
     >>> nearest("pretain", ["prepare", "pretrain"])
     'nearest: pretrain, prepare'
     """
-    names = list(known)
+    names = list(candidates)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    return f"nearest: {', '.join(close)}" if close else f"there are: {', '.join(sorted(names))}"
+    return f"nearest: {', '.join(close)}" if close else f"available: {', '.join(sorted(names))}"
 
 
-_MOST_KEYS = 5
+_MAX_KEYS = 5  # to list in a hint
 _LENGTH = r"(phases\.\w+\.)?num_steps|num_epochs"
 _BATCH = r"(phases\.\w+\.)?batch_size"
-# Names in other libraries, with patterns of the keys that have their meaning here.
+# Common names in other libraries, with patterns of the equivalent keys of bert_jax.
 _OTHER_NAMES = {
     "lr": r"(optimizer\.)?peak_learning_rate",
     "learning_rate": r"(optimizer\.)?peak_learning_rate",
@@ -91,14 +91,14 @@ _OTHER_NAMES = {
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown key: the keys that could be meant.
+    """Return an error message about an unknown key, without the key that it follows.
 
     Args:
       key: the dotted key.
       keys: all dotted keys of the config.
 
     >>> unknown_key("lr", ["seed", "optimizer.peak_learning_rate"])
-    ': no such key, but there is optimizer.peak_learning_rate'
+    ': no such key; did you mean optimizer.peak_learning_rate?'
     """
     keys = list(keys)
     if inside := [other for other in keys if other.startswith(f"{key}.")]:
@@ -109,30 +109,34 @@ def unknown_key(key: str, keys: Iterable[str]) -> str:
     close = close or [other for other in keys if other.rpartition(".")[2] == name]
     if close:
         close.sort(key=lambda other: -_similarity(key, other))
-        return f": no such key, but there is {_first(close)}"
+        return f": no such key; did you mean {_first(close)}?"
     scores = {
         other: max(_similarity(key, other), _similarity(name, other.rpartition(".")[2]))
         for other in keys
     }
     close = sorted((other for other in keys if scores[other] >= 0.6), key=lambda x: -scores[x])
     if close:
-        return f": no such key; nearest: {', '.join(close[:_MOST_KEYS])}"
-    if len(keys) <= _MOST_KEYS:
-        return f": no such key; there are: {', '.join(sorted(keys))}"
+        return f": no such key; nearest: {', '.join(close[:_MAX_KEYS])}"
+    if len(keys) <= _MAX_KEYS:
+        return f": no such key; available: {', '.join(sorted(keys))}"
     return ": no such key; `bert-jax keys` lists all keys"
 
 
 def _same_meaning(name: str, keys: Iterable[str], section: str = "") -> list[str]:
-    """Return the keys of a section that another library calls `name`."""
+    """Return the keys that are equivalent to `name` in other libraries.
+
+    section: the section to search, including its dot; "" for the whole config.
+    """
     pattern = re.compile(_OTHER_NAMES.get(name, r"(?!)"))
     inside = [key.removeprefix(section) for key in keys if key.startswith(section)]
     return [section + key for key in inside if pattern.fullmatch(key)]
 
 
 def _first(keys: Sequence[str]) -> str:
-    shown = ", ".join(keys[:_MOST_KEYS])
-    more = len(keys) - _MOST_KEYS
-    return f"{shown} and {more} more (`bert-jax keys` lists them)" if more > 0 else shown
+    """List the first keys and count the others."""
+    listed = ", ".join(keys[:_MAX_KEYS])
+    more = len(keys) - _MAX_KEYS
+    return f"{listed} and {more} more (`bert-jax keys` lists them)" if more > 0 else listed
 
 
 def _similarity(a: str, b: str) -> float:
@@ -140,7 +144,7 @@ def _similarity(a: str, b: str) -> float:
 
 
 def differences(stored: Any, current: Any, path: str = "") -> list[str]:
-    """One line for every value in which two nested dicts disagree."""
+    """Return one line for each value that differs between two nested dicts."""
     if isinstance(stored, dict) and isinstance(current, dict):
         lines = []
         for key in sorted(stored.keys() | current.keys()):

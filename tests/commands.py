@@ -1,4 +1,4 @@
-"""Starts `bert-jax` in processes of its own, waits for them, and tells of what they said."""
+"""Run `bert-jax` in subprocesses, wait for them, and return their output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# What a process does that runs several commands, without pictures of their curves.
-IN_TURN = """
+# Runs several commands in one process, without drawing their curves.
+RUN_ALL = """
 import json, sys
 from bert_jax.cli.main import main
 from bert_jax.training import reporting
@@ -24,25 +24,26 @@ for words in json.loads(sys.argv[1]):
     if code := main(words):
         sys.exit(code)
 """
-# A process that has not got there by then hangs: the slowest take a minute or two.
-HANGS = 600
+# Seconds after which a process is assumed to hang. The slowest commands take a minute or two.
+TIMEOUT = 600
 
 
 def xla_flags(devices: int) -> str:
-    """So many devices of the CPU, and programs compiled in less than half of the time.
+    """Return XLA flags for the given number of CPU devices and fast compilation.
 
-    They run slower, which tests of this size never notice. Code is made in one part: several,
-    the default, take 10 % longer where every core has a test of its own.
+    Compilation takes less than half of the usual time. The resulting programs are slower, which
+    does not matter for tests of this size. Code generation is not split into parts: splitting it,
+    the default, takes 10% longer if every core runs its own test.
     """
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    if version("jaxlib").startswith("0.10."):  # one that does not know a flag ends the process
+    if version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     return flags
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has ended: its exit code and what it wrote."""
+    """The exit code and output of a command that has ended."""
 
     code: int
     output: str
@@ -50,11 +51,11 @@ class Finished:
 
 
 class Command:
-    """Starts `bert-jax` with the interpreter of the tests, on devices of the CPU.
+    """Runs `bert-jax` with the interpreter of the tests, on CPU devices.
 
-    Compiled programs are kept for the session, those that took `seconds` or more. A run that is
-    to be killed only reads them: JAX writes an entry in place, and half a one would break the runs
-    after it.
+    Args:
+      cache: the directory of the compilation cache, shared by all commands.
+      seconds: the minimum compilation time of a cached program.
     """
 
     def __init__(self, cache: Path, *, seconds: float = 0.1):
@@ -62,7 +63,14 @@ class Command:
         self._seconds = seconds
 
     def environment(self, *, devices: int = 1, killed: bool = False) -> dict[str, str]:
-        """What the process finds in its environment."""
+        """Return the environment variables of a process.
+
+        Args:
+          devices: the number of CPU devices.
+          killed: whether the process is going to be killed. It then only reads from the
+            compilation cache: JAX writes entries in place, and a partial one would break later
+            commands.
+        """
         return {
             **os.environ,
             "JAX_PLATFORMS": "cpu",
@@ -70,7 +78,7 @@ class Command:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9" if killed else str(self._seconds),
             "XLA_FLAGS": xla_flags(devices),
             "PYTHON": sys.executable,
-            # Processes that look for each other through a proxy would wait for ever.
+            # Processes that try to reach each other through a proxy would wait forever.
             "no_proxy": "127.0.0.1,localhost",
             "PYTHONFAULTHANDLER": "1",
         }
@@ -78,7 +86,14 @@ class Command:
     def start(
         self, *words: str | Path, devices: int = 1, killed: bool = False, launcher: int = 0
     ) -> subprocess.Popen[str]:
-        """Starts a command in a session of its own; with `launcher`, that many processes of it."""
+        """Start a command in a new session.
+
+        Args:
+          words: the arguments of `bert-jax`.
+          devices, killed: see `environment`.
+          launcher: the number of processes to start with `launch/local.sh`; 0 to start a single
+            process without it.
+        """
         program = [sys.executable, "-m", "bert_jax.cli.main"]
         if launcher:
             program = [str(REPOSITORY / "launch/local.sh"), str(launcher)]
@@ -97,18 +112,18 @@ class Command:
             start_new_session=True,
         )
 
-    def wait_for(self, process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
-        """Waits until something has happened, which the command has to be alive for."""
-        deadline = time.monotonic() + HANGS
-        while not happened():
+    def wait_for(self, process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds, and fail if the command ends before."""
+        deadline = time.monotonic() + TIMEOUT
+        while not condition():
             assert process.poll() is None, "".join(process.communicate())
             assert time.monotonic() < deadline, self._aborted(process)
             time.sleep(0.001)
 
     def finish(self, process: subprocess.Popen[str]) -> Finished:
-        """Waits for the end of a command."""
+        """Wait for a command to end."""
         try:
-            output, errors = process.communicate(timeout=HANGS)
+            output, errors = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             raise AssertionError(self._aborted(process)) from None
         return Finished(process.returncode, output, errors)
@@ -116,37 +131,37 @@ class Command:
     def __call__(
         self, *words: str | Path, devices: int = 1, launcher: int = 0, code: int = 0
     ) -> Finished:
-        """Runs a command to its end, which must have this exit code."""
+        """Run a command and check its exit code."""
         finished = self.finish(self.start(*words, devices=devices, launcher=launcher))
         assert finished.code == code, finished.output + finished.errors
         return finished
 
-    def in_turn(self, commands: Sequence[Sequence[str | Path]]) -> None:
-        """Runs commands one after another in one process until one fails, which none may."""
+    def run_all(self, commands: Sequence[Sequence[str | Path]]) -> None:
+        """Run commands one after another in one process, and check that they all succeed."""
         words = json.dumps([[str(word) for word in command] for command in commands])
-        program = [sys.executable, "-c", IN_TURN, words]
+        program = [sys.executable, "-c", RUN_ALL, words]
         finished = self.finish(self._open(program, self.environment()))
         assert finished.code == 0, finished.output + finished.errors
 
     def _aborted(self, process: subprocess.Popen[str]) -> str:
-        """Ends a command that hangs, and what it says: where each of its threads was, among it."""
-        for each in _of_session(process.pid):
-            os.kill(each, signal.SIGABRT)
+        """Abort a hanging command and return its output, with the traceback of each thread."""
+        for process_id in _processes_of_session(process.pid):
+            os.kill(process_id, signal.SIGABRT)
         try:
             output, errors = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, errors = process.communicate()
-        return f"hangs for {HANGS} s:\n{output}{errors}"
+        return f"timed out after {TIMEOUT} s:\n{output}{errors}"
 
 
-def _of_session(leader: int) -> Iterator[int]:
-    """Yields the processes of a session that run our command, where /proc lists them."""
+def _processes_of_session(leader: int) -> Iterator[int]:
+    """Yield the IDs of processes of a session that run `bert-jax`, if /proc exists."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             session = int(stat.read_text().rpartition(")")[2].split()[3])
             words = (stat.parent / "cmdline").read_bytes()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         if session == leader and b"bert_jax.cli.main" in words:
             yield int(stat.parent.name)

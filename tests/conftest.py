@@ -1,4 +1,4 @@
-"""Fixtures that the tests of every package may use."""
+"""Fixtures shared by the tests of all packages."""
 
 import gc
 import os
@@ -13,20 +13,20 @@ import pytest
 
 from .commands import REPOSITORY, Command, Finished, xla_flags
 
-# Read by JAX when it is first imported, which only the tests that compute do: eight devices of
-# the CPU stand for a mesh, and every program that took time to compile is kept.
+# JAX reads these variables when a test first imports it: eight CPU devices emulate a mesh, and
+# all programs except the smallest are kept in the compilation cache.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-# The last of a flag holds.
+# The last value of a repeated flag takes effect.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {xla_flags(devices=8)}".strip()
-os.environ.pop("BERT_JAX_TRACEBACK", None)  # under which a refusal is an exception
+os.environ.pop("BERT_JAX_TRACEBACK", None)  # makes user errors raise exceptions
 if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-    # JAX writes cache entries in place, so processes that run side by side may not share them.
+    # JAX writes cache entries in place, so concurrent processes must not share a cache.
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     os.environ["JAX_COMPILATION_CACHE_DIR"] += f"/{worker}"
 
-# Files that take half a minute or more. They come first, or one worker would end with the last of
-# them while the other has nothing left to do.
+# Files that take half a minute or more. They run first, so that no worker is left idle at the end
+# while another one runs a slow file.
 SLOW_FILES = (
     "test_end_to_end.py",
     "golden/test_recipes.py",
@@ -49,31 +49,31 @@ SLOW_FILES = (
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector what importing the tests has made: millions of objects."""
+    """Exempt the millions of objects created by importing the tests from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Brings the tests of slow files to the front, in the order of `SLOW_FILES`."""
-    places = {REPOSITORY / "tests" / name: place for place, name in enumerate(SLOW_FILES)}
-    missing = [path for path in places if not path.is_file()]
-    assert not missing, f"SLOW_FILES names files that are not there: {missing}"
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    """Move the tests of slow files to the front, in the order of `SLOW_FILES`."""
+    ranks = {REPOSITORY / "tests" / name: rank for rank, name in enumerate(SLOW_FILES)}
+    missing = [path for path in ranks if not path.is_file()]
+    assert not missing, f"SLOW_FILES lists missing files: {missing}"
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Directory of public data sets beside the checkout; a test that asks skips without it."""
+    """Return the directory of public datasets next to the checkout; skip the test if missing."""
     root = Path(os.environ.get("BERT_JAX_SHARED", REPOSITORY.parent / "shared"))
     if not (root / "data").is_dir():
-        pytest.skip(f"no data sets at {root} (set BERT_JAX_SHARED to the folder that holds data/)")
+        pytest.skip(f"no datasets in {root} (set BERT_JAX_SHARED to the directory with data/)")
     return root / "data"
 
 
 @dataclass(frozen=True)
 class Document:
-    """A sentence pair as it stands in a row; offsets count from its `[CLS]`."""
+    """A document in a row of a batch, a sentence pair; offsets are relative to its `[CLS]`."""
 
     token_ids: np.ndarray
     segment_ids: np.ndarray
@@ -88,7 +88,7 @@ LayOut = Callable[..., dict[str, np.ndarray]]
 
 @pytest.fixture(scope="session")
 def draw_document() -> DrawDocument:
-    """A function that makes a random document of `length` tokens."""
+    """Return a function that makes a random document of `length` tokens."""
 
     def draw(rng: np.random.Generator, length: int, vocab_size: int, masked: int = 2) -> Document:
         return Document(
@@ -104,7 +104,7 @@ def draw_document() -> DrawDocument:
 
 @pytest.fixture(scope="session")
 def lay_out() -> LayOut:
-    """A function that puts documents into rows: the batch of a pretraining task."""
+    """Return a function that packs documents into the rows of a pretraining batch."""
 
     def lay(
         rows: Sequence[Sequence[Document]], *, length: int, predictions: int, pieces: int
@@ -123,11 +123,11 @@ def lay_out() -> LayOut:
         for row, documents in enumerate(rows):
             start = predicted = 0
             for piece, document in enumerate(documents):
-                place = slice(start, start + len(document.token_ids))
-                batch["token_ids"][row, place] = document.token_ids
-                batch["segment_ids"][row, place] = document.segment_ids
-                batch["position_ids"][row, place] = np.arange(len(document.token_ids))
-                batch["document_ids"][row, place] = piece + 1
+                span = slice(start, start + len(document.token_ids))
+                batch["token_ids"][row, span] = document.token_ids
+                batch["segment_ids"][row, span] = document.segment_ids
+                batch["position_ids"][row, span] = np.arange(len(document.token_ids))
+                batch["document_ids"][row, span] = piece + 1
                 masked = slice(predicted, predicted + len(document.masked_offsets))
                 batch["masked_positions"][row, masked] = start + document.masked_offsets
                 batch["masked_labels"][row, masked] = document.masked_labels
@@ -135,13 +135,13 @@ def lay_out() -> LayOut:
                 batch["cls_positions"][row, piece] = start
                 batch["pair_labels"][row, piece] = document.next_sentence_label
                 batch["pair_weights"][row, piece] = 1
-                start, predicted = place.stop, masked.stop
+                start, predicted = span.stop, masked.stop
         return batch
 
     return lay
 
 
-# Six places with words of their own: a masked word is told by its document, not by its frequency.
+# Six places with distinct words, so that masked words can be predicted only from their document.
 PLACES = {
     "harbour": ("boat sailor anchor wave gull rope", "salty wet wooden", "drifted creaked rocked"),
     "kitchen": ("cook oven spoon soup bread knife", "warm fresh spicy", "simmered steamed cooled"),
@@ -181,7 +181,7 @@ def _tale(rng: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text file of 500 short tales, 120 KB, the same every time."""
+    """Return a text file of 500 short generated documents (120 KB), always with the same text."""
     rng = random.Random(0)
     path = tmp_path_factory.mktemp("text") / "tales.txt"
     path.write_text("\n\n".join(_tale(rng) for _ in range(500)) + "\n", encoding="utf-8")
@@ -189,8 +189,11 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def heeding_interrupts() -> Iterator[None]:
-    """A suite run in the background ignores SIGINT; here, and in what is started, it is heard."""
+def interrupts_enabled() -> Iterator[None]:
+    """Enable SIGINT in this process and in subprocesses.
+
+    It would be ignored if the test suite was started in the background.
+    """
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, previous)
@@ -200,9 +203,9 @@ def heeding_interrupts() -> Iterator[None]:
 def bert_jax_here(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Finished]:
-    """Runs the `bert-jax` command in the process of the tests, which has eight devices.
+    """Return a function that runs a `bert-jax` command in the test process, with eight devices.
 
-    Curves are not drawn, half a second at every evaluation.
+    Curves are not drawn, to save half a second per evaluation.
     """
     from bert_jax.cli.main import main
     from bert_jax.training import reporting
@@ -218,11 +221,11 @@ def bert_jax_here(
 
 @pytest.fixture(scope="session")
 def bert_jax(tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """Runs the `bert-jax` command in processes of its own."""
+    """Return an object that runs `bert-jax` commands in subprocesses."""
     return Command(tmp_path_factory.mktemp("compiled"))
 
 
-# Two phases of different lengths, 20 steps of 16 x 32 tokens and 12 of 8 x 64.
+# Two phases of different sequence lengths: 20 steps of 16 x 32 tokens, and 12 steps of 8 x 64.
 TINY_CONFIG = """
 from ml_collections import ConfigDict
 
@@ -250,7 +253,7 @@ def get_config():
 
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Path:
-    """A config file of a pretraining run; beside it its `tokenizer` and corpora, `32` and `64`."""
+    """Return a pretraining config, in a directory with its tokenizer and the corpora 32 and 64."""
     from bert_jax.cli.main import main
 
     directory = tmp_path_factory.mktemp("tiny")

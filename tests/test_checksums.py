@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from bert_jax.files import NAME, check_checksums, write_checksums
+from bert_jax.files import CHECKSUMS_NAME, check_checksums, write_checksums
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
@@ -16,23 +16,23 @@ def directory(tmp_path):
     return tmp_path
 
 
-def test_sha256sum_reads_them(directory):
+def test_checksum_files_are_compatible_with_sha256sum(directory):
     if shutil.which("sha256sum") is None:
         pytest.skip("sha256sum is not installed")
-    subprocess.run(["sha256sum", "--check", "--strict", NAME], cwd=directory, check=True)
+    subprocess.run(["sha256sum", "--check", "--strict", CHECKSUMS_NAME], cwd=directory, check=True)
     binary = subprocess.run(
         ["sha256sum", "--binary", "vocab.txt"], cwd=directory, check=True, capture_output=True
     )
-    (directory / NAME).write_bytes(binary.stdout)
+    (directory / CHECKSUMS_NAME).write_bytes(binary.stdout)
     check_checksums(directory)
     (directory / "vocab.txt").write_text("other")
     with pytest.raises(ValueError, match="vocab.txt: differs from its checksum"):
         check_checksums(directory)
 
 
-def test_a_file_that_differs_is_named(directory):
+def test_errors_name_files_that_differ_or_are_missing(directory):
     check_checksums(directory)
-    (directory / "more").write_text("of the user's own")
+    (directory / "unlisted").write_text("added by the user")
     check_checksums(directory)
     (directory / "inside/a b.bin").write_bytes(b"inside/a b.bim")
     with pytest.raises(ValueError, match="inside/a b.bin: differs from its checksum in SHA256SUMS"):
@@ -41,20 +41,20 @@ def test_a_file_that_differs_is_named(directory):
     (directory / "vocab.txt").unlink()
     with pytest.raises(ValueError, match="vocab.txt: missing, but listed in SHA256SUMS"):
         check_checksums(directory, names=["vocab.txt"])
-    (directory / NAME).unlink()
+    (directory / CHECKSUMS_NAME).unlink()
     check_checksums(directory)
 
 
 @pytest.mark.parametrize(
     "line", ["", "x", "0" * 64, "0" * 63 + "g  a", "0" * 64 + "  ../a", "\xff"]
 )
-def test_damaged_checksums_are_named(directory, line):
-    (directory / NAME).write_bytes(f"{line}\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=f"{NAME}:1: damaged"):
+def test_errors_name_the_line_of_damaged_checksums(directory, line):
+    (directory / CHECKSUMS_NAME).write_bytes(f"{line}\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=f"{CHECKSUMS_NAME}:1: damaged"):
         check_checksums(directory)
 
 
-def test_a_changed_tokenizer_is_refused(directory):
+def test_a_modified_tokenizer_is_rejected(directory):
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (directory / "vocab.txt").write_text("\n".join([*specials, "boat"]) + "\n")
     write_checksums(directory)

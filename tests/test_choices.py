@@ -1,4 +1,4 @@
-"""Every choice between the values of a config's Literal is exhaustive, read from the source."""
+"""Check in the source that each choice between the values of a Literal field is exhaustive."""
 
 import ast
 import importlib
@@ -16,14 +16,15 @@ TREES = {
     path: ast.parse(path.read_text(encoding="utf-8"))
     for path in sorted((REPOSITORY / "bert_jax").rglob("*.py"))
 }
-# What everything but this value has in common: `x == "none"` is a question, not a choice.
-ALONE = {"none", "auto", "any", "all", "as_written"}
+# A comparison with one of these values, such as `x == "none"`, is a yes-or-no question, since all
+# other values have something in common.
+EXCEPTIONAL_VALUES = {"none", "auto", "any", "all", "as_written"}
 Values = frozenset[str]
 
 
 def aliases() -> dict[str, set[Values]]:
-    """Return the values of every module-level `Name = Literal[...]`, by name."""
-    found: dict[str, set[Values]] = {}
+    """Return the values of all module-level definitions `Name = Literal[...]` by name."""
+    values_by_name: dict[str, set[Values]] = {}
     for path, tree in TREES.items():
         for node in tree.body:
             if not isinstance(node, ast.Assign) or "Literal[" not in ast.unparse(node.value):
@@ -33,65 +34,66 @@ def aliases() -> dict[str, set[Values]]:
             for target in map(ast.unparse, node.targets):
                 literal = getattr(module, target)
                 if typing.get_origin(literal) is typing.Literal:
-                    found.setdefault(target, set()).add(frozenset(typing.get_args(literal)))
-    return found
+                    values = frozenset(typing.get_args(literal))
+                    values_by_name.setdefault(target, set()).add(values)
+    return values_by_name
 
 
 def config_fields() -> dict[str, set[Values]]:
-    """Return the values of every field of a dataclass that is a Literal, by the field's name."""
-    by_alias, found = aliases(), {}
+    """Return the values of all Literal fields of dataclasses by field name."""
+    values_by_alias, values_by_field = aliases(), {}
     for tree in TREES.values():
         for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
             if not any("dataclass" in ast.unparse(name) for name in kind.decorator_list):
                 continue
             for field in (node for node in kind.body if isinstance(node, ast.AnnAssign)):
-                values = by_alias.get(ast.unparse(field.annotation), set())
+                values = values_by_alias.get(ast.unparse(field.annotation), set())
                 if values:
-                    found.setdefault(ast.unparse(field.target), set()).update(values)
-    return found
+                    values_by_field.setdefault(ast.unparse(field.target), set()).update(values)
+    return values_by_field
 
 
-# A head is one of many everywhere; what depends on it is listed with the kinds of tasks.
+# Leave out heads: code that depends on the head is listed with the kinds of tasks.
 FIELDS = {name: values for name, values in config_fields().items() if name != "head"}
 
 
-def comparisons(test: ast.AST, refuses: bool) -> Iterator[str]:
-    """Yield the comparisons in an expression of a Literal field with some of its values.
+def comparisons(test: ast.AST, skip_not_equal: bool) -> Iterator[str]:
+    """Yield the comparisons in an expression that compare a Literal field with some of its values.
 
-    refuses: whether to leave out `!=`, which treats a new value as an unsuitable one.
+    skip_not_equal: whether to skip `!=`, which handles a new value like an unsuitable one.
     """
     for node in ast.walk(test):
         if not isinstance(node, ast.Compare) or not isinstance(node.left, ast.Attribute):
             continue
-        if isinstance(node.ops[0], ast.NotEq | ast.NotIn) and refuses:
+        if isinstance(node.ops[0], ast.NotEq | ast.NotIn) and skip_not_equal:
             continue
-        if ast.unparse(node.left.value) == "args":  # argparse has checked it
+        if ast.unparse(node.left.value) == "args":  # checked by argparse
             continue
         right = node.comparators[0]
         constants = right.elts if isinstance(right, ast.Tuple | ast.Set | ast.List) else [right]
         values = {x.value for x in constants if isinstance(x, ast.Constant)}
-        of_field = FIELDS.get(node.left.attr, set())
-        if values - ALONE and any(values <= choices for choices in of_field):
+        field_values = FIELDS.get(node.left.attr, set())
+        if values - EXCEPTIONAL_VALUES and any(values <= choices for choices in field_values):
             yield ast.unparse(node)
 
 
 def choices_without_match(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and comparison of each branch that takes "every other value" for one value.
+    """Yield the line and comparison of each branch that handles all other values alike.
 
-    That is a conditional expression, or an `if` that has an `else` or ends in `return`; an `if`
-    that raises or only adds something does not choose.
+    Such a branch is a conditional expression, or an `if` that has an `else` or ends in `return`.
+    An `if` that raises, or that only adds something, is not a choice.
     """
     for node in ast.walk(tree):
-        chooses = isinstance(node, ast.IfExp) or (
+        is_choice = isinstance(node, ast.IfExp) or (
             isinstance(node, ast.If) and (node.orelse or isinstance(node.body[-1], ast.Return))
         )
-        if chooses:
+        if is_choice:
             assert isinstance(node, ast.IfExp | ast.If)
-            refuses = isinstance(node, ast.If) and not node.orelse
-            yield from ((node.lineno, text) for text in comparisons(node.test, refuses))
+            skip_not_equal = isinstance(node, ast.If) and not node.orelse
+            yield from ((node.lineno, text) for text in comparisons(node.test, skip_not_equal))
 
 
-def test_the_fields_are_found() -> None:
+def test_literal_fields_and_choices_are_detected() -> None:
     assert FIELDS["positions"] == {frozenset({"learned", "sinusoidal"})}
     assert len(FIELDS) >= 15, sorted(FIELDS)
     tree = ast.parse('x = 1 if config.norm == "post" else 2\nif config.norm == "pre":\n  y()')
@@ -99,9 +101,9 @@ def test_the_fields_are_found() -> None:
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
-def test_no_branch_takes_every_other_value_for_one(path: Path) -> None:
-    found = [f"{path}:{line}: {text}" for line, text in choices_without_match(TREES[path])]
-    assert not found, "match the values and end in assert_never:\n" + "\n".join(found)
+def test_choices_use_match(path: Path) -> None:
+    branches = [f"{path}:{line}: {text}" for line, text in choices_without_match(TREES[path])]
+    assert not branches, "use match and end with assert_never:\n" + "\n".join(branches)
 
 
 def matched_literals(tree: ast.AST) -> Iterator[ast.Match]:
@@ -113,7 +115,7 @@ def matched_literals(tree: ast.AST) -> Iterator[ast.Match]:
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
-def test_every_match_ends_in_assert_never(path: Path) -> None:
+def test_every_match_ends_with_assert_never(path: Path) -> None:
     for node in matched_literals(TREES[path]):
         assert "assert_never(" in ast.unparse(node.cases[-1]), f"{path}:{node.lineno}"
 
@@ -121,5 +123,5 @@ def test_every_match_ends_in_assert_never(path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapping", "literal"), [(OPTIMIZERS, OptimizerName), (SCHEDULES, ScheduleName)]
 )
-def test_tables_have_every_value(mapping: dict[str, type], literal: object) -> None:
+def test_mappings_have_a_class_for_each_value(mapping: dict[str, type], literal: object) -> None:
     assert set(mapping) == set(typing.get_args(literal))

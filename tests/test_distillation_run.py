@@ -1,4 +1,4 @@
-"""A student learns from a teacher's work directory, through the real command."""
+"""Train students of a teacher given by its work directory, through the command line."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def student(tiny_config: Path, teacher: Path, tmp_path: Path) -> Path:
     return file
 
 
-def test_a_student_learns_stops_and_goes_on(student, teacher, bert_jax_here, tmp_path):
+def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path):
     words = ("pretrain", "--config", student, f"--config.work_dir={tmp_path}/whole")
     whole = bert_jax_here(*words)
     assert whole.code == 0, whole.errors
     assert "start      the teacher's parameters, its layers 0 of 0 to 1" in whole.output
     line = r"^teacher +(\S+): ([\d,]+) parameters, float32, xla attention, forward (.*)$"
-    told = re.search(line, whole.output, re.MULTILINE)
-    assert told and told[1] == str(teacher) and "FLOPs a step of phase1" in told[3]
+    match = re.search(line, whole.output, re.MULTILINE)
+    assert match and match[1] == str(teacher) and "FLOPs a step of phase1" in match[3]
     entries = read_metrics(tmp_path / "whole/metrics.jsonl")
     train = [entry for entry in entries if entry["kind"] == "train"]
     for entry in (train[0], train[-1]):
@@ -73,31 +73,31 @@ def test_a_student_learns_stops_and_goes_on(student, teacher, bert_jax_here, tmp
         assert entry["loss"] == pytest.approx(total, rel=1e-5)
     held_out = [entry for entry in entries if entry["kind"] == "evaluation"]
     assert held_out and all({"soft_loss", "cosine_loss", "mlm_loss"} <= e.keys() for e in held_out)
-    # The teacher is in no checkpoint.
+    # Checkpoints do not contain the teacher.
     assert read_model(tmp_path / "whole")[0].encoder.num_layers == 1
-    bytes_of = [
+    student_bytes, teacher_bytes = (
         sum(file.stat().st_size for file in (work_dir / "checkpoints/20").rglob("*"))
         for work_dir in (tmp_path / "whole", teacher)
-    ]
-    assert bytes_of[0] < bytes_of[1]
+    )
+    assert student_bytes < teacher_bytes
 
-    # As if it had been killed after step 10.
+    # Resume as if the run had been killed after step 10.
     for file in (tmp_path / "whole/checkpoints").iterdir():
         if file.name.isdigit() and int(file.name) > 10:
             shutil.rmtree(file)
     (tmp_path / "whole/metrics.jsonl").unlink()
-    again = bert_jax_here(*words)
-    assert again.code == 0 and "this run's checkpoint of step 10" in again.output
+    resumed = bert_jax_here(*words)
+    assert resumed.code == 0 and "this run's checkpoint of step 10" in resumed.output
     last = [e for e in read_metrics(tmp_path / "whole/metrics.jsonl") if e["kind"] == "evaluation"]
     assert last[-1] == held_out[-1]
 
-    # Finished, it has no need of its teacher any more; but its losses are still its own.
-    gone = f"--config.distillation.teacher={tmp_path}/gone"
-    done = bert_jax_here(*words, gone, "--config.optimizer.beta1=0.5")
+    # A finished run no longer needs its teacher, but the distillation losses may not change.
+    missing = f"--config.distillation.teacher={tmp_path}/gone"
+    done = bert_jax_here(*words, missing, "--config.optimizer.beta1=0.5")
     assert done.code == 0 and "finished: nothing to do" in done.output, done.errors
     assert "optimizer.beta1: 0.9 -> 0.5" in done.output
-    kept = json.loads((tmp_path / "whole/config.json").read_text())
-    assert kept["optimizer"]["beta1"] == 0.9
+    saved_config = json.loads((tmp_path / "whole/config.json").read_text())
+    assert saved_config["optimizer"]["beta1"] == 0.9
     exported = bert_jax_here(
         "export", tmp_path / "whole", "--format", "huggingface", "--output", tmp_path / "out"
     )
@@ -106,46 +106,44 @@ def test_a_student_learns_stops_and_goes_on(student, teacher, bert_jax_here, tmp
     assert "- masked: 0.15 of the tokens, unit token, drawn in every epoch" in card
     assert "- sentence pairs: none" in card
     assert f"- distilled from: {teacher.name} (temperature 2.0, soft_weight 5.0" in card
-    other = bert_jax_here(*words, gone, "--config.distillation.temperature=3")
-    assert other.code == 2 and "distillation.temperature: 2.0 -> 3.0" in other.errors
+    rejected = bert_jax_here(*words, missing, "--config.distillation.temperature=3")
+    assert rejected.code == 2 and "distillation.temperature: 2.0 -> 3.0" in rejected.errors
 
 
-def test_a_student_goes_on_with_the_teacher_it_began_with(
-    student, teacher, bert_jax_here, tmp_path
-):
-    """However long that has trained since; not with another of the same shape."""
-    theirs, ours = tmp_path / "teacher", tmp_path / "student"
-    shutil.copytree(teacher, theirs)
-    later = theirs / f"checkpoints/{newest_step(theirs / 'checkpoints')}"
+def test_a_resumed_student_requires_its_original_teacher(student, teacher, bert_jax_here, tmp_path):
+    """A later checkpoint, or different parameters of the same shape, are rejected."""
+    teacher_dir, student_dir = tmp_path / "teacher", tmp_path / "student"
+    shutil.copytree(teacher, teacher_dir)
+    later = teacher_dir / f"checkpoints/{newest_step(teacher_dir / 'checkpoints')}"
     later.rename(tmp_path / later.name)
-    words = ["pretrain", "--config", student, f"--config.work_dir={ours}"]
-    words += [f"--config.distillation.teacher={theirs}"]
+    words = ["pretrain", "--config", student, f"--config.work_dir={student_dir}"]
+    words += [f"--config.distillation.teacher={teacher_dir}"]
     assert bert_jax_here(*words).code == 0
-    step, identity = saved_run(ours / "checkpoints")
+    step, identity = saved_run(student_dir / "checkpoints")
     pinned = identity["distillation"]["step"]
     assert step == 20 and pinned < int(later.name)
-    for file in (ours / "checkpoints").iterdir():
+    for file in (student_dir / "checkpoints").iterdir():
         if file.name.isdigit() and int(file.name) > 10:
             shutil.rmtree(file)
-    shutil.rmtree(theirs / "checkpoints" / str(pinned))
+    shutil.rmtree(teacher_dir / "checkpoints" / str(pinned))
     (tmp_path / later.name).rename(later)
-    moved_on = bert_jax_here(*words)
-    assert moved_on.code == 2
-    assert f"this run's teacher was step {pinned}, but " in moved_on.errors
-    assert "Put that teacher back, or give another --config.work_dir" in moved_on.errors
-    replaced = Path(shutil.copytree(later, theirs / "checkpoints" / str(pinned)))
+    rejected = bert_jax_here(*words)
+    assert rejected.code == 2
+    assert f"this run's teacher was step {pinned}, but " in rejected.errors
+    assert "Put that teacher back, or give another --config.work_dir" in rejected.errors
+    replaced = Path(shutil.copytree(later, teacher_dir / "checkpoints" / str(pinned)))
     write_checksums(replaced, pinned, custom_metadata(replaced))  # as if saved at that step
-    another = bert_jax_here(*words)
-    assert another.code == 2 and "distillation.parameters: '" in another.errors
+    rejected = bert_jax_here(*words)
+    assert rejected.code == 2 and "distillation.parameters: '" in rejected.errors
 
 
-def test_a_student_begins_with_its_teachers_layers(teacher):
-    """Every parameter against the one it was taken from, layers shared in groups too."""
+def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
+    """Compare every parameter with the teacher's, also if the student shares layers in groups."""
     config, _ = read_model(teacher)
     deep = replace(config.encoder, num_layers=6)
     definition = Pretraining(deep, COMPUTE).definition
-    theirs = definition.init(jax.random.key(0))
-    for ours, layers in (
+    teacher_params = definition.init(jax.random.key(0))
+    for encoder, layers in (
         (replace(deep, num_layers=3, num_segments=0), {0: 0, 1: 2, 2: 4}),
         (replace(deep, num_layers=4, sharing="all", num_groups=2), {0: 0, 2: 3}),
     ):
@@ -153,19 +151,21 @@ def test_a_student_begins_with_its_teachers_layers(teacher):
             DistillationConfig(str(teacher)), replace(config, encoder=deep), "next_sentence",
             COMPUTE, PretrainingTeacher(definition, DistillationConfig(str(teacher)), ()),
         )  # fmt: skip
-        fresh = Pretraining(ours, COMPUTE).definition.init(jax.random.key(1))
-        params, told = from_teacher(LoadedTeacher(spec, 0, theirs), ours, "next_sentence", fresh)
-        assert f"its layers {', '.join(map(str, layers.values()))} of 0 to 5" in told
+        loaded = LoadedTeacher(spec, 0, teacher_params)
+        random = Pretraining(encoder, COMPUTE).definition.init(jax.random.key(1))
+        params, description = from_teacher(loaded, encoder, "next_sentence", random)
+        assert f"its layers {', '.join(map(str, layers.values()))} of 0 to 5" in description
         for name, value in params.items():
             number = re.match(r"encoder\.layers\.(\d+)\.", name)
             source = name
             if number:
                 source = name.replace(number[0], f"encoder.layers.{layers[int(number[1])]}.")
-            np.testing.assert_array_equal(value, theirs[source], err_msg=name)
-        swapped, told = from_teacher(LoadedTeacher(spec, 0, theirs), ours, "sentence_order", fresh)
-        assert told.endswith("; randomly initialized: next_sentence.bias, next_sentence.kernel")
+            np.testing.assert_array_equal(value, teacher_params[source], err_msg=name)
+        params, description = from_teacher(loaded, encoder, "sentence_order", random)
+        initialized = "next_sentence.bias, next_sentence.kernel"
+        assert description.endswith(f"; randomly initialized: {initialized}")
         np.testing.assert_array_equal(
-            swapped["next_sentence.kernel"], fresh["next_sentence.kernel"]
+            params["next_sentence.kernel"], random["next_sentence.kernel"]
         )
 
 
@@ -213,32 +213,34 @@ def test_a_student_begins_with_its_teachers_layers(teacher):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_before_step_0(
+def test_incompatible_settings_are_rejected_before_training(
     words, message, student, bert_jax_here, tmp_path
 ):
     overrides = [f"--config.{word}" for word in (f"work_dir={tmp_path}/run", *words)]
-    refused = bert_jax_here("pretrain", "--config", student, *overrides)
-    assert refused.code == 2
-    assert message in refused.errors
+    rejected = bert_jax_here("pretrain", "--config", student, *overrides)
+    assert rejected.code == 2
+    assert message in rejected.errors
     assert not (tmp_path / "run").exists()
 
 
-def test_a_teacher_of_another_vocabulary(student, teacher, tiny_text, bert_jax_here, tmp_path):
+def test_a_teacher_with_another_vocabulary_is_rejected(
+    student, teacher, tiny_text, bert_jax_here, tmp_path
+):
     output, source = str(tmp_path / "tokenizer"), ["--input", str(tiny_text)]
     size = ["--vocab-size", "300", "--num-unused", "1"]
     assert main(["train-tokenizer", *source, "--output", output, *size]) == 0
     words = ["--output", str(tmp_path / "32"), "--tokenizer", output, "--max-length", "32"]
     assert main(["prepare", *source, *words, "--held-out", "0.1", "--workers", "1"]) == 0
     overrides = (f"work_dir={tmp_path}/run", f"phases.phase1.corpus={tmp_path}/32")
-    refused = bert_jax_here(
+    rejected = bert_jax_here(
         "pretrain", "--config", student, *(f"--config.{word}" for word in overrides)
     )
-    assert refused.code == 2
-    assert f"distillation.teacher={teacher} was trained with another tokenizer" in refused.errors
+    assert rejected.code == 2
+    assert f"distillation.teacher={teacher} was trained with another tokenizer" in rejected.errors
 
 
-def test_a_student_of_another_width_learns_what_is_inside(student, bert_jax_here, tmp_path):
-    """Through maps to the teacher's vectors that are no part of the model."""
+def test_a_narrower_student_matches_hidden_states_and_attention(student, bert_jax_here, tmp_path):
+    """Trained maps to the teacher's hidden dimension are used, which are not part of the model."""
     words = ("model.hidden_dim=8", f"work_dir={tmp_path}/run", "distillation.init_layers=False")
     words += ("distillation.soft_weight=0", "distillation.cosine_weight=0")
     words += ("distillation.hidden_weight=1", "distillation.attention_weight=1")
@@ -253,16 +255,16 @@ def test_a_student_of_another_width_learns_what_is_inside(student, bert_jax_here
     train = [entry for entry in entries if entry["kind"] == "train"]
     assert train[-1]["hidden_loss"] < train[0]["hidden_loss"]
     assert train[-1]["attention_loss"] < train[0]["attention_loss"]
-    # Read by others without the maps, which a run that begins with its parameters draws anew.
+    # Other commands load the model without the maps. A run with `init_from` initializes new ones.
     words = (f"init_from={tmp_path}/run", f"work_dir={tmp_path}/again", "phases.phase1.num_steps=2")
     words += ("optimizer.warmup_steps=1",)
     command = [word for word in command if not str(word).startswith("--config.work_dir=")]
-    again = bert_jax_here(*command, *(f"--config.{word}" for word in words))
-    assert again.code == 0, again.errors
-    assert f"start      the parameters of {tmp_path}/run" in again.output
+    second = bert_jax_here(*command, *(f"--config.{word}" for word in words))
+    assert second.code == 0, second.errors
+    assert f"start      the parameters of {tmp_path}/run" in second.output
 
 
-def test_a_wider_student_starts_at_random(student, bert_jax_here, tmp_path):
+def test_a_wider_student_is_randomly_initialized(student, bert_jax_here, tmp_path):
     words = ("model.hidden_dim=32", "distillation.cosine_weight=0", f"work_dir={tmp_path}/run")
     words += ("distillation.init_layers=False", "distillation.soft_targets=all")
     words += ("distillation.mlm_weight=0",)
@@ -270,29 +272,30 @@ def test_a_wider_student_starts_at_random(student, bert_jax_here, tmp_path):
     done = bert_jax_here("pretrain", "--config", student, *(f"--config.{word}" for word in words))
     assert done.code == 0, done.errors
     assert "start      random parameters" in done.output
-    # A share of what the phase's line says, which counts the head at all tokens.
-    own = float(re.search(r"^phase1 .* tokens, ([\d.e+]+) FLOPs a step", done.output, re.M)[1])
+    # The percentage is relative to the FLOPs of the phase, which include the head at all tokens.
+    phase = float(re.search(r"^phase1 .* tokens, ([\d.e+]+) FLOPs a step", done.output, re.M)[1])
     line = r"forward ([\d.e+]+) FLOPs a step of phase1, (\d+)% on top"
-    forward, share = map(float, re.search(line, done.output).groups())
-    assert share == pytest.approx(100 * forward / own, abs=1)
+    forward, percentage = map(float, re.search(line, done.output).groups())
+    assert percentage == pytest.approx(100 * forward / phase, abs=1)
     losses = [e["soft_loss"] for e in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in e]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
 
 
-def test_figures_count_the_teacher(student, bert_jax_here, tmp_path):
-    alone = tmp_path / "alone.py"
+def test_flops_and_memory_include_the_teacher(student, bert_jax_here, tmp_path):
+    without_teacher = tmp_path / "without_teacher.py"
     text = student.read_text(encoding="utf-8")
-    alone.write_text(text.replace("    config.distillation =", "    _ ="), encoding="utf-8")
+    text = text.replace("    config.distillation =", "    _ =")
+    without_teacher.write_text(text, encoding="utf-8")
     flops, memory = {}, {}
-    for config in (student, alone):
+    for config in (student, without_teacher):
         words = ("--config", config, "--config.work_dir=w")
         planned = bert_jax_here("plan", "--topology", "cpu:2", *words)
         assert planned.code == 0, planned.errors
         assert ("\nteacher   " in planned.output) == (config == student)
-        told = re.search(r"FLOPs a step +([\d.e+]+) of the model", planned.output)
-        flops[config] = float(told[1])
+        match = re.search(r"FLOPs a step +([\d.e+]+) of the model", planned.output)
+        flops[config] = float(match[1])
         measured = bert_jax_here("bench", "step", "--steps", "1", *words)
         assert measured.code == 0, measured.errors
         memory[config] = json.loads(measured.output.splitlines()[-1])["memory_mib"]
-    assert flops[student] > 1.3 * flops[alone]
-    assert memory[student] > memory[alone]
+    assert flops[student] > 1.3 * flops[without_teacher]
+    assert memory[student] > memory[without_teacher]

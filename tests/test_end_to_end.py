@@ -1,4 +1,4 @@
-"""A run killed, stopped, moved and refused, all through the real command."""
+"""Kill, stop, move and modify runs, through the command line."""
 
 from __future__ import annotations
 
@@ -23,51 +23,55 @@ from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.runs.work_dir import load_trained
 from bert_jax.training.metrics_log import read_metrics
 
-from .commands import HANGS
+from .commands import TIMEOUT
 
-BOUNDARY, TOTAL = 20, 32  # of the phases of the tiny config
-# What a log says besides what the model computed.
-OTHER = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
+BOUNDARY, TOTAL = 20, 32  # last steps of the two phases of the tiny config
+# Fields of log entries that are not computed by the model.
+OTHER_FIELDS = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
 def history(work_dir: Path, kind: str) -> dict[int, dict[str, float]]:
-    """By step, what the log tells of the model; no step may be told twice."""
+    """Return the logged metrics of the model by step, and check that no step is logged twice."""
     entries = [entry for entry in read_metrics(work_dir / "metrics.jsonl") if entry["kind"] == kind]
-    told = {e["step"]: {k: v for k, v in e.items() if k not in OTHER} for e in entries}
-    assert len(told) == len(entries)
-    return told
+    metrics = {e["step"]: {k: v for k, v in e.items() if k not in OTHER_FIELDS} for e in entries}
+    assert len(metrics) == len(entries)
+    return metrics
 
 
 def parameters(work_dir: Path) -> dict[str, np.ndarray]:
-    """The parameters of the newest checkpoint."""
+    """Return the parameters of the newest checkpoint."""
     leaves = jax.tree.flatten_with_path(load_trained(str(work_dir)).model)[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """Refuses parameters that differ in a single bit."""
-    assert found.keys() == expected.keys()
-    for name in found:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+def assert_equal(params: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Check that parameters are equal to the last bit."""
+    assert params.keys() == expected.keys()
+    for name in params:
+        np.testing.assert_array_equal(params[name], expected[name], err_msg=name)
 
 
 def logged_step(work_dir: Path) -> int:
-    """The last step in the log of a run under way."""
+    """Return the last step in the log of a running process, or 0."""
     log = work_dir / "metrics.jsonl"
     steps = re.findall(r'"step": (\d+)', log.read_text()) if log.exists() else []
     return int(steps[-1]) if steps else 0
 
 
 def unfinished_saves(work_dir: Path) -> list[Path]:
-    """Checkpoints that are being written, or were when their writer was killed."""
+    """Return checkpoints that are being written, or were left by a killed process."""
     return [path for path in (work_dir / "checkpoints").glob("*") if not path.name.isdigit()]
 
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A run that took five starts of one command to finish.
+    """A run whose command was started five times until it finished.
 
-    stopped: a copy of the work directory as SIGTERM left it. starts: what each start said.
+    Attributes:
+      work_dir: the work directory.
+      stopped: a copy of the work directory after SIGTERM.
+      stopped_at: the last step before SIGTERM.
+      starts: the output of each start.
     """
 
     work_dir: Path
@@ -78,7 +82,7 @@ class Interrupted:
 
 @pytest.fixture(scope="module")
 def pretrain(tiny_config) -> Callable[..., list[str]]:
-    """The words of a `pretrain` of the tiny config."""
+    """Return a function that returns the words of a `pretrain` command with the tiny config."""
 
     def words(work_dir: Path, *overrides: str, config: Path = tiny_config) -> list[str]:
         named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]
@@ -89,7 +93,7 @@ def pretrain(tiny_config) -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(bert_jax, pretrain, tmp_path_factory) -> Path:
-    """The work directory of a run that nothing disturbed."""
+    """Return the work directory of an uninterrupted run."""
     work_dir = tmp_path_factory.mktemp("runs") / "uninterrupted"
     bert_jax(*pretrain(work_dir))
     return work_dir
@@ -97,9 +101,9 @@ def uninterrupted(bert_jax, pretrain, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrupted:
-    """The same run, killed twice while saving or stepping, stopped once, killed again, finished."""
+    """Kill a run during a save and during a step, stop it, kill it again, and let it finish."""
     seed = int.from_bytes(os.urandom(4))
-    print(f"moments drawn with seed {seed}")  # shown by pytest where a test fails
+    print(f"interrupted at times drawn with seed {seed}")  # shown by pytest if a test fails
     rng = random.Random(seed)
     work_dir = tmp_path_factory.mktemp("runs") / "interrupted"
     starts = []
@@ -113,7 +117,7 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
         assert process.returncode == -signal.SIGKILL
 
     saving = rng.choice(["5.", "10."])
-    for _ in range(5):  # this process may sleep through a save of a tenth of a second
+    for _ in range(5):  # this process may miss a save, which takes a tenth of a second
         shutil.rmtree(work_dir, ignore_errors=True)
         starts.clear()
         process = start()
@@ -129,14 +133,14 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
             break
     assert unfinished_saves(work_dir)
     process = start("loader.num_workers=2")
-    moment = logged_step(work_dir) + rng.randrange(1, 5)
-    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= moment)
+    step = logged_step(work_dir) + rng.randrange(1, 5)
+    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= step)
     time.sleep(rng.uniform(0, 0.05))
     kill(process)
     process = start()
-    # Early enough for another kill in the second phase.
-    moment = min(logged_step(work_dir) + rng.randrange(1, 5), BOUNDARY + 2)
-    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= moment)
+    # Stop early enough to kill the next process in the second phase.
+    step = min(logged_step(work_dir) + rng.randrange(1, 5), BOUNDARY + 2)
+    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= step)
     process.terminate()
     finished = bert_jax.finish(process)
     assert finished.code == 143, finished.errors
@@ -145,24 +149,24 @@ def interrupted(bert_jax, pretrain, uninterrupted, tmp_path_factory) -> Interrup
     shutil.copytree(work_dir, stopped)
     stopped_at = logged_step(work_dir)
     process = start("loader.num_workers=1")
-    moment = rng.randrange(max(BOUNDARY, stopped_at) + 1, TOTAL - 3)
-    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= moment)
+    step = rng.randrange(max(BOUNDARY, stopped_at) + 1, TOTAL - 3)
+    bert_jax.wait_for(process, lambda: logged_step(work_dir) >= step)
     kill(process)
     starts.append(bert_jax(*pretrain(work_dir)).output)
     return Interrupted(work_dir, stopped, stopped_at, starts)
 
 
-def test_interruptions_change_nothing(uninterrupted, interrupted):
+def test_interruptions_do_not_change_results(uninterrupted, interrupted):
     for kind, steps in (("train", range(1, TOTAL + 1)), ("evaluation", (16, TOTAL))):
-        told = history(interrupted.work_dir, kind)
-        assert list(told) == list(steps)
-        assert told == history(uninterrupted, kind)  # to the last bit
+        metrics = history(interrupted.work_dir, kind)
+        assert list(metrics) == list(steps)
+        assert metrics == history(uninterrupted, kind)  # to the last bit
     assert_equal(parameters(interrupted.work_dir), parameters(uninterrupted))
 
 
-def test_every_start_goes_on_from_the_newest_whole_checkpoint(interrupted):
+def test_every_start_resumes_from_the_newest_complete_checkpoint(interrupted):
     origins = re.findall(r"^start +(.*)$", "".join(interrupted.starts), re.M)
-    steps = [int(found.group(1)) for o in origins if (found := re.search(r"of step (\d+)", o))]
+    steps = [int(match.group(1)) for o in origins if (match := re.search(r"of step (\d+)", o))]
     assert len(origins) == 5
     assert origins[0] == "random parameters (seed 0)"
     assert steps == sorted(steps) and steps[-1] >= BOUNDARY
@@ -174,7 +178,9 @@ def test_every_start_goes_on_from_the_newest_whole_checkpoint(interrupted):
 LONG = ("phases.phase1.num_steps=5000", "checkpoint.every_steps=5000", "loader.num_workers=1")
 
 
-def test_a_second_run_in_one_work_directory_is_refused(bert_jax, bert_jax_here, pretrain, tmp_path):
+def test_a_second_run_in_the_same_work_directory_is_rejected(
+    bert_jax, bert_jax_here, pretrain, tmp_path
+):
     first = bert_jax.start(*pretrain(tmp_path, *LONG))
     bert_jax.wait_for(first, lambda: logged_step(tmp_path) >= 1)
     second = bert_jax_here(*pretrain(tmp_path, *LONG))
@@ -184,11 +190,11 @@ def test_a_second_run_in_one_work_directory_is_refused(bert_jax, bert_jax_here, 
     bert_jax.finish(first)
 
 
-def test_ctrl_c_saves_and_leaves(bert_jax, pretrain, heeding_interrupts, tmp_path):
+def test_ctrl_c_saves_a_checkpoint_and_exits(bert_jax, pretrain, interrupts_enabled, tmp_path):
     words = pretrain(tmp_path, *LONG, "model.vocab_size=1500")
     process = bert_jax.start(*words)
     bert_jax.wait_for(process, lambda: logged_step(tmp_path) >= 1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
+    os.killpg(process.pid, signal.SIGINT)  # like a terminal, which also signals workers
     finished = bert_jax.finish(process)
     output = finished.output
     assert finished.code == 130, finished.errors
@@ -200,59 +206,61 @@ def test_ctrl_c_saves_and_leaves(bert_jax, pretrain, heeding_interrupts, tmp_pat
     assert not unfinished_saves(tmp_path)
 
 
-def test_ctrl_c_saves_where_what_reads_the_output_is_gone(
-    bert_jax, pretrain, heeding_interrupts, tmp_path
+def test_ctrl_c_saves_a_checkpoint_after_output_pipes_are_closed(
+    bert_jax, pretrain, interrupts_enabled, tmp_path
 ):
     process = bert_jax.start(*pretrain(tmp_path, *LONG))
     bert_jax.wait_for(process, lambda: logged_step(tmp_path) >= 1)
     process.stdout.close()
     process.stderr.close()
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=HANGS) == 130
+    assert process.wait(timeout=TIMEOUT) == 130
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [
         str(logged_step(tmp_path))
     ]
 
 
-def test_another_device_count_sees_the_same_examples(
+def test_another_number_of_devices_trains_on_the_same_examples(
     bert_jax, pretrain, uninterrupted, interrupted
 ):
     bert_jax(*pretrain(interrupted.stopped), devices=4)
-    expected, found = history(uninterrupted, "train"), history(interrupted.stopped, "train")
-    assert expected.keys() == found.keys()
+    expected, actual = history(uninterrupted, "train"), history(interrupted.stopped, "train")
+    assert expected.keys() == actual.keys()
     for step in expected:
-        # Which tokens are masked decides the accuracies, exactly; a sum over devices is rounded.
-        assert expected[step] == pytest.approx(found[step], rel=2e-5), step
+        # Accuracies depend on the masked tokens; sums over devices differ by rounding.
+        assert expected[step] == pytest.approx(actual[step], rel=2e-5), step
 
 
-def test_a_work_directory_is_whole(uninterrupted, tiny_config):
+def test_a_work_directory_is_self_contained(uninterrupted, tiny_config):
     for number, length in enumerate(("32", "64"), start=1):
         manifest = (uninterrupted / f"manifest-phase{number}.json").read_bytes()
         assert manifest == (tiny_config.parent / length / "manifest.json").read_bytes()
     for file in (tiny_config.parent / "tokenizer").iterdir():
-        if file.name == checksums.NAME:  # a run's tokenizer is bound by its fingerprint instead
+        if (
+            file.name == checksums.CHECKSUMS_NAME
+        ):  # a run checks the tokenizer's fingerprint instead
             continue
         assert (uninterrupted / "tokenizer" / file.name).read_bytes() == file.read_bytes()
     resolved = json.loads((uninterrupted / "config.json").read_text())
     assert resolved.keys() == PretrainConfig.__dataclass_fields__.keys()
-    assert resolved["optimizer"]["beta2"] == 0.999  # a default is written too
+    assert resolved["optimizer"]["beta2"] == 0.999  # a default value
     assert (uninterrupted / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert not list(uninterrupted.rglob("*tmp*"))
 
 
-def files(directory: Path) -> dict[Path, int]:
-    """Every file with the time of its last change."""
+def modification_times(directory: Path) -> dict[Path, int]:
+    """Return the modification times of all files in a directory tree."""
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
 
 
-def test_a_finished_run_does_nothing(bert_jax_here, pretrain, uninterrupted):
-    before = files(uninterrupted)
+def test_a_finished_run_is_not_trained_further(bert_jax_here, pretrain, uninterrupted):
+    before = modification_times(uninterrupted)
     finished = bert_jax_here(*pretrain(uninterrupted))
     assert finished.code == 0
     assert "checkpoint of step 32 (finished: nothing to do)" in finished.output
     assert "held-out MLM loss" in finished.output
     assert not re.search("^step ", finished.errors, re.M)
-    after = files(uninterrupted)
+    after = modification_times(uninterrupted)
     assert before.keys() == after.keys()
     assert {path.name for path in after if after[path] != before[path]} <= {
         "config.json",
@@ -260,7 +268,7 @@ def test_a_finished_run_does_nothing(bert_jax_here, pretrain, uninterrupted):
     }
 
 
-REFUSALS = {
+DIFFERENCES = {
     "model": (
         ["model.hidden_dim=32", "model.num_layers=1"],
         ["model.hidden_dim: 16 -> 32", "model.num_layers: 2 -> 1"],
@@ -272,21 +280,23 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(("overrides", "told"), REFUSALS.values(), ids=REFUSALS)
-def test_another_run_is_refused(bert_jax_here, pretrain, uninterrupted, overrides, told):
-    before = files(uninterrupted)
+@pytest.mark.parametrize(("overrides", "differences"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_changed_settings_are_rejected(
+    bert_jax_here, pretrain, uninterrupted, overrides, differences
+):
+    before = modification_times(uninterrupted)
     finished = bert_jax_here(*pretrain(uninterrupted, *overrides))
     assert finished.code == 2
     assert "belongs to another run" in finished.errors
-    for line in told:
+    for line in differences:
         assert line in finished.errors
-    assert files(uninterrupted) == before
+    assert modification_times(uninterrupted) == before
 
 
-def test_another_corpus_is_refused(
+def test_a_changed_corpus_is_rejected(
     bert_jax_here, pretrain, uninterrupted, tiny_text, tiny_config, tmp_path
 ):
-    text = tmp_path / "one tale fewer.txt"
+    text = tmp_path / "without the last document.txt"
     text.write_text(tiny_text.read_text().rpartition("\n\n")[0] + "\n")
     source = ["--input", text, "--tokenizer", tiny_config.parent / "tokenizer"]
     options = ["--max-length", 32, "--held-out", 0.1, "--workers", 1]
@@ -296,7 +306,7 @@ def test_another_corpus_is_refused(
     assert re.search(r"phases.phase1.corpus: '[0-9a-f]{64}' -> '[0-9a-f]{64}'", finished.errors)
 
 
-def test_divergence_is_named_and_the_last_good_checkpoint_stays(
+def test_divergence_is_reported_and_the_last_good_checkpoint_is_kept(
     bert_jax_here, pretrain, uninterrupted, tmp_path
 ):
     work_dir = tmp_path / "run"
@@ -307,7 +317,7 @@ def test_divergence_is_named_and_the_last_good_checkpoint_stays(
     good = parameters(work_dir)
     finished = bert_jax_here(*pretrain(work_dir, "optimizer.peak_learning_rate=1e38"))
     assert finished.code == 2
-    # Step 21 still begins with good parameters, and leaves none.
+    # Step 21 still starts with finite parameters, but its update makes them non-finite.
     assert re.search("error: step 22: .*mlm_loss is nan, .*not a finite", finished.errors)
     assert list(history(work_dir, "train")) == list(range(1, 22))
     assert_equal(parameters(work_dir), good)

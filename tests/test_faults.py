@@ -1,4 +1,4 @@
-"""The campaign of `experiments/faults`: its verdicts, and a run of a small part."""
+"""Tests of the fault injection in `experiments/faults`: its verdicts, and a run of a small part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAMPAIGN = REPOSITORY / "experiments/faults"
 def cases() -> ModuleType:
     spec = importlib.util.spec_from_file_location("faults_cases", CAMPAIGN / "cases.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # which dataclasses look their annotations up in
+    sys.modules[spec.name] = module  # needed by dataclasses to resolve annotations
     spec.loader.exec_module(module)
     return module
 
@@ -53,14 +53,14 @@ def test_verdicts(cases, expectation, code, errors, kinds):
     assert [problem.partition(":")[0] for problem in problems] == kinds
 
 
-def test_too_slow_and_too_large(cases):
+def test_hanging_processes_and_excessive_memory_are_problems(cases):
     ended = cases.Ended(0, seconds=91.0, memory=3 << 30, output="", errors="", hung=True)
     problems = cases.problems_of(ended, "accepted")
     assert [problem.partition(":")[0] for problem in problems] == ["hang", "memory"]
 
 
 @pytest.mark.slow
-def test_an_eighth_of_the_campaign(tmp_path):
+def test_one_eighth_of_the_cases_have_no_problems(tmp_path):
     groups = ("tokenizers", "models", "texts", "tables", "settings", "flips", "kills")
     command = [sys.executable, CAMPAIGN / "run.py", "--work", tmp_path, "--fast", "--only", *groups]
     run = subprocess.run(command, capture_output=True, text=True, timeout=1200)

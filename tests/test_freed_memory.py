@@ -1,4 +1,4 @@
-"""Freed buffers kept by malloc: those of every thread, up to a size, and only for CPUs."""
+"""Malloc keeps freed buffers of all threads up to a size limit, and only if training on CPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ library, version = platform.libc_ver()
 GLIBC = tuple(map(int, version.split(".")[:2])) if library == "glibc" else (0, 0)
 on_glibc = pytest.mark.skipif(GLIBC < (2, 35), reason="malloc of glibc 2.35")
 
-# A thread's block of 100 MiB touched and freed, and the MiB this process holds before and after.
+# Prints how many MiB the process grows by when a thread touches and frees a block of 100 MiB.
 SCRIPT = """
 import ctypes, os, threading
 from bert_jax import processes as freed_memory
@@ -42,9 +42,9 @@ print(resident() - before)
 """
 
 
-# Blocks of 8 MiB with something small after each, as weights passed on one by one leave them; the
-# first block, freed, raises the size from which malloc returns blocks to the system at once. The
-# small ones are too large for the gaps that Python's start left in the heap.
+# Allocates blocks of 8 MiB, each followed by a small one, as when weights are converted one by one.
+# Freeing the first block raises the threshold above which malloc returns blocks to the system
+# immediately. The small blocks are too large to fit into gaps in the heap left by Python's startup.
 HOLES = (
     SCRIPT[: SCRIPT.index("def use")]
     + """
@@ -63,9 +63,15 @@ print(resident() - before)
 
 
 def kept(call: str, script: str = SCRIPT, **variables: str) -> int:
-    """MiB that a new process keeps of freed blocks of 100 MiB together."""
-    decided = ("GLIBC_TUNABLES", "MALLOC_", "LD_PRELOAD")
-    environment = {k: text for k, text in os.environ.items() if not k.startswith(decided)}
+    """Return how many MiB of freed blocks (about 100 MiB in total) a new process keeps.
+
+    Args:
+      call: the statement that configures malloc, run before `script`.
+      script: the script to run.
+      variables: environment variables to set.
+    """
+    prefixes = ("GLIBC_TUNABLES", "MALLOC_", "LD_PRELOAD")
+    environment = {k: text for k, text in os.environ.items() if not k.startswith(prefixes)}
     result = subprocess.run(
         [sys.executable, "-c", script.format(call=call)],
         env={**environment, **variables},
@@ -77,14 +83,14 @@ def kept(call: str, script: str = SCRIPT, **variables: str) -> int:
 
 
 @on_glibc
-def test_a_freed_block_of_a_thread_is_kept_up_to_the_size_given() -> None:
+def test_freed_blocks_of_threads_are_kept_up_to_the_given_size() -> None:
     assert kept("pass") < 10
     assert kept(f"freed_memory.keep_blocks({200 * MIB})") > 90
     assert kept(f"freed_memory.keep_blocks({50 * MIB})") < 10
 
 
 @on_glibc
-def test_it_is_kept_for_cpus_alone_and_where_nothing_else_was_decided() -> None:
+def test_freed_blocks_are_kept_only_on_cpus_and_if_malloc_is_not_configured() -> None:
     call = "freed_memory.memory_bytes = lambda: 2**34; freed_memory.tune_malloc_for_training()"
     assert kept(call, JAX_PLATFORMS="cpu") > 90
     assert kept(call, JAX_PLATFORMS="cuda,cpu") < 10
@@ -93,35 +99,35 @@ def test_it_is_kept_for_cpus_alone_and_where_nothing_else_was_decided() -> None:
 
 
 @on_glibc
-def test_freed_weights_leave_no_holes() -> None:
+def test_freed_weights_leave_no_holes_in_memory() -> None:
     assert kept("pass", HOLES) > 80
     assert kept("freed_memory.return_freed_memory()", HOLES) < 10
     assert kept("freed_memory.return_freed_memory()", HOLES, GLIBC_TUNABLES="") > 80
 
 
-def test_a_refusal_is_told_and_changes_nothing(
+def test_an_old_glibc_is_logged_and_not_configured_further(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = []
+    calls = []
 
-    class Old:
-        def mallopt(self, what: int, value: int) -> int:
-            asked.append((what, value))
+    class OldLibrary:
+        def mallopt(self, parameter: int, value: int) -> int:
+            calls.append((parameter, value))
             return 0
 
-    monkeypatch.setattr("ctypes.CDLL", lambda name: Old())
+    monkeypatch.setattr("ctypes.CDLL", lambda name: OldLibrary())
     caplog.set_level("INFO")
     processes.keep_blocks(100 * MIB)
-    assert asked == [(-3, 100 * MIB)]
-    assert "keeps no large buffers" in caplog.text
+    assert calls == [(-3, 100 * MIB)]
+    assert "cannot keep large freed buffers" in caplog.text
 
 
-def test_a_block_is_kept_up_to_a_sixteenth_of_the_memory() -> None:
+def test_the_largest_kept_block_is_a_sixteenth_of_the_memory() -> None:
     assert processes.largest_block(16 * MIB) == MIB
-    assert processes.largest_block(2**40) == 2**31 - 1  # what mallopt can be told
+    assert processes.largest_block(2**40) == 2**31 - 1  # the largest argument of mallopt
 
 
-def test_an_accelerator_is_possible_where_a_plugin_is_installed(
+def test_an_accelerator_is_possible_if_a_plugin_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
@@ -135,30 +141,30 @@ def test_an_accelerator_is_possible_where_a_plugin_is_installed(
     assert processes.accelerators_possible()
 
 
-def test_a_container_may_have_less_memory_than_its_machine(tmp_path: Path) -> None:
-    membership = tmp_path / "cgroup"
-    machine = processes.memory_bytes(membership, tmp_path)
-    assert machine > 2**28
-    membership.write_text("5:cpu:/a/job\n4:hugetlb,memory:/a/job\n0::/b/job\n")
-    assert processes.memory_bytes(membership, tmp_path) == machine
+def test_cgroups_limit_the_memory(tmp_path: Path) -> None:
+    membership_file = tmp_path / "cgroup"
+    machine_memory = processes.memory_bytes(membership_file, tmp_path)
+    assert machine_memory > 2**28
+    membership_file.write_text("5:cpu:/a/job\n4:hugetlb,memory:/a/job\n0::/b/job\n")
+    assert processes.memory_bytes(membership_file, tmp_path) == machine_memory
 
-    def limit(name: str, text: str) -> int:
+    def memory_with_limit(name: str, text: str) -> int:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-        return processes.memory_bytes(membership, tmp_path)
+        return processes.memory_bytes(membership_file, tmp_path)
 
-    assert limit("cpu/a/job/memory.limit_in_bytes", "1\n") == machine
-    assert limit("memory.max", "max\n") == machine
-    assert limit("b/memory.max", "1000000\n") == 1_000_000
-    assert limit("b/job/memory.max", "2000000\n") == 1_000_000
-    assert limit("memory/a/job/memory.limit_in_bytes", "900000\n") == 900_000
+    assert memory_with_limit("cpu/a/job/memory.limit_in_bytes", "1\n") == machine_memory
+    assert memory_with_limit("memory.max", "max\n") == machine_memory
+    assert memory_with_limit("b/memory.max", "1000000\n") == 1_000_000
+    assert memory_with_limit("b/job/memory.max", "2000000\n") == 1_000_000
+    assert memory_with_limit("memory/a/job/memory.limit_in_bytes", "900000\n") == 900_000
 
 
-def test_only_verbs_that_train_ask_for_it_and_only_as_a_command(
+def test_malloc_is_configured_only_by_training_commands_run_as_the_main_program(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = []
-    monkeypatch.setattr(main, "tune_malloc_for_training", lambda: asked.append(True))
+    calls = []
+    monkeypatch.setattr(main, "tune_malloc_for_training", lambda: calls.append(True))
     words = {
         "pretrain": ["pretrain", "--config", "absent.py"],
         "step": ["bench", "step", "--config", "absent.py"],
@@ -167,8 +173,8 @@ def test_only_verbs_that_train_ask_for_it_and_only_as_a_command(
     for name, verb in words.items():
         monkeypatch.setattr(sys, "argv", ["bert-jax", *verb])
         assert main.main() == main.USER_MISTAKE
-        assert bool(asked) == (name != "data")
-        asked.clear()
+        assert bool(calls) == (name != "data")
+        calls.clear()
         assert main.main(verb) == main.USER_MISTAKE
-        assert not asked
+        assert not calls
     capsys.readouterr()

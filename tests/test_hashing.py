@@ -1,4 +1,4 @@
-"""The hash is uniform, changes wholly with any bit of its address, and never changes meaning."""
+"""The hash is uniform, depends on every bit of its address, and never changes between versions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bert_jax.hashing import Purpose, below, hash_of, low_half, permuted
 
 NUM_DRAWS = 1_000_000
 
-# What this hash gave when it was written. A change here changes every data set drawn with it.
+# Values of the first version. Different values would change every dataset drawn with the hash.
 GOLDEN = ["924101a359204eef", "5c5ad25dbfa0a21e", "3bcd1ce9bd74ab2a"]
 GOLDEN_PERMUTATION = [7, 4, 6, 3, 5, 2, 0, 9, 1, 8]
 GOLDEN_LARGE = [830989870, 307371840, 899191457]
 
 
 def chi_square_sigmas(counts: np.ndarray) -> float:
-    """Deviation from a uniform distribution, in standard deviations of the statistic."""
+    """Return the deviation from uniformity, in standard deviations of the chi-square statistic."""
     expected = counts.sum() / counts.size
     statistic = ((counts - expected) ** 2 / expected).sum()
     degrees = counts.size - 1
@@ -40,7 +40,7 @@ def test_draws_below_a_limit_are_uniform_in_both_halves():
     assert abs(chi_square_sigmas(np.bincount(pairs, minlength=900))) < 5
 
 
-def test_limits_may_differ_by_draw():
+def test_each_draw_may_have_its_own_limit():
     limits = np.array([1, 2, 3, 2**32])
     draws = below(hash_of(np.arange(1000)[:, None], limits), limits)
     assert (draws < limits).all() and (draws[:, 0] == 0).all()
@@ -48,7 +48,7 @@ def test_limits_may_differ_by_draw():
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_any_flipped_bit_of_any_part_flips_half_of_the_hash(part):
+def test_flipping_any_bit_of_a_part_flips_half_of_the_hash(part):
     rng = np.random.default_rng(part)
     address = rng.integers(0, 2**20, (3, 4000)).astype(np.uint64)
     plain = hash_of(*address)
@@ -60,7 +60,7 @@ def test_any_flipped_bit_of_any_part_flips_half_of_the_hash(part):
         flipped_share[bit] = [
             ((changed >> np.uint64(out)) & np.uint64(1)).mean() for out in range(64)
         ]
-    # 4096 shares of 4000 flips each: standard deviation 0.0079, so 6 of them is 0.047
+    # 4,096 shares of 4,000 samples each: the standard deviation is 0.0079, and 6 of them are 0.047
     assert np.abs(flipped_share - 0.5).max() < 0.047
 
 
@@ -81,11 +81,11 @@ def test_seeds_purposes_and_epochs_are_independent(one, other):
 
 
 def test_one_round_is_splitmix64():
-    # the generator's published first output for seed 0
+    # the published first output of the generator for seed 0
     assert int(hash_of(0)[0]) == 0xE220A8397B1DCDAF
 
 
-def test_the_hash_keeps_its_meaning():
+def test_values_never_change():
     assert [f"{value:016x}" for value in hash_of(0, Purpose.MASK_CHOICE, 1, np.arange(3))] == GOLDEN
     assert [int(purpose) for purpose in Purpose] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert permuted(np.arange(10), 10, hash_of(42)).tolist() == GOLDEN_PERMUTATION
@@ -93,30 +93,30 @@ def test_the_hash_keeps_its_meaning():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9, 100, 1023, 1024, 1025, 40_000])
-def test_a_permutation_is_one(size):
+def test_permuted_is_a_bijection(size):
     image = permuted(np.arange(size), size, hash_of(size))
     assert np.array_equal(np.sort(image), np.arange(size))
 
 
-def test_a_part_of_a_permutation_is_the_same_as_the_whole():
+def test_permuting_a_subset_matches_the_whole_permutation():
     positions = np.random.default_rng(0).integers(0, 5000, 300)
     whole = permuted(np.arange(5000), 5000, hash_of(1))
     assert np.array_equal(permuted(positions, 5000, hash_of(1)), whole[positions])
 
 
 @pytest.mark.parametrize("size", [7, 20])
-def test_every_place_is_sent_everywhere_equally_often(size):
+def test_images_of_each_position_are_uniform(size):
     count = np.zeros((size, size), np.int64)
     for key in hash_of(np.arange(8000)):
         count[np.arange(size), permuted(np.arange(size), size, key)] += 1
-    # rows and columns each add up to the number of keys, which leaves (size - 1)**2 free
+    # each row and column adds up to the number of keys, so (size - 1)**2 degrees of freedom remain
     expected = count.sum() / count.size
     statistic = ((count - expected) ** 2 / expected).sum()
     degrees = (size - 1) ** 2
     assert abs(statistic - degrees) / np.sqrt(2 * degrees) < 5
 
 
-def test_neighbours_are_torn_apart_differently_by_every_key():
+def test_permutations_separate_neighbors_and_depend_on_the_key():
     size = 10_000
     first, second = (permuted(np.arange(size), size, hash_of(key)) for key in (1, 2))
     assert np.mean(np.abs(np.diff(first))) == pytest.approx(size / 3, rel=0.03)

@@ -1,4 +1,4 @@
-"""Hostile content in any JSON file is refused in one sentence that names the file."""
+"""Malformed content of any JSON file is rejected with one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def make_results(directory: Path) -> None:
     dials = RunDials(8, 1e-4, 2, 0)
     run = RunResult(dials, {"accuracy": 0.5}, 4, 1.5, False)
     origin = Provenance("bert-jax sweep", "2026-11-21 12:00", "1 x cpu", {"jax": "0"})
-    found = SweepResults("RTE", "accuracy", False, "accuracy", 0.5, 9, 1, (run,), origin)
-    write_results(found, directory)
+    results = SweepResults("RTE", "accuracy", False, "accuracy", 0.5, 9, 1, (run,), origin)
+    write_results(results, directory)
 
 
 def make_metrics(directory: Path) -> None:
@@ -143,9 +143,9 @@ def make_squad(directory: Path) -> None:
 
 
 def make_tokenizer(directory: Path) -> None:
-    made = backend()
-    made.add_special_tokens(list(WORDS[:5]))
-    made.save(str(directory / "tokenizer.json"))
+    tokenizer = backend()
+    tokenizer.add_special_tokens(list(WORDS[:5]))
+    tokenizer.save(str(directory / "tokenizer.json"))
 
 
 def make_vocabulary(directory: Path) -> None:
@@ -171,7 +171,7 @@ def make_sweep(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file, a function that makes one, and one that reads it from its directory."""
+    """A kind of file, with functions that write one to a directory and read it from there."""
 
     name: str
     make: Callable[[Path], object]
@@ -221,14 +221,14 @@ KINDS = (
 READERS = [f"{number}-{kind.name}" for number, kind in enumerate(KINDS)]
 
 
-def one_sentence(error: Exception, file: Path) -> bool:
+def is_one_sentence(error: Exception, file: Path) -> bool:
     text = str(error)
     return str(file.parent) in text and file.name in text and "\n" not in text
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize("kind", KINDS, ids=READERS)
-def test_hostile_bytes(kind: Kind, case: str, tmp_path: Path) -> None:
+def test_malformed_bytes_are_rejected(kind: Kind, case: str, tmp_path: Path) -> None:
     kind.make(tmp_path)
     file = tmp_path / kind.name
     content = HOSTILE[case][0]
@@ -237,18 +237,18 @@ def test_hostile_bytes(kind: Kind, case: str, tmp_path: Path) -> None:
         file.write_bytes(b"\n")
     with pytest.raises((ValueError, OSError)) as error:
         kind.read(tmp_path)
-    assert one_sentence(error.value, file), error.value
+    assert is_one_sentence(error.value, file), error.value
 
 
 VALUES: tuple[Any, ...] = (None, True, -1, 10**400, "maybe", [None], {"a": 1})
 
 
-def with_one_changed(content: Any) -> Iterator[Any]:
-    """Yield copies of a JSON value with one part replaced or removed."""
+def modified_copies(content: Any) -> Iterator[Any]:
+    """Yield copies of a JSON value in which one part is replaced or removed."""
     yield from VALUES
     if isinstance(content, (dict, list)):
         for key in list(content) if isinstance(content, dict) else range(len(content)):
-            for changed in with_one_changed(content[key]):
+            for changed in modified_copies(content[key]):
                 other = copy.copy(content)
                 other[key] = changed
                 yield other
@@ -258,20 +258,20 @@ def with_one_changed(content: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=READERS)
-def test_values_of_every_wrong_type(
+def test_values_of_wrong_types_are_rejected(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # takes half of the time
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # would take half of the time
     kind.make(tmp_path)
     file = tmp_path / kind.name
-    whole = json.loads(file.read_text())
+    valid = json.loads(file.read_text())
     kind.read(tmp_path) if kind.name != "model.safetensors.index.json" else None
-    refused = 0
-    for content in with_one_changed(whole):
+    num_rejected = 0
+    for content in modified_copies(valid):
         file.write_text(json.dumps(content) + "\n")
         try:
             kind.read(tmp_path)
         except (ValueError, OSError) as error:
-            assert one_sentence(error, file), (content, error)
-            refused += 1
-    assert refused >= 4
+            assert is_one_sentence(error, file), (content, error)
+            num_rejected += 1
+    assert num_rejected >= 4

@@ -1,4 +1,4 @@
-"""The packages of bert_jax and which may import which, read from the source."""
+"""Check in the source which packages and libraries each package of bert_jax imports."""
 
 import ast
 import re
@@ -10,9 +10,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "bert_jax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# Has the public names of all packages.
+# Exports the public names of all packages.
 PUBLIC = PACKAGE / "__init__.py"
-# What each package may import besides the modules beside the packages, which import no package.
+# The packages that each package may import. Top-level modules may be imported by all packages, and
+# import no package.
 MAY_IMPORT = {
     "tokenizers": set(),
     "text": set(),
@@ -36,10 +37,10 @@ MAY_IMPORT = {
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT) - {"labeled_data"}
-# They run in data workers and in commands that must start at once.
+# Packages used by data workers and by commands that must start quickly; None: top-level modules.
 WITHOUT_JAX = {None, "tokenizers", "text", "corpus", "pipeline", "labeled_data"}
 COMPUTING = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
-# Orbax will change its API before 1.0, so few files may depend on it.
+# Orbax will change its API before version 1.0, so few files may depend on it.
 USE_ORBAX = {"bert_jax/training/checkpoint.py", "bert_jax/training/checkpoint_parameters.py"}
 
 
@@ -49,18 +50,19 @@ def package_of(path: Path) -> str | None:
 
 
 def is_late(node: ast.AST) -> bool:
-    """Whether imports inside `node` do not run when the module is imported."""
+    """Return whether imports inside `node` are not executed when the module is imported."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return True
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
 def imports_of(source: str, package: str = "", *, late: bool = True) -> Iterator[str]:
-    """Yield the dotted names that a source imports.
+    """Yield the dotted names that a module imports.
 
     Args:
-      package: the package that relative imports start from.
-      late: whether to include imports inside functions and behind TYPE_CHECKING.
+      source: the source code of the module.
+      package: the package of the module, to resolve relative imports.
+      late: whether to include imports inside functions and under TYPE_CHECKING.
     """
     nodes: list[ast.AST] = [ast.parse(source)]
     while nodes:
@@ -95,13 +97,13 @@ MODULES = {module_of(path): path for path in SOURCES}
 
 
 def modules_imported_by(path: Path, *, late: bool = True) -> set[str]:
-    """Return the modules of bert_jax that a file imports, not counting the packages above them."""
+    """Return the modules of bert_jax that a file imports, without their parent packages."""
     names = imports(path, late=late)
     modules = {name if name in MODULES else name.rpartition(".")[0] for name in names}
     return modules & MODULES.keys() - {module_of(path)}
 
 
-def test_every_kind_of_import_is_seen() -> None:
+def test_all_kinds_of_imports_are_detected() -> None:
     source = """
 import jax.numpy as jnp, os
 from bert_jax.models import config
@@ -113,25 +115,25 @@ def late():
     import flax
     importlib.import_module("optax")
 """
-    at_once = {
+    eager = {
         "jax.numpy",
         "os",
         "bert_jax.models.config",
         "bert_jax.tasks.sibling",
         "bert_jax.corpus.records.Piece",
     }
-    assert set(imports_of(source, "bert_jax.tasks", late=False)) == at_once
-    assert set(imports_of(source, "bert_jax.tasks")) == at_once | {"chex", "flax", "optax"}
+    assert set(imports_of(source, "bert_jax.tasks", late=False)) == eager
+    assert set(imports_of(source, "bert_jax.tasks")) == eager | {"chex", "flax", "optax"}
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    """Not even inside functions or for type checkers only."""
+def test_there_are_no_import_cycles() -> None:
+    """Imports inside functions and for type checkers count as well."""
     graph = {module_of(path): modules_imported_by(path) for path in SOURCES}
     TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
 
 
-def test_packages_import_only_what_they_may() -> None:
-    TopologicalSorter(MAY_IMPORT).prepare()  # the rule itself has no cycle
+def test_packages_import_only_permitted_packages() -> None:
+    TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError if the rules have a cycle
     assert {package_of(path) for path in SOURCES} == {None, *MAY_IMPORT}
     wrong = []
     for path in SOURCES:
@@ -145,14 +147,14 @@ def test_packages_import_only_what_they_may() -> None:
     assert not wrong
 
 
-def test_every_permission_to_import_is_used() -> None:
+def test_all_permitted_packages_are_imported() -> None:
     for package, allowed in MAY_IMPORT.items():
         paths = [path for path in SOURCES if package_of(path) == package]
         used = {package_of(MODULES[name]) for path in paths for name in modules_imported_by(path)}
         assert allowed - {"cli"} <= used, f"{package} does not import {allowed - used}"
 
 
-def test_private_names_stay_in_their_files() -> None:
+def test_private_names_are_not_imported_by_other_modules() -> None:
     wrong = [
         f"{name_of(path)} imports {name}"
         for path in SOURCES
@@ -162,7 +164,7 @@ def test_private_names_stay_in_their_files() -> None:
     assert not wrong
 
 
-def test_libraries_are_imported_only_where_they_belong() -> None:
+def test_libraries_are_imported_only_by_permitted_packages() -> None:
     wrong = []
     for path in SOURCES:
         package, libraries = package_of(path), {name.split(".")[0] for name in imports(path)}
@@ -175,31 +177,31 @@ def test_libraries_are_imported_only_where_they_belong() -> None:
     assert not wrong
 
 
-def test_the_command_line_starts_without_computing() -> None:
-    """Follows imports from module to module, as Python does."""
-    waiting, started = ["bert_jax", "bert_jax.cli.main"], set()
+def test_the_command_line_starts_without_heavy_libraries() -> None:
+    """Follow imports from module to module, as Python does."""
+    queue, imported = ["bert_jax", "bert_jax.cli.main"], set()
     libraries = set()
-    while waiting:
-        module = waiting.pop()
-        if module not in started:
-            started.add(module)
-            waiting += modules_imported_by(MODULES[module], late=False)
+    while queue:
+        module = queue.pop()
+        if module not in imported:
+            imported.add(module)
+            queue += modules_imported_by(MODULES[module], late=False)
             libraries |= {name.split(".")[0] for name in imports(MODULES[module], late=False)}
-    assert {"bert_jax.cli.arguments", "bert_jax.local_paths"} <= started
+    assert {"bert_jax.cli.arguments", "bert_jax.local_paths"} <= imported
     assert not libraries & (COMPUTING | {"numpy", "ml_collections", "absl"})
 
 
-def test_files_say_what_they_are() -> None:
+def test_modules_have_docstrings_and_specific_names() -> None:
     for path in SOURCES:
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name_of(path)
         assert path.stem not in {"utils", "util", "helpers", "misc", "common"}, name_of(path)
 
 
-# Has its own error class for unreadable files.
+# Raises its own error class for unreadable files.
 READS_ITS_OWN_JSON = {"bert_jax/training/checkpoint_checksums.py"}
 
 
-def test_json_files_are_read_by_json_files() -> None:
+def test_json_files_are_read_with_the_json_files_module() -> None:
     wrong = []
     for path in SOURCES:
         if name_of(path) in READS_ITS_OWN_JSON:

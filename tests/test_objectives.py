@@ -1,4 +1,4 @@
-"""Every objective that a config can name, through the real command."""
+"""Pretrain with each objective that a config can select, through the command line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def get_config():
 
 
 @pytest.mark.parametrize("pairs", LOSSES)
-def test_an_objective_is_trained_and_judged(tiny_config, bert_jax_here, tmp_path, pairs):
+def test_objectives_are_trained_and_evaluated(tiny_config, bert_jax_here, tmp_path, pairs):
     work_dir, short = tmp_path / "run", tmp_path / "short.py"
     short.write_text(SHORT.format(tiny_config))
     words = [f"work_dir={work_dir}", f"sentence_pairs={pairs}", *MASKINGS[pairs]]
@@ -51,19 +51,19 @@ def test_an_objective_is_trained_and_judged(tiny_config, bert_jax_here, tmp_path
     finished = bert_jax_here("pretrain", "--config", short, *overrides)
     assert finished.code == 0, finished.errors
     entries = read_metrics(work_dir / "metrics.jsonl")
-    told = [entry for entry in entries if entry["kind"] == "evaluation"]
-    for entry in told:
+    evaluations = [entry for entry in entries if entry["kind"] == "evaluation"]
+    for entry in evaluations:
         assert entry.keys() & {"nsp_loss", "sop_loss"} == LOSSES[pairs]
-    assert told[-1]["mlm_loss"] < told[0]["mlm_loss"]
+    assert evaluations[-1]["mlm_loss"] < evaluations[0]["mlm_loss"]
     if pairs == "next_sentence":
         NextSentence(work_dir)
     else:
-        wrong = "in order" if pairs == "sentence_order" else "has the head 'masked_lm'"
-        with pytest.raises(ValueError, match=wrong):
+        problem = "in order" if pairs == "sentence_order" else "has the head 'masked_lm'"
+        with pytest.raises(ValueError, match=problem):
             NextSentence(work_dir)
 
 
-def test_an_objective_that_is_none_is_refused(tiny_config, bert_jax_here, tmp_path):
+def test_unknown_objectives_are_rejected(tiny_config, bert_jax_here, tmp_path):
     words = (f"work_dir={tmp_path}/run", "sentence_pairs=nsp")
     finished = bert_jax_here(
         "pretrain", "--config", tiny_config, *(f"--config.{word}" for word in words)
@@ -72,8 +72,10 @@ def test_an_objective_that_is_none_is_refused(tiny_config, bert_jax_here, tmp_pa
     assert "'nsp' is not one of 'none', 'next_sentence', 'sentence_order'" in finished.errors
 
 
-def test_a_corpus_of_single_sentences_has_no_order(tiny_config, bert_jax_here, tmp_path):
-    text = "\n\n".join(f"Number {number} is alone in its document" for number in range(400))
+def test_sentence_order_needs_documents_of_several_sentences(tiny_config, bert_jax_here, tmp_path):
+    text = "\n\n".join(
+        f"Number {number} is the only sentence of its document" for number in range(400)
+    )
     (tmp_path / "text.txt").write_text(text)
     words = ("--tokenizer", tiny_config.parent / "tokenizer", "--max-length", "32")
     prepared = bert_jax_here(

@@ -1,4 +1,4 @@
-"""The names of `import bert_jax as bj`: each resolves, is documented and is typed."""
+"""Every name of `import bert_jax as bj` resolves, is documented and is typed."""
 
 import ast
 import inspect
@@ -14,12 +14,12 @@ NAMES = sorted(set(bert_jax.__all__) - {"__version__"})
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_resolves_and_is_documented(name: str) -> None:
+def test_public_names_resolve_and_are_documented(name: str) -> None:
     value = getattr(bert_jax, name)
     assert value.__name__ == name
     assert value.__module__ == f"bert_jax.{bert_jax._MODULES[name]}"
     documented = inspect.getdoc(value)
-    assert documented and not documented.startswith(f"{name}("), "dataclasses make their own"
+    assert documented and not documented.startswith(f"{name}("), "docstring made by dataclass"
 
 
 def test_type_checkers_see_the_same_names() -> None:

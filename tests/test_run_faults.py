@@ -1,4 +1,4 @@
-"""Runs that lose a checkpoint, their disk, their directory or their terminal."""
+"""Runs with a damaged checkpoint, a full disk, a removed work directory or a closed terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.cli.main import main
 from bert_jax.training.checkpoint_files import ASIDE_NAME
 from bert_jax.training.metrics_log import read_metrics
 
-pytestmark = pytest.mark.slow  # whole runs
+pytestmark = pytest.mark.slow  # complete runs
 
 TOTAL = 32
 
@@ -31,7 +31,7 @@ Words = Callable[..., list[str]]
 
 @pytest.fixture(scope="module")
 def pretrain(tiny_config: Path) -> Words:
-    """Return the words of a `pretrain` command with the tiny config."""
+    """Return a function that returns the words of a `pretrain` command with the tiny config."""
 
     def words(work_dir: Path, *overrides: str) -> list[str]:
         named = [f"--config.work_dir={work_dir}", *(f"--config.{word}" for word in overrides)]
@@ -42,7 +42,7 @@ def pretrain(tiny_config: Path) -> Words:
 
 @pytest.fixture(scope="module")
 def finished_run(pretrain: Words, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a finished run to copy, on as many devices as the tests' process has."""
+    """Return the work directory of a finished run, trained on all devices of the test process."""
     work_dir = tmp_path_factory.mktemp("runs") / "finished"
     assert main(pretrain(work_dir)) == 0
     return work_dir
@@ -75,7 +75,7 @@ def test_a_run_resumes_from_the_previous_intact_checkpoint(
     assert bert_jax_here("verify-checkpoint", run).code == 0
 
 
-def test_returning_to_an_earlier_step(
+def test_a_run_can_return_to_an_earlier_step(
     bert_jax_here, pretrain: Words, finished_run: Path, run: Path
 ) -> None:
     back = [*pretrain(run, "optimizer.peak_learning_rate=1e-4"), "--from-step", "10"]
@@ -96,16 +96,16 @@ def test_returning_to_an_earlier_step(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of 700 KiB, which `mount -o remount,size=...` resizes."""
+    """Mount a file system of 700 KiB, which `mount -o remount,size=...` can resize."""
     target = tmp_path / "disk"
     target.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", target]).returncode:
-        pytest.skip("only root may mount a small file system")
+        pytest.skip("mounting a file system requires root")
     yield target
     subprocess.run(["umount", "-l", target], check=True)
 
 
-def test_a_run_ends_with_a_sentence_on_a_full_disk_and_resumes(
+def test_a_run_reports_a_full_disk_and_resumes_later(
     bert_jax_here, pretrain: Words, finished_run: Path, small_disk: Path
 ) -> None:
     work_dir = small_disk / "run"
@@ -136,7 +136,7 @@ def test_a_removed_work_directory_stops_the_run(bert_jax, pretrain: Words, tmp_p
 def test_a_run_saves_a_checkpoint_when_its_terminal_closes(
     bert_jax, pretrain: Words, finished_run: Path, tmp_path: Path
 ) -> None:
-    """The kernel sends SIGHUP to the terminal's session, and writes to the terminal then fail."""
+    """The kernel sends SIGHUP to the terminal's session, and later writes to the terminal fail."""
     work_dir = tmp_path / "run"
     words = pretrain(work_dir, "loader.num_workers=1")
     terminal, side = os.openpty()

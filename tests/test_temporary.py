@@ -33,7 +33,7 @@ with temporary_beside(Path(sys.argv[1]), directory=sys.argv[2] == "directory") a
 
 @pytest.fixture(params=["file", "directory"])
 def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that is writing `output`."""
+    """Start a process that is writing to a temporary file or directory for `output`."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "output"), request.param],
         stdout=subprocess.PIPE,
@@ -75,7 +75,7 @@ def test_files_of_other_machines_and_outputs_are_kept(tmp_path: Path) -> None:
     host = socket.gethostname()
     others = [f"output.else-{host}.1.tmp", f"output.txt.{host}.1.tmp", f"output.{host}.x.tmp"]
     for name in others:
-        (tmp_path / name).write_text("theirs")
+        (tmp_path / name).write_text("unrelated")
     write_file(tmp_path / "output", "whole")
     assert {path.name for path in tmp_path.iterdir()} == {*others, "output"}
 
@@ -83,7 +83,7 @@ def test_files_of_other_machines_and_outputs_are_kept(tmp_path: Path) -> None:
 def test_leftovers_on_a_file_system_without_locks_are_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container, the killed process often had the same id as this one."""
+    """In a container, the killed process often had the same ID as this one."""
 
     def without_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

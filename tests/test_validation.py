@@ -1,4 +1,4 @@
-"""Names in errors are replaced by the names that a caller gave."""
+"""Parameter names in error messages are replaced by the caller's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = {"max_length": "--max-length", "form.kind": "sentences.files.form.kind"}
 @pytest.mark.parametrize(
     ("message", "renamed"),
     [
-        ("max_length is 1; expected 8", "--max-length is 1; expected 8"),
+        ("max_length=1: expected 8", "--max-length=1: expected 8"),
         ("set max_length=8.", "set --max-length=8."),
         ("set form.kind='csv'", "set sentences.files.form.kind='csv'"),
         ("model.max_length, max_lengths, a/max_length and max_length/b", None),
@@ -25,6 +25,6 @@ def test_names_are_replaced(message: str, renamed: str | None) -> None:
     assert str(error.value) == (renamed or message)
 
 
-def test_other_errors_stay_as_they_are() -> None:
+def test_other_exception_types_are_not_changed() -> None:
     with pytest.raises(KeyError, match="max_length"), renamed_in_errors(NAMES):
         raise KeyError("max_length")

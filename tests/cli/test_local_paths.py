@@ -249,20 +249,20 @@ def test_directories_are_made_by_one_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "way_out"),
+    ("path", "message"),
     [
         ("gs://bucket/x", "Use a path on a local disk or a mounted file system"),
         ("S3://bucket", "S3://bucket: s3:// is not supported"),
-        ("file:///data/x", "Write the path without it: /data/x."),
-        ("file://localhost/data/x", "Write the path without it: /data/x."),
-        ("https://huggingface.co/a/b", "Give the name of a model on the hub as OWNER/NAME."),
-        ("hf://a/b", "Give the name of a model on the hub as OWNER/NAME."),
-        ("https://example.org/a.txt", "Download it and give the file's path."),
+        ("file:///data/x", "Omit the scheme: /data/x."),
+        ("file://localhost/data/x", "Omit the scheme: /data/x."),
+        ("https://huggingface.co/a/b", "Specify a model on the Hugging Face Hub as OWNER/NAME."),
+        ("hf://a/b", "Specify a model on the Hugging Face Hub as OWNER/NAME."),
+        ("https://example.org/a.txt", "Download the file and give its local path."),
         (Path("gs://bucket/x"), "gs://bucket/x: gs:// is not supported"),
     ],
 )
-def test_a_refusal_names_the_fix(path: str | Path, way_out: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(way_out)):
+def test_a_refusal_names_the_fix(path: str | Path, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         check_local(path)
 
 

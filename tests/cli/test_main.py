@@ -99,7 +99,7 @@ def test_verbs_may_share_a_module(monkeypatch, capsys) -> None:
     [
         (["pretrian"], "bert-jax has no verb 'pretrian'; nearest: pretrain"),
         (["bench", "dta"], "bert-jax bench has no verb 'dta'; nearest: data"),
-        (["xyz"], "there are: .*fill-mask"),
+        (["xyz"], "available: .*fill-mask"),
         (["echo", "--ouput=o"], "bert-jax echo has no option --ouput; nearest: --output"),
         (
             ["echo", "--output=o", "a.b=3"],

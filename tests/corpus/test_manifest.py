@@ -106,7 +106,7 @@ def test_absent(tmp_path):
     [
         (lambda text: text[: len(text) // 2], "manifest.json: not valid JSON: "),
         (lambda text: "[]", r"manifest\.json: expected a JSON object, got an array"),
-        (lambda text: "{}", "manifest.json: damaged: it lacks 'format_version'"),
+        (lambda text: "{}", "manifest.json: damaged: missing key 'format_version'"),
         (lambda text: text.replace('"max_pieces"', '"pieces"'), "manifest.json: damaged: .*pieces"),
         (lambda text: text.replace('"num_tokens": 40', '"num_tokens": 41'), "or was edited"),
         (

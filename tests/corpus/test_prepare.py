@@ -332,7 +332,7 @@ def test_bad_options(change, message, prepare_options):
 def test_no_workers(corpus, tokenizer, tmp_path, prepare_options):
     with pytest.raises(ValueError, match="num_workers is 0; expected at least 1"):
         make_corpus(corpus.inputs, tokenizer, tmp_path / "out", prepare_options, 0)
-    with pytest.raises(ValueError, match="num_workers=10000000: that many worker processes take"):
+    with pytest.raises(ValueError, match="num_workers=10000000: that many worker processes need"):
         make_corpus(corpus.inputs, tokenizer, tmp_path / "out", prepare_options, 10_000_000)
     assert not (tmp_path / "out").exists()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..commands import HANGS
+from ..commands import TIMEOUT
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch/local.sh"
 
@@ -47,7 +47,7 @@ def launch(tmp_path):
 
 
 def end(launcher: subprocess.Popen[str]) -> tuple[int, list[str], list[str]]:
-    output, errors = launcher.communicate(timeout=HANGS)
+    output, errors = launcher.communicate(timeout=TIMEOUT)
     return launcher.returncode, sorted(output.splitlines()), sorted(errors.splitlines())
 
 

@@ -272,7 +272,7 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
     assert not re.search(r"^\[1\] (model|start|step|held out|told)", stopped.errors, re.M)
 
 
-def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, heeding_interrupts, tmp_path):
+def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp_path):
     # No save is due, however many steps go by before the signal comes.
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
     words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", *rare)

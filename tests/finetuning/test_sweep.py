@@ -70,7 +70,7 @@ def test_seeds_count_up_from_the_first() -> None:
         ({"learning_rates": (float("inf"),)}, "learning_rates=.*inf.*finite"),
         ({"num_epochs": (2, 3, 2)}, r"num_epochs=\[2, 3, 2\]: one of them is there twice"),
         ({"num_seeds": 0}, "seeds=0: must be at least 1"),
-        ({"first_seed": -1}, "first_seed=-1: expected 0 up to"),
+        ({"first_seed": -1}, "first_seed=-1: must be between 0 and"),
     ],
 )
 def test_a_grid_that_is_none_is_refused(changes: dict, message: str) -> None:

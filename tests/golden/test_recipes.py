@@ -104,7 +104,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         work_dir = work_dir_of(recipe)
         if not work_dir.exists():
             folder = [each for each in RECIPES if Path(each).parent == Path(recipe).parent]
-            bert_jax.in_turn([command(each) for each in folder])
+            bert_jax.run_all([command(each) for each in folder])
         entries = read_metrics(work_dir / "metrics.jsonl")
         found = [entry["loss"] for entry in entries if entry["kind"] == "train"]
         manifests = sorted(work_dir.glob("manifest-*.json"))

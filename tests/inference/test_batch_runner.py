@@ -12,7 +12,7 @@ import pytest
 from bert_jax.inference.predictor import BatchRunner, row_lengths
 from bert_jax.labeled_data.features import Features, Sequences
 
-from ..commands import HANGS
+from ..commands import TIMEOUT
 
 
 def features_of(lengths: list[int]) -> Features:
@@ -84,4 +84,4 @@ def test_the_package_alone_imports_no_jax():
         "assert not hasattr(bert_jax, 'FilMask');"
         "from bert_jax import *; assert Tag.heads == ('tagging',) and 'jax' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=HANGS)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=TIMEOUT)

@@ -177,12 +177,12 @@ def test_a_classifier_with_other_labels(make_bert, imported):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--labels", "a", ""), "--labels has an empty name in ('a', '')"),
-        (("--labels", " ", "a"), "--labels has an empty name"),
-        (("--labels", "a", "a"), "--labels is ('a', 'a')"),
-        (("--labels", "a", "b\tc"), "no tab and no end of a line"),
-        (("--seed", "-1"), "--seed=-1: expected 0 up to 2^32 - 1"),
-        (("--seed", str(1 << 32)), "--seed=4294967296: expected 0 up to 2^32 - 1"),
+        (("--labels", "a", ""), "--labels=('a', ''): contains an empty name"),
+        (("--labels", " ", "a"), "--labels=(' ', 'a'): contains an empty name"),
+        (("--labels", "a", "a"), "--labels=('a', 'a'): expected a tuple of distinct strings"),
+        (("--labels", "a", "b\tc"), "--labels: 'b\\tc' contains a tab or a line break"),
+        (("--seed", "-1"), "--seed=-1: must be between 0 and 2^32 - 1"),
+        (("--seed", str(1 << 32)), "--seed=4294967296: must be between 0 and 2^32 - 1"),
     ],
 )
 def test_labels_and_seeds_are_checked_before_the_source(words, message, refused):
@@ -190,9 +190,9 @@ def test_labels_and_seeds_are_checked_before_the_source(words, message, refused)
 
 
 def test_functions_check_seeds_and_labels_too():
-    with pytest.raises(ValueError, match="seed=-1: expected 0"):
+    with pytest.raises(ValueError, match="seed=-1: must be between 0"):
         random_probe(100, 2, 8, seed=-1)
-    with pytest.raises(ValueError, match="labels has an empty name"):
+    with pytest.raises(ValueError, match=r"labels=\('a', ''\): contains an empty name"):
         Wanted(labels=("a", ""))
 
 

@@ -259,7 +259,7 @@ def test_predict_with_a_prompt(build, imported, bert_jax_here, tmp_path):
     assert not np.allclose(asked, embed("a b").vector, atol=1e-3)
     words = ("predict", ours, "--input", tmp_path / "texts.txt")
     refused = bert_jax_here(*words, "--prompt-name", "nothing")
-    assert refused.code == 2 and "there are: document, long, query" in refused.errors
+    assert refused.code == 2 and "available: document, long, query" in refused.errors
     refused = bert_jax_here(*words, "--task", "fill-mask", "--prompt-name", "query")
     assert refused.code == 2 and "--prompt-name=query: " in refused.errors
 

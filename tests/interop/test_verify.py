@@ -135,7 +135,7 @@ def test_a_tolerance_of_0_requires_bitwise_equality(ours, bert_jax_here, tmp_pat
 
 def test_a_seed_is_not_negative(ours, bert_jax_here):
     refused = bert_jax_here("verify", ours, ours, "--seed", "-1")
-    assert refused.code == 2 and "--seed=-1: expected 0 up to 2^32 - 1" in refused.errors
+    assert refused.code == 2 and "--seed=-1: must be between 0 and 2^32 - 1" in refused.errors
 
 
 def test_weights_that_do_not_fill_their_model_are_refused(ours, bert_jax_here):

@@ -25,7 +25,7 @@ from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
 from bert_jax.pipeline.loader import BatchSource, EvaluationSource, Loader
 from bert_jax.pipeline.masking import MaskingConfig
 
-from ..commands import HANGS
+from ..commands import TIMEOUT
 
 VOCAB_SIZE = 500
 BATCH_SIZE = 12
@@ -61,7 +61,7 @@ def stacked(batches: list[Batch]) -> Batch:
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = HANGS) -> None:
+def wait_until(happened: Callable[[], bool], seconds: float = TIMEOUT) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
@@ -148,7 +148,7 @@ def test_starting_late_reads_nothing_before(examples, monkeypatch):
     assert asked == [900_000_000]
 
 
-def test_workers_that_are_only_starting_outlive_signals(source, expected, heeding_interrupts):
+def test_workers_that_are_only_starting_outlive_signals(source, expected, interrupts_enabled):
     with Loader(source, start_step=38, num_workers=2) as loader:
         wait_until(lambda: len(multiprocessing.active_children()) == 2)
         for worker in multiprocessing.active_children():  # still importing
@@ -252,7 +252,7 @@ def test_a_wait_for_a_hanging_file_system_can_be_ended(expected, monkeypatch, ca
     class Source(list):
         def __getitem__(self, step: int) -> Batch:
             if step == 1:
-                hangs.wait(HANGS)
+                hangs.wait(TIMEOUT)
             return super().__getitem__(step)
 
     with Loader(Source(expected), while_waiting=stop) as loader:
@@ -373,7 +373,7 @@ def members(group: int) -> list[str]:
 
 def test_a_program_that_forgets_to_close_ends_cleanly(prepared, tmp_path):
     process = start(tmp_path, prepared, "end")
-    output, errors = process.communicate(timeout=HANGS)
+    output, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, output, errors) == (0, "ready\n", "")
 
 
@@ -393,7 +393,7 @@ def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
     for pid in (*workers, process.pid):
         assert "/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text()
     process.kill()
-    process.communicate(timeout=HANGS)
+    process.communicate(timeout=TIMEOUT)
     wait_until(lambda: not members(process.pid))
 
 

@@ -162,8 +162,8 @@ def test_phases_run_in_the_order_of_their_numbers() -> None:
     [
         ({"phases": {}}, "phases is empty"),
         ({"work_dir": ""}, "work_dir is empty"),
-        ({"seed": -1}, "seed=-1: expected 0 up to"),
-        ({"seed": 1 << 32}, "expected 0 up to 2\\^32 - 1"),
+        ({"seed": -1}, "seed=-1: must be between 0 and"),
+        ({"seed": 1 << 32}, "must be between 0 and 2\\^32 - 1"),
         (
             {"sentence_pairs": "none", "checkpoint": CheckpointConfig(best_metric="nsp_loss")},
             "best_metric='nsp_loss' is no held-out metric.* mlm_loss, mlm_accuracy, mlm_perplexity",

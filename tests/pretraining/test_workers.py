@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ..commands import HANGS, Finished
+from ..commands import TIMEOUT, Finished
 
 BEYOND = 100_000  # more steps than any run here reaches
 
@@ -21,7 +21,7 @@ BEYOND = 100_000  # more steps than any run here reaches
 def disturb(work_dir: Path, done: threading.Event, *, kill: bool) -> None:
     """Kill the run's worker after some steps, or pause it and then ask the run to stop."""
     log = work_dir / "metrics.jsonl"
-    deadline = time.monotonic() + HANGS
+    deadline = time.monotonic() + TIMEOUT
     while not (log.exists() and '"step": 4,' in log.read_text()):
         if done.wait(0.05) or time.monotonic() > deadline:
             return

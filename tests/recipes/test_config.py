@@ -142,9 +142,9 @@ def test_a_section_is_left_out_by_none(config_file: str) -> None:
         ("phases.phase1.num_step=1", "nearest: phases.phase1.num_steps"),
         (
             "num_steps=1",
-            "no such key, but there is phases.phase1.num_steps, phases.phase2.num_steps$",
+            r"no such key; did you mean phases.phase1.num_steps, phases.phase2.num_steps\?$",
         ),
-        ("adamw.betas=1", "no such key, but there is optimizer.betas$"),
+        ("adamw.betas=1", r"no such key; did you mean optimizer.betas\?$"),
         ("optimizer=3", "--config.optimizer is a section; its keys are optimizer.betas"),
         ("seed", "write the value as --config.seed=VALUE"),
         ("seed=many", "config.seed.*many"),
@@ -267,7 +267,7 @@ def test_a_key_of_another_library_is_answered_with_ours() -> None:
                 # From Python the section that has the unknown key is named first.
                 section = "" if isinstance(given, list) else f"{key.rpartition('.')[0]}."
                 assert text.endswith(
-                    f"{key}: no such key, but there is {answer.removeprefix(section)}"
+                    f"{key}: no such key; did you mean {answer.removeprefix(section)}?"
                 )
 
 

@@ -173,7 +173,7 @@ def test_added_tokens_keep_their_ids(tmp_path: Path):
 def test_a_repeated_name_is_refused(tmp_path: Path):
     path = written(tmp_path, wordpiece())
     path.write_text(path.read_text().replace('"b": 6', '"a": 6'))
-    with pytest.raises(ValueError, match="tokenizer.json: an object has 'a' twice"):
+    with pytest.raises(ValueError, match="tokenizer.json: an object contains the key 'a' twice"):
         Tokenizer.load(path)
 
 

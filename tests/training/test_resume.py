@@ -144,7 +144,7 @@ def hearing_hang_ups() -> Iterator[None]:
     signal.signal(signal.SIGHUP, previous)
 
 
-@pytest.mark.usefixtures("heeding_interrupts", "hearing_hang_ups")
+@pytest.mark.usefixtures("interrupts_enabled", "hearing_hang_ups")
 @pytest.mark.parametrize(
     ("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
@@ -164,7 +164,7 @@ def test_a_signal_is_a_request(
 
 
 def test_a_second_interrupt_is_an_order(
-    bench: Any, tmp_path: Path, heeding_interrupts: None, capfd: pytest.CaptureFixture[str]
+    bench: Any, tmp_path: Path, interrupts_enabled: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Twice(StopRequest):
         def stop_now(self) -> bool:  # a step too long to wait for
@@ -269,7 +269,7 @@ def test_a_wait_ends_when_the_process_is_signaled() -> None:
             stop.while_waiting()
 
 
-def test_an_ignored_interrupt_stays_ignored(heeding_interrupts: None) -> None:
+def test_an_ignored_interrupt_stays_ignored(interrupts_enabled: None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGINT)

@@ -18,7 +18,7 @@ import pytest
 from bert_jax import Classify
 from bert_jax.inference.input_stream import MAX_BYTES, _Waiting, chunks, read_ahead
 
-from ...commands import HANGS
+from ...commands import TIMEOUT
 from .conftest import objects
 
 
@@ -213,7 +213,7 @@ def test_a_part_ends_where_the_next_line_has_to_be_waited_for():
 
     def conversation():
         yield b"a"
-        assert answered.wait(HANGS)
+        assert answered.wait(TIMEOUT)
         yield from (b"b", b"c", b"d", b"e")
 
     parts = chunks(read_ahead(conversation(), 8), 8, 8)
@@ -245,7 +245,7 @@ def conversation(bert_jax, *words):
         stderr=subprocess.PIPE,
         bufsize=0,  # what cannot be written is not tried again when the pipe is closed
     )
-    hangs = threading.Timer(HANGS, process.kill)
+    hangs = threading.Timer(TIMEOUT, process.kill)
     hangs.start()
     try:
         with process:
@@ -255,7 +255,7 @@ def conversation(bert_jax, *words):
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_another_program_asks_line_by_line(models, bert_jax, heeding_interrupts, interrupted):
+def test_another_program_asks_line_by_line(models, bert_jax, interrupts_enabled, interrupted):
     with conversation(bert_jax, models["classification"]) as process:
         for number in range(3):
             process.stdin.write(objects({"text": "a", "id": number}).encode())
@@ -279,7 +279,7 @@ def test_json_lines_are_utf8_whatever_the_locale(models, bert_jax, tmp_path):
             [sys.executable, "-m", "bert_jax.cli.main", *words, *options],
             env=environment,
             capture_output=True,
-            timeout=HANGS,
+            timeout=TIMEOUT,
         )
         assert finished.returncode == 0, finished.stderr
         written = (tmp_path / "out.jsonl").read_bytes() if options else finished.stdout
