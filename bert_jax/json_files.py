@@ -66,7 +66,8 @@ def read_json_object(file: Path, fix: str = "") -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Args:
-      file, fix: see `read_json`.
+      file: the file.
+      fix: advice to append to error messages.
 
     Raises:
       OSError: the file cannot be read.
