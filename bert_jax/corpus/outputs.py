@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from bert_jax.corpus.workspace import check_outside_corpora, holds_corpus
-from bert_jax.tokenizers.files import holds_tokenizer
+from bert_jax.tokenizers.files import has_tokenizer
 
 # Copied from `runs.work_dir` and `finetuning.sweep_directory`, which import JAX.
 MODEL_NAME, SWEEP_NAME = "model.json", "sweep.json"
@@ -29,7 +29,7 @@ def kind_of(directory: Path) -> Kind | None:
     weights = [*directory.glob("*.safetensors"), *directory.glob("pytorch_model*.bin")]
     if weights and (directory / "config.json").is_file():
         return "Hugging Face directory"
-    return "tokenizer" if holds_tokenizer(directory) else None
+    return "tokenizer" if has_tokenizer(directory) else None
 
 
 def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> None:

@@ -52,7 +52,7 @@ from bert_jax.tokenizers.words import (
     WARNED_SHARE,
     TooManyUnknownError,
     UnknownCounts,
-    complaint,
+    describe_unknown,
     marks_warning,
 )
 from bert_jax.validation import renamed_in_errors
@@ -234,7 +234,7 @@ def _prepare(
             if error.first:
                 workspace.discard()
             raise ValueError(
-                complaint(tokenizer, error.unknown, error.tokens, run.texts())
+                describe_unknown(tokenizer, error.unknown, error.tokens, run.texts())
                 + " To prepare the corpus anyway, add --allow-unknown."
             ) from error
         try:
@@ -243,7 +243,9 @@ def _prepare(
             workspace.discard()  # no preparation with usable options could continue this one
             raise
         if known.share > WARNED_SHARE:
-            logger.warning("%s", complaint(tokenizer, known.unknown, known.tokens, run.texts()))
+            logger.warning(
+                "%s", describe_unknown(tokenizer, known.unknown, known.tokens, run.texts())
+            )
         manifest = run.manifest(plan, tokenizer)
         workspace.publish(manifest)
     return manifest

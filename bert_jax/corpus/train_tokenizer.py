@@ -16,7 +16,7 @@ from bert_jax.files import NotWritten, temporary_beside, write_checksums, write_
 from bert_jax.local_paths import make_directory
 from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents, total_bytes
-from bert_jax.tokenizers.files import FILE_NAMES, holds_tokenizer
+from bert_jax.tokenizers.files import FILE_NAMES, has_tokenizer
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.training import (
     ALBERT_VOCAB_SIZE,
@@ -184,7 +184,7 @@ def check_tokenizer_output(output: Path, name: str = "output") -> None:
     Raises:
       ValueError: the directory cannot be used.
     """
-    if holds_tokenizer(output):
+    if has_tokenizer(output):
         raise ValueError(
             f"{name} {output} already holds a tokenizer; remove it or name another directory"
         )

@@ -16,7 +16,7 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.finetuning import ClassifierTask, task_of
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.words import WARNED_SHARE, complaint, count_unknown
+from bert_jax.tokenizers.words import WARNED_SHARE, count_unknown, describe_unknown
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.preflight import (
     FINETUNING_ARRAYS,
@@ -122,7 +122,9 @@ def check_data(
     for name, features in data.features.items():
         counts = count_unknown(features.sequences.token_ids, tokenizer)
         if counts.too_many and not allow_unknown:
-            problem = complaint(tokenizer, counts.unknown, counts.tokens, where=f" of {name}")
+            problem = describe_unknown(
+                tokenizer, counts.unknown, counts.tokens, where=f" of {name}"
+            )
             raise ValueError(f"{problem} To train anyway, set allow_unknown=True.")
 
 
@@ -146,7 +148,7 @@ def unknown_lines(features: Mapping[str, Features], tokenizer: Tokenizer) -> lis
     lines = [f"unknown    {shares} ({tokenizer.specials.unk})"]
     name, worst = max(sets.items(), key=lambda item: item[1].share)
     if worst.share > WARNED_SHARE:
-        warning = complaint(tokenizer, worst.unknown, worst.tokens, where=f" of {name}")
+        warning = describe_unknown(tokenizer, worst.unknown, worst.tokens, where=f" of {name}")
         lines.append(f"WARNING    {warning}")
     return lines
 

@@ -29,7 +29,7 @@ from bert_jax.runs.work_dir import (
     load_for_export,
     read_sentence_embedding,
 )
-from bert_jax.tokenizers.files import holds_tokenizer
+from bert_jax.tokenizers.files import has_tokenizer
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import differences
 
@@ -139,7 +139,7 @@ def _onnx_side(file: Path) -> Side:
 def open_tokenizer(path: Path) -> Tokenizer | None:
     """The tokenizer of the model at `path`, None if it has none."""
     for directory in (path / TOKENIZER_NAME, path if path.is_dir() else path.parent):
-        if holds_tokenizer(directory):
+        if has_tokenizer(directory):
             return Tokenizer.load(directory)
     return None
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bert_jax.files import write_file
 from bert_jax.labeled_data.squad import SpanExample, SpanWindows
-from bert_jax.tokenizers.words import behind_marks
+from bert_jax.tokenizers.words import end_of_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tu
         # Where texts repeat more spans are asked for, which few questions need.
         best = _best_first(spans.scores, count)
         begins = tokens.offsets[spans.firsts[best], 0].tolist()
-        ends = [behind_marks(context, end) for end in tokens.offsets[spans.lasts[best], 1].tolist()]
+        ends = [end_of_marks(context, end) for end in tokens.offsets[spans.lasts[best], 1].tolist()]
         for begin, end, span in zip(begins, ends, best.tolist(), strict=True):
             if len(kept) == n_best:
                 break

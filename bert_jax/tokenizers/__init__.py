@@ -1,1 +1,1 @@
-"""Tokenizers: their files, training them, and the words they see. Imports no JAX."""
+"""Load, train and save tokenizers, and find the words of a text. Imports no JAX."""

@@ -1,7 +1,7 @@
-"""Read what the parts of a tokenizer do to a text.
+"""Inspect and adapt the parts of a tokenizer.
 
-The normalizer changes letters, the pre-tokenizer decides offsets and words, and the post-processor
-lays out a text or a pair of texts.
+The normalizer changes letters, the pre-tokenizer determines offsets and words, and the
+post-processor adds special tokens to a text or a pair of texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bert_jax.tokenizers.vocabulary_files import adds_prefix_space
 
 
 def lowercases(normalizer: Any) -> bool:
-    """Whether a normalizer, as tokenizer.json describes it, lowers the case."""
+    """Return whether a normalizer, in tokenizer.json's form, lower-cases the text."""
     if isinstance(normalizer, list):
         return any(map(lowercases, normalizer))
     if not isinstance(normalizer, dict):
@@ -35,7 +35,7 @@ def lowercases(normalizer: Any) -> bool:
 
 
 def strips_accents(normalizer: Any) -> bool:
-    """Whether a normalizer, as tokenizer.json describes it, takes accents off."""
+    """Return whether a normalizer, in tokenizer.json's form, strips accents."""
     if isinstance(normalizer, list):
         return any(map(strips_accents, normalizer))
     if not isinstance(normalizer, dict):
@@ -54,37 +54,42 @@ def lowercasing(backend: Any) -> Any:
     return copy
 
 
-# [SEP]s between the texts of a pair, of a tokenizer that says nothing of pairs. RoBERTa's release
-# has `<s> A </s></s> B </s>`.
-USUAL_SEPARATORS = {"wordpiece": 1, "byte_bpe": 2, "sentencepiece": 1}
+# Number of [SEP]s between the texts of a pair for tokenizers that do not define pairs. RoBERTa's
+# release uses `<s> A </s></s> B </s>`.
+DEFAULT_SEPARATORS = {"wordpiece": 1, "byte_bpe": 2, "sentencepiece": 1}
 
 
 def separators_between(backend: Any, specials: SpecialTokens) -> int | None:
-    """[SEP]s between the texts of a pair; None if the backend puts no special tokens around them.
+    """Return the number of [SEP]s between the texts of a pair; None if pairs get no special tokens.
 
     Raises:
-        ValueError: it lays out a text otherwise than `[CLS] A [SEP]`, or a pair otherwise than
-            `[CLS] A [SEP] B [SEP]` with any number of [SEP] between.
+      ValueError: the backend does not turn a text into `[CLS] A [SEP]`, or a pair into `[CLS] A
+        [SEP] B [SEP]` with any number of [SEP]s between the texts.
     """
     if backend.num_special_tokens_to_add(is_pair=False):
-        _parts(backend, ("a",), specials)
+        _special_tokens_around(backend, ("a",), specials)
     if not backend.num_special_tokens_to_add(is_pair=True):
         return None
-    _, between, _ = _parts(backend, ("a", "b"), specials)
+    _, between, _ = _special_tokens_around(backend, ("a", "b"), specials)
     return len(between)
 
 
 def with_layout(backend: Any, specials: SpecialTokens, kind: str, *, segments: bool) -> Any:
-    """A backend that says what special tokens stand around texts, itself if it does.
+    """Return a backend that adds special tokens to texts and pairs; itself if it already does.
 
-    segments: whether it must tell the second text of a pair from the first, with 1.
+    Args:
+      backend: a `tokenizers.Tokenizer`.
+      specials: its special tokens.
+      kind: its kind, which determines the layout if the backend does not define one.
+      segments: whether the second text of a pair must have segment id 1.
     """
-    found = separators_between(backend, specials)
-    if found is not None and (not segments or 1 in backend.encode("a", "b").type_ids):
+    separators = separators_between(backend, specials)
+    if separators is not None and (not segments or 1 in backend.encode("a", "b").type_ids):
         return backend
-    count = USUAL_SEPARATORS[kind] if found is None else found
+    if separators is None:
+        separators = DEFAULT_SEPARATORS[kind]
     second = int(segments or kind != "byte_bpe")
-    between = " ".join([specials.sep] * count)
+    between = " ".join([specials.sep] * separators)
     template = processors.TemplateProcessing(
         single=f"{specials.cls} $A {specials.sep}",
         pair=f"{specials.cls} $A {between} $B:{second} {specials.sep}:{second}",
@@ -93,14 +98,16 @@ def with_layout(backend: Any, specials: SpecialTokens, kind: str, *, segments: b
     changed = tokenizers.Tokenizer.from_str(backend.to_str())
     changed.post_processor = template
     if kind == "byte_bpe":
-        spaced = adds_prefix_space(json.loads(backend.to_str()))
-        offsets = processors.ByteLevel(trim_offsets=True, add_prefix_space=spaced)
+        prefix_space = adds_prefix_space(json.loads(backend.to_str()))
+        offsets = processors.ByteLevel(trim_offsets=True, add_prefix_space=prefix_space)
         changed.post_processor = processors.Sequence([offsets, template])
     return changed
 
 
-def _parts(backend: Any, texts: tuple[str, ...], specials: SpecialTokens) -> list[list[str]]:
-    """The special tokens before, between and behind texts."""
+def _special_tokens_around(
+    backend: Any, texts: tuple[str, ...], specials: SpecialTokens
+) -> list[list[str]]:
+    """Return the special tokens before, between and after texts."""
     encoding = backend.encode(*texts)
     for token, token_id in zip(encoding.tokens, encoding.ids, strict=True):
         if token in specials.bounds and token_id != backend.token_to_id(token):
@@ -115,12 +122,12 @@ def _parts(backend: Any, texts: tuple[str, ...], specials: SpecialTokens) -> lis
         elif len(parts) == text + 1:
             parts.append([])
     first, *rest = parts
-    right = len(rest) == len(texts) and first == [specials.cls] and len(rest[-1]) == 1
-    if not right or any(set(part) != {specials.sep} for part in rest):
+    supported = len(rest) == len(texts) and first == [specials.cls] and len(rest[-1]) == 1
+    if not supported or any(set(part) != {specials.sep} for part in rest):
         layout = f"{specials.cls} A {specials.sep}" + f" B {specials.sep}" * (len(texts) - 1)
         raise ValueError(
-            f"its post_processor makes {' '.join(encoding.tokens)} of {' and '.join(texts)}; "
-            f"expected {layout}, as the models of the family read texts"
+            f"post_processor: turns {' and '.join(texts)} into {' '.join(encoding.tokens)}. "
+            f"Expected {layout}, the input format of BERT models."
         )
     return parts
 
@@ -154,33 +161,33 @@ def word_finder(backend: Any) -> Any:
     finder = tokenizers.Tokenizer(tokenizers.models.WordLevel({"": 0}, unk_token=""))
     described = json.loads(finder.to_str())
     described["normalizer"] = state["normalizer"]
-    described["pre_tokenizer"] = in_characters(state["pre_tokenizer"])
+    described["pre_tokenizer"] = splitting_characters(state["pre_tokenizer"])
     finder = tokenizers.Tokenizer.from_str(json.dumps(described))
     added = backend.get_added_tokens_decoder().values()
     finder.add_tokens([token for token in added if not token.special])
     return finder
 
 
-def in_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def splitting_characters(splitter: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a pre-tokenizer, in tokenizer.json's form, that splits characters instead of bytes.
 
-    A pre-tokenizer after ByteLevel sees letters that stand for bytes and takes the second byte of
-    "á" for punctuation.
+    A pre-tokenizer after ByteLevel sees letters that represent bytes, and treats the second byte of
+    "á" as punctuation.
 
     Raises:
-        ValueError: a pre-tokenizer after ByteLevel has no equivalent that splits characters.
+      ValueError: a pre-tokenizer after ByteLevel has no equivalent that splits characters.
     """
     if splitter is None:
         return None
-    parts, seen = list(_flat(splitter)), False
+    parts, after_byte_level = list(_flat(splitter)), False
     split: list[Mapping[str, Any]] = []
     for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if seen and part["type"] not in _AFTER_BYTE_LEVEL:
+        if after_byte_level and part["type"] not in _AFTER_BYTE_LEVEL:
             raise ValueError(
                 f"pre_tokenizer: {part['type']} comes after ByteLevel and splits bytes, so the "
                 "characters of its words are unknown. Put it before ByteLevel."
             )
-        seen = seen or part["type"] == "ByteLevel"
+        after_byte_level = after_byte_level or part["type"] == "ByteLevel"
         if part["type"] != "ByteLevel" or following is None:
             split.append(part)
         elif part.get("use_regex", True):
@@ -194,20 +201,22 @@ def offsets_of(encoding: Any) -> NDArray[np.int32]:
 
 
 def without_spaces(offsets: NDArray[np.int32], text: str) -> NDArray[np.int32]:
-    """Offsets [tokens, 2] of tokens that neither begin nor end in white space of the text.
+    """Return offsets [tokens, 2] that exclude white space at the beginning and end of tokens.
 
-    A token of white space alone stands, empty, behind it.
+    A token of only white space gets an empty span at its end.
     """
     codes = np.frombuffer(f"{text}.".encode("utf-32-le"), np.uint32)
-    space = _IS_SPACE[np.minimum(codes, _LAST_SPACE + 1)]
-    if not (space[offsets[:, 0]].any() or space[offsets[:, 1] - 1].any()):
+    is_space = _IS_SPACE[np.minimum(codes, _LAST_SPACE + 1)]
+    if not (is_space[offsets[:, 0]].any() or is_space[offsets[:, 1] - 1].any()):
         return offsets
-    places = np.arange(len(space), dtype=np.int32)
-    # The next character from each on that is none, and the end of the last before each.
-    after = np.minimum.accumulate(np.where(space, len(text), places)[::-1])[::-1]
-    before = np.concatenate([[0], np.maximum.accumulate(np.where(space, 0, places + 1))[:-1]])
-    starts = np.minimum(after[offsets[:, 0]], offsets[:, 1])
-    ends = np.maximum(before[offsets[:, 1]], starts)
+    positions = np.arange(len(is_space), dtype=np.int32)
+    # For every position: the first non-space character at or after it, and the end of the last
+    # non-space character before it.
+    next_start = np.minimum.accumulate(np.where(is_space, len(text), positions)[::-1])[::-1]
+    last_ends = np.maximum.accumulate(np.where(is_space, 0, positions + 1))
+    previous_end = np.concatenate([[0], last_ends[:-1]])
+    starts = np.minimum(next_start[offsets[:, 0]], offsets[:, 1])
+    ends = np.maximum(previous_end[offsets[:, 1]], starts)
     return np.stack([starts, ends], axis=1).astype(np.int32)
 
 

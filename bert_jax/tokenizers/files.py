@@ -1,4 +1,4 @@
-"""Tokenizer files as the world keeps them, of every kind of vocabulary in the BERT family."""
+"""Read and write the tokenizer files of all kinds of vocabularies in the BERT family."""
 
 from __future__ import annotations
 
@@ -24,64 +24,70 @@ from bert_jax.tokenizers.vocabulary_files import (
     wordpiece_backend,
 )
 
-# The directory of a work directory or a corpus that has its tokenizer.
+# The subdirectory of a work directory or a corpus that contains its tokenizer.
 NESTED_NAME = "tokenizer"
-# The first one found is read.
+# The first of these files that exists is read.
 FILE_NAMES = (
     "tokenizer.json",
     "vocab.txt",
     vocabulary_files.SENTENCEPIECE_NAME,
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME,
 )
-# The classes of transformers, "Tokenizer" and "TokenizerFast" left out, that split text as is done
-# here with these files, which do not say it themselves.
+# Tokenizer classes of transformers, without "Tokenizer" or "TokenizerFast", that split text as this
+# package does. The files themselves do not say how to split text.
 _CLASSES = {
     "vocab.txt": ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert"),
     vocabulary_files.SENTENCEPIECE_NAME: ("Albert",),
     vocabulary_files.BYTE_BPE_VOCABULARY_NAME: ("Roberta", "Longformer", "Bart"),
 }
-# Of XLM-RoBERTa and CamemBERT as they were first released.
+# In the first releases of XLM-RoBERTa and CamemBERT.
 _FAIRSEQ_MODEL = "sentencepiece.bpe.model"
 # Boolean keys of tokenizer_config.json; null means the default.
-_TRUTHS = (
+_BOOLEAN_KEYS = (
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
     *("keep_accents", "add_prefix_space"),
 )
-# A tokenizer's files, in a directory that may also hold a model.
-_CHECKED = (
+# Files whose checksums are checked; the directory may also contain a model.
+_CHECKSUMMED_FILES = (
     *FILE_NAMES,
     vocabulary_files.BYTE_BPE_MERGES_NAME,
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
-_ANY_CLASS = ("PreTrained", "TokenizersBackend")
-_ANY = (
+_GENERIC_CLASSES = ("PreTrained", "TokenizersBackend")
+_EXPECTED_FILES = (
     f"{', '.join(FILE_NAMES[:-1])} or {FILE_NAMES[-1]} with {vocabulary_files.BYTE_BPE_MERGES_NAME}"
 )
 
 
 def read_backend(path: Path, lowercase: bool | None) -> Any:
-    """Reads a tokenizer's file, or that of a directory (tokenizer.json first).
+    """Read a tokenizer from a file or a directory, in which tokenizer.json is preferred.
 
-    Case: `lowercase` if given; else `do_lower_case` of a tokenizer_config.json beside the file;
-    else what tokenizer.json says itself; else, of a plain vocab.txt, uncased if no entry holds an
-    upper-case ASCII letter, and of a spiece.model, uncased, as ALBERT's are. Byte-level BPE keeps
-    the case. ValueError if the files are missing, damaged, or of another kind.
+    Text is lower-cased if `lowercase` or, if that is None, `do_lower_case` in a
+    tokenizer_config.json in the same directory says so. Without either, a tokenizer.json has its
+    own setting, a vocab.txt is uncased if no entry contains an upper-case ASCII letter, and a
+    spiece.model is uncased, like ALBERT's. Byte-level BPE is always cased.
+
+    Raises:
+      ValueError: a file is missing, damaged or not supported, or cannot be read in this case.
     """
     check_local(path)
     file = _tokenizer_file(path)
-    check_checksums(file.parent, _CHECKED)
+    check_checksums(file.parent, _CHECKSUMMED_FILES)
     config = _read_config(file.parent)
     _check_class(file, config)
-    asked, lowercase = lowercase, config.get("do_lower_case") if lowercase is None else lowercase
+    requested = lowercase
+    lowercase = config.get("do_lower_case") if lowercase is None else lowercase
     if file.name == vocabulary_files.BYTE_BPE_VOCABULARY_NAME:
         if lowercase:
-            raise ValueError(f"{file}: byte-level BPE keeps the case, and lower case was asked for")
-        spaced = bool(config.get("add_prefix_space", False))
-        backend = vocabulary_files.read_byte_bpe(file, add_prefix_space=spaced)
+            raise ValueError(
+                f"{file}: byte-level BPE keeps the case. Do not set lowercase or do_lower_case."
+            )
+        prefix_space = bool(config.get("add_prefix_space", False))
+        backend = vocabulary_files.read_byte_bpe(file, add_prefix_space=prefix_space)
     elif file.suffix == ".json":
         backend = read_tokenizer_json(file, config)
-        override_normalizer(backend, file, config, asked)
+        override_normalizer(backend, file, config, requested)
     elif file.suffix == ".model":
         keep_accents = config.get("keep_accents", False)
         backend = vocabulary_files.read_sentencepiece(
@@ -100,32 +106,35 @@ def read_backend(path: Path, lowercase: bool | None) -> Any:
 
 
 def add_special_tokens(backend: Any) -> None:
-    """Makes the special tokens of its vocabulary known to a backend."""
+    """Register the special tokens of a backend's vocabulary with the backend."""
     specials = special_tokens_of(backend.get_vocab(with_added_tokens=True))
     assert specials is not None
     tokens: list[Any] = list(specials.tokens)
     if specials is not BERT:
-        # A space before the mask is the word's that it stands for, which none is written for.
+        # The mask includes the space before it, which belongs to the word that it replaces.
         tokens[-1] = tokenizers.AddedToken(specials.mask, lstrip=True, special=True)
     backend.add_special_tokens(tokens)
 
 
 def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
-    """Writes the files from which this package and `transformers.AutoTokenizer` load `backend`.
+    """Write the files from which this package and `transformers.AutoTokenizer` load `backend`.
 
-    segments: whether it must say which text of a pair a token is of.
+    Each file is written atomically. Files that say how to read the vocabulary are written before
+    the vocabulary.
 
-    Each file appears whole or not at all, and those that say how to read the vocabulary come
-    before those that hold it.
+    Args:
+      backend: a `tokenizers.Tokenizer`.
+      directory: the directory, which is created if it does not exist.
+      segments: whether the second text of a pair must have segment id 1.
     """
     state = json.loads(backend.to_str())
     vocabulary = backend.get_vocab(with_added_tokens=True)
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     specials = special_tokens_of(vocabulary)
     assert specials is not None
-    # transformers rebuilds a BertTokenizer from its vocabulary and these settings alone.
-    one_a_line = [vocabulary[t] for t in tokens] == list(range(len(tokens)))
-    is_bert = _is_bert(state, specials) and one_a_line and "\n" not in "".join(tokens)
+    # transformers rebuilds a BertTokenizer only from its vocabulary and these settings.
+    contiguous = [vocabulary[t] for t in tokens] == list(range(len(tokens)))
+    is_bert = _is_bert(state, specials) and contiguous and "\n" not in "".join(tokens)
     config: dict[str, object] = dict(specials.named)
     config["tokenizer_class"] = "BertTokenizer" if is_bert else "PreTrainedTokenizerFast"
     if is_bert:
@@ -136,7 +145,7 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
     elif kind_of(state) == "byte_bpe":
         config["add_prefix_space"] = vocabulary_files.adds_prefix_space(state)
     elif kind_of(state) == "sentencepiece":
-        # What a spiece.model beside it is read with, which does not say so itself.
+        # A spiece.model does not contain these settings itself.
         config["do_lower_case"] = lowercases(state["normalizer"])
         config["keep_accents"] = not strips_accents(state["normalizer"])
     files = {
@@ -152,8 +161,8 @@ def write_backend(backend: Any, directory: Path, *, segments: bool) -> None:
         write_file(directory / name, content)
     kind = kind_of(state)
     assert kind is not None
-    laid_out = with_layout(backend, specials, kind, segments=segments)
-    write_file(directory / "tokenizer.json", laid_out.to_str(pretty=True))
+    complete = with_layout(backend, specials, kind, segments=segments)
+    write_file(directory / "tokenizer.json", complete.to_str(pretty=True))
 
 
 def _is_bert(state: Mapping[str, Any], specials: SpecialTokens) -> bool:
@@ -170,8 +179,8 @@ def _is_bert(state: Mapping[str, Any], specials: SpecialTokens) -> bool:
     )
 
 
-def holds_tokenizer(directory: Path) -> bool:
-    """Whether a directory holds a file that `read_backend` would read."""
+def has_tokenizer(directory: Path) -> bool:
+    """Return whether a directory contains a file that `read_backend` can read."""
     return any((directory / name).is_file() for name in FILE_NAMES)
 
 
@@ -182,20 +191,20 @@ def _tokenizer_file(path: Path) -> Path:
                 return path / name
         if (path / _FAIRSEQ_MODEL).is_file():
             raise ValueError(
-                f"{path / _FAIRSEQ_MODEL}: its ids are not those the model learned, which fairseq "
-                "moved; load it with transformers.AutoTokenizer and save_pretrained, which writes "
-                "a tokenizer.json"
+                f"{path / _FAIRSEQ_MODEL}: its ids differ from the model's, because fairseq "
+                "shifted them. Load it with transformers.AutoTokenizer and call save_pretrained, "
+                "which writes a tokenizer.json."
             )
-        if holds_tokenizer(path / NESTED_NAME):
+        if has_tokenizer(path / NESTED_NAME):
             return _tokenizer_file(path / NESTED_NAME)
-        raise ValueError(f"{path} holds no tokenizer; expected a {_ANY} in it")
+        raise ValueError(f"{path}: contains no tokenizer. Expected a {_EXPECTED_FILES} in it.")
     if not path.is_file():
         raise ValueError(
-            f"tokenizer {path} does not exist; give a {_ANY}, or a directory that holds one "
-            "(bert-jax train-tokenizer makes one)"
+            f"{path}: this tokenizer does not exist. Give a {_EXPECTED_FILES}, or a directory with "
+            "one (`bert-jax train-tokenizer` writes one)."
         )
     if path.suffix not in (".txt", ".json", ".model"):
-        raise ValueError(f"{path}: expected a {_ANY}")
+        raise ValueError(f"{path}: expected a {_EXPECTED_FILES}.")
     return path
 
 
@@ -205,24 +214,24 @@ def _read_config(directory: Path) -> dict[str, Any]:
         return {}
     content = read_json_object(file)
     config = {name: value for name, value in content.items() if value is not None}
-    kinds = dict.fromkeys(_TRUTHS, bool) | {"tokenizer_class": str}
+    kinds = dict.fromkeys(_BOOLEAN_KEYS, bool) | {"tokenizer_class": str}
     for name, kind in kinds.items():
         if not isinstance(config.get(name, kind()), kind):
             expected = "true or false" if kind is bool else "a string"
-            raise ValueError(f"{file}: {name} is {config[name]!r}; expected {expected}")
-    # Null is a value of this key, and overrides tokenizer.json: strip accents with the case.
+            raise ValueError(f"{file}: {name}={config[name]!r}: expected {expected}.")
+    # For strip_accents, null is a value: it overrides tokenizer.json and means "if lower-cased".
     return config | {name: content[name] for name in ("strip_accents",) if name in content}
 
 
 def _check_class(file: Path, config: Mapping[str, Any]) -> None:
-    told = config.get("tokenizer_class")
-    if told is None or file.name not in _CLASSES:
+    class_name = config.get("tokenizer_class")
+    if class_name is None or file.name not in _CLASSES:
         return
-    name = told.removesuffix("Fast").removesuffix("Tokenizer")
-    if name not in (*_CLASSES[file.name], *_ANY_CLASS):
-        known = ", ".join(f"{each}Tokenizer" for each in _CLASSES[file.name])
+    stem = class_name.removesuffix("Fast").removesuffix("Tokenizer")
+    if stem not in (*_CLASSES[file.name], *_GENERIC_CLASSES):
+        supported = ", ".join(f"{name}Tokenizer" for name in _CLASSES[file.name])
         raise ValueError(
-            f"{file}: tokenizer_config.json beside it says tokenizer_class {told!r}, which splits "
-            f"text in a way of its own; expected one of {known}, or a tokenizer.json, which says "
-            "how (save_pretrained of transformers.AutoTokenizer writes one where there can be one)"
+            f"{file}: tokenizer_class={class_name!r} in tokenizer_config.json splits text in its "
+            f"own way. Expected {supported}, or a tokenizer.json, which describes the splitting "
+            "(if possible, save_pretrained of transformers.AutoTokenizer writes one)."
         )

@@ -1,4 +1,4 @@
-"""Special tokens of the BERT family, and the token ids that making examples needs."""
+"""Special tokens of the BERT family, and the token ids that training examples need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The five special tokens by role."""
+    """The five special tokens of a vocabulary, by role."""
 
     pad: str
     unk: str
@@ -24,17 +24,17 @@ class SpecialTokens:
 
     @property
     def named(self) -> dict[str, str]:
-        """By the names of tokenizer_config.json: "pad_token", ..."""
+        """The tokens by their names in tokenizer_config.json, such as "pad_token"."""
         return {f"{role}_token": token for role, token in asdict(self).items()}
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """Those around a text."""
+        """The tokens before and after a text."""
         return (self.cls, self.sep)
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """In the order of the fields."""
+        """The tokens in the order of the fields."""
         return astuple(self)
 
 
@@ -44,20 +44,22 @@ ROBERTA = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 def special_tokens_of(vocabulary: Container[str]) -> SpecialTokens | None:
-    """Those of the family that are all in a vocabulary; None if none are."""
+    """Return the family's special tokens that a vocabulary contains; None if any are missing."""
     for specials in (BERT, ALBERT, ROBERTA):
         if all(token in vocabulary for token in specials.tokens):
             return specials
     return None
 
 
-def broken(text: str, tokens: tuple[str, ...]) -> str:
-    """The text with a space in each of `tokens` that it spells, in letters of either case."""
+def split_specials(text: str, tokens: tuple[str, ...]) -> str:
+    """Insert a space into each of `tokens` that is spelled out in a text, ignoring case."""
     return _spelled(tokens).sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
 
-def unbroken(offsets: NDArray[np.int32], text: str, tokens: tuple[str, ...]) -> NDArray[np.int32]:
-    """Offsets [tokens, 2] in `broken(text)` as those in `text`."""
+def unsplit_offsets(
+    offsets: NDArray[np.int32], text: str, tokens: tuple[str, ...]
+) -> NDArray[np.int32]:
+    """Convert offsets [tokens, 2] in `split_specials(text)` to offsets in `text`."""
     starts = [match.start() for match in _spelled(tokens).finditer(text)]
     if not starts:
         return offsets
@@ -71,26 +73,43 @@ def _spelled(tokens: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class TokenizerIds(Protocol):
-    """The part of a tokenizer that is looked at."""
+    """The properties of a tokenizer from which a `Vocabulary` is made."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
     @property
-    def pad_id(self) -> int: ...
+    def pad_id(self) -> int:
+        """Id of [PAD]."""
+
     @property
-    def cls_id(self) -> int: ...
+    def cls_id(self) -> int:
+        """Id of [CLS]."""
+
     @property
-    def sep_id(self) -> int: ...
+    def sep_id(self) -> int:
+        """Id of [SEP]."""
+
     @property
-    def mask_id(self) -> int: ...
+    def mask_id(self) -> int:
+        """Id of [MASK]."""
+
     @property
-    def special_ids(self) -> Sequence[int]: ...
+    def special_ids(self) -> Sequence[int]:
+        """Ids that are never masked."""
+
     @property
-    def random_ids(self) -> NDArray[np.integer]: ...
+    def random_ids(self) -> NDArray[np.integer]:
+        """Ids from which random replacements are drawn."""
+
     @property
-    def continuation_ids(self) -> NDArray[np.integer]: ...
+    def continuation_ids(self) -> NDArray[np.integer]:
+        """Ids of tokens that continue the word of the previous token."""
+
     @property
-    def spaces_are_text(self) -> bool: ...
+    def spaces_are_text(self) -> bool:
+        """Whether a word's tokens depend on whether a space precedes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +117,15 @@ class Vocabulary:
     """Token ids by role.
 
     Attributes:
-        vocab_size: one more than the largest id.
-        special_ids: ids that are never masked: padding, [CLS], [SEP], [MASK] and [UNK].
-        random_ids: ids a random replacement is drawn from.
-        continuation_ids: ids of tokens that go on with the word of the token before them.
-        spaces_are_text: whether a word's tokens tell if there was a space before it.
+      vocab_size: one more than the largest id.
+      pad_id: the id of [PAD].
+      cls_id: the id of [CLS].
+      sep_id: the id of [SEP].
+      mask_id: the id of [MASK].
+      special_ids: the ids that are never masked: [PAD], [CLS], [SEP], [MASK] and [UNK].
+      random_ids: the ids from which random replacements are drawn.
+      continuation_ids: the ids of tokens that continue the word of the previous token.
+      spaces_are_text: whether a word's tokens depend on whether a space precedes it.
     """
 
     vocab_size: int
@@ -120,13 +143,19 @@ class Vocabulary:
         assert not missing, f"special_ids lack {missing}"
         ids = np.concatenate([self.special_ids, self.random_ids, self.continuation_ids])
         if ids.min() < 0 or ids.max() >= self.vocab_size:
-            raise ValueError(f"token ids {ids.min()}..{ids.max()} outside 0..{self.vocab_size - 1}")
+            raise ValueError(
+                f"vocab_size={self.vocab_size}: token ids range from {ids.min()} to {ids.max()}. "
+                f"Expected 0 to {self.vocab_size - 1}."
+            )
         if not len(self.random_ids):
-            raise ValueError("the vocabulary has no entry that a random replacement could draw")
+            raise ValueError(
+                "The vocabulary has no entries for random replacements: all of them are special "
+                "tokens or unused."
+            )
 
     @classmethod
     def of(cls, tokenizer: TokenizerIds) -> Vocabulary:
-        """Returns the ids of `tokenizer`."""
+        """Return the vocabulary of a tokenizer."""
         return cls(
             vocab_size=tokenizer.vocab_size,
             pad_id=tokenizer.pad_id,
@@ -140,13 +169,13 @@ class Vocabulary:
         )
 
     def is_maskable(self) -> NDArray[np.bool_]:
-        """Returns [vocab_size], True where a token may be chosen for prediction."""
+        """Return bools [vocab_size] that are True where a token may be selected for prediction."""
         table = np.ones(self.vocab_size, bool)
         table[list(self.special_ids)] = False
         return table
 
     def continues_word(self) -> NDArray[np.bool_]:
-        """Returns [vocab_size], True where a token goes on with the word before it."""
+        """Return bools [vocab_size] that are True where a token continues the word before it."""
         table = np.zeros(self.vocab_size, bool)
         table[self.continuation_ids] = True
         return table

@@ -1,4 +1,4 @@
-"""The tokenizer: text to ids and back, the same ids as Hugging Face's tokenizers."""
+"""The tokenizer, which gives the same ids as Hugging Face's tokenizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.tokenizers.components import (
-    USUAL_SEPARATORS,
+    DEFAULT_SEPARATORS,
     lowercases,
     lowercasing,
     offsets_of,
@@ -24,22 +24,29 @@ from bert_jax.tokenizers.components import (
     words_of,
 )
 from bert_jax.tokenizers.files import read_backend, write_backend
-from bert_jax.tokenizers.special_tokens import SpecialTokens, broken, special_tokens_of, unbroken
+from bert_jax.tokenizers.special_tokens import (
+    SpecialTokens,
+    special_tokens_of,
+    split_specials,
+    unsplit_offsets,
+)
 from bert_jax.tokenizers.tokenizer_json import (
     Kind,
     continues_word,
     fingerprint_of,
+    is_used,
     kind_of,
-    stands_in_text,
     types_of,
 )
 
 
 class LocatedTokens(NamedTuple):
-    """The tokens of a text and where they stand in it.
+    """The tokens of a text and their positions in it.
 
-    ids: int32 [tokens]. offsets: int32 [tokens, 2], the characters of the text as it was given,
-    from the first of a token to behind its last.
+    Attributes:
+      ids: int32 [tokens].
+      offsets: int32 [tokens, 2], the first character of each token in the original text, and the
+        character after its last one.
     """
 
     ids: NDArray[np.int32]
@@ -47,44 +54,53 @@ class LocatedTokens(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer of the BERT family, run by the `tokenizers` library; can be sent to a process.
+    """A tokenizer of the BERT family, run by the `tokenizers` library. It can be pickled.
 
-    BERT's WordPiece, RoBERTa's byte-level BPE, or ALBERT's SentencePiece: `kind`.
+    Its `kind` is BERT's WordPiece, RoBERTa's byte-level BPE, or ALBERT's SentencePiece.
     """
 
     def __init__(self, backend: Any) -> None:
-        """Wraps a `tokenizers.Tokenizer` that knows the five special tokens of its kind."""
+        """Wrap a `tokenizers.Tokenizer` that has the five special tokens of its kind."""
         self._backend = backend
 
     @classmethod
     def load(cls, path: str | Path, lowercase: bool | None = None) -> Tokenizer:
-        """Loads a tokenizer.json, vocab.txt, spiece.model, vocab.json or a directory with one.
+        """Load a tokenizer.json, vocab.txt, spiece.model or vocab.json, or a directory with one.
 
-        A work directory or a prepared corpus is such a directory, too.
-        Text is lower-cased and stripped of accents if `lowercase` says so; if it is None, as
-        tokenizer_config.json beside the file says; without one, as tokenizer.json itself says;
-        with a bare vocab.txt, if none of its entries holds an upper-case ASCII letter; with a
-        bare spiece.model always. A vocab.json has its merges.txt beside it and keeps the case.
-        ValueError if there is no such file, or it is not a vocabulary of the family.
+        The directory may also be a work directory or a prepared corpus. A vocab.json needs its
+        merges.txt in the same directory and keeps the case. Other text is lower-cased and stripped
+        of accents if `lowercase` or, if that is None, tokenizer_config.json in the same directory
+        says so. Without either, a tokenizer.json has its own setting, a vocab.txt is uncased if no
+        entry contains an upper-case ASCII letter, and a spiece.model is uncased.
+
+        Raises:
+          ValueError: the file does not exist or is not a vocabulary of the BERT family.
         """
         return cls(read_backend(Path(path), lowercase))
 
     def save(self, directory: str | Path, *, segments: bool = False) -> None:
-        """Writes the files that `load` and `transformers.AutoTokenizer` read.
+        """Write the files that `load` and `transformers.AutoTokenizer` read.
 
-        segments: for a model that tells the texts of a pair apart; a tokenizer that says 0 of both,
-          as RoBERTa's, says so still otherwise.
+        Args:
+          directory: the directory, which is created if it does not exist.
+          segments: whether the model distinguishes the texts of a pair. If so, a tokenizer with
+            segment id 0 for both, such as RoBERTa's, is saved with 1 for the second.
         """
         write_backend(self._backend, Path(directory), segments=segments)
 
     def encode_batch(
         self, texts: Sequence[str], *, specials_as_text: bool = False
     ) -> list[list[int]]:
-        """Token ids of each text, without [CLS] and [SEP] around them.
+        """Return the token ids of each text, without [CLS] and [SEP] around them.
 
-        A text that spells out a special token ("[MASK]") gives its id, as in Hugging Face; with
-        `specials_as_text` it is read as brackets around a word, as in BERT's own preparation,
-        which is what text of unknown origin needs. ValueError for a text with a lone surrogate.
+        Args:
+          texts: the texts.
+          specials_as_text: whether "[MASK]" in a text is encoded as brackets around a word, as in
+            BERT's own data preparation, and not as the special token, as in Hugging Face. Text of
+            unknown origin needs this.
+
+        Raises:
+          ValueError: a text is not a string or has a lone surrogate.
         """
         encodings = self._encode(self._backend, texts, specials_as_text, offsets=False)
         return [encoding.ids for encoding in encodings]
@@ -92,12 +108,12 @@ class Tokenizer:
     def encode_with_offsets(
         self, texts: Sequence[str], *, specials_as_text: bool = False
     ) -> list[LocatedTokens]:
-        """As `encode_batch`, with the characters of each text that its tokens stand for.
+        """Return the token ids of each text, as `encode_batch` does, with their offsets.
 
-        Characters the tokenizer drops (white space, stripped accents) belong to no token; tokens
-        that one character was taken apart into (Hangul, where accents are stripped) share it.
+        Characters that the tokenizer drops (white space, stripped accents) belong to no token.
+        Tokens into which one character is decomposed (Hangul, if accents are stripped) share it.
         """
-        encodings = self._encode(self._located, texts, specials_as_text)
+        encodings = self._encode(self._offset_backend, texts, specials_as_text)
         located = self._offsets(encodings, texts, specials_as_text)
         return [
             LocatedTokens(np.array(encoding.ids, np.int32), offsets)
@@ -105,10 +121,11 @@ class Tokenizer:
         ]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """Token ids of words that stand among others, each by itself.
+        """Return the token ids of words within a sentence, separately for each word.
 
-        As `encode_batch`, but where spaces are part of the tokens every word has one before it: the
-        ids of Hugging Face's `is_split_into_words=True`, and `add_prefix_space=True` for RoBERTa.
+        Unlike `encode_batch`, it puts a space before every word if spaces are part of the tokens.
+        The ids equal those of Hugging Face with `is_split_into_words=True` and, for RoBERTa,
+        `add_prefix_space=True`.
         """
         if self.spaces_are_text:
             words = [f" {word}" for word in words]
@@ -127,15 +144,15 @@ class Tokenizer:
     def _offsets(
         self, encodings: Sequence[Any], texts: Sequence[str], specials_as_text: bool
     ) -> Iterator[NDArray[np.int32]]:
-        """[tokens, 2] of each; without the space before a word, which some tokens begin with."""
+        """Yield offsets [tokens, 2] without the space with which some tokens begin."""
         for encoding, text in zip(encodings, texts, strict=True):
-            found = offsets_of(encoding)
+            offsets = offsets_of(encoding)
             if self.kind == "sentencepiece" and specials_as_text:
-                found = unbroken(found, text, self.specials.tokens)
-            yield without_spaces(found, text)
+                offsets = unsplit_offsets(offsets, text, self.specials.tokens)
+            yield without_spaces(offsets, text)
 
     def normalize(self, text: str) -> str:
-        """The text as it is looked up: cleaned and, if uncased, lower-cased without accents."""
+        """Return a text as it is looked up: cleaned and lower-cased without accents if uncased."""
         normalizer = self._backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
@@ -146,31 +163,31 @@ class Tokenizer:
         encode = backend.encode_batch if offsets else backend.encode_batch_fast
         try:
             if specials_as_text and self.kind == "sentencepiece":
-                texts = [broken(text, self.specials.tokens) for text in texts]
+                texts = [split_specials(text, self.specials.tokens) for text in texts]
             return encode(list(texts), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError) as error:
-            self._name_unusable(texts)
+            self._raise_for_unusable(texts)
             raise error
 
     @staticmethod
-    def _name_unusable(texts: Sequence[str]) -> None:
+    def _raise_for_unusable(texts: Sequence[str]) -> None:
         for index, text in enumerate(texts):
             if not isinstance(text, str):
-                raise ValueError(f"texts[{index}] is a {type(text).__name__}, expected a string")
+                raise ValueError(f"texts[{index}]: a {type(text).__name__}. Expected a string.")
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise ValueError(
-                    f"texts[{index}] holds a lone surrogate at character {error.start}, "
-                    "which is not a character of Unicode text"
+                    f"texts[{index}]: a lone surrogate at character {error.start}, which is not "
+                    "valid Unicode text. Remove it."
                 ) from None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Readable text of token ids; special tokens are kept."""
+        """Return the text of token ids, including special tokens."""
         return self._backend.decode(list(ids), skip_special_tokens=False)
 
     def readable(self, token_id: int) -> str:
-        """A vocabulary entry as text: "##ing" of WordPiece, "city" of "Ġcity" and "▁city"."""
+        """Return a vocabulary entry as text: "##ing" as it is, "city" for "Ġcity" and "▁city"."""
         if token_id in self.special_ids:
             return str(self.id_to_token(token_id))
         match self.kind:
@@ -182,16 +199,16 @@ class Tokenizer:
                 assert_never(self.kind)
 
     def token_to_id(self, token: str) -> int | None:
-        """Id of a vocabulary entry, None if it is not one."""
+        """Return the id of a vocabulary entry, or None if there is no such entry."""
         return self._backend.token_to_id(token)
 
     def id_to_token(self, token_id: int) -> str | None:
-        """Vocabulary entry of an id, None if there is none."""
+        """Return the vocabulary entry of an id, or None if there is none."""
         return self._backend.id_to_token(token_id)
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """Every entry and its id, in the order of the ids."""
+        """All entries and their ids, in the order of the ids."""
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         return dict(sorted(vocabulary.items(), key=lambda item: item[1]))
 
@@ -202,20 +219,20 @@ class Tokenizer:
 
     @cached_property
     def kind(self) -> Kind:
-        """How its vocabulary cuts words up."""
+        """How the vocabulary splits words."""
         kind = kind_of(self._state())
         assert kind is not None
         return kind
 
     @cached_property
     def separators_between(self) -> int:
-        """[SEP]s between the segments of a pair, as its file has it, else as its kind's release."""
-        found = separators_between(self._backend, self.specials)
-        return USUAL_SEPARATORS[self.kind] if found is None else found
+        """Number of [SEP]s between the texts of a pair, by the tokenizer's file or its kind."""
+        separators = separators_between(self._backend, self.specials)
+        return DEFAULT_SEPARATORS[self.kind] if separators is None else separators
 
     @cached_property
     def specials_of_pair(self) -> int:
-        """Special tokens of a pair: [CLS], those between the segments, and the last [SEP]."""
+        """Number of special tokens in a pair: [CLS], those between the texts, and [SEP]."""
         return self.separators_between + 2
 
     @cached_property
@@ -230,10 +247,10 @@ class Tokenizer:
 
     @cached_property
     def specials(self) -> SpecialTokens:
-        """What its special tokens are called."""
-        found = special_tokens_of(self.vocabulary)
-        assert found is not None
-        return found
+        """The special tokens."""
+        specials = special_tokens_of(self.vocabulary)
+        assert specials is not None
+        return specials
 
     @cached_property
     def pad_id(self) -> int:
@@ -247,12 +264,12 @@ class Tokenizer:
 
     @cached_property
     def cls_id(self) -> int:
-        """Id of [CLS], in RoBERTa <s>."""
+        """Id of [CLS], which RoBERTa calls <s>."""
         return self.vocabulary[self.specials.cls]
 
     @cached_property
     def sep_id(self) -> int:
-        """Id of [SEP], in RoBERTa </s>."""
+        """Id of [SEP], which RoBERTa calls </s>."""
         return self.vocabulary[self.specials.sep]
 
     @cached_property
@@ -267,17 +284,17 @@ class Tokenizer:
 
     @cached_property
     def random_ids(self) -> NDArray[np.int32]:
-        """Ids that can stand in text, ascending: all but special tokens and unused slots."""
-        return self._ids_where(stands_in_text)
+        """Ids of all entries but special tokens and unused ones, ascending."""
+        return self._ids_where(is_used)
 
     @cached_property
     def continuation_ids(self) -> NDArray[np.int32]:
-        """Ids of the pieces that go on with a word, ascending."""
+        """Ids of entries that continue a word, ascending."""
         return self._ids_where(lambda token: continues_word(token, self.kind))
 
-    def _ids_where(self, wanted: Callable[[str], bool]) -> NDArray[np.int32]:
+    def _ids_where(self, condition: Callable[[str], bool]) -> NDArray[np.int32]:
         special = set(self.special_ids)
-        ids = [i for token, i in self.vocabulary.items() if i not in special and wanted(token)]
+        ids = [i for token, i in self.vocabulary.items() if i not in special and condition(token)]
         return np.array(ids, np.int32)
 
     def lowercased(self) -> Tokenizer:
@@ -295,7 +312,7 @@ class Tokenizer:
         return strips_accents(self._state()["normalizer"])
 
     @cached_property
-    def _located(self) -> Any:
+    def _offset_backend(self) -> Any:
         return with_raw_offsets(self._backend)
 
     @cached_property
@@ -304,10 +321,10 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over all that decides the ids of a text, whatever file it was read from."""
+        """SHA-256 (hex) of everything that determines a text's ids, whatever the file format."""
         separators = self.separators_between
-        usual = separators == USUAL_SEPARATORS[self.kind]
-        return fingerprint_of(self._state(), self.vocabulary, None if usual else separators)
+        default = separators == DEFAULT_SEPARATORS[self.kind]
+        return fingerprint_of(self._state(), self.vocabulary, None if default else separators)
 
     def _state(self) -> dict[str, Any]:
         return json.loads(self._backend.to_str())

@@ -1,4 +1,4 @@
-"""Load and check tokenizer.json, and tell how its pieces relate to words."""
+"""Load and check tokenizer.json, and determine which vocabulary entries continue a word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenizers import decoders, normalizers
 
 from bert_jax.json_files import expecting_fields
 from bert_jax.tokenizers import vocabulary_files
-from bert_jax.tokenizers.components import in_characters, lowercases, separators_between
+from bert_jax.tokenizers.components import lowercases, separators_between, splitting_characters
 from bert_jax.tokenizers.special_tokens import BERT, special_tokens_of
 from bert_jax.tokenizers.vocabulary_files import (
     CONTINUATION,
@@ -26,14 +26,14 @@ from bert_jax.tokenizers.vocabulary_files import (
     read_json,
 )
 
-# BERT's, RoBERTa's and ALBERT's; the last also holds SentencePiece's form of BPE.
+# BERT's, RoBERTa's and ALBERT's. The last one includes SentencePiece's form of BPE.
 Kind = Literal["wordpiece", "byte_bpe", "sentencepiece"]
 
 _FORM = "a tokenizer.json of the tokenizers library"
 
 
 def kind_of(state: Mapping[str, Any]) -> Kind | None:
-    """The kind of a tokenizer as tokenizer.json describes it; None for one of another family."""
+    """Return the kind of a tokenizer in tokenizer.json's form; None if it is not supported."""
     splitters = types_of(state["pre_tokenizer"])
     match state["model"]["type"]:
         case "WordPiece":
@@ -49,11 +49,12 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
     """Return the backend of a tokenizer.json.
 
     Args:
-        config: the content of tokenizer_config.json in the same directory.
+      file: the tokenizer.json.
+      config: the content of tokenizer_config.json in the same directory.
 
     Raises:
-        ValueError: the file is damaged, its ids are not usable as indices of a table, or its
-            tokenizer is not supported.
+      ValueError: the file is damaged, its ids are not usable as indices of a table, or its
+        tokenizer is not supported.
     """
     state = read_json(file, f"This is not {_FORM}")
     try:
@@ -61,20 +62,20 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
         if kind is not None:
             _check_state(state)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file}: not {_FORM}") from error
+        raise ValueError(f"{file}: not {_FORM}.") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     if kind is None:
         raise ValueError(
-            f"{file}: its model is {model}, expected WordPiece, byte-level BPE, or a SentencePiece "
-            "model (Unigram or BPE with spaces written as part of a word)"
+            f"{file}: its model is {model}. Expected WordPiece, byte-level BPE, or a SentencePiece "
+            "model (Unigram or BPE with spaces as parts of words)."
         )
-    spaced = config.get("add_prefix_space")
-    if kind == "byte_bpe" and isinstance(spaced, bool):  # it has the last word in transformers
+    prefix_space = config.get("add_prefix_space")
+    if kind == "byte_bpe" and isinstance(prefix_space, bool):  # takes precedence in transformers
         with expecting_fields(file):
-            state = vocabulary_files.with_prefix_space(state, spaced)
+            state = vocabulary_files.with_prefix_space(state, prefix_space)
     backend = _load(file, state)
-    # Without these a corpus would be cut to 512 tokens, or padded, because a file once said so.
+    # A file's own settings must not truncate a corpus to 512 tokens or pad it.
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -82,8 +83,8 @@ def read_tokenizer_json(file: Path, config: Mapping[str, Any]) -> Any:
     if specials is None:
         missing = [token for token in BERT.tokens if token not in vocabulary]
         raise ValueError(
-            f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}; nor has it the special "
-            "tokens of RoBERTa or ALBERT"
+            f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}, and it does not have "
+            "the special tokens of RoBERTa or ALBERT either."
         )
     try:
         _check_added_tokens(state, vocabulary)
@@ -114,7 +115,7 @@ def _loading(file: Path) -> Iterator[None]:
 
 
 def _check_state(state: Mapping[str, Any]) -> None:
-    """Raise ValueError for invalid ids, pieces or merges, which the library would accept."""
+    """Raise ValueError for invalid ids, pieces or merges that the library would accept."""
     added = ((token["content"], token["id"]) for token in state["added_tokens"] or ())
     check_ids([*_model_ids(state["model"]), *added])
     model = state["model"]
@@ -133,7 +134,7 @@ def _check_state(state: Mapping[str, Any]) -> None:
             check_merges(model["vocab"], merges, model.get("continuing_subword_prefix") or "")
         case _:
             _check_unknown_token(model)
-    in_characters(state["pre_tokenizer"])
+    splitting_characters(state["pre_tokenizer"])
     if "ByteLevel" in types_of(state.get("normalizer")):
         raise ValueError("normalizer: ByteLevel belongs in pre_tokenizer, where words are split.")
 
@@ -179,13 +180,14 @@ def fingerprint_of(
     """Return the SHA-256 (hex) of everything that determines a text's ids.
 
     Args:
-        vocabulary: every entry and its id, in the order of the ids.
-        separators_between: number of separators between two texts; None for the kind's default.
+      state: the tokenizer in tokenizer.json's form.
+      vocabulary: all entries and their ids, in the order of the ids.
+      separators_between: the number of separators between two texts; None for the kind's default.
     """
     model = {key: value for key, value in state["model"].items() if key != "vocab"}
     normalizer = dict(state["normalizer"] or {})
     if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
-        normalizer["strip_accents"] = normalizer["lowercase"]  # what None means there
+        normalizer["strip_accents"] = normalizer["lowercase"]  # the meaning of None
     content = {
         "vocabulary": list(vocabulary.items()),
         "model": model,
@@ -214,8 +216,9 @@ def override_normalizer(
     if state.get("type") != "BertNormalizer":
         if lowercase is not None and lowercase != lowercases(state):
             raise ValueError(
-                f"{file}: its normalizer ({state.get('type', 'none')}) "
-                f"{'keeps' if lowercase else 'lowers'} the case, and the opposite was asked for"
+                f"{file}: lowercase={lowercase}: its normalizer ({state.get('type', 'none')}) "
+                f"{'keeps the case' if lowercase else 'lower-cases text'}, and only BERT's "
+                "normalizer can be changed."
             )
         return
     if lowercase is None:
@@ -237,24 +240,25 @@ def types_of(part: Any) -> set[str]:
     return {str(part.get("type"))}.union(*map(types_of, inner))
 
 
-# Of RoBERTa's vocabulary, up to a multiple of 8; of CamemBERT's, in the places fairseq gave others.
+# RoBERTa's vocabulary is padded to a multiple of 8; CamemBERT's keeps ids that fairseq moved.
 _FILLERS = re.compile(r"madeupword\d{4}|<(s|/s|unk)>NOTUSED")
-# Scripts without spaces between words, by what the names of their letters begin with.
+# Scripts without spaces between words, by the first words of their letters' Unicode names.
 _WITHOUT_SPACES = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
 _BYTES = decoders.ByteLevel()
 
 
-def stands_in_text(piece: str) -> bool:
-    """Whether a piece is no slot that a release left empty."""
+def is_used(piece: str) -> bool:
+    """Return whether a piece is not an entry that a release left unused."""
     return not UNUSED.fullmatch(piece) and not _FILLERS.fullmatch(piece)
 
 
 def continues_word(piece: str, kind: Kind) -> bool:
-    """Whether a piece goes on with the word of the piece before it.
+    """Return whether a piece continues the word of the previous piece.
 
-    WordPiece says so itself. In the others a word begins with its space or with punctuation, which
-    what follows without a space goes on with, as in the n-gram masking of ALBERT's release. Where a
-    script has no spaces between words every piece is a word: a line of it would be one otherwise.
+    WordPiece marks such pieces. In the other kinds a word begins with a space or with punctuation,
+    and pieces that follow without a space continue it, as in the n-gram masking of ALBERT's
+    release. In scripts without spaces between words, every piece is a word; otherwise a whole line
+    would be one.
     """
     match kind:
         case "wordpiece":
@@ -273,13 +277,13 @@ def continues_word(piece: str, kind: Kind) -> bool:
 def _begins_word(text: str) -> bool:
     if _is_punctuation(text):
         return True
-    # A mark alone goes on with the letter that it is written with.
+    # A combining mark continues the letter before it.
     script = unicodedata.name(text[:1], "").partition(" ")[0] if text else ""
     return script in _WITHOUT_SPACES and unicodedata.category(text[0])[0] != "M"
 
 
 def _is_punctuation(text: str) -> bool:
-    # Some of the bytes of a character are not one: they decode to U+FFFD, a symbol.
+    # An incomplete character decodes to U+FFFD, which Unicode classifies as a symbol.
     if not text or "\ufffd" in text:
         return False
     return all(unicodedata.category(character)[0] in "PS" for character in text)

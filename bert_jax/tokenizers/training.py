@@ -1,6 +1,6 @@
-"""Train byte-level BPE and SentencePiece vocabularies, and sample the text for any kind.
+"""Train byte-level BPE and SentencePiece vocabularies, and sample text for all kinds.
 
-The same text gives the same vocabulary.
+The same text always gives the same vocabulary.
 """
 
 from __future__ import annotations
@@ -32,45 +32,53 @@ from bert_jax.tokenizers.vocabulary_files import (
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLE_BYTES = 1 << 30  # three to five minutes on two cores
-# Ten times the largest published vocabularies; the libraries allocate memory for all entries at
+# Ten times the largest published vocabularies. The libraries allocate memory for all entries at
 # once.
 MAX_VOCAB_SIZE = 10_000_000
 MAX_COUNT = 2**63 - 1  # the libraries' integer type
+NO_TEXT = "documents: no text to train a vocabulary on."
 
 
 def check_sizes(**sizes: tuple[int, int, int]) -> None:
-    """Raise ValueError if a size's value, given as (value, least, most), is out of range."""
-    for name, (value, least, most) in sizes.items():
-        if value < least:
-            raise ValueError(f"{name} is {value}, expected at least {least}")
-        if value > most:
-            raise ValueError(f"{name} is {value}, expected at most {most:,}")
+    """Raise ValueError if a size, given as (value, minimum, maximum), is out of range."""
+    for name, (value, minimum, maximum) in sizes.items():
+        if value < minimum:
+            raise ValueError(f"{name}={value}: expected at least {minimum}.")
+        if value > maximum:
+            raise ValueError(f"{name}={value}: expected at most {maximum:,}.")
 
 
 def check_repeatable(documents: Iterable[str]) -> None:
-    """Raises ValueError for an iterator, which can be gone through once where twice is needed."""
+    """Raise ValueError for an iterator, since training iterates over the documents twice."""
     if iter(documents) is documents:
         raise ValueError(
-            "documents is an iterator, which can be gone through only once; expected a list or an "
-            "object that begins anew each time it is iterated over"
+            "documents: an iterator, but training iterates over the documents twice. Give a list "
+            "or an object with an `__iter__` that starts from the beginning."
         )
 
 
-def warn_if_smaller(found: int, wanted: int) -> None:
-    """Logs that a text has not given a vocabulary as many entries as were asked for."""
-    if found < wanted:
+def warn_if_smaller(size: int, requested: int) -> None:
+    """Log a warning if the text was too small for a vocabulary of the requested size."""
+    if size < requested:
         logger.warning(
-            "the text has enough repeated pieces for a vocabulary of %d, not %d", found, wanted
+            "the text has only enough repeated pieces for a vocabulary of %d, not %d",
+            size,
+            requested,
         )
 
 
 def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Iterator[str]:
-    """Takes a document while the share taken of the budget is within the share seen of the text.
+    """Yield documents spread evenly over the text, up to a size.
 
-    num_bytes: of all documents together. max_bytes: of those taken, both as UTF-8.
+    A document is taken while the share taken of `max_bytes` is at most the share seen of the text.
+
+    Args:
+      documents: the documents.
+      num_bytes: the size of all documents in bytes of UTF-8.
+      max_bytes: the maximum size of all documents taken, in bytes of UTF-8.
 
     Raises:
-      ValueError: there is text, but no document of it fits into `max_bytes`.
+      ValueError: there is text, but no document fits into `max_bytes`.
     """
     seen = taken = smallest = 0
     for text in documents:
@@ -82,30 +90,31 @@ def even_sample(documents: Iterable[str], num_bytes: int, max_bytes: int) -> Ite
             yield text
     if seen and not taken:
         raise ValueError(
-            f"the smallest document has {smallest:,} bytes, and a vocabulary is learned from whole "
-            f"documents of at most {max_bytes:,} bytes together: give more (--max-bytes), or "
-            "separate the documents of plain text by blank lines"
+            f"max_bytes={max_bytes}: the smallest document has {smallest:,} bytes, and a "
+            "vocabulary is trained on whole documents. Raise it, or separate the documents of "
+            "plain text by blank lines."
         )
 
 
 def utf8_size(text: str) -> int:
-    """Bytes of a text as UTF-8."""
+    """Return the size of a text in bytes of UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
-_NUM_SLOTS_LOG2 = 27  # one bit each, 16 MiB, of which a million words take less than 1 %
+_NUM_SLOTS_LOG2 = 27  # one bit per slot, 16 MiB; a million words use less than 1 % of the slots
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2**64
 _HASH_BASE_INVERSE = np.uint64(pow(int(_HASH_BASE), -1, 2**64))
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 
 
 class WordLimit:
-    """Blanks out words of a text so that those it lets through, over all texts, stay bounded.
+    """A filter that blanks out words so that the total size of distinct words stays bounded.
 
-    A word longer than `max_word_characters` never passes. Others do until the different words
-    seen have `max_total_characters` together; from then on only words seen before. So the most
-    frequent words are counted exactly over the whole stream, and it is those that first appear
-    late that are lost. Words are told apart by a hash: a new one may, rarely, pass as seen.
+    Words longer than `max_word_characters` are always blanked out. Other words pass until the
+    distinct words seen so far have `max_total_characters` in total; then only words seen before
+    pass. Frequent words are therefore counted exactly over the whole stream, and only words that
+    first occur late are lost. Words are identified by a hash, so a new word may rarely pass as one
+    seen before.
     """
 
     def __init__(
@@ -116,9 +125,14 @@ class WordLimit:
         max_word_characters: int,
         max_total_characters: int,
     ) -> None:
-        """`inside` [0x110000]: the code points words are made of; others are let through.
+        """Prepare a filter.
 
-        `max_characters` is the longest text that will come.
+        Args:
+          inside: bools [0x110000], whether a code point is part of words. Other characters always
+            pass.
+          max_characters: the length of the longest text that will be filtered.
+          max_word_characters: the length of the longest word that passes.
+          max_total_characters: the total length of the distinct words that pass.
         """
         self._inside = inside
         self._max_word_characters = max_word_characters
@@ -132,7 +146,7 @@ class WordLimit:
         self._inverse_powers = np.multiply.accumulate(inverses)
 
     def __call__(self, text: str) -> str:
-        """The text, with a space in place of each character of a word that does not pass."""
+        """Return the text with spaces instead of the characters of blanked-out words."""
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         edges = np.diff(self._inside[codes].astype(np.int8), prepend=0, append=0)
         starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
@@ -158,7 +172,7 @@ class WordLimit:
     def _slots(
         self, codes: NDArray[np.uint32], starts: NDArray[np.intp], ends: NDArray[np.intp]
     ) -> NDArray[np.int64]:
-        """Each word's hash: its polynomial in the base modulo 2**64, from running sums, mixed."""
+        """Return the hash of each word: its polynomial modulo 2**64 from running sums, mixed."""
         sums = np.zeros(len(codes) + 1, np.uint64)
         np.cumsum(codes * self._powers[: len(codes)], out=sums[1:])
         hashes = (sums[ends] - sums[starts]) * self._inverse_powers[starts]
@@ -172,17 +186,17 @@ class WordLimit:
         if self._characters_left <= 0:
             self._full = True
             logger.warning(
-                "the text has so many different words that from here on only those already seen "
-                "are counted; a smaller sample (--max-bytes) would be counted whole"
+                "the text has too many distinct words: from here on, only words seen before are "
+                "counted. A smaller sample (--max-bytes) would be counted completely."
             )
 
 
 ROBERTA_VOCAB_SIZE = 50_265
-# In the order of RoBERTa's ids: that of padding is 1, and positions begin behind it.
+# In the order of RoBERTa's ids. Padding has id 1, and position ids start after it.
 _SPECIALS = (ROBERTA.cls, ROBERTA.pad, ROBERTA.sep, ROBERTA.unk, ROBERTA.mask)
-_WORDS_AT_ONCE = 1_024
+_WORDS_PER_CHUNK = 1_024
 _MAX_WORD_CHARACTERS = 1_000
-# As for WordPiece, whose trainer is the same and takes 75 to 100 bytes for each.
+# As for WordPiece, whose trainer is the same and uses 75 to 100 bytes per character.
 _MAX_TOTAL_WORD_CHARACTERS = 8_000_000
 
 
@@ -194,22 +208,32 @@ def train_byte_bpe(
     max_bytes: int = MAX_SAMPLE_BYTES,
     show_progress: bool = False,
 ) -> Tokenizer:
-    """Learns at most `vocab_size` entries: <s>, <pad>, </s>, <unk>, <mask>, the bytes, then pieces.
+    """Train a vocabulary of at most `vocab_size` entries.
 
-    `documents` is gone through twice, so it must not be an iterator: to measure it, and for the
-    words of at most `max_bytes` (UTF-8) of it, whole documents spread evenly over it. White space
-    is a space, as `prepare` reads it. ValueError if there is nothing to learn from or the size
-    leaves no room. Source: Liu et al. 2019, "RoBERTa", section 4.4.
+    The entries are <s>, <pad>, </s>, <unk>, <mask>, the 256 bytes, and then trained pieces. White
+    space counts as one space, as `prepare` reads it. Source: Liu et al. 2019, "RoBERTa", section
+    4.4.
+
+    Args:
+      documents: the text, which is read twice and must not be an iterator.
+      vocab_size: the maximum number of entries.
+      min_frequency: how often a pair of pieces must occur to be merged.
+      max_bytes: the maximum size (UTF-8) of the sample on which words are counted: whole documents,
+        spread evenly over the text.
+      show_progress: whether the library shows its progress.
+
+    Raises:
+      ValueError: there is no text, or a size is out of range.
     """
     check_repeatable(documents)
-    least = len(_SPECIALS) + len(pre_tokenizers.ByteLevel.alphabet())
+    num_fixed = len(_SPECIALS) + len(pre_tokenizers.ByteLevel.alphabet())
     check_sizes(
         min_frequency=(min_frequency, 1, MAX_COUNT),
         max_bytes=(max_bytes, 1, MAX_COUNT),
-        vocab_size=(vocab_size, least + 1, MAX_VOCAB_SIZE),
+        vocab_size=(vocab_size, num_fixed + 1, MAX_VOCAB_SIZE),
     )
-    learner = Backend(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained = Backend(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -219,35 +243,35 @@ def train_byte_bpe(
     )
     num_bytes = sum(map(utf8_size, documents))
     sample = _spaced_words(even_sample(documents, num_bytes, max_bytes))
-    learner.train_from_iterator(map(_word_limit(), sample), trainer)
-    vocabulary = learner.get_vocab()
-    if len(vocabulary) == least:
-        raise ValueError("there is no text to learn a vocabulary from")
+    trained.train_from_iterator(map(_word_limit(), sample), trainer)
+    vocabulary = trained.get_vocab()
+    if len(vocabulary) == num_fixed:
+        raise ValueError(NO_TEXT)
     warn_if_smaller(len(vocabulary), vocab_size)
-    backend = byte_bpe_backend(vocabulary, _merges(learner))
+    backend = byte_bpe_backend(vocabulary, _merges(trained))
     add_special_tokens(backend)
     return Tokenizer(backend)
 
 
-def _merges(learner: Backend) -> list[tuple[str, str]]:
-    merges = json.loads(learner.to_str())["model"]["merges"]
+def _merges(trained: Backend) -> list[tuple[str, str]]:
+    merges = json.loads(trained.to_str())["model"]["merges"]
     return [(left, right) for left, right in merges]
 
 
 def _spaced_words(documents: Iterable[str]) -> Iterator[str]:
-    """The words of each document with a space before all but the first, some at a time."""
+    """Yield the words of each document in chunks, with a space before all words but the first."""
     for text in documents:
         words = [word for word in text.split() if len(word) <= _MAX_WORD_CHARACTERS]
-        for begin in range(0, len(words), _WORDS_AT_ONCE):
-            some = " ".join(words[begin : begin + _WORDS_AT_ONCE])
-            yield f" {some}" if begin else some
+        for begin in range(0, len(words), _WORDS_PER_CHUNK):
+            chunk = " ".join(words[begin : begin + _WORDS_PER_CHUNK])
+            yield f" {chunk}" if begin else chunk
 
 
 def _word_limit() -> WordLimit:
     inside = np.array([not chr(code_point).isspace() for code_point in range(0x110000)])
     return WordLimit(
         inside,
-        max_characters=_WORDS_AT_ONCE * (_MAX_WORD_CHARACTERS + 1),
+        max_characters=_WORDS_PER_CHUNK * (_MAX_WORD_CHARACTERS + 1),
         max_word_characters=_MAX_WORD_CHARACTERS,
         max_total_characters=_MAX_TOTAL_WORD_CHARACTERS,
     )
@@ -255,11 +279,11 @@ def _word_limit() -> WordLimit:
 
 ModelType = Literal["unigram", "bpe"]
 ALBERT_VOCAB_SIZE = 30_000
-# The library holds the sample and its suffixes in memory, some 20 bytes for each byte of text.
+# The library keeps the sample and its suffixes in memory, about 20 bytes per byte of text.
 MAX_SENTENCEPIECE_BYTES = 1 << 27
 _SENTENCE_CHARACTERS = 2_000
-_SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS  # a character is at most four
-# Of ALBERT's release: pieces of their own wherever they stand.
+_SENTENCE_BYTES = 4 * _SENTENCE_CHARACTERS  # UTF-8 has at most four bytes per character
+# As in ALBERT's release, these are always separate pieces.
 _PUNCTUATION = ("(", ")", '"', "-", ".", "–", "£", "€")
 
 
@@ -272,39 +296,47 @@ def train_sentencepiece(
     keep_accents: bool = False,
     max_bytes: int = MAX_SENTENCEPIECE_BYTES,
 ) -> tuple[Tokenizer, bytes]:
-    """Learns <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and pieces.
+    """Train a SentencePiece vocabulary of at most `vocab_size` entries.
 
-    Text is normalized as in ALBERT's release: quotes, NFKD without accents and lower case (only
-    lower case with `keep_accents`, neither unless `lowercase`), then SentencePiece's nmt_nfkc.
+    The entries are <pad>, <unk>, [CLS], [SEP], [MASK], ALBERT's punctuation, and then trained
+    pieces. Text is normalized as in ALBERT's release: quotes, NFKD without accents, and lower case
+    (only lower case with `keep_accents`, neither unless `lowercase`), then SentencePiece's
+    nmt_nfkc. A vocabulary that is smaller than requested, because of too little text, is logged.
 
-    `documents` is gone through twice, so it must not be an iterator: to measure it, and for at most
-    `max_bytes` (UTF-8) of it, whole documents spread evenly over it.
+    Args:
+      documents: the text, which is read twice and must not be an iterator.
+      model_type: SentencePiece's unigram model or its form of BPE.
+      vocab_size: the maximum number of entries.
+      lowercase: whether text is lower-cased.
+      keep_accents: whether lower-cased text keeps its accents.
+      max_bytes: the maximum size (UTF-8) of the sample to train on: whole documents, spread evenly
+        over the text.
 
-    Returns: the tokenizer, and the content of the spiece.model that it is made of. It has fewer
-    entries where the text gives no more, which is logged.
+    Returns:
+      The tokenizer, and the content of the spiece.model from which it was made.
 
     Raises:
-      ValueError: an unknown type, nothing to learn from, or a size that the text or the special
-        tokens do not fit.
+      ValueError: the type is unknown, there is no text, or the size does not fit the text or the
+        special tokens.
     """
     check_repeatable(documents)
     if model_type not in get_args(ModelType):
-        raise ValueError(f"model_type is {model_type!r}; expected 'unigram' or 'bpe'")
+        raise ValueError(f"model_type={model_type!r}: expected 'unigram' or 'bpe'.")
     check_sizes(
         vocab_size=(vocab_size, 1, MAX_VOCAB_SIZE),
         max_bytes=(max_bytes, 1, MAX_COUNT),
     )
     num_bytes = sum(utf8_size(text) for text in documents if not text.isspace())
     if not num_bytes:
-        raise ValueError("there is no text to learn a vocabulary from")
+        raise ValueError(NO_TEXT)
     sample = even_sample(documents, num_bytes, max_bytes)
     keep_accents = keep_accents or not lowercase
     normalizer = albert_normalizer(lowercase=lowercase, keep_accents=keep_accents)
-    found = io.BytesIO()
+    model_file = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_sentences(sample, normalizer),
-            model_writer=found,
+            model_writer=model_file,
             model_type=model_type,
             vocab_size=vocab_size,
             hard_vocab_limit=False,
@@ -322,18 +354,24 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        whole = str(error).strip()
-        reason = re.sub(r"^.*?\] ?", "", whole.partition("\n")[0]) or whole
-        # Its advice names an option of its own; all that is ours to choose is the size.
-        reason = re.sub(r"Increase vocab_size or decrease .*", "Ask for a larger one.", reason)
-        raise ValueError(f"a vocabulary of {vocab_size} cannot be learned: {reason}") from error
-    tokenizer = tokenizer_of(found.getvalue(), lowercase=lowercase, keep_accents=keep_accents)
+        message = str(error).strip()
+        reason = re.sub(r"^.*?\] ?", "", message.partition("\n")[0]) or message
+        # The library also suggests an option that this function does not have.
+        reason = re.sub(r"Increase vocab_size or decrease .*", "Use a larger one.", reason)
+        raise ValueError(
+            f"vocab_size={vocab_size}: cannot train this vocabulary: {reason}"
+        ) from error
+    tokenizer = sentencepiece_tokenizer(
+        model_file.getvalue(), lowercase=lowercase, keep_accents=keep_accents
+    )
     warn_if_smaller(tokenizer.vocab_size, vocab_size)
-    return tokenizer, found.getvalue()
+    return tokenizer, model_file.getvalue()
 
 
-def tokenizer_of(model: bytes, *, lowercase: bool, keep_accents: bool = False) -> Tokenizer:
-    """Return the tokenizer for the content of a spiece.model; a cased one always keeps accents."""
+def sentencepiece_tokenizer(
+    model: bytes, *, lowercase: bool, keep_accents: bool = False
+) -> Tokenizer:
+    """Return the tokenizer of a spiece.model's content; a cased one always keeps accents."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / SENTENCEPIECE_NAME
         file.write_bytes(model)
@@ -343,7 +381,7 @@ def tokenizer_of(model: bytes, *, lowercase: bool, keep_accents: bool = False) -
 
 
 def _sentences(documents: Iterable[str], normalizer: Any) -> Iterator[str]:
-    """Lines of normalised text, long ones in parts that are cut at spaces where there are any."""
+    """Yield lines of normalized text; long ones in parts, which end at spaces if possible."""
     for text in documents:
         for line in text.splitlines():
             rest = normalizer.normalize_str(line).strip()

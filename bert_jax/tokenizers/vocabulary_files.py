@@ -1,7 +1,7 @@
 """Read, check and write vocabularies in the formats of their first releases.
 
-WordPiece is BERT's vocab.txt, byte-level BPE is RoBERTa's vocab.json and merges.txt, and
-SentencePiece is ALBERT's spiece.model.
+These are BERT's vocab.txt (WordPiece), RoBERTa's vocab.json and merges.txt (byte-level BPE), and
+ALBERT's spiece.model (SentencePiece).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bert_jax.tokenizers.special_tokens import ALBERT, BERT, ROBERTA
 
 # A hundred times RoBERTa's vocab.json and merges.txt together.
 MAX_FILE_BYTES = 128 << 20
-# Most ids without an entry, each of which is a row of the embedding table that is never trained.
+# The maximum number of ids without an entry, whose rows of the embedding table are never trained.
 MAX_UNUSED_IDS = 1_000
 
 
@@ -49,7 +49,7 @@ def read_text(file: Path) -> str:
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 text ({error})") from error
+        raise ValueError(f"{file}: not UTF-8 text ({error}).") from error
     return text.removeprefix("\ufeff")
 
 
@@ -60,11 +60,11 @@ def read_json(file: Path, fix: str = "") -> Any:
 
 
 def check_ids(vocabulary: Iterable[tuple[str, Any]]) -> None:
-    """Check pairs of a token and its id; a pair may repeat.
+    """Check pairs of tokens and ids; a pair may occur repeatedly.
 
     Raises:
-        ValueError: an id is not a nonnegative integer, two tokens share an id, a token has two ids,
-            or more than `MAX_UNUSED_IDS` ids below the largest belong to no token.
+      ValueError: an id is not a nonnegative integer, two tokens share an id, a token has two ids,
+        or more than `MAX_UNUSED_IDS` ids below the largest one belong to no token.
     """
     ids: dict[str, int] = {}
     tokens: dict[int, str] = {}
@@ -98,10 +98,12 @@ def check_merges(
     """Check that a vocabulary contains the two pieces of every BPE merge and their union.
 
     Args:
-        prefix: the prefix of pieces that continue a word, such as "##".
+      vocabulary: the vocabulary.
+      merges: the pairs of pieces.
+      prefix: the prefix of pieces that continue a word, such as "##".
 
     Raises:
-        ValueError: a piece is missing; names the merge.
+      ValueError: a piece is missing; names the merge.
     """
     for left, right in merges:
         for piece in (left, right, left + right.removeprefix(prefix)):
@@ -114,7 +116,8 @@ def check_merges(
 
 UNUSED = re.compile(r"\[unused\d+\]")
 CONTINUATION = "##"
-MAX_WORD_CHARACTERS = 100  # a longer word is [UNK]; BERT's released code says 200, every port 100
+# Longer words become [UNK]. BERT's released code says 200, but all ports use 100.
+MAX_WORD_CHARACTERS = 100
 
 
 def wordpiece_backend(
@@ -124,10 +127,15 @@ def wordpiece_backend(
     strip_accents: bool | None = None,
     separate_cjk: bool = True,
 ) -> Any:
-    """BERT's tokenizer over `vocabulary`: clean, split at spaces, punctuation and CJK, WordPiece.
+    """Return BERT's tokenizer: clean, split at spaces, punctuation and CJK, then WordPiece.
 
-    `strip_accents=None` strips them exactly where text is lower-cased.
     Source: Devlin et al. 2018, section 3 ("Input/Output Representations"), and its released code.
+
+    Args:
+      vocabulary: the entries and their ids.
+      lowercase: whether text is lower-cased.
+      strip_accents: whether accents are stripped; None means only if text is lower-cased.
+      separate_cjk: whether CJK characters are separate words.
     """
     backend = tokenizers.Tokenizer(
         models.WordPiece(
@@ -167,31 +175,31 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     lines = [line.rstrip("\r") for line in read_text(file).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
-    whole = set(lines)
+    unstripped = set(lines)
     vocabulary: dict[str, int] = {}
     for index, line in enumerate(lines):
         piece = line.strip()
-        if not piece or piece in whole or piece in vocabulary:
+        if not piece or piece in unstripped or piece in vocabulary:
             piece = line
         if not piece or piece in vocabulary:
-            raise ValueError(f"{file}:{index + 1}: {_fault(piece, vocabulary, whole)}")
+            raise ValueError(f"{file}:{index + 1}: {_fault(piece, vocabulary, unstripped)}.")
         vocabulary[piece] = index
     missing = [token for token in BERT.tokens if token not in vocabulary]
     if missing:
-        raise ValueError(f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}")
+        raise ValueError(f"{file}: not BERT's vocabulary: it lacks {', '.join(missing)}.")
     return vocabulary
 
 
 def _fault(line: str, vocabulary: Mapping[str, int], lines: Container[str]) -> str:
-    expected = "expected a different entry on every line"
+    expected = "Expected a different entry on every line"
     if line:
-        return f"the line repeats line {vocabulary[line] + 1}; {expected}"
-    slot = next(name for name in map("[unused{}]".format, count()) if name not in lines)
-    return f"the line is empty; {expected}. Replace it with {slot} to keep the other ids."
+        return f"the line repeats line {vocabulary[line] + 1}. {expected}"
+    unused = next(name for name in map("[unused{}]".format, count()) if name not in lines)
+    return f"the line is empty. {expected}. Replace it with {unused} to keep the other ids"
 
 
 def has_upper_case(vocabulary: Mapping[str, int]) -> bool:
-    """Whether a piece other than the special and unused ones has an upper-case ASCII letter."""
+    """Return whether an entry other than special and unused ones has an upper-case ASCII letter."""
     return any(
         "A" <= character <= "Z"
         for token in vocabulary
@@ -202,7 +210,7 @@ def has_upper_case(vocabulary: Mapping[str, int]) -> bool:
 
 BYTE_BPE_VOCABULARY_NAME = "vocab.json"
 BYTE_BPE_MERGES_NAME = "merges.txt"
-BYTE_BPE_SPACE = "Ġ"  # how the byte of a space is written in a vocabulary
+BYTE_BPE_SPACE = "Ġ"  # represents the byte of a space in a vocabulary
 
 
 def byte_bpe_backend(
@@ -211,12 +219,15 @@ def byte_bpe_backend(
     *,
     add_prefix_space: bool = False,
 ) -> Any:
-    """RoBERTa's tokenizer: pieces of bytes, a word's space in front of it being one of its bytes.
+    """Return RoBERTa's tokenizer, whose pieces are bytes and include the space before a word.
 
-    add_prefix_space: a text's first word is written as if a space stood before it.
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2;
+    Liu et al. 2019, "RoBERTa", section 4.4.
 
-    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section
-    2.2; Liu et al. 2019, "RoBERTa", section 4.4.
+    Args:
+      vocabulary: the entries and their ids.
+      merges: the pairs of pieces to merge, in order.
+      add_prefix_space: whether the first word of a text is encoded with a space before it.
     """
     backend = tokenizers.Tokenizer(models.BPE(dict(vocabulary), list(merges), fuse_unk=False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
@@ -231,23 +242,24 @@ def byte_bpe_backend(
 
 
 def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
-    """The backend of a vocab.json with a merges.txt beside it.
+    """Return the backend of a vocab.json and the merges.txt in the same directory.
 
-    ValueError if one is missing, damaged, or not RoBERTa's kind.
+    Raises:
+      ValueError: a file is missing, damaged, or not RoBERTa's kind.
     """
     merges_file = file.with_name(BYTE_BPE_MERGES_NAME)
     if not merges_file.is_file():
-        raise ValueError(f"{file}: expected a {BYTE_BPE_MERGES_NAME} beside it")
+        raise ValueError(f"{file}: expected a {BYTE_BPE_MERGES_NAME} in the same directory.")
     vocabulary = read_json(file)
     if not isinstance(vocabulary, dict):
-        raise ValueError(f"{file}: expected a JSON object of pieces and their ids")
+        raise ValueError(f"{file}: expected a JSON object of pieces and their ids.")
     try:
         check_ids(vocabulary.items())
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     missing = [token for token in ROBERTA.tokens if token not in vocabulary]
     if missing:
-        raise ValueError(f"{file}: not RoBERTa's vocabulary: it lacks {', '.join(missing)}")
+        raise ValueError(f"{file}: not RoBERTa's vocabulary: it lacks {', '.join(missing)}.")
     merges = _read_merges(merges_file)
     try:
         check_merges(vocabulary, merges)
@@ -255,12 +267,12 @@ def read_byte_bpe(file: Path, *, add_prefix_space: bool) -> Any:
         raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
     try:
         return byte_bpe_backend(vocabulary, merges, add_prefix_space=add_prefix_space)
-    except Exception as error:  # what the library raises is a bare Exception
+    except Exception as error:  # the library raises no subclass
         raise ValueError(f"{merges_file}: does not fit {file.name}: {error}") from error
 
 
 def with_prefix_space(state: Mapping[str, Any], add: bool) -> dict[str, Any]:
-    """A tokenizer as tokenizer.json describes it that writes, or not, a first word with a space."""
+    """Return a tokenizer, in tokenizer.json's form, with another setting of add_prefix_space."""
     changed = dict(state)
     for part in ("pre_tokenizer", "post_processor"):
         changed[part] = _with_prefix_space(state[part], add)
@@ -269,22 +281,22 @@ def with_prefix_space(state: Mapping[str, Any], add: bool) -> dict[str, Any]:
 
 def _with_prefix_space(part: Any, add: bool) -> Any:
     if isinstance(part, list):
-        return [_with_prefix_space(each, add) for each in part]
+        return [_with_prefix_space(item, add) for item in part]
     if not isinstance(part, dict):
         return part
-    found = {name: _with_prefix_space(value, add) for name, value in part.items()}
-    return found | ({"add_prefix_space": add} if "add_prefix_space" in part else {})
+    changed = {name: _with_prefix_space(value, add) for name, value in part.items()}
+    return changed | ({"add_prefix_space": add} if "add_prefix_space" in part else {})
 
 
 def adds_prefix_space(state: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer, as tokenizer.json describes it, writes a first word with a space."""
+    """Return whether a tokenizer, in tokenizer.json's form, encodes a first word with a space."""
     splitter = state["pre_tokenizer"]
     parts = splitter.get("pretokenizers", [splitter])
     return any(part.get("add_prefix_space") for part in parts if part["type"] == "ByteLevel")
 
 
 def write_byte_bpe(model: Mapping[str, Any]) -> dict[str, str]:
-    """The contents of the files, by name, of a model as tokenizer.json describes it."""
+    """Return the contents of vocab.json and merges.txt for a model in tokenizer.json's form."""
     merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
     return {
         BYTE_BPE_VOCABULARY_NAME: json.dumps(model["vocab"], ensure_ascii=False),
@@ -299,26 +311,27 @@ def _read_merges(file: Path) -> list[tuple[str, str]]:
             continue
         pair = line.rstrip("\r").split(" ")
         if len(pair) != 2 or not all(pair):
-            raise ValueError(f"{file}:{number}: expected two pieces with a space between: {line!r}")
+            raise ValueError(f"{file}:{number}: {line!r}: expected two pieces and a space.")
         merges.append((pair[0], pair[1]))
     return merges
 
 
-SENTENCEPIECE_SPACE = "▁"  # how the space in front of a word is written in a vocabulary
+SENTENCEPIECE_SPACE = "▁"  # represents the space before a word in a vocabulary
 SENTENCEPIECE_NAME = "spiece.model"
-# ALBERT's release takes "2," apart, which its vocabulary has as one piece: as unlikely as this.
+# ALBERT's release splits pieces such as "2,", which are in its vocabulary. This makes them unlikely
+# enough.
 _DIGIT_COMMA_PENALTY = 100.0
 
 
-class TrainedAs(IntEnum):
-    """`trainer_spec.model_type` of a model file, the types that are understood."""
+class _ModelType(IntEnum):
+    """The supported values of `trainer_spec.model_type` in a model file."""
 
     UNIGRAM = 1
     BPE = 2
 
 
 def albert_normalizer(*, lowercase: bool, keep_accents: bool, charsmap: bytes = b"") -> Any:
-    """What ALBERT's release does to text, and then the map of characters a model was learned with.
+    """Return ALBERT's normalizer, followed by the character map of a SentencePiece model.
 
     Source: Lan et al. 2020, and its released code: quotes, NFKD without accents, lower case.
     """
@@ -334,9 +347,13 @@ def albert_normalizer(*, lowercase: bool, keep_accents: bool, charsmap: bytes = 
 
 
 def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> Any:
-    """The backend of a spiece.model; ValueError if it is damaged or not of ALBERT's kind."""
+    """Return the backend of a spiece.model.
+
+    Raises:
+      ValueError: the file is damaged or not ALBERT's kind.
+    """
     check_size(file)
-    # The module makes its classes when it is imported.
+    # The module creates its classes dynamically, so mypy does not find them.
     proto = vars(sentencepiece_model_pb2)["ModelProto"]()
     try:
         proto.ParseFromString(file.read_bytes())
@@ -347,23 +364,24 @@ def read_sentencepiece(file: Path, *, lowercase: bool, keep_accents: bool) -> An
     ids = {piece: index for index, (piece, _) in enumerate(pieces)}
     missing = [token for token in ALBERT.tokens if token not in ids]
     if missing:
-        raise ValueError(f"{file}: not ALBERT's vocabulary: it lacks {', '.join(missing)}")
+        raise ValueError(f"{file}: not ALBERT's vocabulary: it lacks {', '.join(missing)}.")
     if len(ids) < len(pieces):
-        raise ValueError(f"{file}: a piece stands in it twice")
+        raise ValueError(f"{file}: contains a piece twice. Expected every piece once.")
     for piece, score in pieces:
         if not math.isfinite(score):
             raise ValueError(
-                f"{file}: damaged: the piece {piece!r} has the score {score}. Fetch the file again"
+                f"{file}: damaged: the piece {piece!r} has the score {score}. Download the file "
+                "again."
             )
     match proto.trainer_spec.model_type:
-        case TrainedAs.UNIGRAM:
+        case _ModelType.UNIGRAM:
             scored = [(piece, _score(piece, score)) for piece, score in pieces]
             model = models.Unigram(scored, unk_id=ids[ALBERT.unk], byte_fallback=False)
-        case TrainedAs.BPE:
+        case _ModelType.BPE:
             rules = _merges(pieces, ids)
             model = models.BPE(ids, rules, unk_token=ALBERT.unk, fuse_unk=True)
         case other:
-            raise ValueError(f"{file}: a model of type {other}; expected 1 (unigram) or 2 (BPE)")
+            raise ValueError(f"{file}: model_type={other}: expected 1 (unigram) or 2 (BPE).")
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = albert_normalizer(
         lowercase=lowercase,
@@ -391,11 +409,11 @@ def _score(piece: str, score: float) -> float:
 
 
 def _merges(pieces: Sequence[tuple[str, float]], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way to put a piece together of two others, the likeliest piece first."""
-    found = []
+    """Return all ways to build a piece from two others, the likeliest pieces first."""
+    candidates = []
     for piece, score in pieces:
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in ids and right in ids:
-                found.append((-score, ids[left], ids[right], left, right))
-    return [(left, right) for *_, left, right in sorted(found)]
+                candidates.append((-score, ids[left], ids[right], left, right))
+    return [(left, right) for *_, left, right in sorted(candidates)]

@@ -1,4 +1,4 @@
-"""Learns a WordPiece vocabulary from text, the same one whenever the text is the same."""
+"""Train a WordPiece vocabulary; the same text always gives the same vocabulary."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bert_jax.tokenizers.training import (
     MAX_COUNT,
     MAX_SAMPLE_BYTES,
     MAX_VOCAB_SIZE,
+    NO_TEXT,
     WordLimit,
     check_repeatable,
     check_sizes,
@@ -33,14 +34,15 @@ from bert_jax.tokenizers.vocabulary_files import (
 
 BERT_VOCAB_SIZE = 30_522
 BERT_NUM_UNUSED = 99  # puts [UNK] [CLS] [SEP] [MASK] at 100..103, as in BERT's vocabularies
-# BERT's own vocabularies hold 997 (uncased) characters, each also as a continuation.
+# BERT's uncased vocabulary has 997 characters, which also occur as continuations.
 MAX_ALPHABET = 1000
 
 _NUM_CODE_POINTS = 0x110000
-# The library's trainer takes 256 strings at a time; cut to this they are 16 M characters.
+# The library's trainer takes 256 strings at a time, which have 16 M characters at this length.
 _CHUNK_CHARACTERS = 1 << 16
-# The trainer's memory follows the characters of the different words: 75 bytes for each in English,
-# of which 356 MB hold 3.6 M, 100 in random letters. So this bounds it below 1 GiB.
+# The trainer's memory is proportional to the total length of distinct words: 75 bytes per character
+# in English (3.6 M characters in 356 MB of text), 100 for random letters. This bounds it below
+# 1 GiB.
 _MAX_TOTAL_WORD_CHARACTERS = 8_000_000
 
 
@@ -55,22 +57,31 @@ def train_wordpiece(
     max_bytes: int = MAX_SAMPLE_BYTES,
     show_progress: bool = False,
 ) -> Tokenizer:
-    """Learns a vocabulary of at most `vocab_size` entries, ids in BERT's order.
+    """Train a vocabulary of at most `vocab_size` entries, with ids in BERT's order.
 
-    [PAD], `num_unused` slots [unusedN], [UNK], [CLS], [SEP], [MASK], then the characters that
-    occur at least `min_frequency` times (the 1,000 most frequent; fewer in a small vocabulary,
-    so that they and their continuations never take more than half of it), then learned pieces.
+    The entries are [PAD], `num_unused` entries [unusedN], [UNK], [CLS], [SEP], [MASK], then the
+    characters, then trained pieces. The 1,000 most frequent characters are included, or fewer in a
+    small vocabulary, so that they and their continuations take at most half of it. Lower-cased text
+    loses its accents and other marks, unless `keep_accents`. Memory is bounded by 1 GiB for any
+    text (see `WordLimit`).
 
-    Lower-cased text loses its accents and other marks, unless `keep_accents`.
+    The library numbers "##" characters, and breaks ties by these numbers, in the order of a hash
+    table with a different seed in every process. Giving it the alphabet beforehand makes the result
+    a function of the text.
 
-    `documents` is gone through twice, so it must not be an iterator: once for the characters, of
-    all of it, and once for the words, of at most `max_bytes` (UTF-8) of it, whole documents spread
-    evenly over it. Memory is bounded by 1 GiB, whatever the text (see `WordLimit`). ValueError if
-    there is nothing to learn from or the size leaves no room.
+    Args:
+      documents: the text, which is read twice and must not be an iterator.
+      vocab_size: the maximum number of entries.
+      lowercase: whether text is lower-cased.
+      keep_accents: whether lower-cased text keeps its accents.
+      num_unused: the number of [unusedN] entries.
+      min_frequency: how often a character or a pair of pieces must occur to be included.
+      max_bytes: the maximum size (UTF-8) of the sample on which words are counted: whole documents,
+        spread evenly over the text. Characters are counted in the whole text.
+      show_progress: whether the library shows its progress.
 
-    The library numbers "##" characters, and breaks ties by those numbers, in the order of a hash
-    table seeded anew in each process. Knowing the alphabet beforehand makes the result a function
-    of the text.
+    Raises:
+      ValueError: there is no text, or a size is out of range.
     """
     check_repeatable(documents)
     check_sizes(
@@ -82,8 +93,8 @@ def train_wordpiece(
     reserved = _reserved_tokens(num_unused)
     if vocab_size < len(reserved) + 100:
         raise ValueError(
-            f"vocab_size is {vocab_size}, of which {len(reserved)} are special and unused tokens; "
-            f"expected at least {len(reserved) + 100} (num_unused=0 leaves the most room)"
+            f"vocab_size={vocab_size}: includes {len(reserved)} special and unused tokens. "
+            f"Expected at least {len(reserved) + 100}, or fewer unused tokens (num_unused)."
         )
     strip_accents = False if keep_accents else None
     backend = wordpiece_backend(
@@ -95,8 +106,12 @@ def train_wordpiece(
     limit = min(MAX_ALPHABET, (vocab_size - len(reserved)) // 4)
     characters = _alphabet(survey, backend, limit, min_frequency)
     if not characters:
-        raise ValueError("there is no text to learn a vocabulary from")
-    continuations = [CONTINUATION + each for each in characters if _continues_a_word(backend, each)]
+        raise ValueError(NO_TEXT)
+    continuations = [
+        CONTINUATION + character
+        for character in characters
+        if _continues_a_word(backend, character)
+    ]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -107,7 +122,7 @@ def train_wordpiece(
         show_progress=show_progress,
     )
     sample = even_sample(documents, survey.num_bytes, max_bytes)
-    vocabulary = _learn(map(_word_limit(survey, backend), _chunks(sample)), backend, trainer)
+    vocabulary = _train(map(_word_limit(survey, backend), _chunks(sample)), backend, trainer)
     assert all(vocabulary[token] == index for index, token in enumerate(reserved))
     warn_if_smaller(len(vocabulary), vocab_size)
     backend = wordpiece_backend(vocabulary, lowercase=lowercase, strip_accents=strip_accents)
@@ -117,7 +132,7 @@ def train_wordpiece(
 
 @dataclass(frozen=True)
 class _Survey:
-    """How often each code point occurs [0x110000], and the size of the text as UTF-8."""
+    """The number of occurrences of each code point, [0x110000], and the text's size in UTF-8."""
 
     code_points: NDArray[np.int64]
     num_bytes: int
@@ -134,12 +149,12 @@ def _survey(documents: Iterable[str]) -> _Survey:
     return _Survey(code_points, num_bytes)
 
 
-def _learn(texts: Iterable[str], backend: Any, trainer: Any) -> dict[str, int]:
-    learner = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT.unk))
-    learner.normalizer = backend.normalizer
-    learner.pre_tokenizer = backend.pre_tokenizer
-    learner.train_from_iterator(texts, trainer)
-    return learner.get_vocab()
+def _train(texts: Iterable[str], backend: Any, trainer: Any) -> dict[str, int]:
+    trained = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT.unk))
+    trained.normalizer = backend.normalizer
+    trained.pre_tokenizer = backend.pre_tokenizer
+    trained.train_from_iterator(texts, trainer)
+    return trained.get_vocab()
 
 
 def _reserved_tokens(num_unused: int) -> list[str]:
@@ -148,8 +163,8 @@ def _reserved_tokens(num_unused: int) -> list[str]:
 
 
 def _alphabet(survey: _Survey, backend: Any, limit: int, min_frequency: int) -> list[str]:
-    """The most frequent characters of the normalized text, at most `limit`, by code point."""
-    # BERT's normalizer looks at one character at a time, so each need be normalized only once.
+    """Return the most frequent characters of the normalized text, at most `limit`, sorted."""
+    # BERT's normalizer handles characters independently, so it is enough to normalize each once.
     totals: dict[str, int] = {}
     for code_point in np.flatnonzero(survey.code_points):
         for character in backend.normalizer.normalize_str(chr(code_point)):
@@ -162,7 +177,7 @@ def _alphabet(survey: _Survey, backend: Any, limit: int, min_frequency: int) -> 
 
 
 def _continues_a_word(backend: Any, character: str) -> bool:
-    """Whether a character can stand within a word; punctuation and CJK stand alone."""
+    """Return whether a character can occur inside a word, unlike punctuation and CJK characters."""
     text = backend.normalizer.normalize_str(f"a{character}a")
     return len(backend.pre_tokenizer.pre_tokenize_str(text)) == 1
 
@@ -180,7 +195,7 @@ def _word_limit(survey: _Survey, backend: Any) -> WordLimit:
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[str]:
-    """Cuts long documents at spaces, which changes no word."""
+    """Split long documents at spaces, which does not change their words."""
     for text in documents:
         start = 0
         while len(text) - start > _CHUNK_CHARACTERS:

@@ -1,6 +1,6 @@
-"""Find a text's words as its tokenizer separates them, and report words it cannot represent.
+"""Find the words of a text as its tokenizer separates them, and report damaged words.
 
-Reported are words that become unknown tokens, and words that lose their accents.
+Damaged words are those that become unknown tokens or lose their accents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bert_jax.tokenizers.vocabulary_files import has_upper_case
 
 
 class Word(NamedTuple):
-    """A word or punctuation mark: characters `start` to `end` of a text are its own."""
+    """A word or punctuation mark, and its characters `start` to `end` in a text."""
 
     text: str
     start: int
@@ -30,17 +30,17 @@ class Word(NamedTuple):
 
 
 def split_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[Word]]:
-    """The words of each text, in order, with the accents that stand behind their last letter.
+    """Return the words of each text in order, including the accents after their last letter.
 
-    Punctuation marks are words by themselves, of SentencePiece too, whose own words have them at
-    their ends: texts that are tagged word by word have them apart.
+    Punctuation marks are separate words. This also holds for SentencePiece, whose own words include
+    punctuation, because datasets that are tagged word by word separate it.
     """
     match tokenizer.kind:
         case "sentencepiece":
             tokens = tokenizer.encode_with_offsets(texts, specials_as_text=True)
             located = [
-                _split_at_punctuation(text, each.offsets)
-                for text, each in zip(texts, tokens, strict=True)
+                _split_at_punctuation(text, located_tokens.offsets)
+                for text, located_tokens in zip(texts, tokens, strict=True)
             ]
         case "wordpiece" | "byte_bpe":
             located = tokenizer.word_offsets(texts)
@@ -61,52 +61,56 @@ def _with_marks(
     """Return the spans of words, extended by the marks that follow them.
 
     Args:
-        split: whether spans end at marks, so that marks and the letters after them must be joined
-            to their word.
+      text: the text.
+      spans: the spans of its words.
+      split: whether spans end at marks, so that marks and the letters after them must be joined to
+        their word.
     """
-    found: list[tuple[int, int]] = []
+    words: list[tuple[int, int]] = []
     for (start, last), following in zip_longest(spans, spans[1:]):
         begin = start
-        if split and found:
-            begin = max(start, found[-1][1])
+        if split and words:
+            begin = max(start, words[-1][1])
             if begin >= last:
                 continue
-            marked = _is_mark(unicodedata.normalize("NFD", text[begin - 1])[-1])
-            if found[-1][1] == begin and marked and text[begin].isalpha():
-                begin = found.pop()[0]
-        end = behind_marks(text, last)
-        found.append((begin, min(end, following[0]) if following and not split else end))
-    return found
+            after_mark = _is_mark(unicodedata.normalize("NFD", text[begin - 1])[-1])
+            if words[-1][1] == begin and after_mark and text[begin].isalpha():
+                begin = words.pop()[0]
+        end = end_of_marks(text, last)
+        words.append((begin, min(end, following[0]) if following and not split else end))
+    return words
 
 
 def _split_at_punctuation(text: str, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
-    """[words, 2] as BERT's tokenizer has them, those in which one of the tokens stands."""
+    """Return the spans [words, 2] of BERT's pre-tokenizer, without words that contain no token."""
     split = BertPreTokenizer().pre_tokenize_str(text)
-    found = np.array([span for _, span in split], np.int32).reshape(-1, 2)
+    words = np.array([span for _, span in split], np.int32).reshape(-1, 2)
     starts, ends = tokens[tokens[:, 0] < tokens[:, 1]].T
-    # Tokens stand in order: a word has one if the first that ends in or behind it begins before
-    # its end.
-    first = np.searchsorted(ends, found[:, 0], side="right")
+    # Tokens are in order. A word contains a token if the first token that ends after the word's
+    # start begins before the word's end.
+    first = np.searchsorted(ends, words[:, 0], side="right")
     begin = np.append(starts, len(text))[first]
-    return found[begin < found[:, 1]]
+    return words[begin < words[:, 1]]
 
 
-def find_words(tokenizer: Tokenizer, text: str, wanted: str) -> list[tuple[int, int]]:
-    """Where one or several words in a row stand in a text: characters, from the first to behind.
+def find_words(tokenizer: Tokenizer, text: str, phrase: str) -> list[tuple[int, int]]:
+    """Return the spans of all occurrences of a word, or of consecutive words, in a text.
 
-    Words are the same if the tokenizer makes them so: an uncased one finds "python" in "Python".
+    Words are equal if they are equal after normalization: an uncased tokenizer finds "python" in
+    "Python".
     """
-    words, sought = split_words(tokenizer, [text, wanted])
-    ours, theirs = ([tokenizer.normalize(word.text) for word in each] for each in (words, sought))
-    count = len(theirs)
+    words, phrase_words = split_words(tokenizer, [text, phrase])
+    normalized = [tokenizer.normalize(word.text) for word in words]
+    target = [tokenizer.normalize(word.text) for word in phrase_words]
+    count = len(target)
     return [
         (words[first].start, words[first + count - 1].end)
-        for first in range(len(ours) - count + 1)
-        if count and ours[first : first + count] == theirs
+        for first in range(len(words) - count + 1)
+        if count and normalized[first : first + count] == target
     ]
 
 
-def behind_marks(text: str, end: int) -> int:
+def end_of_marks(text: str, end: int) -> int:
     """Return the end of the marks at `end` that belong to the letter before it.
 
     Tokenizers strip marks or compose them with their letter: accents, vowel signs, and the vowels
@@ -121,22 +125,25 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
 
 
-# With BERT's uncased vocabulary, none of the 213,300 tokens of WikiText-2's validation set is
+# With BERT's uncased vocabulary, none of the 213,300 tokens in WikiText-2's validation set are
 # unknown.
 WARNED_SHARE = 0.01
 REFUSED_SHARE = 0.20
-# Fewer tokens say little about a corpus, so the check waits for more, if need be until the end.
-_ENOUGH_TOKENS = 10_000
-# Fewer tokens are a quick trial, in which a single word may be a fifth of the tokens.
-_LEAST_REFUSED = 100
+# Fewer tokens say little about a corpus, so the check waits for more, or for the end of the corpus.
+_MIN_CHECKED_TOKENS = 10_000
+# Fewer tokens are a quick trial, in which a single word may make up a fifth of the tokens.
+_MIN_REFUSED_TOKENS = 100
 _SAMPLE_CHARACTERS = 1 << 18
-_MOST_WORDS = 5
+_MAX_WORDS = 5
 
 
 class TooManyUnknownError(ValueError):
     """More than `REFUSED_SHARE` of the tokens are unknown.
 
-    first: whether this was the first check, so that little work is lost.
+    Attributes:
+      unknown: the number of unknown tokens.
+      tokens: the number of all tokens.
+      first: whether this was the first check, so that little work is lost.
     """
 
     def __init__(self, unknown: int, tokens: int, *, first: bool) -> None:
@@ -148,7 +155,11 @@ class TooManyUnknownError(ValueError):
 class UnknownCounts:
     """The numbers of tokens and of unknown tokens so far.
 
-    allowed: whether any share of unknown tokens is accepted.
+    Attributes:
+      allowed: whether any share of unknown tokens is accepted.
+      tokens: the number of tokens.
+      unknown: the number of unknown tokens.
+      checks: how often the share was checked.
     """
 
     allowed: bool
@@ -168,17 +179,17 @@ class UnknownCounts:
             TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
         """
         if unknown is None:
-            self.checks += 1  # finished work of an earlier version, which a refusal keeps
+            self.checks += 1  # finished by an earlier version; a refusal keeps this work
             return
         self.tokens += tokens
         self.unknown += unknown
-        if self.tokens >= _ENOUGH_TOKENS:
+        if self.tokens >= _MIN_CHECKED_TOKENS:
             self.check()
 
     @property
     def too_many(self) -> bool:
         """Whether there are 100 tokens or more, and more than `REFUSED_SHARE` are unknown."""
-        return self.share > REFUSED_SHARE and self.tokens >= _LEAST_REFUSED
+        return self.share > REFUSED_SHARE and self.tokens >= _MIN_REFUSED_TOKENS
 
     def check(self) -> None:
         """Raise TooManyUnknownError if too many tokens are unknown."""
@@ -194,36 +205,39 @@ def count_unknown(token_ids: NDArray[np.integer], tokenizer: Tokenizer) -> Unkno
     return UnknownCounts(allowed=True, tokens=len(token_ids) - cls - sep, unknown=unknown)
 
 
-def complaint(
+def describe_unknown(
     tokenizer: Tokenizer, unknown: int, tokens: int, texts: Iterable[str] = (), where: str = ""
 ) -> str:
     """Return a message with the share of unknown tokens, some examples and the likely cause.
 
     Args:
-        texts: the texts of the tokens, of which up to 256 K characters are read for examples.
-        where: the source of the tokens, such as " of train".
+      tokenizer: the tokenizer.
+      unknown: the number of unknown tokens.
+      tokens: the number of tokens.
+      texts: the texts of the tokens, of which up to 256 K characters are read for examples.
+      where: the source of the tokens, such as " of train".
     """
     words = unknown_words(tokenizer, texts)
-    such_as = f", such as {', '.join(map(repr, words))}" if words else ""
+    examples = f", such as {', '.join(map(repr, words))}" if words else ""
     return (
         f"{unknown / max(1, tokens):.1%} of {tokens:,} tokens{where} are unknown to the tokenizer "
-        f"({tokenizer.specials.unk}){such_as}. {_likely_cause(tokenizer)}"
+        f"({tokenizer.specials.unk}){examples}. {_likely_cause(tokenizer)}"
     )
 
 
 def unknown_words(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
     """Return the five most frequent unknown words of the first 256 K characters of `texts`."""
-    left = _SAMPLE_CHARACTERS
+    remaining = _SAMPLE_CHARACTERS
     words: Counter[str] = Counter()
     for text in texts:
-        text = text[:left]
-        left -= len(text)
+        text = text[:remaining]
+        remaining -= len(text)
         (located,) = tokenizer.encode_with_offsets([text], specials_as_text=True)
         for start, end in located.offsets[located.ids == tokenizer.unk_id].tolist():
             words[text[start:end]] += 1
-        if left <= 0:
+        if remaining <= 0:
             break
-    return [word for word, _ in words.most_common(_MOST_WORDS)]
+    return [word for word, _ in words.most_common(_MAX_WORDS)]
 
 
 def _likely_cause(tokenizer: Tokenizer) -> str:
@@ -246,17 +260,20 @@ MARKS_WARNED_SHARE = 0.1
 _DOCUMENT_CHARACTERS = 2_000
 _TOTAL_CHARACTERS = 1 << 22
 _SAMPLED_DOCUMENTS = 200
-_MOST_EXAMPLES = 3
+_MAX_EXAMPLES = 3
 
 
 class MarkedWords:
-    """Counts the distinct words of a text sample that would lose marks.
+    """A counter of the distinct words in a text sample that would lose marks.
 
     The sample is the first 2,000 characters of every document, up to 4 M characters in total.
     """
 
     def __init__(self, kind: Kind):
-        """Choose the marks: BERT's normalizer strips fewer than SentencePiece's."""
+        """Prepare a counter for a kind of tokenizer.
+
+        BERT's normalizer strips fewer marks than SentencePiece's.
+        """
         self._marks = ("Mn",) if kind == "wordpiece" else ("Mn", "Mc", "Me")
         self._left = _TOTAL_CHARACTERS
         self._words: set[str] = set()
@@ -274,9 +291,7 @@ class MarkedWords:
         share = len(marked) / max(1, len(self._words))
         if share <= MARKS_WARNED_SHARE:
             return None
-        examples = ", ".join(
-            f"{w!r} becomes {self._stripped(w)!r}" for w in marked[:_MOST_EXAMPLES]
-        )
+        examples = ", ".join(f"{w!r} becomes {self._stripped(w)!r}" for w in marked[:_MAX_EXAMPLES])
         return (
             f"{len(marked):,} of {len(self._words):,} distinct words ({share:.1%}) lose accents, "
             f"vowel signs or voicing marks, so that different words may become one: {examples}. "

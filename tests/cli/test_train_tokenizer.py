@@ -142,7 +142,7 @@ def test_a_document_larger_than_the_sample_is_told(kind, corpus, tmp_path, capsy
     command += ["--input", str(corpus / "a.txt"), "--output", str(tmp_path / "tokenizer")]
     assert main(command) == 2
     error = capsys.readouterr().err
-    assert "the smallest document has 1,119 bytes" in error and "(--max-bytes)" in error
+    assert "--max-bytes=1000: the smallest document has 1,119 bytes" in error
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_a_document_larger_than_the_sample_is_told(kind, corpus, tmp_path, capsy
         (["--kind", "byte-bpe", "--uncased"], "--kind byte-bpe keeps the case"),
         (["--kind", "byte-bpe", "--num-unused", "3"], "--num-unused means nothing to --kind"),
         (["--kind", "sentencepiece", "--min-frequency", "3"], "--min-frequency means nothing"),
-        (["--vocab-size", "3"], "--vocab-size is 3, of which 104 are special and unused tokens"),
-        (["--vocab-size", "150"], "at least 204 (--num-unused=0 leaves the most room)"),
-        (["--num-unused", "-1"], "--num-unused is -1, expected at least 0"),
-        (["--kind", "byte-bpe", "--max-bytes", "0"], "--max-bytes is 0, expected at least 1"),
+        (["--vocab-size", "3"], "--vocab-size=3: includes 104 special and unused tokens"),
+        (["--vocab-size", "150"], "at least 204, or fewer unused tokens (--num-unused)"),
+        (["--num-unused", "-1"], "--num-unused=-1: expected at least 0"),
+        (["--kind", "byte-bpe", "--max-bytes", "0"], "--max-bytes=0: expected at least 1"),
     ],
 )
 def test_impossible_options_are_refused(words, message, corpus, tmp_path, capsys):

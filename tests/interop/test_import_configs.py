@@ -78,7 +78,7 @@ def test_a_vocabulary_that_does_not_fit(make_bert, refused, imported):
     assert "Give the model's own tokenizer with --tokenizer FILE_OR_DIR" in told
     (theirs / "vocab.txt").unlink()
     told = refused(theirs)
-    assert "holds no tokenizer" in told and "--tokenizer FILE_OR_DIR" in told
+    assert "contains no tokenizer" in told and "--tokenizer FILE_OR_DIR" in told
     imported(theirs, "--tokenizer", right)
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer and the small corpus that the tests of `corpus` use."""
+"""Fixtures of the corpus tests: a tokenizer and a small corpus."""
 
 from ..corpus.conftest import (  # noqa: F401
     corpus,

@@ -1,4 +1,4 @@
-"""What stands around texts is what a tokenizer's own file says, not what its kind usually has."""
+"""Tests that the layout of texts and pairs comes from the tokenizer's own file, not its kind."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def unigram(specials: tuple[str, ...], *, split: bool):
     pieces += [(letter, -5.0) for letter in "▁MatlivesnCdWhro?"]
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=3, byte_fallback=False))
     words = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
-    whole = [pre_tokenizers.WhitespaceSplit(), words]
-    backend.pre_tokenizer = pre_tokenizers.Sequence(whole) if split else words
+    split_first = [pre_tokenizers.WhitespaceSplit(), words]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(split_first) if split else words
     backend.decoder = decoders.Metaspace()
     return backend
 
@@ -68,44 +68,45 @@ SINGLE = {"[CLS]": "[CLS] $A [SEP]", "<s>": "<s> $A </s>"}
     ],
     ids=["xlm-r", "albert", "byte-bpe-of-bert", "byte-bpe-of-roberta"],
 )
-def test_pairs_are_laid_out_as_the_file_says(make, specials, pair, separators, tmp_path) -> None:
+def test_pairs_follow_the_layout_in_the_file(make, specials, pair, separators, tmp_path) -> None:
     backend = make(specials)
     template(backend, SINGLE[specials[0]], pair)
-    theirs = backend.encode("Matt lives", "in Canada")
-    ours = loaded(backend, tmp_path)
-    assert ours.separators_between == separators and ours.specials_of_pair == separators + 2
-    rows = cut_texts(ours, [("Matt lives", "in Canada")], 40).features.sequences
-    assert rows.token_ids.tolist() == theirs.ids
-    # And so do the files that are written, whose second text is told apart where it must be.
-    ours.save(tmp_path / "plain")
-    again = tokenizers.Tokenizer.from_file(str(tmp_path / "plain/tokenizer.json"))
-    assert again.encode("Matt lives", "in Canada").type_ids == theirs.type_ids
-    ours.save(tmp_path / "told", segments=True)
-    again = tokenizers.Tokenizer.from_file(str(tmp_path / "told/tokenizer.json"))
-    found = again.encode("Matt lives", "in Canada")
+    expected = backend.encode("Matt lives", "in Canada")
+    tokenizer = loaded(backend, tmp_path)
+    assert tokenizer.separators_between == separators
+    assert tokenizer.specials_of_pair == separators + 2
+    rows = cut_texts(tokenizer, [("Matt lives", "in Canada")], 40).features.sequences
+    assert rows.token_ids.tolist() == expected.ids
+    # Saved files keep the layout, and mark the second text with segment id 1 if requested.
+    tokenizer.save(tmp_path / "plain")
+    saved = tokenizers.Tokenizer.from_file(str(tmp_path / "plain/tokenizer.json"))
+    assert saved.encode("Matt lives", "in Canada").type_ids == expected.type_ids
+    tokenizer.save(tmp_path / "segments", segments=True)
+    saved = tokenizers.Tokenizer.from_file(str(tmp_path / "segments/tokenizer.json"))
+    encoding = saved.encode("Matt lives", "in Canada")
     start = int(rows.second_starts[0])
-    assert found.ids == theirs.ids
-    assert found.type_ids == [0] * start + [1] * (len(theirs.ids) - start)
-    assert Tokenizer.load(tmp_path / "told").fingerprint == ours.fingerprint
+    assert encoding.ids == expected.ids
+    assert encoding.type_ids == [0] * start + [1] * (len(expected.ids) - start)
+    assert Tokenizer.load(tmp_path / "segments").fingerprint == tokenizer.fingerprint
 
 
-def test_a_file_that_says_nothing_is_completed(tmp_path) -> None:
-    ours = loaded(byte_bpe(BERT), tmp_path)
-    assert ours.separators_between == 2  # as its kind's release
-    ours.save(tmp_path / "out")
-    written = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
-    rows = cut_texts(ours, [("ab", "c")], 40).features.sequences
-    assert written.encode("ab", "c").ids == rows.token_ids.tolist()
-    assert written.encode("a").tokens == ["[CLS]", "a", "[SEP]"]
+def test_saving_adds_a_missing_layout(tmp_path) -> None:
+    tokenizer = loaded(byte_bpe(BERT), tmp_path)
+    assert tokenizer.separators_between == 2  # the default for byte-level BPE
+    tokenizer.save(tmp_path / "out")
+    saved = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    rows = cut_texts(tokenizer, [("ab", "c")], 40).features.sequences
+    assert saved.encode("ab", "c").ids == rows.token_ids.tolist()
+    assert saved.encode("a").tokens == ["[CLS]", "a", "[SEP]"]
 
 
-def test_another_layout_is_another_tokenizer(tmp_path) -> None:
-    found = []
+def test_the_fingerprint_depends_on_the_layout(tmp_path) -> None:
+    fingerprints = []
     for pair in (ONE, "[CLS] $A [SEP] [SEP] $B:1 [SEP]:1"):
         backend = unigram(ALBERT, split=True)
         template(backend, SINGLE["[CLS]"], pair)
-        found.append(loaded(backend, tmp_path).fingerprint)
-    assert len(set(found)) == 2
+        fingerprints.append(loaded(backend, tmp_path).fingerprint)
+    assert len(set(fingerprints)) == 2
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_another_layout_is_another_tokenizer(tmp_path) -> None:
 def test_layouts_of_other_families_are_refused(single, pair, tmp_path) -> None:
     backend = unigram(ALBERT, split=True)
     template(backend, single, pair)
-    with pytest.raises(ValueError, match=r"tokenizer.json: its post_processor makes .*expected \["):
+    with pytest.raises(ValueError, match=r"tokenizer.json: post_processor: turns .*Expected \["):
         loaded(backend, tmp_path)
 
 
@@ -128,7 +129,7 @@ def test_layouts_of_other_families_are_refused(single, pair, tmp_path) -> None:
     [unigram(ALBERT, split=True), unigram(ALBERT, split=False), byte_bpe(BERT)],
     ids=["split", "metaspace", "byte-bpe"],
 )
-def test_the_space_before_a_word_is_not_the_words(backend, tmp_path) -> None:
+def test_words_do_not_include_the_space_before_them(backend, tmp_path) -> None:
     template(backend, SINGLE["[CLS]"], ONE)
     tokenizer = loaded(backend, tmp_path)
     assert [word.text for word in split_words(tokenizer, [TEXT])[0]] == TEXT.split()
@@ -137,13 +138,13 @@ def test_the_space_before_a_word_is_not_the_words(backend, tmp_path) -> None:
         assert TEXT[start:end] == TEXT[start:end].strip()
 
 
-def test_case_is_bert_normalizers_alone(tmp_path) -> None:
-    """In other files transformers passes over the key."""
+def test_do_lower_case_applies_only_to_berts_normalizer(tmp_path) -> None:
+    """Ignore the key for other normalizers, as transformers does."""
     backend = unigram(ALBERT, split=True)
     template(backend, SINGLE["[CLS]"], ONE)
     config = {"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = loaded(backend, tmp_path)
     assert not tokenizer.lowercase
-    with pytest.raises(ValueError, match="keeps the case, and the opposite was asked for"):
+    with pytest.raises(ValueError, match="lowercase=True: its normalizer .* keeps the case, and"):
         Tokenizer.load(tmp_path, lowercase=True)

@@ -1,4 +1,4 @@
-"""Lower-casing with accents matches Hugging Face's strip_accents=False; stripping warns."""
+"""Tests that accents are kept as with strip_accents=False, or stripped with a warning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kept(text_file: Path) -> Path:
-    """Return a WordPiece directory made by `train-tokenizer --keep-accents`."""
+    """Return the directory of a WordPiece tokenizer trained with `--keep-accents`."""
     output = text_file.parent / "kept"
     words = ["--input", str(text_file), "--output", str(output), "--vocab-size", "2500"]
     assert main(["train-tokenizer", *words, "--keep-accents", "--min-frequency", "1"]) == 0
@@ -40,53 +40,57 @@ def kept(text_file: Path) -> Path:
 
 
 def test_wordpiece_that_keeps_accents_matches_hugging_face(kept: Path, tmp_path: Path):
-    ours = Tokenizer.load(kept)
-    assert ours.lowercase and not ours.strips_accents
-    assert {"मेरे", "möchte", "が"} <= set(ours.vocabulary)
+    tokenizer = Tokenizer.load(kept)
+    assert tokenizer.lowercase and not tokenizer.strips_accents
+    assert {"मेरे", "möchte", "が"} <= set(tokenizer.vocabulary)
     vocabulary = str(kept / "vocab.txt")
-    theirs = BertTokenizerFast(vocab=vocabulary, do_lower_case=True, strip_accents=False)
+    reference = BertTokenizerFast(vocab=vocabulary, do_lower_case=True, strip_accents=False)
     lines = [*LINES, *torture_lines()]
-    expected = [theirs(line, add_special_tokens=False)["input_ids"] for line in lines]
+    expected = [reference(line, add_special_tokens=False)["input_ids"] for line in lines]
     stripped = Tokenizer.load(kept / "vocab.txt", lowercase=True)
-    assert stripped.fingerprint == ours.fingerprint  # tokenizer_config.json says so
-    ours.save(tmp_path / "saved")
+    assert stripped.fingerprint == tokenizer.fingerprint  # tokenizer_config.json says so
+    tokenizer.save(tmp_path / "saved")
     encoder = EncoderConfig(
-        vocab_size=ours.vocab_size, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32
+        vocab_size=tokenizer.vocab_size, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32
     )
     (tmp_path / "exported").mkdir()
-    save_tokenizer(ours, tmp_path / "exported", encoder)
+    save_tokenizer(tokenizer, tmp_path / "exported", encoder)
     for directory in (kept, tmp_path / "saved", tmp_path / "exported"):
         config = json.loads((directory / "tokenizer_config.json").read_text())
         assert (config["do_lower_case"], config["strip_accents"]) == (True, False)
         assert Tokenizer.load(directory).encode_batch(lines) == expected
-        again = AutoTokenizer.from_pretrained(directory)
-        assert again(lines, add_special_tokens=False)["input_ids"] == expected
+        reference = AutoTokenizer.from_pretrained(directory)
+        assert reference(lines, add_special_tokens=False)["input_ids"] == expected
 
 
 def test_words_keep_their_accents(kept: Path):
-    ours = Tokenizer.load(kept)
-    (words,) = split_words(ours, [TEXT])
+    tokenizer = Tokenizer.load(kept)
+    (words,) = split_words(tokenizer, [TEXT])
     assert [word.text for word in words] == TEXT.split()
-    assert find_words(ours, TEXT, "möchte") == [(TEXT.index("Möchte"), TEXT.index("Möchte") + 6)]
-    assert find_words(ours, TEXT, "मर") == [(TEXT.index(" मर ") + 1, TEXT.index(" मर ") + 3)]
-    (located,) = ours.encode_with_offsets([TEXT])
+    assert find_words(tokenizer, TEXT, "möchte") == [
+        (TEXT.index("Möchte"), TEXT.index("Möchte") + 6)
+    ]
+    assert find_words(tokenizer, TEXT, "मर") == [(TEXT.index(" मर ") + 1, TEXT.index(" मर ") + 3)]
+    (located,) = tokenizer.encode_with_offsets([TEXT])
     covered = {place for start, end in located.offsets.tolist() for place in range(start, end)}
-    assert covered == {place for place, each in enumerate(TEXT) if each != " "}
+    assert covered == {place for place, character in enumerate(TEXT) if character != " "}
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "sentencepiece-bpe"])
-def test_sentencepiece_that_keeps_accents(kind: str, text_file: Path, tmp_path: Path):
+def test_sentencepiece_that_keeps_accents_matches_hugging_face(
+    kind: str, text_file: Path, tmp_path: Path
+):
     words = ["train-tokenizer", "--kind", kind, "--input", str(text_file), "--vocab-size", "900"]
     assert main([*words, "--output", str(tmp_path / "kept"), "--keep-accents"]) == 0
-    ours = Tokenizer.load(tmp_path / "kept")
-    assert ours.lowercase and not ours.strips_accents
-    assert ours.normalize("Möchte ÉTÉ मेरे が") == "möchte été मेरे が"
-    alone = Tokenizer.load(tmp_path / "kept/spiece.model")
-    assert alone.fingerprint == ours.fingerprint
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "kept")
-    expected = theirs(LINES, add_special_tokens=False)["input_ids"]
-    assert ours.encode_batch(LINES) == expected
-    assert ours.encode_batch(["möchte"]) != ours.encode_batch(["mochte"])
+    tokenizer = Tokenizer.load(tmp_path / "kept")
+    assert tokenizer.lowercase and not tokenizer.strips_accents
+    assert tokenizer.normalize("Möchte ÉTÉ मेरे が") == "möchte été मेरे が"
+    from_model = Tokenizer.load(tmp_path / "kept/spiece.model")
+    assert from_model.fingerprint == tokenizer.fingerprint
+    reference = AutoTokenizer.from_pretrained(tmp_path / "kept")
+    expected = reference(LINES, add_special_tokens=False)["input_ids"]
+    assert tokenizer.encode_batch(LINES) == expected
+    assert tokenizer.encode_batch(["möchte"]) != tokenizer.encode_batch(["mochte"])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,7 @@ def test_keep_accents_is_refused_if_redundant(options, message, text_file, tmp_p
     assert message in capsys.readouterr().err
 
 
-def test_a_warning_if_more_than_a_tenth_of_the_words_lose_marks():
+def test_a_warning_is_given_if_more_than_a_tenth_of_the_words_lose_marks():
     plain = [f"word{number}" for number in range(9)]
     assert marks_warning("wordpiece", [" ".join([*plain, "été"])]) is None
     warning = marks_warning("wordpiece", [" ".join([*plain[:8], "Été été"]), "मेरे"])
@@ -116,7 +120,7 @@ def test_a_warning_if_more_than_a_tenth_of_the_words_lose_marks():
     assert MarkedWords("wordpiece").warning() is None
 
 
-def test_stripping_is_reported_where_it_happens(text_file, kept, tmp_path, caplog):
+def test_training_and_preparing_warn_of_stripped_marks(text_file, kept, tmp_path, caplog):
     caplog.set_level(logging.WARNING, "bert_jax.corpus.prepare")
     options = PrepareOptions(max_length=64, heldout_fraction=0)
     keeping = Tokenizer.load(kept)

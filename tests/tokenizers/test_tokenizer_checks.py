@@ -1,4 +1,4 @@
-"""Damaged tokenizer files are refused before memory is allocated for them."""
+"""Tests that damaged tokenizer files are refused before memory is allocated for them."""
 
 from __future__ import annotations
 
@@ -96,10 +96,16 @@ DAMAGED = {
     "a negative id": (with_pieces(c=-1), "the id of 'c' is -1"),
     "an id that is a boolean": (with_pieces(c=True), "the id of 'c' is True"),
     "an id that is a float": (with_pieces(c=7.0), "the id of 'c' is 7.0"),
-    "a huge id that is added": (with_added(added("c", 10**9)), "the largest id is 1,000,000,000"),
-    "a piece's id that is added": (with_added(added("c", 5)), "'a' and 'c' have the same id, 5"),
-    "added with another id": (with_added(added("a", 7)), "'a' has two ids, 5 and 7"),
-    "special with another id": (
+    "an added token with a huge id": (
+        with_added(added("c", 10**9)),
+        "the largest id is 1,000,000,000",
+    ),
+    "an added token with a piece's id": (
+        with_added(added("c", 5)),
+        "'a' and 'c' have the same id, 5",
+    ),
+    "an added piece with another id": (with_added(added("a", 7)), "'a' has two ids, 5 and 7"),
+    "a special token with another id": (
         with_added(added("[MASK]", 3, special=True)),
         r"'\[MASK\]' has two ids, 4 and 3",
     ),
@@ -107,33 +113,36 @@ DAMAGED = {
         with_added(added("c", 9)),
         "'c' has id 9, but the tokenizers library gives it 7",
     ),
-    "added in another order": (
+    "added tokens in another order": (
         with_added(added("c", 8), added("d", 7)),
         "'c' has id 8, but the tokenizers library gives it 7",
     ),
-    "no unknown token": (
+    "an unknown token outside the vocabulary": (
         with_model(unk_token="<unk>"),
         "model.unk_token='<unk>': not in model.vocab",
     ),
     "a vocabulary that is a list": (with_model(vocab=["a"]), "not a tokenizer.json"),
     "no model": (wordpiece() | {"model": None}, "not a tokenizer.json"),
-    "another [CLS]": (
+    "[CLS] with another id": (
         with_bounds(cls=99),
         r"post_processor: \[CLS\] has id 99, but its id in the .* 2",
     ),
-    "another [SEP]": (with_bounds(sep=10**9), r"post_processor: \[SEP\] has id 1000000000"),
-    "a merge of no piece": (byte_bpe(merges=[["a", "c"]]), "'a' and 'c' needs 'c', which"),
-    "a merge to no piece": (byte_bpe(merges=["b a"]), "'b' and 'a' needs 'ba', which"),
-    "a merge of three": (byte_bpe(merges=["a b a"]), "cannot load|merges|expected"),
+    "[SEP] with a huge id": (with_bounds(sep=10**9), r"post_processor: \[SEP\] has id 1000000000"),
+    "a merge of a missing piece": (byte_bpe(merges=[["a", "c"]]), "'a' and 'c' needs 'c', which"),
+    "a merge into a missing piece": (byte_bpe(merges=["b a"]), "'b' and 'a' needs 'ba', which"),
+    "a merge of three pieces": (byte_bpe(merges=["a b a"]), "cannot load|merges|expected"),
     "a merge of numbers": (byte_bpe(merges=[[1, 2]]), "not a tokenizer.json"),
     "dropout": (byte_bpe(dropout=0.1), "model.dropout=0.1: the same text would get different"),
-    "no unknown token of BPE": (byte_bpe(unk_token="?"), "model.unk_token='.': not in model.vocab"),
+    "an unknown token outside the BPE vocabulary": (
+        byte_bpe(unk_token="?"),
+        "model.unk_token='.': not in model.vocab",
+    ),
     "a piece twice": (
         unigram(vocab=[["<pad>", 0.0], ["<unk>", 0.0], ["a", 0.0], ["a", -1.0]]),
         "model.vocab contains 'a' twice",
     ),
-    "no unknown piece": (unigram(unk_id=None), "model.unk_id is missing"),
-    "an unknown piece beyond": (unigram(unk_id=99), "cannot load it"),
+    "no id of the unknown token": (unigram(unk_id=None), "model.unk_id is missing"),
+    "an unknown id out of range": (unigram(unk_id=99), "cannot load it"),
     "bytes in the normalizer": (
         wordpiece() | {"normalizer": {"type": "ByteLevel"}},
         "normalizer: ByteLevel belongs in pre_tokenizer",
@@ -148,7 +157,7 @@ def test_a_damaged_tokenizer_json_is_refused(name: str, tmp_path: Path):
         Tokenizer.load(written(tmp_path, state))
 
 
-def test_a_huge_id_takes_no_memory(tmp_path: Path):
+def test_a_huge_id_allocates_no_memory(tmp_path: Path):
     path = written(tmp_path, with_pieces(c=10**9))
     tracemalloc.start()
     with pytest.raises(ValueError, match="largest id"):
@@ -159,7 +168,7 @@ def test_a_huge_id_takes_no_memory(tmp_path: Path):
 
 
 def test_small_gaps_are_kept(tmp_path: Path):
-    """Some releases have gaps, whose ids are unused rows of the table."""
+    """Accept gaps, as in some releases, whose ids are unused rows of the table."""
     tokenizer = Tokenizer.load(written(tmp_path, with_pieces(c=900)))
     assert tokenizer.vocab_size == 901
     assert tokenizer.encode_batch(["a c"]) == [[5, 900]]
@@ -207,7 +216,7 @@ def test_a_file_far_too_large_for_a_vocabulary_is_not_read(
         Tokenizer.load(tmp_path / name)
 
 
-def test_a_byte_order_mark_is_dropped(tmp_path: Path):
+def test_a_byte_order_mark_is_skipped(tmp_path: Path):
     text = json.dumps(wordpiece())
     (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8-sig")
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}', "utf-8-sig")

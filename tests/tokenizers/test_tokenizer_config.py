@@ -1,4 +1,4 @@
-"""Values of the wrong type in tokenizer_config.json."""
+"""Tests of values with the wrong type in tokenizer_config.json."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import transformers
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "b", "##b"]
-TRUTHS = (
+BOOLEAN_KEYS = (
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
     *("keep_accents", "add_prefix_space"),
 )
@@ -22,24 +22,24 @@ def load(directory: Path, **config: object) -> Tokenizer:
 
 
 @pytest.mark.parametrize("value", ["maybe", "true", 1, 0.0, [], {}, [True]], ids=repr)
-@pytest.mark.parametrize("name", TRUTHS)
-def test_a_boolean_is_true_or_false(name: str, value: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", BOOLEAN_KEYS)
+def test_boolean_keys_accept_only_true_or_false(name: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as error:
         load(tmp_path, **{name: value})
     file = tmp_path / "tokenizer_config.json"
-    assert str(error.value) == f"{file}: {name} is {value!r}; expected true or false"
+    assert str(error.value) == f"{file}: {name}={value!r}: expected true or false."
 
 
-def test_null_is_the_default(tmp_path: Path) -> None:
-    nothing = load(tmp_path)
-    nulls = load(tmp_path, **dict.fromkeys((*TRUTHS, "tokenizer_class")))
-    assert nulls.fingerprint == nothing.fingerprint
+def test_null_means_the_default(tmp_path: Path) -> None:
+    default = load(tmp_path)
+    nulls = load(tmp_path, **dict.fromkeys((*BOOLEAN_KEYS, "tokenizer_class")))
+    assert nulls.fingerprint == default.fingerprint
     assert nulls.encode_batch(["A a"]) == [[6, 5]]
     assert load(tmp_path, do_lower_case=True).encode_batch(["A a"]) == [[5, 5]]
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_null_strips_the_accents_of_text_that_is_lower_cased(own: bool, tmp_path: Path) -> None:
+def test_null_strips_accents_if_text_is_lower_cased(own: bool, tmp_path: Path) -> None:
     load(tmp_path, do_lower_case=True).save(tmp_path)
     file = tmp_path / "tokenizer.json"
     content = json.loads(file.read_text())
@@ -47,13 +47,15 @@ def test_null_strips_the_accents_of_text_that_is_lower_cased(own: bool, tmp_path
     file.write_text(json.dumps(content))
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
-    here = Tokenizer.load(tmp_path)
-    assert here.normalize("MÖCHTE") == theirs.backend_tokenizer.normalizer.normalize_str("MÖCHTE")
-    assert here.normalize("MÖCHTE") == "mochte"
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    normalizer = reference.backend_tokenizer.normalizer
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.normalize("MÖCHTE") == normalizer.normalize_str("MÖCHTE") == "mochte"
 
 
 @pytest.mark.parametrize("value", [1, True, ["BertTokenizer"], {}], ids=repr)
-def test_a_class_name_is_a_string(value: object, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="tokenizer_config.json: tokenizer_class is .* a string"):
+def test_tokenizer_class_must_be_a_string(value: object, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="tokenizer_config.json: tokenizer_class=.*: expected a string"
+    ):
         load(tmp_path, tokenizer_class=value)

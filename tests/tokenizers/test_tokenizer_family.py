@@ -1,4 +1,4 @@
-"""RoBERTa's and ALBERT's tokenizers: the ids of Hugging Face's, and what masking asks of them."""
+"""Tests of RoBERTa's and ALBERT's tokenizers against Hugging Face's, and of their words."""
 
 import json
 import lzma
@@ -33,17 +33,17 @@ def albert(shared_data: Path) -> Path:
     return shared_data / "vocab/albert-30k/spiece.model"
 
 
-def their_roberta(file: Path) -> transformers.RobertaTokenizer:
-    # As in the tokenizer_config.json of the release: the mask takes the space before it.
+def reference_roberta(file: Path) -> transformers.RobertaTokenizer:
+    # As in the release's tokenizer_config.json, the mask includes the space before it.
     mask = AddedToken("<mask>", lstrip=True, special=True)
     merges = str(file.with_name("merges.txt"))
     return transformers.RobertaTokenizer(vocab=str(file), merges=merges, mask_token=mask)
 
 
-def their_albert(file: Path, **settings: bool) -> transformers.AlbertTokenizer:
+def reference_albert(file: Path, **settings: bool) -> transformers.AlbertTokenizer:
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(file.read_bytes())
-    # As transformers' AlbertConverter, which made the release's tokenizer.json, scores "2,".
+    # Score "2," like transformers' AlbertConverter, which made the release's tokenizer.json.
     scored = [
         (p.piece, p.score - 100 * (p.piece[-1:] == "," and p.piece[-2:-1].isdigit()))
         for p in proto.pieces
@@ -55,17 +55,21 @@ def their_albert(file: Path, **settings: bool) -> transformers.AlbertTokenizer:
 
 
 def test_byte_bpe_gives_robertas_ids(roberta):
-    ours, theirs = Tokenizer.load(roberta), their_roberta(roberta)
-    assert (ours.kind, ours.vocab_size, ours.lowercase) == ("byte_bpe", 50_265, False)
-    assert ours.special_ids == (1, 3, 0, 2, 50_264)
-    assert ours.vocabulary == theirs.get_vocab()
-    assert_same_ids(ours, theirs, torture_lines())
-    assert ours.decode(ours.encode_batch([SENTENCE])[0]) == SENTENCE
+    tokenizer, reference = Tokenizer.load(roberta), reference_roberta(roberta)
+    assert (tokenizer.kind, tokenizer.vocab_size, tokenizer.lowercase) == (
+        "byte_bpe",
+        50_265,
+        False,
+    )
+    assert tokenizer.special_ids == (1, 3, 0, 2, 50_264)
+    assert tokenizer.vocabulary == reference.get_vocab()
+    assert_same_ids(tokenizer, reference, torture_lines())
+    assert tokenizer.decode(tokenizer.encode_batch([SENTENCE])[0]) == SENTENCE
 
 
 @pytest.mark.parametrize("form", ["vocab.json", "tokenizer.json"])
-def test_a_first_word_may_be_written_with_a_space(roberta, form, tmp_path):
-    """As tokenizer_config.json says, whatever tokenizer.json does."""
+def test_add_prefix_space_is_read_from_tokenizer_config(roberta, form, tmp_path):
+    """Follow tokenizer_config.json, whatever tokenizer.json says."""
     if form == "vocab.json":
         for name in ("vocab.json", "merges.txt"):
             (tmp_path / name).write_bytes(roberta.with_name(name).read_bytes())
@@ -73,48 +77,52 @@ def test_a_first_word_may_be_written_with_a_space(roberta, form, tmp_path):
         Tokenizer.load(roberta).save(tmp_path)
     config = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    ours = Tokenizer.load(tmp_path / form)
+    tokenizer = Tokenizer.load(tmp_path / form)
     mask = AddedToken("<mask>", lstrip=True, special=True)
     files = dict(vocab=str(roberta), merges=str(roberta.with_name("merges.txt")))
-    theirs = transformers.RobertaTokenizer(**files, mask_token=mask, add_prefix_space=True)
-    assert_same_ids(ours, theirs, torture_lines())
+    reference = transformers.RobertaTokenizer(**files, mask_token=mask, add_prefix_space=True)
+    assert_same_ids(tokenizer, reference, torture_lines())
     plain = Tokenizer.load(roberta)
-    assert ours.encode_batch(["hello"]) == plain.encode_batch([" hello"])
-    assert ours.fingerprint != plain.fingerprint
-    ours.save(tmp_path / "saved")
-    for place in (tmp_path / "saved", tmp_path / "saved/vocab.json"):
-        assert Tokenizer.load(place).fingerprint == ours.fingerprint
-    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert_same_ids(ours, again, torture_lines())
+    assert tokenizer.encode_batch(["hello"]) == plain.encode_batch([" hello"])
+    assert tokenizer.fingerprint != plain.fingerprint
+    tokenizer.save(tmp_path / "saved")
+    for path in (tmp_path / "saved", tmp_path / "saved/vocab.json"):
+        assert Tokenizer.load(path).fingerprint == tokenizer.fingerprint
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert_same_ids(tokenizer, reference, torture_lines())
 
 
-def test_a_class_that_splits_text_in_another_way_is_refused(tmp_path):
+def test_a_tokenizer_class_that_splits_text_differently_is_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
-    for told in ("BertTokenizer", "DistilBertTokenizerFast", "PreTrainedTokenizerFast", None):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": told}))
+    for name in ("BertTokenizer", "DistilBertTokenizerFast", "PreTrainedTokenizerFast", None):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
         assert Tokenizer.load(tmp_path).vocab_size == 6
     other = {"tokenizer_class": "BertJapaneseTokenizer"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(other))
-    with pytest.raises(ValueError, match="vocab.txt: .*'BertJapaneseTokenizer', which splits"):
+    with pytest.raises(ValueError, match="tokenizer_class='BertJapaneseTokenizer' .* splits text"):
         Tokenizer.load(tmp_path)
 
 
 def test_sentencepiece_gives_alberts_ids(albert, tmp_path):
-    ours, theirs = Tokenizer.load(albert), their_albert(albert)
-    assert (ours.kind, ours.vocab_size, ours.lowercase) == ("sentencepiece", 30_000, True)
-    assert ours.special_ids == (0, 1, 2, 3, 4)
-    assert_same_ids(ours, theirs, torture_lines())
+    tokenizer, reference = Tokenizer.load(albert), reference_albert(albert)
+    assert (tokenizer.kind, tokenizer.vocab_size, tokenizer.lowercase) == (
+        "sentencepiece",
+        30_000,
+        True,
+    )
+    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+    assert_same_ids(tokenizer, reference, torture_lines())
     cased = Tokenizer.load(albert, lowercase=False)
-    assert not cased.lowercase and cased.fingerprint != ours.fingerprint
-    assert_same_ids(cased, their_albert(albert, do_lower_case=False), torture_lines())
+    assert not cased.lowercase and cased.fingerprint != tokenizer.fingerprint
+    assert_same_ids(cased, reference_albert(albert, do_lower_case=False), torture_lines())
     (tmp_path / "spiece.model").write_bytes(albert.read_bytes())
     config = {"do_lower_case": False, "keep_accents": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    assert_same_ids(Tokenizer.load(tmp_path), their_albert(albert, **config), torture_lines())
+    assert_same_ids(Tokenizer.load(tmp_path), reference_albert(albert, **config), torture_lines())
 
 
-def test_sentencepiece_agrees_with_its_own_library_on_prose(albert, shared_data):
-    """On lines without numbers: ALBERT's code takes "2," apart, the library does not."""
+def test_sentencepiece_agrees_with_its_library_on_prose(albert, shared_data):
+    """Compare lines without numbers, since ALBERT's code splits "2," and the library does not."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(albert))
     with lzma.open(shared_data / "wikitext2_eval/valid.txt.xz", "rt") as file:
         lines = file.read().lower().split("\n")
@@ -126,20 +134,20 @@ def test_sentencepiece_agrees_with_its_own_library_on_prose(albert, shared_data)
 
 
 @pytest.mark.parametrize("name", ["roberta", "albert"])
-def test_saved_directory_loads_in_transformers_and_here(name, request, tmp_path):
-    ours = Tokenizer.load(request.getfixturevalue(name))
-    ours.save(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert_same_ids(ours, theirs, torture_lines())
+def test_a_saved_directory_loads_in_transformers_and_in_this_package(name, request, tmp_path):
+    tokenizer = Tokenizer.load(request.getfixturevalue(name))
+    tokenizer.save(tmp_path)
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert_same_ids(tokenizer, reference, torture_lines())
     assert (
-        theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id,
-        theirs.sep_token_id, theirs.mask_token_id,
-    ) == ours.special_ids  # fmt: skip
-    again = Tokenizer.load(tmp_path)
-    assert again.fingerprint == ours.fingerprint
-    assert again.encode_batch(torture_lines()) == ours.encode_batch(torture_lines())
+        reference.pad_token_id, reference.unk_token_id, reference.cls_token_id,
+        reference.sep_token_id, reference.mask_token_id,
+    ) == tokenizer.special_ids  # fmt: skip
+    reloaded = Tokenizer.load(tmp_path)
+    assert reloaded.fingerprint == tokenizer.fingerprint
+    assert reloaded.encode_batch(torture_lines()) == tokenizer.encode_batch(torture_lines())
     if name == "roberta":
-        assert_same_ids(Tokenizer.load(tmp_path / "vocab.json"), theirs, torture_lines())
+        assert_same_ids(Tokenizer.load(tmp_path / "vocab.json"), reference, torture_lines())
 
 
 @pytest.mark.parametrize("name", ["roberta", "albert"])
@@ -162,8 +170,8 @@ def test_words_begin_at_spaces_and_at_punctuation(name, request):
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece"])
-def test_where_no_spaces_are_written_pieces_are_words(kind):
-    """As BERT's WordPiece has it for ideographs: a line of Chinese would be one word otherwise."""
+def test_pieces_are_words_in_scripts_without_spaces(kind):
+    """Split words as BERT's WordPiece does for ideographs, so that a line is not one word."""
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
     def continues(text: str) -> bool:
@@ -173,19 +181,19 @@ def test_where_no_spaces_are_written_pieces_are_words(kind):
 
     for text in ("\u4e2d\u56fd", "\u306e", "\u30ab\u30bf", "\u0e01\u0e32", "\u1780"):
         assert not continues(text)
-    # Words of Hangul have spaces between them; a Thai vowel sign stands above its consonant.
+    # Hangul has spaces between words, and a Thai vowel sign belongs to its consonant.
     for text in ("\ud55c", "ing", "\u0436", "\u0e35"):
         assert continues(text)
 
 
-def test_half_a_character_belongs_to_its_word(roberta):
+def test_a_part_of_a_character_belongs_to_its_word(roberta):
     tokenizer = Tokenizer.load(roberta)
     ids = tokenizer.encode_batch(["a \u0f40\u0f41\u0f42"])[0]
     continues = Vocabulary.of(tokenizer).continues_word()[ids]
     assert len(ids) > 4 and not continues[1] and continues[2:].all()
 
 
-def test_random_replacements_are_pieces_of_text(roberta, albert):
+def test_random_replacements_exclude_special_and_unused_tokens(roberta, albert):
     tokenizer = Tokenizer.load(roberta)
     drawn = {tokenizer.id_to_token(i) for i in tokenizer.random_ids.tolist()}
     assert not drawn & {*tokenizer.specials.tokens, "madeupword0000", "madeupword0001"}
@@ -193,14 +201,14 @@ def test_random_replacements_are_pieces_of_text(roberta, albert):
     assert len(Tokenizer.load(albert).random_ids) == 30_000 - 5
 
 
-def test_the_mask_takes_the_space_before_it(roberta):
+def test_the_mask_includes_the_space_before_it(roberta):
     tokenizer = Tokenizer.load(roberta)
     ids = tokenizer.encode_batch(["The <mask> of the sea"])[0]
     assert [tokenizer.id_to_token(i) for i in ids] == ["The", "<mask>", "Ġof", "Ġthe", "Ġsea"]
     assert tokenizer.mask_id not in tokenizer.encode_batch(["<mask>"], specials_as_text=True)[0]
 
 
-def test_a_sentence_has_the_tokens_it_has_within_its_document(roberta, shared_data):
+def test_sentences_have_the_same_tokens_as_in_their_document(roberta, shared_data):
     tokenizer = Tokenizer.load(roberta)
     with lzma.open(next((shared_data / "corpus_small").glob("*.xz")), "rt") as file:
         texts = [
@@ -218,10 +226,10 @@ PAIRS = [("Where does Matt live?", "Matt lives in Canada"), ("It rains.", "wet "
 
 
 @pytest.mark.parametrize("name", ["roberta", "albert"])
-def test_pairs_are_hugging_faces(name, request):
+def test_pairs_match_hugging_face(name, request):
     file = request.getfixturevalue(name)
-    ours = Tokenizer.load(file)
-    theirs = their_roberta(file) if name == "roberta" else their_albert(file)
+    tokenizer = Tokenizer.load(file)
+    reference = reference_roberta(file) if name == "roberta" else reference_albert(file)
     examples = SentenceExamples(
         firsts=[first for first, _ in PAIRS],
         seconds=[second for _, second in PAIRS],
@@ -229,56 +237,56 @@ def test_pairs_are_hugging_faces(name, request):
         ids=["0", "1"],
         places=["a:1", "a:2"],
     )
-    batch = sentence_features(examples, ours, 24, ()).batch(np.arange(2), 24)
-    expected = theirs(*zip(*PAIRS, strict=True), truncation=True, max_length=24, padding=True)
+    batch = sentence_features(examples, tokenizer, 24, ()).batch(np.arange(2), 24)
+    expected = reference(*zip(*PAIRS, strict=True), truncation=True, max_length=24, padding=True)
     expected = [
-        [token for token, there in zip(row, mask, strict=True) if there]
+        [token for token, attended in zip(row, mask, strict=True) if attended]
         for row, mask in zip(expected["input_ids"], expected["attention_mask"], strict=True)
     ]
     for row, mask, ids in zip(batch["token_ids"], batch["attention_mask"], expected, strict=True):
         assert row[mask == 1].tolist() == ids
 
 
-def test_questions_and_passages_are_hugging_faces(roberta):
-    ours, theirs = Tokenizer.load(roberta), their_roberta(roberta)
+def test_questions_and_passages_match_hugging_face(roberta):
+    tokenizer, reference = Tokenizer.load(roberta), reference_roberta(roberta)
     question, passage = (
         "Where does Matt live?",
         "Matt lives in Canada and Sinan in California. " * 9,
     )
     example = SpanExample("q", question, passage, "title")
-    found = span_windows(
-        [example], ours, max_length=48, doc_stride=16, max_query_length=16, labelled=False
+    windows = span_windows(
+        [example], tokenizer, max_length=48, doc_stride=16, max_query_length=16, labelled=False
     )
-    room = 48 - 4 - len(ours.encode_batch([question])[0])
-    expected = theirs(
-        question, passage, truncation="only_second", max_length=48, stride=room - 16,
+    passage_length = 48 - 4 - len(tokenizer.encode_batch([question])[0])
+    expected = reference(
+        question, passage, truncation="only_second", max_length=48, stride=passage_length - 16,
         return_overflowing_tokens=True, return_offsets_mapping=True,
     )  # fmt: skip
-    starts = found.features.sequences.starts
+    starts = windows.features.sequences.starts
     rows = [
-        found.features.sequences.token_ids[a:b].tolist()
+        windows.features.sequences.token_ids[a:b].tolist()
         for a, b in zip(starts[:-1], starts[1:], strict=True)
     ]
     assert len(rows) > 3 and rows == expected["input_ids"]
     for number, offsets in enumerate(expected["offset_mapping"]):
         in_passage = [part == 1 for part in expected.sequence_ids(number)]
-        ours_here = found.character_offsets[starts[number] : starts[number + 1]]
-        assert ours_here[in_passage].tolist() == [
-            list(pair) for pair, there in zip(offsets, in_passage, strict=True) if there
+        window_offsets = windows.character_offsets[starts[number] : starts[number + 1]]
+        assert window_offsets[in_passage].tolist() == [
+            list(pair) for pair, inside in zip(offsets, in_passage, strict=True) if inside
         ]
 
 
-def test_words_that_are_given_apart_are_hugging_faces(roberta, albert):
+def test_separate_words_match_hugging_face(roberta, albert):
     words = ["Don't", "panic", ",", "Zaphod", "Beeblebrox"]
     spaced = transformers.RobertaTokenizer(
         vocab=str(roberta), merges=str(roberta.with_name("merges.txt")), add_prefix_space=True
     )
-    for ours, theirs in (
+    for tokenizer, reference in (
         (Tokenizer.load(roberta), spaced),
-        (Tokenizer.load(albert), their_albert(albert)),
+        (Tokenizer.load(albert), reference_albert(albert)),
     ):
-        expected = theirs(words, is_split_into_words=True, add_special_tokens=False)["input_ids"]
-        assert [i for ids in ours.encode_words(words) for i in ids] == expected
+        expected = reference(words, is_split_into_words=True, add_special_tokens=False)["input_ids"]
+        assert [i for ids in tokenizer.encode_words(words) for i in ids] == expected
 
 
 @pytest.mark.parametrize(
@@ -287,11 +295,14 @@ def test_words_that_are_given_apart_are_hugging_faces(roberta, albert):
         ({"vocab.json": "{", "merges.txt": ""}, "vocab.json: not valid JSON"),
         ({"vocab.json": "[]", "merges.txt": ""}, "expected a JSON object of pieces"),
         ({"vocab.json": '{"a": 0}', "merges.txt": ""}, "not RoBERTa's vocabulary: it lacks <pad>"),
-        ({"vocab.json": None, "merges.txt": "a b c\n"}, "merges.txt:1: expected two pieces"),
+        (
+            {"vocab.json": None, "merges.txt": "a b c\n"},
+            "merges.txt:1: 'a b c': expected two pieces",
+        ),
         ({"vocab.json": None, "merges.txt": "#version: 0.2\nx y\n"}, "merges.txt: does not fit"),
     ],
 )
-def test_damaged_byte_bpe_is_named(files, message, tmp_path):
+def test_errors_explain_damage_in_byte_bpe_files(files, message, tmp_path):
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "ab"]
     plain = json.dumps({piece: number for number, piece in enumerate(pieces)})
     for name, content in files.items():

@@ -1,4 +1,4 @@
-"""Unknown tokens are counted, and a corpus with too many of them is refused early."""
+"""Tests that unknown tokens are counted, and a corpus with too many is refused early."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import Manifest, read_manifest
 from bert_jax.corpus.prepare import Progress, make_corpus
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.tokenizers.words import TooManyUnknownError, UnknownCounts, complaint, unknown_words
+from bert_jax.tokenizers.words import (
+    TooManyUnknownError,
+    UnknownCounts,
+    describe_unknown,
+    unknown_words,
+)
 
 OPTIONS = PrepareOptions(max_length=64, max_pieces=4, heldout_fraction=0, unit_bytes=64 << 10)
 KNOWN = "new cat saw old dog " * 50
-UNKNOWN = "мир 是 new cat saw " * 50  # two of five
+UNKNOWN = "мир 是 new cat saw " * 50  # two of five words are unknown
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> str:
@@ -35,7 +40,7 @@ def mostly_unknown(tmp_path: Path) -> str:
     return write_texts(tmp_path / "unknown.jsonl", [UNKNOWN] * 120)
 
 
-def test_the_manifests_share_matches_the_librarys_tokens(corpus, finished):
+def test_the_unknown_share_in_the_manifest_matches_the_tokenizers_library(corpus, finished):
     plain = PlainTokenizer.from_file(str(finished / "tokenizer" / "tokenizer.json"))
     plain.encode_special_tokens = True
     ids = [i for text in corpus.texts for i in plain.encode(text, add_special_tokens=False).ids]
@@ -45,8 +50,8 @@ def test_the_manifests_share_matches_the_librarys_tokens(corpus, finished):
     assert manifest.train.unknown_share == unknown[0] / manifest.train.num_tokens
 
 
-def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_path):
-    """The numbers do not depend on the number of workers, and nothing is left behind."""
+def test_a_corpus_is_refused_early(mostly_unknown, tokenizer, tmp_path):
+    """Report the same numbers for any number of workers, and leave no files."""
     messages = []
     for workers in (1, 2):
         reported: list[Progress] = []
@@ -54,7 +59,7 @@ def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_pat
         with pytest.raises(ValueError, match="--allow-unknown") as error:
             make_corpus([mostly_unknown], tokenizer, output, OPTIONS, workers, reported.append)
         messages.append(str(error.value))
-        if workers == 1:  # two workers may make any number of units during the first
+        if workers == 1:  # another worker may finish any number of units during the first one
             assert reported[-1].text_bytes < Path(mostly_unknown).stat().st_size / 2
         assert not list(output.iterdir())
     assert messages[0] == messages[1]
@@ -62,14 +67,16 @@ def test_a_corpus_is_refused_at_its_beginning(mostly_unknown, tokenizer, tmp_pat
     assert "for the text's language and script" in messages[0]
 
 
-def test_an_allowed_corpus_is_counted(mostly_unknown, tokenizer, tmp_path, caplog):
+def test_unknown_tokens_of_an_allowed_corpus_are_counted(
+    mostly_unknown, tokenizer, tmp_path, caplog
+):
     make_corpus([mostly_unknown], tokenizer, tmp_path / "out", OPTIONS, 1, allow_unknown=True)
     share = read_manifest(tmp_path / "out").train.unknown_share
     assert share == 2 * 50 / (5 * 50 + 10)
     assert f"{share:.1%} of " in caplog.text
 
 
-def test_shards_finished_before_the_refusal_are_kept(tokenizer, tmp_path):
+def test_shards_finished_before_a_refusal_are_kept(tokenizer, tmp_path):
     texts = [KNOWN] * 60 + [UNKNOWN] * 120
     inputs, output = [write_texts(tmp_path / "mixed.jsonl", texts)], tmp_path / "out"
     with pytest.raises(ValueError, match="21.2% of 34,840 tokens are unknown"):
@@ -82,9 +89,9 @@ def test_shards_finished_before_the_refusal_are_kept(tokenizer, tmp_path):
     assert reported[-1].new_shards < reported[-1].shards == len(manifest.train.shards)
 
 
-def test_the_work_of_an_earlier_version_is_not_little_to_lose():
+def test_work_of_an_earlier_version_counts_as_a_check():
     counts = UnknownCounts(allowed=False)
-    counts.add(1_000_000, None)  # kept from before unknown tokens were counted
+    counts.add(1_000_000, None)  # from a version that did not count unknown tokens
     with pytest.raises(TooManyUnknownError) as error:
         counts.add(20_000, 20_000)
     assert not error.value.first
@@ -119,15 +126,19 @@ def load(path: Path, entries: Sequence[str], lowercase: bool | None = None) -> T
     return Tokenizer.load(path, lowercase=lowercase)
 
 
-def test_likely_causes(tmp_path):
+def test_messages_name_the_likely_cause(tmp_path):
     cased = load(tmp_path / "vocab.txt", ["the", "cat"], lowercase=False)
     assert unknown_words(cased, ["The the Cat cat The", "Dog"]) == ["The", "Cat", "Dog"]
-    assert "no capital letters, but the tokenizer does not lower-case" in complaint(cased, 1, 2)
+    assert "no capital letters, but the tokenizer does not lower-case" in describe_unknown(
+        cased, 1, 2
+    )
     capitals = load(tmp_path / "vocab.txt", ["The", "cat"])
-    assert "language and script" in complaint(capitals, 1, 2)
+    assert "language and script" in describe_unknown(capitals, 1, 2)
     backend = json.loads(PlainTokenizer.to_str(capitals._backend))
     spaced = {f"w{number} ": 7 + number for number in range(9)}
     backend["model"]["vocab"] |= spaced
     (tmp_path / "tokenizer.json").write_text(json.dumps(backend))
     damaged = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert "9 of 16 vocabulary entries begin or end with white space" in complaint(damaged, 1, 2)
+    assert "9 of 16 vocabulary entries begin or end with white space" in describe_unknown(
+        damaged, 1, 2
+    )

@@ -1,4 +1,4 @@
-"""Word offsets of every accepted layout: slicing a text at them gives its words."""
+"""Tests of word offsets for all accepted layouts: slicing a text at them gives its words."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import split_words
 
 BYTES = sorted(splitters.ByteLevel.alphabet())
-# Words that no layout splits: Latin with composed and combining marks, letters whose bytes are
-# punctuation to a pre-tokenizer after ByteLevel, other scripts, an emoji, a symbol.
+# Words that no layout splits: Latin with composed and combining marks, letters whose bytes look
+# like punctuation to a pre-tokenizer after ByteLevel, other scripts, an emoji, a symbol.
 WORDS = [
     *("Amsterdam", "is", "a", "reële", "lágrimas", "Çà", "naïve", "Cafe\u0301s", "e\u0301"),
     *("Москва", "पत्नी", "मेरे", "한국", "\u1112\u1161\u11ab", "中", "が", "か\u3099", "🙂", "§", "x"),
@@ -43,7 +43,7 @@ def byte_level(prefix: bool, regex: bool = True) -> Any:
 
 
 BYTE_SPLITTERS = {
-    "alone": lambda prefix: byte_level(prefix),
+    "byte level only": lambda prefix: byte_level(prefix),
     "robbert": lambda prefix: splitters.Sequence(
         [splitters.Whitespace(), byte_level(prefix), splitters.Punctuation()]
     ),
@@ -111,8 +111,8 @@ def unigram(directory: Path, splitter: Any, normalizer: Any) -> Tokenizer:
     return loaded(backend, directory)
 
 
-def drawn(seed: int, *, marks: bool = True) -> tuple[str, list[str]]:
-    """Return a random text, and the words and marks that it is made of."""
+def random_text(seed: int, *, marks: bool = True) -> tuple[str, list[str]]:
+    """Return a random text, and the words and marks it consists of."""
     rng = random.Random(seed)
     text = rng.choice(["", *SPACES])
     words: list[str] = []
@@ -129,15 +129,15 @@ def drawn(seed: int, *, marks: bool = True) -> tuple[str, list[str]]:
 
 
 def check_words(tokenizer: Tokenizer, *, marks: bool = True) -> None:
-    texts, expected = zip(*(drawn(seed, marks=marks) for seed in range(60)), strict=True)
-    for text, words, found in zip(texts, expected, split_words(tokenizer, texts), strict=True):
-        assert [text[word.start : word.end] for word in found] == words, repr(text)
-        assert all(word.text == text[word.start : word.end] for word in found)
+    texts, expected = zip(*(random_text(seed, marks=marks) for seed in range(60)), strict=True)
+    for text, strings, words in zip(texts, expected, split_words(tokenizer, texts), strict=True):
+        assert [text[word.start : word.end] for word in words] == strings, repr(text)
+        assert all(word.text == text[word.start : word.end] for word in words)
 
 
 def check_tokens(tokenizer: Tokenizer) -> None:
     """Check that tokens are in order and cover every character except white space and marks."""
-    texts = [drawn(seed)[0] for seed in range(60)]
+    texts = [random_text(seed)[0] for seed in range(60)]
     for text, located in zip(texts, tokenizer.encode_with_offsets(texts), strict=True):
         starts, ends = located.offsets.T
         assert (
@@ -146,7 +146,7 @@ def check_tokens(tokenizer: Tokenizer) -> None:
         covered = {place for start, end in located.offsets.tolist() for place in range(start, end)}
         for place, character in enumerate(text):
             if not character.isspace() and unicodedata.category(character)[0] != "M":
-                jamo = "\u1160" <= character <= "\u11ff"  # NFC joins them to the first one
+                jamo = "\u1160" <= character <= "\u11ff"  # NFC composes them with the first one
                 assert place in covered or jamo, (text, place)
         for start, end in located.offsets.tolist():
             assert text[start:end] == text[start:end].strip()
@@ -155,7 +155,7 @@ def check_tokens(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("post_processor", POST)
 @pytest.mark.parametrize("splitter", BYTE_SPLITTERS)
-def test_byte_level_bpe(splitter, post_processor, prefix, tmp_path):
+def test_words_of_byte_level_bpe(splitter, post_processor, prefix, tmp_path):
     for normalizer in NORMALIZERS.values():
         processor = POST[post_processor](prefix)
         tokenizer = byte_bpe(tmp_path, BYTE_SPLITTERS[splitter](prefix), normalizer, processor)
@@ -164,8 +164,8 @@ def test_byte_level_bpe(splitter, post_processor, prefix, tmp_path):
 
 
 @pytest.mark.parametrize("normalizer", [*NORMALIZERS, "bert", "bert with accents", "cased"])
-def test_wordpiece(normalizer, tmp_path):
-    found = NORMALIZERS.get(normalizer) or {
+def test_words_of_wordpiece(normalizer, tmp_path):
+    text_normalizer = NORMALIZERS.get(normalizer) or {
         "bert": normalizers.BertNormalizer(lowercase=True),
         "bert with accents": normalizers.BertNormalizer(lowercase=True, strip_accents=False),
         "cased": normalizers.BertNormalizer(lowercase=False),
@@ -178,14 +178,14 @@ def test_wordpiece(normalizer, tmp_path):
         (splitters.Sequence([splitters.WhitespaceSplit(), splitters.Metaspace()]), False),
         (splitters.Sequence([byte_level(True), splitters.Punctuation()]), True),
     ):
-        tokenizer = wordpiece(tmp_path, splitter, found)
+        tokenizer = wordpiece(tmp_path, splitter, text_normalizer)
         check_words(tokenizer, marks=marks)
         check_tokens(tokenizer)
 
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 @pytest.mark.parametrize("scheme", ["always", "first", "never"])
-def test_sentencepiece(normalizer, scheme, tmp_path):
+def test_words_of_sentencepiece(normalizer, scheme, tmp_path):
     for splitter in (
         splitters.Sequence(
             [splitters.WhitespaceSplit(), splitters.Metaspace(prepend_scheme=scheme)]
@@ -197,27 +197,26 @@ def test_sentencepiece(normalizer, scheme, tmp_path):
         check_tokens(tokenizer)
 
 
-def test_suffixes_at_the_beginning_of_a_text(tmp_path):
-    """ByteLevel adds a space before "'s" at the beginning, which splits it into two words."""
+def test_a_suffix_at_the_beginning_of_a_text_is_split_if_a_space_is_added(tmp_path):
+    """Split "'s" at the beginning into two words if ByteLevel adds a space before it."""
     for prefix in (True, False):
         plain = byte_bpe(tmp_path, byte_level(prefix))
-        behind = byte_bpe(tmp_path, splitters.Sequence([byte_level(prefix), splitters.Digits()]))
+        sequence = byte_bpe(tmp_path, splitters.Sequence([byte_level(prefix), splitters.Digits()]))
         for text in ("'s is a's", "'tis", " 's"):
-            (words,), (same) = split_words(plain, [text]), split_words(behind, [text])[0]
-            assert words == same
+            assert split_words(plain, [text]) == split_words(sequence, [text])
         first = split_words(plain, ["'s is"])[0][0].text
         assert first == ("'" if prefix else "'s")
 
 
-def test_answers_made_of_gold_tokens_are_the_gold_answers(tmp_path):
-    """With RobBERT's layout, half of the answers once lost their first letter."""
+def test_answers_predicted_from_gold_tokens_are_the_gold_answers(tmp_path):
+    """Keep the first letter of answers, which a layout like RobBERT's once removed."""
     splitter = BYTE_SPLITTERS["robbert"](True)
     tokenizer = byte_bpe(tmp_path, splitter, post_processor=POST["trim"](True))
     context = "Amsterdam is a port, België een koninkrijk; (Çà) is elsewhere."
-    wanted = ["Amsterdam", "is", "port", "België", "Çà", "een koninkrijk", "elsewhere"]
+    gold = ["Amsterdam", "is", "port", "België", "Çà", "een koninkrijk", "elsewhere"]
     examples = [
         SpanExample(answer, "Which?", context, "", (answer,), (context.index(answer),))
-        for answer in wanted
+        for answer in gold
     ]
     sizes = dict(max_length=160, doc_stride=32, max_query_length=16)
     windows = span_windows(examples, tokenizer, **sizes, labelled=True)
@@ -227,16 +226,16 @@ def test_answers_made_of_gold_tokens_are_the_gold_answers(tmp_path):
         logits.append(np.zeros((len(windows), length), np.float32))
         logits[-1][np.arange(len(windows)), windows.features.targets[side]] = 10
     answers = best_answers(windows, examples, *logits, n_best=1)
-    assert [answer.candidates[0].text for answer in answers] == wanted
+    assert [answer.candidates[0].text for answer in answers] == gold
 
 
 @pytest.mark.parametrize(
-    "behind",
+    "following",
     [splitters.Split("Ġ", "isolated"), splitters.CharDelimiterSplit("i"), byte_level(False)],
     ids=["Split", "CharDelimiterSplit", "ByteLevel"],
 )
-def test_pre_tokenizers_that_split_bytes_anywhere_are_refused(behind, tmp_path):
-    splitter = splitters.Sequence([byte_level(True), behind])
+def test_pre_tokenizers_that_split_bytes_are_refused(following, tmp_path):
+    splitter = splitters.Sequence([byte_level(True), following])
     with pytest.raises(ValueError, match="comes after ByteLevel and splits bytes"):
         byte_bpe(tmp_path, splitter)
 

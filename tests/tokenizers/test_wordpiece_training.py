@@ -26,7 +26,7 @@ def test_ids_are_in_berts_order():
     assert list(tokenizer.vocabulary)[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def test_the_size_is_met_when_the_text_is_rich_enough():
+def test_the_vocabulary_has_the_requested_size_if_the_text_is_large_enough():
     generator = np.random.default_rng(0)
     syllables = [a + b for a in "bcdfghjklmnp" for b in "aeiou"]
     text = [" ".join("".join(generator.choice(syllables, 3)) for _ in range(500))] * 2
@@ -34,11 +34,11 @@ def test_the_size_is_met_when_the_text_is_rich_enough():
         assert train_wordpiece(text, vocab_size=size).vocab_size == size
 
 
-def test_frequent_words_are_whole_and_all_characters_known():
+def test_frequent_words_are_entries_and_no_character_is_unknown():
     tokenizer = train_wordpiece(TEXT, vocab_size=1000)
     for word in ("the", "training", "wordpieces", "cafe", "naive", "ελληνικα"):
         assert word in tokenizer.vocabulary
-    ids = tokenizer.encode_batch([*TEXT, "a word that is not there: zebra quokka"])
+    ids = tokenizer.encode_batch([*TEXT, "words that are not in it: zebra quokka"])
     assert tokenizer.unk_id not in {token_id for row in ids for token_id in row}
     cased = train_wordpiece(TEXT, vocab_size=1000, lowercase=False)
     for word in ("The", "the", "Training", "CAFÉ", "Ελληνικά"):
@@ -52,7 +52,7 @@ def test_only_characters_that_can_continue_a_word_have_a_continuation():
     assert not {"##漢", "##,", "##;", "é", "\u0301"} & vocabulary.keys()
 
 
-def test_rare_characters_are_left_out_and_the_alphabet_leaves_room():
+def test_rare_characters_are_excluded_and_the_alphabet_is_limited():
     assert "z" in train_wordpiece(["abc abc z"] * 2, vocab_size=204).vocabulary
     assert "z" not in train_wordpiece(["abc abc z"], vocab_size=204).vocabulary
     many = " ".join(map(chr, range(0x400, 0x460))) + " " + " ".join(map(chr, range(0x561, 0x586)))
@@ -72,7 +72,7 @@ print(train_wordpiece(text, vocab_size=1500, lowercase=False).fingerprint)
 """
 
 
-def test_the_vocabulary_is_the_same_in_every_process():
+def test_the_vocabulary_is_reproducible_across_processes():
     fingerprints = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
@@ -89,14 +89,14 @@ def test_the_vocabulary_is_the_same_in_every_process():
 def test_a_sample_is_spread_evenly_over_the_text():
     documents = [f"word{i:04d} " * 50 for i in range(1000)]
     tokens = train_wordpiece(documents, vocab_size=4000, max_bytes=45_000).vocabulary
-    learned = [i for i in range(1000) if f"word{i:04d}" in tokens]
-    assert len(learned) == 100
-    assert np.diff(learned).max() == np.diff(learned).min() == 10
+    sampled = [i for i in range(1000) if f"word{i:04d}" in tokens]
+    assert len(sampled) == 100
+    assert np.diff(sampled).max() == np.diff(sampled).min() == 10
     tokens = train_wordpiece(documents, vocab_size=4000, max_bytes=450_000).vocabulary
     assert all(f"word{i:04d}" in tokens for i in range(1000))
 
 
-def test_a_document_longer_than_a_chunk_is_cut_between_words():
+def test_a_document_longer_than_a_chunk_is_split_between_words():
     words = [f"w{i:07d}" for i in range(40)]
     long = " ".join(words * 1000)
     tokens = train_wordpiece([long], vocab_size=1000, min_frequency=900).vocabulary
@@ -106,16 +106,16 @@ def test_a_document_longer_than_a_chunk_is_cut_between_words():
 @pytest.mark.parametrize(
     ("documents", "arguments", "message"),
     [
-        (iter(["a"]), {}, "documents is an iterator"),
-        ([], {}, "no text to learn"),
-        (["", " \u200b"], {}, "no text to learn"),
-        (["a a"], {"vocab_size": 150}, "104 are special and unused"),
-        (["a a"], {"num_unused": -1}, "num_unused is -1"),
-        (["a a"], {"min_frequency": 0}, "min_frequency is 0"),
-        (["a a"], {"max_bytes": 0}, "max_bytes is 0"),
+        (iter(["a"]), {}, "documents: an iterator"),
+        ([], {}, "documents: no text to train"),
+        (["", " \u200b"], {}, "documents: no text to train"),
+        (["a a"], {"vocab_size": 150}, "vocab_size=150: includes 104 special and unused"),
+        (["a a"], {"num_unused": -1}, "num_unused=-1: expected at least 0"),
+        (["a a"], {"min_frequency": 0}, "min_frequency=0: expected at least 1"),
+        (["a a"], {"max_bytes": 0}, "max_bytes=0: expected at least 1"),
     ],
 )
-def test_mistakes_are_refused(documents, arguments, message):
+def test_invalid_arguments_are_refused(documents, arguments, message):
     with pytest.raises(ValueError, match=message):
         train_wordpiece(documents, **arguments)
 
@@ -128,7 +128,7 @@ def word_limit(total: int) -> WordLimit:
     )
 
 
-def test_words_pass_until_the_limit_and_then_only_known_ones():
+def test_new_words_pass_only_until_the_limit():
     limit = word_limit(20)
     assert limit("aaaaa bbbbb, aaaaa") == "aaaaa bbbbb, aaaaa"  # 10 of 20
     assert limit("aaaaa é😀é bbbbb") == "aaaaa é😀é bbbbb"  # 13
@@ -136,7 +136,7 @@ def test_words_pass_until_the_limit_and_then_only_known_ones():
     assert limit("new,aaaaa other é😀é-seventh x") == "   ,aaaaa       é😀é-seventh  "
 
 
-def test_words_too_long_to_be_pieces_never_pass():
+def test_words_over_the_maximum_length_never_pass():
     limit = word_limit(1000)
     assert limit("a" * 10 + " " + "b" * 11 + "." + "c" * 10) == (
         "a" * 10 + " " + " " * 11 + "." + "c" * 10
@@ -144,7 +144,7 @@ def test_words_too_long_to_be_pieces_never_pass():
     assert limit("") == ""
 
 
-def test_words_are_told_apart():
+def test_different_words_are_distinguished():
     generator = np.random.default_rng(1)
     words = {"".join(generator.choice(list("abcdefgh"), 6)) for _ in range(2000)}
     first, second = sorted(words)[::2], sorted(words)[1::2]
@@ -160,15 +160,15 @@ def test_words_are_told_apart():
 @pytest.mark.parametrize(
     ("train", "sizes", "message"),
     [
-        (train_wordpiece, {"vocab_size": 10**9}, "vocab_size is 1000000000, expected at most 10,"),
-        (train_byte_bpe, {"vocab_size": 10**9}, "vocab_size is 1000000000, expected at most 10,"),
-        (train_sentencepiece, {"vocab_size": 10**10}, "vocab_size is 10000000000, expected at"),
-        (train_wordpiece, {"num_unused": 10**12}, "num_unused is 1000000000000, expected at most"),
-        (train_wordpiece, {"min_frequency": 10**30}, "min_frequency is .* expected at most"),
-        (train_byte_bpe, {"max_bytes": 10**30}, "max_bytes is .* expected at most"),
+        (train_wordpiece, {"vocab_size": 10**9}, "vocab_size=1000000000: expected at most 10,"),
+        (train_byte_bpe, {"vocab_size": 10**9}, "vocab_size=1000000000: expected at most 10,"),
+        (train_sentencepiece, {"vocab_size": 10**10}, "vocab_size=10000000000: expected at"),
+        (train_wordpiece, {"num_unused": 10**12}, "num_unused=1000000000000: expected at most"),
+        (train_wordpiece, {"min_frequency": 10**30}, "min_frequency=.*: expected at most"),
+        (train_byte_bpe, {"max_bytes": 10**30}, "max_bytes=.*: expected at most"),
     ],
 )
-def test_sizes_that_make_libraries_panic_are_refused_before_the_text_is_read(train, sizes, message):
+def test_sizes_that_make_libraries_panic_are_refused_before_reading(train, sizes, message):
     class Unread:
         def __iter__(self):
             yield from ()
