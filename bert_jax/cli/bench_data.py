@@ -1,30 +1,30 @@
-"""Measure making training batches: records on disk to ready arrays.
+"""Measure how fast training batches are made, from records on disk to ready arrays.
 
     bert-jax bench data --corpus corpus --batch-size 256 --workers 0 1 2
 
 Without --corpus, random documents with the sentence and document lengths of English are packed
-into a temporary corpus first. The first figure is one core's: the process is held on one core and
-makes the batches itself. The others are the training loop's view of the loader, with 0 (a thread
-of this process) or more worker processes.
+into a temporary corpus first. The first figure is the speed of one core: the process stays on one
+core and makes the batches itself. The other figures are the speed of the training loop's loader,
+with 0 (a thread of this process) or more worker processes.
 
-Tokens are positions, as a model's throughput counts them; the share that is not padding is
-printed beside them. Each figure is the mean over --seconds; the files are in memory if they were
-read or written not long ago and fit there.
+Tokens are positions, as in a model's throughput; the share that is not padding is printed too. Each
+figure is the mean over --seconds; the files are in memory if they were read or written recently and
+fit there.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
+from bert_jax.cli.arguments import add_number
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import TOKENIZER
 from bert_jax.corpus.shards import available_cores
-from bert_jax.corpus.synthetic import random_documents, synthetic_vocabulary, write_corpus
+from bert_jax.corpus.synthetic import synthetic_vocabulary, temporary_corpus
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.benchmark import InlineSpeed, LoadingSpeed, measure_inline, measure_loader
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
@@ -33,69 +33,48 @@ from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _VOCAB_SIZE = 30522
-_HELDOUT_TOKENS = 10_000
 _MAX_LENGTH = 512
 _MILLION_TOKENS = 16.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `bench data`."""
-    parser.add_argument("--corpus", metavar="DIR", help="what `bert-jax prepare` wrote")
-    parser.add_argument(
-        "--batch-size", type=int, default=256, metavar="N", help="rows (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=5.0,
-        metavar="S",
-        help="length of each measurement (default: %(default)s)",
-    )
+    parser.add_argument("--corpus", metavar="DIR", help="corpus made by `bert-jax prepare`")
+    add_number(parser, "--batch-size", "rows of a batch", default=256)
+    add_number(parser, "--seconds", "length of a measurement", kind=float, default=5.0, metavar="S")
     parser.add_argument(
         "--workers",
         type=int,
         nargs="*",
         default=[0, 1, 2],
         metavar="N",
-        help="worker processes to measure the loader with (default: 0 1 2)",
+        help="numbers of worker processes to measure the loader with (default: 0 1 2)",
     )
     parser.add_argument(
         "--sentence-pairs",
         choices=get_args(SentencePairs),
         default="next_sentence",
-        help="what pairs are made (default: next_sentence)",
+        help="kind of the sentence pairs (default: next_sentence)",
     )
-    synthetic = parser.add_argument_group("the temporary corpus, without --corpus")
-    synthetic.add_argument(
-        "--max-length", type=int, metavar="N", help=f"positions of a row (default: {_MAX_LENGTH})"
-    )
-    synthetic.add_argument(
-        "--million-tokens", type=float, metavar="M", help=f"its size (default: {_MILLION_TOKENS})"
+    group = parser.add_argument_group("the temporary corpus, without --corpus")
+    add_number(group, "--max-length", f"positions of a row (default: {_MAX_LENGTH})")
+    add_number(
+        group,
+        "--million-tokens",
+        f"millions of tokens (default: {_MILLION_TOKENS})",
+        kind=float,
+        metavar="M",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print tokens a second of one core, where its time goes, and of the loader."""
+    """Print the tokens per second of one core, by stage, and of the loader."""
     if args.seconds <= 0 or args.batch_size < 1:
         raise ValueError("--seconds and --batch-size must be positive")
     for num_workers in args.workers:
         check_workers("--workers", num_workers)
     with _corpus(args) as (directory, vocabulary):
-        corpus = Corpus(directory, "train")
-        config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)
-        examples = ExampleSource(corpus, vocabulary, config)
-        if len(examples) < args.batch_size:
-            raise ValueError(
-                f"{directory} holds {len(examples)} records, fewer than a batch of "
-                f"{args.batch_size}: give a smaller --batch-size or a larger corpus"
-            )
-        info = corpus.info
-        print(
-            f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
-            f"shards, {info.num_pieces / info.num_records:.2f} pieces a record"
-        )
-        pairs = f"sentence pairs: {config.sentence_pairs}"
-        print(f"batches of {args.batch_size}, {pairs}, {available_cores()} cores here")
+        examples = _open(args, directory, vocabulary)
         _print_inline(measure_inline(examples, args.batch_size, args.seconds), args.seconds)
         for num_workers in args.workers:
             speed = measure_loader(examples, args.batch_size, args.seconds, num_workers)
@@ -104,30 +83,46 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-@contextlib.contextmanager
+@contextmanager
 def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
+    """Yield the directory and the vocabulary of the given or a temporary corpus."""
     if args.corpus:
         for name in ("max_length", "million_tokens"):
             if getattr(args, name) is not None:
                 raise ValueError(
-                    f"--{name.replace('_', '-')} describes the corpus made without --corpus, and "
-                    f"{args.corpus} is what it is; leave one of the two options out"
+                    f"--{name.replace('_', '-')} describes the corpus made without --corpus, not "
+                    f"{args.corpus}. Leave one of the two options out"
                 )
         directory = Path(args.corpus)
         yield directory, Vocabulary.of(Tokenizer.load(directory / TOKENIZER))
         return
-    with tempfile.TemporaryDirectory(prefix="bert-jax-bench-") as scratch:
-        print("no --corpus given: measuring on a temporary one of random documents", flush=True)
-        million_tokens = _MILLION_TOKENS if args.million_tokens is None else args.million_tokens
-        max_length = _MAX_LENGTH if args.max_length is None else args.max_length
-        write_corpus(
-            scratch,
-            random_documents(int(million_tokens * 1e6), _VOCAB_SIZE, seed=0),
-            random_documents(_HELDOUT_TOKENS, _VOCAB_SIZE, seed=1),
-            max_length=max_length,
-            vocab_size=_VOCAB_SIZE,
+    print("no --corpus given: measuring on a temporary one of random documents", flush=True)
+    millions = _MILLION_TOKENS if args.million_tokens is None else args.million_tokens
+    max_length = _MAX_LENGTH if args.max_length is None else args.max_length
+    with temporary_corpus(
+        int(millions * 1e6), max_length=max_length, vocab_size=_VOCAB_SIZE
+    ) as directory:
+        yield directory, synthetic_vocabulary(_VOCAB_SIZE)
+
+
+def _open(args: argparse.Namespace, directory: Path, vocabulary: Vocabulary) -> ExampleSource:
+    """Open the examples of a corpus, and print their number and size."""
+    corpus = Corpus(directory, "train")
+    config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)
+    examples = ExampleSource(corpus, vocabulary, config)
+    if len(examples) < args.batch_size:
+        raise ValueError(
+            f"{directory} has {len(examples)} records, fewer than a batch of {args.batch_size}. "
+            "Give a smaller --batch-size or a larger corpus"
         )
-        yield Path(scratch), synthetic_vocabulary(_VOCAB_SIZE)
+    info = corpus.info
+    print(
+        f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
+        f"shards, {info.num_pieces / info.num_records:.2f} pieces a record"
+    )
+    pairs = f"sentence pairs: {config.sentence_pairs}"
+    print(f"batches of {args.batch_size}, {pairs}, {available_cores()} cores")
+    return examples
 
 
 def _print_inline(speed: InlineSpeed, seconds: float) -> None:

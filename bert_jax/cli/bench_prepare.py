@@ -3,14 +3,15 @@
     bert-jax bench prepare --input corpus.jsonl.xz --tokenizer vocab.txt
 
 The plain loop has the documents in memory and calls `encode_batch` on their lines, on as many
-threads as there are workers; preparation is timed whole, from the start of its processes to the
-renamed manifest. The text is held in memory, so give a part of a large corpus.
+threads as there are workers; preparation is timed as a whole, from the start of its processes to
+the renamed manifest. The text is held in memory, so give a part of a large corpus.
 """
 
 from __future__ import annotations
 
 import argparse
 
+from bert_jax.cli.arguments import add_number
 from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
@@ -26,20 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
     add_workers_argument(parser)
-    parser.add_argument(
-        "--repeat",
-        type=int,
-        default=3,
-        metavar="N",
-        help="the best of N is reported (default: %(default)s)",
-    )
+    add_number(parser, "--repeat", "number of measurements, of which the best counts", default=3)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time both, in turns, and print the ratio of their speeds."""
+    """Time both in turns, and print the ratio of their speeds."""
     for name, value in (("--repeat", args.repeat), ("--workers", args.workers)):
         if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+            raise ValueError(f"{name}={value}: expected at least 1")
     speed = measure_preparation(
         args.input,
         Tokenizer.load(args.tokenizer, lowercase=args.lowercase),

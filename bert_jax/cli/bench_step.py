@@ -1,10 +1,10 @@
-"""Time the train step of a config on random tokens: no corpus is needed.
+"""Time the train step of a config on random tokens, without a corpus.
 
     bert-jax bench step --config configs/pretrain/bert_base.py --phase phase2
 
 Prints one JSON line: compile time, ms, tokens/s, model FLOP/s (forward and backward of the layers
-and of the MLM head at the masked positions, and what a teacher adds) and the MiB a device needs, as
-the compiler counts.
+and of the MLM head at the masked positions, and of a teacher if there is one) and the MiB of device
+memory according to the compiler.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 
 import jax
 
-from bert_jax.cli.arguments import add_config_argument
+from bert_jax.cli.arguments import add_config_argument, add_number
 from bert_jax.pretraining.memory import check_step_memory
 from bert_jax.pretraining.step_timing import time_step
 from bert_jax.recipes.load import load_config
@@ -25,13 +25,11 @@ from bert_jax.training.sharding import make_mesh
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `bench step`."""
     add_config_argument(parser)
-    parser.add_argument("--phase", help="which phase's shapes (default: the first)")
     parser.add_argument(
-        "--steps", type=int, default=20, metavar="N", help="steps a round (default: 20)"
+        "--phase", help="phase that determines the shapes of the batch (default: the first)"
     )
-    parser.add_argument(
-        "--pieces", type=int, default=1, metavar="N", help="documents packed in a row (default: 1)"
-    )
+    add_number(parser, "--steps", "steps in a round", default=20)
+    add_number(parser, "--pieces", "documents packed in a row", default=1)
 
 
 def run(args: argparse.Namespace) -> int:

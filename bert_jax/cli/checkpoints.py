@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.cli.arguments import add_number
 from bert_jax.runs.checkpoints import BEST, NEWEST, Step, checkpoints_at, extract
-from bert_jax.training.checkpoint_checksums import REMOVED, Verification, verify
+from bert_jax.training.checkpoint_checksums import REMOVED, verify
 
 DAMAGED = 1
 
@@ -15,27 +16,27 @@ def add_extract_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "work_dir",
         metavar="WORKDIR",
-        help="of `pretrain` or `finetune`; a run may be at work there",
+        help="work directory of `pretrain` or `finetune`; its run may be in progress",
     )
     parser.add_argument(
         "--step",
         required=True,
         metavar="N",
-        help=f"of the checkpoint; '{NEWEST}', or '{BEST}' by the held-out metric of the run's "
-        "config among the checkpoints that are there",
+        help=f"step of the checkpoint; '{NEWEST}', or '{BEST}' for the saved checkpoint with the "
+        "best held-out metric of the run's config",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="the work directory to make")
+    parser.add_argument("--output", required=True, metavar="DIR", help="work directory to make")
 
 
 def extract_checkpoint(args: argparse.Namespace) -> int:
-    """Make a work directory of one checkpoint: to start from, evaluate and export, or to pass on.
+    """Copy one checkpoint to a new work directory, to start from, evaluate, export or share.
 
         bert-jax extract runs/mine --step best --output models/best
         bert-jax extract runs/mine --step 400000 --output models/400k
 
-    It has the parameters alone, a third of what a checkpoint of AdamW holds, with the run's config, log
-    and manifests. No run goes on in it; a new one starts from it (`init_from`).
-    """  # noqa: E501
+    It has the parameters, a third of an AdamW checkpoint's size, and the run's config, log and
+    manifests. A new run can start from it (`init_from`), but none can resume in it.
+    """
     result = extract(args.work_dir, args.output, _step(args.step))
     print(f"{args.output}: the parameters of step {result.step:,} of {args.work_dir}")
     return 0
@@ -47,7 +48,7 @@ def _step(text: str) -> Step:
     if text == NEWEST:
         return NEWEST
     if not text.isdecimal():
-        raise ValueError(f"--step {text}: expected a number of steps, '{BEST}' or '{NEWEST}'")
+        raise ValueError(f"--step={text}: expected a number of steps, '{BEST}' or '{NEWEST}'")
     return int(text)
 
 
@@ -58,7 +59,7 @@ def add_verify_checkpoints_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="work directory, its checkpoints directory or a single checkpoint in it",
     )
-    parser.add_argument("--step", type=int, metavar="N", help="step to verify (default: all steps)")
+    add_number(parser, "--step", "step to verify (default: all steps)")
 
 
 def verify_checkpoints(args: argparse.Namespace) -> int:
@@ -67,24 +68,14 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         bert-jax verify-checkpoint runs/mine
         bert-jax verify-checkpoint runs/mine --step 400000
 
-    Prints one line per checkpoint and exits with code 1 if any of them is damaged. Every command also
-    verifies the checkpoint that it loads, and training resumes from the newest intact one.
-    """  # noqa: E501
+    Prints one line per checkpoint and exits with code 1 if any of them is damaged. Every command
+    also verifies the checkpoint that it loads, and training resumes from the newest intact one.
+    """
     directory, steps = checkpoints_at(args.directory, args.step)
     damaged = False
     width = len(f"{steps[-1]:,}")
     for step in steps:
         outcome = verify(directory, step)
         damaged = damaged or outcome.problem not in (None, REMOVED)
-        print(f"step {step:>{width},}  {_description(outcome)}", flush=True)
+        print(f"step {step:>{width},}  {outcome}", flush=True)
     return DAMAGED if damaged else 0
-
-
-def _description(outcome: Verification) -> str:
-    if outcome.problem == REMOVED:
-        return "removed during the check; a run removes older checkpoints when it saves"
-    if outcome.problem is not None:
-        return f"damaged: {outcome.problem}"
-    if not outcome.has_checksums:
-        return "readable; saved by an earlier version, which recorded no checksums"
-    return f"intact   {outcome.num_files} files, {outcome.num_bytes / 1e6:,.1f} MB"

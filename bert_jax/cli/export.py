@@ -1,4 +1,4 @@
-"""Take a model out: a directory that other frameworks load.
+"""Convert a model to a directory that other frameworks load.
 
     bert-jax export runs/mine --format huggingface --output exported/mine
     bert-jax export runs/mine --format onnx --head encoder --output exported/encoder
@@ -9,12 +9,12 @@ huggingface: for `from_pretrained`: config.json, model.safetensors and, for an i
   dtype=torch.float32, and `verify` then needs a --tolerance as large as the rounding error.
 onnx: model.onnx and its weights model.onnx.data, any batch and length, for ONNX Runtime and others.
 stablehlo: a program of jax.export for CPU, CUDA and TPU, any batch and length, and its weights.
-savedmodel: TensorFlow's, through jax2tf, any batch and length.
+savedmodel: TensorFlow's format, through jax2tf, any batch and length.
 
-Each with the tokenizer's files and a model card, whose first lines of code load the model. None of
-them holds how a fine-tuning run read its texts, nor, where two labels have one score, what the
-negative one is called. The programs return token vectors; their model card describes how a
-sentence-transformers model pools them.
+Each directory also has the tokenizer's files and a model card, which begins with the code that
+loads the model. No format records how a fine-tuning run read its texts, nor, if two labels have one
+score, the name of the negative label. The programs return token vectors; their model card describes
+how a sentence-transformers model pools them.
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ from bert_jax.validation import renamed_in_errors
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `export`."""
-    parser.add_argument("work_dir", metavar="WORKDIR", help="of `pretrain` or `import`")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="what to write")
-    parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
-    parser.add_argument(
-        "--head", choices=HEADS, help="export a part of the model only (default: all its heads)"
-    )
+    parser.add_argument("work_dir", metavar="WORKDIR", help="work directory of a run or `import`")
+    parser.add_argument("--format", required=True, choices=FORMATS, help="format to write")
+    parser.add_argument("--output", required=True, metavar="DIR", help="directory to make")
+    parser.add_argument("--head", choices=HEADS, help="head to export (default: all heads)")
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="huggingface alone: of the parameters in the file (default: float32)",
+        help="type of the parameters in the file, only for huggingface (default: float32)",
     )
     parser.add_argument(
         "--hidden-states",
         action="store_true",
-        help="not huggingface: make the embeddings and every layer's output outputs too",
+        help="additional outputs: the embeddings and the output of every layer; not for "
+        "huggingface",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the directory, whole or not at all."""
+    """Export the model, and print notes and the size of the directory."""
     options = {
         "hidden_states=True": "--hidden-states",
         "dtype": "--dtype",

@@ -1,11 +1,11 @@
-r"""Fine-tune a pretrained model on a task, or go on exactly where a run stopped.
+r"""Fine-tune a pretrained model on a task, or resume exactly where a run stopped.
 
     bert-jax finetune --config configs/finetune/sst2.py --init runs/mine --data data/SST-2
     bert-jax finetune --config configs/finetune/table.py --init runs/mine --data reviews.csv
 
 The same command starts a run, continues it after a kill, and does nothing once it is finished. The
-validation set is scored as the task's official scorer does; the checkpoint that did best is the one
-that `evaluate`, `predict` and `export` take.
+validation set is scored as the task's official scorer does. `evaluate`, `predict` and `export` use
+the checkpoint with the best score.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bert_jax.cli.arguments import (
     add_data_argument,
     add_distributed_argument,
     add_from_step_argument,
-    add_override,
+    add_init_argument,
 )
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.training import finetune
-from bert_jax.recipes.load import load_config
+from bert_jax.recipes.command_line import finetune_config
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training import distributed
 
@@ -29,12 +29,7 @@ from bert_jax.training import distributed
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `finetune`."""
     add_config_argument(parser)
-    parser.add_argument(
-        "--init",
-        metavar="DIR",
-        help="the work directory of `pretrain`, `import` or `finetune` to start from "
-        "(--config.init_from)",
-    )
+    add_init_argument(parser)
     add_data_argument(parser)
     add_distributed_argument(parser)
     add_from_step_argument(parser)
@@ -42,11 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fine-tune, print the reports, and return the exit code."""
-    overrides = args.config_overrides
-    if args.init:
-        overrides = add_override(overrides, "init_from", args.init, "--init")
-    config = load_config(args.config, overrides, kind="finetune")
-    config = config.with_file(args.data, "train") if args.data else config
+    config = finetune_config(args.config, args.config_overrides, args.init, args.data)
     distributed.join(force=args.distributed)
     enable_compilation_cache()
     stop = distributed.StopRequest()

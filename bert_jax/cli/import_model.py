@@ -1,13 +1,13 @@
-"""Bring a model of another framework in: a work directory to start from, evaluate and export.
+"""Convert a model of another framework to a work directory, to train, evaluate and export.
 
     bert-jax import bert-base-uncased/ --output models/base
     bert-jax import google-bert/bert-base-uncased --output models/base     # from the hub
     bert-jax import uncased_L-12_H-768_A-12/bert_model.ckpt --output models/base
-    bert-jax import models/theirs --head classification --labels no yes --output models/mine
+    bert-jax import models/other --head classification --labels no yes --output models/mine
 
-Every tensor of the source is accounted for: one that is missing, left over or of a wrong shape is
-listed and the import refused. A head that `--head` asks for and the source does not have is drawn
-anew, and what it has besides is left out; both are listed.
+Every tensor of the source is accounted for: if one is missing, unused or of a wrong shape, it is
+listed and nothing is imported. A head that --head requests and the source lacks is randomly
+initialized, and other heads of the source are left out; both are listed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from bert_jax.cli.arguments import free_text
+from bert_jax.argument_parser import free_text
+from bert_jax.cli.arguments import add_number
 from bert_jax.interop.import_model import import_model
 from bert_jax.models.model import HEADS, Problem
 from bert_jax.validation import renamed_in_errors
@@ -26,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a Hugging Face directory, a model's name on the hub, or a TensorFlow checkpoint of "
-        "Google's release (bert_model.ckpt, or the directory that holds one)",
+        help="Hugging Face directory, name of a model on the hub, or TensorFlow checkpoint of "
+        "Google's release (bert_model.ckpt, or its directory)",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="the work directory to make")
+    parser.add_argument("--output", required=True, metavar="DIR", help="work directory to make")
     parser.add_argument(
-        "--head", choices=HEADS, help="which head to take (default: all that the source has)"
+        "--head", choices=HEADS, help="head to import (default: all heads of the source)"
     )
     parser.add_argument(
         "--labels",
@@ -45,36 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--problem",
         choices=get_args(Problem),
-        help="what the scores of a classification mean (default: as the source says; for one drawn "
-        "anew, single_label, or regression with one label)",
-    )
-    _add_source_details(parser)
-
-
-def _add_source_details(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tokenizer", metavar="FILE_OR_DIR", help="of the model, where SOURCE does not hold it"
+        help="meaning of a classifier's scores (default: as in the source; for a randomly "
+        "initialized one, single_label, or regression with one label)",
     )
     parser.add_argument(
-        "--max-positions",
-        type=int,
-        metavar="N",
-        help="keep the first N positions (default: all the source has)",
+        "--tokenizer", metavar="FILE_OR_DIR", help="tokenizer of the model, if SOURCE has none"
     )
+    add_number(parser, "--max-positions", "number of leading positions to keep (default: all)")
     parser.add_argument(
         "--revision", metavar="NAME", help="branch, tag or commit on the hub (default: main)"
     )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="seed of a randomly initialized head (default: 0)",
-    )
+    add_number(parser, "--seed", "seed of a randomly initialized head", default=0)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the work directory and print what became of every tensor."""
+    """Import the model, and print how every tensor was used."""
     with renamed_in_errors({"seed": "--seed"}):
         result = import_model(
             args.source,

@@ -1,4 +1,4 @@
-"""Print every key of a config: its type, its default and what it means.
+"""Print every key of a config: its type, its default and its meaning.
 
     bert-jax keys pretrain
     bert-jax keys pretrain distillation
@@ -22,17 +22,17 @@ CONFIGS: Mapping[str, type] = {"pretrain": PretrainConfig, "finetune": FinetuneC
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `keys`."""
-    parser.add_argument("config", choices=list(CONFIGS), help="of which verb")
+    parser.add_argument("config", choices=list(CONFIGS), help="verb that takes the config")
     parser.add_argument(
-        "section", nargs="?", default="", help="of that section alone (default: of all)"
+        "section", nargs="?", default="", help="section of the config (default: all sections)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the keys, section by section."""
-    found = {section.path: section for section in sections(CONFIGS[args.config])}
-    if args.section and args.section not in found:
-        raise ValueError(f"no section {args.section!r}; {nearest(args.section, list(found)[1:])}")
-    chosen = [found[args.section]] if args.section else list(found.values())
+    by_path = {section.path: section for section in sections(CONFIGS[args.config])}
+    if args.section and args.section not in by_path:
+        raise ValueError(f"no section {args.section!r}; {nearest(args.section, list(by_path)[1:])}")
+    chosen = [by_path[args.section]] if args.section else list(by_path.values())
     print("\n\n".join("\n".join(lines(section)) for section in chosen))
     return 0

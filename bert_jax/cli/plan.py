@@ -1,60 +1,56 @@
-"""Compile a run's train steps for hardware that is not here, and say what they would cost there.
+"""Compile a run's train steps for other hardware, and print their memory and time there.
 
     bert-jax plan --config configs/pretrain/bert_base.py --topology v5e:4x4
     bert-jax plan --config configs/pretrain/tiny.py --topology cpu:8
 
-Prints for every phase: bytes a device needs, collectives by kind, FLOPs, and the least time that a
-step can take there. A run that does not fit is told which flags make it fit. The program is the
-one that `pretrain` would run; no parameter is made and no corpus is opened.
+Prints for every phase: bytes of device memory, collectives by kind, FLOPs, and a lower bound of the
+time of a step. For a run that does not fit, prints the flags that make it fit. The program is the
+one that `pretrain` would run; no parameter is initialized and no corpus is opened.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from bert_jax.analysis.chips import GIB
 from bert_jax.analysis.topology import EXAMPLES, topology_devices
-from bert_jax.cli.arguments import add_config_argument
+from bert_jax.cli.arguments import add_config_argument, add_number
 from bert_jax.cli.output import console_report
-
-ON_A_SCREEN, ELSEWHERE = 1.0, 60.0  # seconds between two lines about a compilation
+from bert_jax.terminal import show_elapsed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `plan`."""
     add_config_argument(parser)
     parser.add_argument(
-        "--topology", required=True, metavar="KIND:SHAPE", help=f"the devices: {EXAMPLES}"
+        "--topology", required=True, metavar="KIND:SHAPE", help=f"kind of the devices: {EXAMPLES}"
     )
     parser.add_argument(
         "--pieces",
         type=int,
         default=0,
         metavar="N",
-        help="documents packed in a row (default: what `prepare` packs, one for 32 tokens)",
+        help="documents packed in a row (default: one for 32 tokens, as `prepare` packs them)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--hbm",
-        type=float,
+        "memory of a device (default: the chip's; a CPU has no limit)",
+        kind=float,
         metavar="GIB",
-        help="memory of a device (default: the chip's; a CPU has no limit)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--tries",
-        type=int,
+        "maximum number of changes to compile for a run that does not fit",
         default=6,
-        metavar="N",
-        help="changes to compile at most where a run does not fit (default: 6)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan every phase; exit code 1 if the run does not fit."""
+    """Plan every phase; return exit code 1 if the run does not fit."""
     if args.pieces < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
         raise ValueError("--pieces and --tries must not be negative, and --hbm is positive")
     devices = topology_devices(args.topology)
@@ -74,26 +70,6 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.fits else 1
 
 
-@contextmanager
-def _show_compiling(what: str) -> Iterator[None]:
+def _show_compiling(step: str) -> AbstractContextManager[None]:
     """Print to stderr which step is being compiled and for how long."""
-    began = time.perf_counter()
-    screen = sys.stderr.isatty()
-    done = threading.Event()
-
-    def show(doing: str, end: str) -> None:
-        seconds = time.perf_counter() - began
-        print(f"{doing} {what}: {seconds:.0f} s", end=end, file=sys.stderr, flush=True)
-
-    def tick() -> None:
-        while not done.wait(ON_A_SCREEN if screen else ELSEWHERE):
-            show("compiling", "\r" if screen else "\n")
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        show("compiled ", "\n")
+    return show_elapsed(f"compiling {step}", f"compiled  {step}", sys.stderr)

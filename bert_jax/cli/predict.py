@@ -1,30 +1,31 @@
-r"""Ask a trained model about texts: a result for every line, in order, as JSON Lines.
+r"""Run a trained model on texts: a result for every line, in order, as JSON Lines.
 
 bert-jax predict runs/sst2 --input reviews.txt --output sentiments.jsonl
 echo '{"question": "Where does Matt live?", "context": "Matt lives in Canada."}' \
     | bert-jax predict runs/squad
 
-Input is plain text, a text a line, or JSON Lines: objects with the fields "text", "first" and
-"second" (next-sentence, classify), "words" or, of one document, "sentences" (tag), "context" and
-"choices" (choose) or "question" and "context" (answer). An "id" comes back with its result. Blank
-lines of JSON Lines give nothing, each of plain text is a text. A line that cannot be used, such as
-one longer than 2 MiB, ends the command; with --unusable report its result is an object with the
-field "error". Results are written whenever no more input is waiting, so that another program can
-send one line at a time (the first line may be blank only if --format is given).
+The input is plain text, one text per line, or JSON Lines: objects with the fields "text", "first"
+and "second" (next-sentence, classify), "words" or, for one document, "sentences" (tag), "context"
+and "choices" (choose) or "question" and "context" (answer). An "id" is copied to the result. Blank
+lines of JSON Lines are skipped; a blank line of plain text is an empty text. A line that cannot be
+used, such as one longer than 2 MiB, ends the command; with --unusable report its result is an
+object with the field "error". Results are written whenever no more input is waiting, so that
+another program can send one line at a time (the first line may be blank only if --format is given).
 
-Results have, beside the "id":
+In addition to the "id", results have these fields:
   classify       label, probability, scores (by label; the number of a model that predicts one),
                  truncated, labels (all above 0.5)
   tag            words (text, start, end, tag, probability), entities (type, text, start, end; null
-                 where tags mark none); of a document sentences, each with these
-  answer         text, start, end, probability, candidates (as these four), question_truncated
+                 if the tags mark none); for a document sentences, each with these fields
+  answer         text, start, end, probability, candidates (with these four), question_truncated
   choose         index, text, probability, probabilities, truncated
-  fill-mask      masks (of each its guesses: token, probability), truncated
+  fill-mask      masks (for each mask its guesses: token, probability), truncated
   next-sentence  probability, truncated
   embed          vector (a sentence-transformers model's own embedding, otherwise the mean), cls and
                  mean (vectors of the whole text's last layer), truncated
-Words of a "text" end at every space and punctuation mark; files of tagged words often split less:
-give "words" as they do. A choice is all that follows the context, of SWAG sent2 and the ending.
+Words of a "text" end at every space and punctuation mark. Files of tagged words often split less;
+then give "words" as the files split them. A choice is the whole text after the context: in SWAG,
+sent2 and the ending.
 """
 
 from __future__ import annotations
@@ -36,30 +37,29 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.cli.arguments import free_text
-from bert_jax.cli.output import ProgressLine, output_to, speak_utf8
+from bert_jax.argument_parser import free_text
+from bert_jax.cli.arguments import add_number
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import FORMATS
+from bert_jax.inference.output_file import open_output
 from bert_jax.inference.requests import TASKS, LineRequest, json_line
 from bert_jax.models.config import DTypeName
 from bert_jax.runs.runtime import enable_compilation_cache
+from bert_jax.terminal import ProgressLine, use_utf8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `predict`."""
-    parser.add_argument("work_dir", metavar="WORKDIR", help="of a run, or of `import`")
+    parser.add_argument("work_dir", metavar="WORKDIR", help="work directory of a run or `import`")
     parser.add_argument(
-        "--task", choices=TASKS, help="what to do (default: what the model's head is for)"
+        "--task", choices=TASKS, help="kind of prediction (default: the one of the model's head)"
     )
     _add_stream_arguments(parser)
     _add_model_arguments(parser)
-    parser.add_argument(
-        "--top-k",
-        type=int,
-        metavar="N",
-        help="guesses of fill-mask (default: 5), candidates of answer (default: 1)",
+    add_number(
+        parser, "--top-k", "guesses of fill-mask (default: 5), candidates of answer (default: 1)"
     )
     parser.add_argument(
         "--prompt-name",
@@ -71,52 +71,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--unusable",
         choices=("error", "report"),
         default="error",
-        help="what a line that cannot be used is: an error, or in its place an object that says "
-        "why (default: error)",
+        help="handling of a line that cannot be used: an error, or an object with the reason as "
+        "its result (default: error)",
     )
 
 
 def _add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--input", metavar="FILE", help="also packed, or a pipe (default: -, standard input)"
+        "--input",
+        metavar="FILE",
+        help="input file, which may be compressed, or a pipe (default: -, standard input)",
     )
     parser.add_argument(
         "--format",
         choices=FORMATS,
         default="auto",
-        help="of the input; auto: JSON Lines if FILE is .jsonl or the first line that is not "
-        'blank begins with "{" (default: auto)',
+        help="format of the input; auto: JSON Lines if FILE is .jsonl or the first line that is "
+        'not blank begins with "{" (default: auto)',
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="FILE.partial until all is written; - for standard output (default: that)",
+        help="output file, named FILE.partial until it is complete (default: -, standard output)",
     )
 
 
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="sequences at once (default: 32)"
-    )
-    parser.add_argument(
+    add_number(parser, "--batch-size", "sequences in a batch", default=32)
+    add_number(
+        parser,
         "--max-length",
-        type=int,
-        metavar="N",
-        help="most tokens of a sequence (default: those of the fine-tuning run, or the model's "
-        "positions, at most 384 for questions; for embed, the sentence-transformers model's own "
-        "length)",
+        "maximum number of tokens of a sequence (default: as in the fine-tuning run, or the "
+        "model's positions, at most 384 for questions; for embed, the sentence-transformers "
+        "model's own length)",
     )
     parser.add_argument(
         "--dtype",
         choices=get_args(DTypeName),
         default="auto",
-        help="of the computation (default: auto: bfloat16 on accelerators that have it, else "
-        "float32)",
+        help="floating-point type of the computation (default: auto: bfloat16 on accelerators that "
+        "have it, else float32)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write a line for every line read."""
+    """Write a result for every line of the input."""
     try:
         num_lines, num_unusable = _predict(args)
     except UnusableLine as error:
@@ -139,7 +138,7 @@ def _predict(args: argparse.Namespace) -> tuple[int, int]:
     )
     if args.output not in (None, "-"):
         check_outside_corpora(Path(args.output), "--output")
-    # From here on, the lines that are there are read while the model is loaded.
+    # From now on, waiting lines are read while the model is loaded.
     source = request.open(args.input, args.format, args.batch_size)
     if args.input in (None, "-") and sys.stdin.isatty():
         print(_prompt(request, args.format), file=sys.stderr, flush=True)
@@ -147,9 +146,9 @@ def _predict(args: argparse.Namespace) -> tuple[int, int]:
     predictor = request.load(
         batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
-    progress, start, done, unusable = ProgressLine(), time.monotonic(), 0, 0
+    progress, start, done, unusable = ProgressLine(sys.stderr), time.monotonic(), 0, 0
     report = args.unusable == "report"
-    with output_to(args.output, source) as output:
+    with open_output(args.output, source, sys.stdout) as output:
         for part in request.answer(predictor, source, args.format, args.batch_size, report=report):
             for line, result in part:
                 unusable += isinstance(result, UnusableLine)
@@ -179,20 +178,24 @@ def _progress(done: int, seconds: float, num_shapes: int) -> str:
 def add_fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `fill-mask`."""
     parser.add_argument(
-        "work_dir", nargs="?", type=free_text, metavar="WORKDIR", help="of a run, or of `import`"
+        "work_dir",
+        nargs="?",
+        type=free_text,
+        metavar="WORKDIR",
+        help="work directory of a run or `import`",
     )
     parser.add_argument(
         "sentence",
         nargs="*",
         type=free_text,
         metavar="SENTENCE",
-        help="a sentence with one or more [MASK], or <mask> where the vocabulary is RoBERTa's",
+        help="sentence with one or more [MASK], or <mask> for a RoBERTa vocabulary",
     )
     parser.add_argument(
         "--work-dir",
         dest="work_dir_option",
         metavar="DIR",
-        help="work directory, which may be given here instead of before the sentences",
+        help="work directory, as an option instead of before the sentences",
     )
     parser.add_argument(
         *("--top", "--top-k"),
@@ -206,7 +209,7 @@ def add_fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def fill_mask(args: argparse.Namespace) -> int:
-    """Guess the masked words of sentences with a pretrained model.
+    """Predict the masked words of sentences with a pretrained model.
 
     bert-jax fill-mask runs/demo "The capital of France is [MASK]."
     """
@@ -215,19 +218,19 @@ def fill_mask(args: argparse.Namespace) -> int:
         work_dir, batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
     filled = fill(sentences, top_k=args.top_k)
-    speak_utf8()
+    use_utf8(sys.stdout)
     for sentence, text in zip(sentences, filled, strict=True):
         print(f"\n{sentence}")
         if text.truncated:
-            print("  (its end was left out: it is longer than the model can read)")
+            print("  (the end was cut off: the sentence is longer than the model can read)")
         for number, guesses in enumerate(text.masks, start=1):
             prefix = f"  {fill.mask} {number}: " if len(text.masks) > 1 else "  "
-            print(prefix + "   ".join(f"{each.token} {each.probability:.1%}" for each in guesses))
+            print(prefix + "   ".join(f"{x.token} {x.probability:.1%}" for x in guesses))
     return 0
 
 
 def _work_dir_and_sentences(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """Return the work directory, whichever way it is given, and the sentences."""
+    """Return the work directory, from the option or the first argument, and the sentences."""
     words = [*([] if args.work_dir is None else [args.work_dir]), *args.sentence]
     if args.work_dir_option is not None:
         words.insert(0, args.work_dir_option)

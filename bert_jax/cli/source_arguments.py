@@ -1,16 +1,16 @@
-"""Options that the verbs which read raw text share."""
+"""Declare the options that the verbs which read raw text share."""
 
 from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.arguments import free_text
+from bert_jax.argument_parser import free_text
 from bert_jax.corpus.shards import available_cores
 from bert_jax.text.documents import SourceOptions
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which raw text is read, and how."""
+    """Declare the options for the raw text and its format."""
     options = SourceOptions()
     parser.add_argument(
         "--input",
@@ -31,24 +31,25 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         "--encoding",
         default=options.encoding,
         metavar="NAME",
-        help="of plain text and JSON Lines; the others are UTF-8 (default: %(default)s)",
+        help="encoding of plain text and JSON Lines; the other formats are UTF-8 (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--on-bad-line",
         choices=("error", "skip"),
         default=options.on_bad_line,
-        help="whether an unusable line or empty file is an error, or is left out and counted "
+        help="treatment of unusable lines and empty files: an error, or skipped and counted "
         "(default: %(default)s)",
     )
     parser.add_argument(
         "--tfds-data-dir",
         metavar="DIR",
-        help="where TFDS keeps its data sets (default: TFDS_DATA_DIR, else ~/tensorflow_datasets)",
+        help="directory of the TFDS data sets (default: TFDS_DATA_DIR, else ~/tensorflow_datasets)",
     )
 
 
 def source_options(args: argparse.Namespace) -> SourceOptions:
-    """The options that `add_source_arguments` declared."""
+    """Return the options that `add_source_arguments` declares."""
     return SourceOptions(
         text_field=args.text_field,
         encoding=args.encoding,
@@ -58,36 +59,40 @@ def source_options(args: argparse.Namespace) -> SourceOptions:
 
 
 def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the tokenizer, and its case, which a bare vocab.txt does not say."""
+    """Declare the tokenizer and its case, which a plain vocab.txt does not specify."""
     parser.add_argument(
         "--tokenizer",
         required=True,
         metavar="FILE_OR_DIR",
-        help="vocab.txt, vocab.json (beside its merges.txt), spiece.model, tokenizer.json, or a "
-        "directory that holds one",
+        help="vocab.txt, vocab.json (with merges.txt in its directory), spiece.model, "
+        "tokenizer.json, or a directory that contains one",
     )
+    add_case_arguments(
+        parser,
+        lowercase="--lowercase",
+        lowercase_help="uncased vocabulary (default: as its tokenizer_config.json or "
+        "tokenizer.json says; for a plain vocab.txt, as its entries suggest)",
+        cased_help="cased vocabulary",
+    )
+
+
+def add_case_arguments(
+    parser: argparse.ArgumentParser, *, lowercase: str, lowercase_help: str, cased_help: str
+) -> None:
+    """Declare an option for an uncased vocabulary, named `lowercase`, and `--cased`."""
     case = parser.add_mutually_exclusive_group()
-    case.add_argument(
-        "--lowercase",
-        dest="lowercase",
-        action="store_const",
-        const=True,
-        help="the vocabulary is uncased (default: what its tokenizer_config.json or tokenizer.json "
-        "says; of a bare vocab.txt, what it looks like)",
-    )
-    case.add_argument(
-        "--cased", dest="lowercase", action="store_const", const=False, help="it is cased"
-    )
+    for name, value, text in ((lowercase, True, lowercase_help), ("--cased", False, cased_help)):
+        case.add_argument(name, dest="lowercase", action="store_const", const=value, help=text)
 
 
 def add_workers_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare how many processes share the work."""
+    """Declare the number of processes that share the work."""
     parser.add_argument(
         "--workers",
         type=_at_least_one,
         default=available_cores(),
         metavar="N",
-        help="processes (default: %(default)s, every core)",
+        help="number of processes (default: %(default)s, the number of cores)",
     )
 
 

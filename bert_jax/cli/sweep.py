@@ -3,15 +3,15 @@
     bert-jax sweep --config configs/finetune/cola.py --init runs/mine --output runs/sweep-cola
 
 Every combination is trained with every seed (by default batch sizes and epochs of Devlin et al.
-2019, appendix A.3, and the rates of its section 4.1: 120 runs), each in a directory of its own in
-OUTPUT/runs with its own output in output.txt. The same command goes on where it was stopped.
-OUTPUT/results.json holds every run, report.html and report.png the table and the picture. The best
-run's directory is named at the end; `evaluate`, `predict` and `export` take it. It is one process,
-on all its devices.
+2019, appendix A.3, and the rates of its section 4.1: 120 runs), each in its own directory in
+OUTPUT/runs with its printed lines in output.txt. The same command resumes after a stop.
+OUTPUT/results.json has the results of all runs, report.html and report.png the table and the
+picture. The best run's directory is printed at the end; `evaluate`, `predict` and `export` take it.
+A sweep is one process, on all its devices.
 
     bert-jax sweep --report-only runs/sweep-cola runs/sweep-rte --output runs/sweeps
 
-makes a report, or one of several sweeps, from results.json.
+writes the report of one sweep again, or one report of several sweeps, from results.json.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.cli.arguments import add_config_argument, add_data_argument, add_override
+from bert_jax.cli.arguments import (
+    add_config_argument,
+    add_data_argument,
+    add_init_argument,
+    add_number,
+)
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
-from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
-from bert_jax.finetuning.sweep_results import Grid, read_results
-from bert_jax.recipes.load import load_config
-from bert_jax.runs.outputs import check_output
+from bert_jax.finetuning.sweep_report import combine_reports, summary
+from bert_jax.finetuning.sweep_results import Grid
+from bert_jax.recipes.command_line import finetune_config
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
 
-# Keys of the config that the sweep sets, and the option that does.
+# Keys of the config that the sweep sets, and the options that set them.
 _SWEPT = {
     "work_dir": "--output",
     "batch_size": "--batch-sizes",
@@ -47,50 +51,47 @@ _GRID = Grid()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `sweep`."""
     add_config_argument(parser, required=False)
-    parser.add_argument(
-        "--init",
-        metavar="DIR",
-        help="the work directory of `pretrain`, `import` or `finetune` to start from "
-        "(--config.init_from)",
-    )
+    add_init_argument(parser)
     add_data_argument(parser)
-    parser.add_argument("--output", metavar="DIR", help="where runs, results and report go")
+    parser.add_argument(
+        "--output", metavar="DIR", help="directory for the runs, the results and the report"
+    )
     _add_grid_arguments(parser)
     parser.add_argument(
         "--keep",
         choices=get_args(Keep),
-        help="whose checkpoints stay: those of every run, of the best so far, or none "
-        "(default: as this sweep was told before, else best)",
+        help="runs whose checkpoints are kept: all, the best so far, or none (default: as in "
+        "earlier commands of this sweep, else best)",
     )
     parser.add_argument(
         "--report-only",
         nargs="+",
         action="extend",
         metavar="DIR",
-        help="train nothing: make the report of these outputs again, in --output or in the one DIR",
+        help="outputs of sweeps whose report to write again, without training, in --output or in "
+        "the only DIR",
     )
 
 
 def _add_grid_arguments(parser: argparse.ArgumentParser) -> None:
-    for name, kind, default in (
-        ("--batch-sizes", int, _GRID.batch_sizes),
-        ("--learning-rates", float, _GRID.learning_rates),
-        ("--epochs", int, _GRID.num_epochs),
+    for name, kind, values in (
+        ("batch sizes", int, _GRID.batch_sizes),
+        ("learning rates", float, _GRID.learning_rates),
+        ("epochs", int, _GRID.num_epochs),
     ):
-        shown = " ".join(f"{value:g}" for value in default)
         parser.add_argument(
-            name,
+            f"--{name.replace(' ', '-')}",
             nargs="+",
             action="extend",
             type=kind,
             metavar="X",
-            help=f"default: {shown}",
+            help=f"{name} of the grid (default: {' '.join(f'{value:g}' for value in values)})",
         )
-    parser.add_argument(
+    add_number(
+        parser,
         "--seeds",
-        type=int,
-        metavar="N",
-        help=f"runs of each combination, from --config.seed on (default: {_GRID.num_seeds})",
+        "runs of each combination, with seeds that count up from --config.seed (default: "
+        f"{_GRID.num_seeds})",
     )
 
 
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         return _report(args)
     for name in ("config", "output"):
         if not getattr(args, name):
-            raise ValueError(f"--{name} is missing: a sweep wants --config FILE.py --output DIR")
+            raise ValueError(f"--{name} is missing: a sweep needs --config FILE.py --output DIR")
     config, output = _load(args), Path(args.output)
     grid = _grid(args, config.seed)
     enable_compilation_cache()
@@ -125,12 +126,9 @@ def _load(args: argparse.Namespace) -> FinetuneConfig:
     for word in args.config_overrides:
         key = word.removeprefix("--config.").partition("=")[0]
         if key in _SWEPT:
-            raise ValueError(f"{word}: a sweep sets that by itself; use {_SWEPT[key]}")
+            raise ValueError(f"{word}: a sweep sets this key itself. Use {_SWEPT[key]}")
     words = [f"--config.work_dir={args.output}", *args.config_overrides]
-    if args.init:
-        words = add_override(words, "init_from", args.init, "--init")
-    config = load_config(args.config, words, kind="finetune")
-    return config.with_file(args.data, "train") if args.data else config
+    return finetune_config(args.config, words, args.init, args.data)
 
 
 def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
@@ -145,7 +143,7 @@ def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
 
 
 def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
-    """What makes the results again, defaults spelt out."""
+    """Return the command that repeats the sweep, with defaults written out."""
     words = ["bert-jax", "sweep", "--config", args.config]
     words += ["--init", args.init] if args.init else []
     words += ["--data", args.data] if args.data else []
@@ -159,18 +157,13 @@ def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
 
 def _report(args: argparse.Namespace) -> int:
     others = ("config", "init", "data", "batch_sizes", "learning_rates", "epochs", "seeds", "keep")
-    given = [name for name in others if getattr(args, name) is not None]
-    if given or args.config_overrides:
-        option = args.config_overrides[0] if not given else f"--{given[0].replace('_', '-')}"
-        raise ValueError(f"--report-only trains nothing, so {option} means nothing to it")
+    options = [f"--{x.replace('_', '-')}" for x in others if getattr(args, x) is not None]
+    if words := [*options, *args.config_overrides]:
+        raise ValueError(f"{words[0]}: --report-only does not train. Leave the option out")
     if len(args.report_only) > 1 and not args.output:
-        raise ValueError("--report-only of several sweeps: --output says where the report goes")
-    output = Path(args.output or args.report_only[0])
-    own = [output.resolve()] == [Path(directory).resolve() for directory in args.report_only]
-    check_output(output, "--output", may_be=["sweep"] if own else [])
-    sweeps = [read_results(Path(directory)) for directory in args.report_only]
+        raise ValueError("--output is missing: --report-only of several sweeps writes to it")
+    sweeps, files = combine_reports(args.report_only, args.output or args.report_only[0])
     for results in sweeps:
-        print("\n".join([results.task, *aligned(table(results)), "", *verdict(results), ""]))
-    files = write_report(sweeps, output)
+        print("\n".join([results.task, *summary(results), ""]))
     print("\n".join(f"report: {file}" for file in files))
     return 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from bert_jax.validation import check_seed
 SENTENCE_LENGTH = (3.0, 0.65)
 DOCUMENT_LENGTH = (5.85, 1.35)
 NUM_SPECIAL = 5
+_TEMPORARY_HELDOUT_TOKENS = 10_000
 
 
 def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
@@ -109,6 +112,26 @@ def write_corpus(
     )
     write_manifest(root, manifest)
     return manifest
+
+
+@contextmanager
+def temporary_corpus(num_tokens: int, *, max_length: int, vocab_size: int) -> Iterator[Path]:
+    """Yield the directory of a corpus of random documents, which is deleted at the end.
+
+    Args:
+      num_tokens: approximate number of tokens of the training split.
+      max_length: positions of a record.
+      vocab_size: number of entries of the vocabulary, which is `synthetic_vocabulary`'s.
+    """
+    with tempfile.TemporaryDirectory(prefix="bert-jax-bench-") as directory:
+        write_corpus(
+            directory,
+            random_documents(num_tokens, vocab_size, seed=0),
+            random_documents(_TEMPORARY_HELDOUT_TOKENS, vocab_size, seed=1),
+            max_length=max_length,
+            vocab_size=vocab_size,
+        )
+        yield Path(directory)
 
 
 def _split_info(

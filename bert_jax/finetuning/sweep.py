@@ -10,7 +10,7 @@ from pathlib import Path
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.sweep_directory import Keep, has_model, kept_before
-from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
+from bert_jax.finetuning.sweep_report import summary, write_report
 from bert_jax.finetuning.sweep_results import Grid, SweepResults
 from bert_jax.finetuning.sweep_run import Sweep, open_sweep
 from bert_jax.runs.outputs import check_output
@@ -129,7 +129,7 @@ def _run_to_end(
     files = write_report([results], opened.output) if results.runs else []
     predictions: list[Path] = []
     if finished:
-        lines = ["", *aligned(table(results)), "", *verdict(results)]
+        lines = ["", *summary(results)]
         try:
             predictions = opened.predict(stop)
             lines += _best_run_lines(best, predictions)

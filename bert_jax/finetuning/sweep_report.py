@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import re
 from collections.abc import Sequence
 from html import escape
@@ -15,8 +16,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from bert_jax.files import write_file
-from bert_jax.finetuning.sweep_results import Combination, RunDials, Spread, Summary, SweepResults
+from bert_jax.finetuning.sweep_results import (
+    Combination,
+    RunDials,
+    Spread,
+    Summary,
+    SweepResults,
+    read_results,
+)
 from bert_jax.local_paths import make_directory
+from bert_jax.runs.outputs import check_output
 from bert_jax.training.progress import format_duration, format_metric
 
 _MISSING = "-"
@@ -58,6 +67,11 @@ def verdict(results: SweepResults) -> list[str]:
         "without reading the text: "
         f"{results.num_degenerate} of {len(results.runs)} runs",
     ]
+
+
+def summary(results: SweepResults) -> list[str]:
+    """Return the lines of the table and of the verdict."""
+    return [*aligned(table(results)), "", *verdict(results)]
 
 
 def combination_words(combination: Combination) -> str:
@@ -205,6 +219,28 @@ def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
         )
         write_file(files[-1], picture)
     return files
+
+
+def combine_reports(
+    directories: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]
+) -> tuple[list[SweepResults], list[Path]]:
+    """Write one report of finished or unfinished sweeps.
+
+    Args:
+      directories: the outputs of the sweeps.
+      output: the directory of the report, which may be the output of the only sweep.
+
+    Returns:
+      The results of the sweeps, and the report's files.
+
+    Raises:
+      ValueError: a directory has no results, or `output` holds something else.
+    """
+    output = Path(output)
+    own = [output.resolve()] == [Path(directory).resolve() for directory in directories]
+    check_output(output, "--output", may_be=["sweep"] if own else [])
+    sweeps = [read_results(Path(directory)) for directory in directories]
+    return sweeps, write_report(sweeps, output)
 
 
 def _page(tasks: Sequence[str], sections: Sequence[str]) -> str:

@@ -218,3 +218,19 @@ _TITLES = {
 def title(name: str) -> str:
     """Return the name of an output for people, such as "last layer"."""
     return _TITLES.get(name) or f"layer {name.removeprefix('hidden_')}"
+
+
+def difference_table(by_probe: Mapping[str, Mapping[str, Difference]]) -> list[str]:
+    """Return a line for every output, with two columns for every probe.
+
+    Args:
+      by_probe: the differences by the names of the probe and of the output.
+    """
+    lines = [f"{'':22}" + "".join(f"{name:>26}" for name in by_probe)]
+    lines.append(f"{'':22}" + f"{'largest':>14}{'relative':>12}" * len(by_probe))
+    for name in next(iter(by_probe.values())):
+        cells = [
+            f"{rows[name].largest:14.2e}{rows[name].relative:12.2e}" for rows in by_probe.values()
+        ]
+        lines.append(f"{title(name):22}" + "".join(cells))
+    return lines

@@ -30,7 +30,7 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of checking one checkpoint.
+    """The outcome of checking one checkpoint; `str()` returns it as a phrase.
 
     problem: a phrase that names the damaged file; None if the checkpoint is intact.
     has_checksums: False for a checkpoint saved by an earlier version, which recorded none.
@@ -41,6 +41,15 @@ class Verification:
     has_checksums: bool = True
     num_files: int = 0
     num_bytes: int = 0
+
+    def __str__(self) -> str:
+        if self.problem == REMOVED:
+            return "removed during the check; a run removes older checkpoints when it saves"
+        if self.problem is not None:
+            return f"damaged: {self.problem}"
+        if not self.has_checksums:
+            return "readable; saved by an earlier version, which recorded no checksums"
+        return f"intact   {self.num_files} files, {self.num_bytes / 1e6:,.1f} MB"
 
 
 def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from bert_jax.cli.errors import named_by_the_system, unwritten_refusal
+from bert_jax.cli.errors import file_message
 from bert_jax.files import NotWritten, full_disk, write_file, writing
 from bert_jax.finetuning.sweep_run import reports_to
 from bert_jax.runs.outputs import new_directory
@@ -40,12 +40,12 @@ def test_the_unwritten_file_is_named_with_the_cause_and_advice(tmp_path):
         with writing(tmp_path / "inner"):
             raise full()
     assert str(caught.value) == f"{tmp_path / 'inner'}: cannot be written: No space left on device"
-    sentence = unwritten_refusal(caught.value, "pretrain")
+    sentence = file_message(caught.value, "pretrain")
     assert sentence.endswith("run the same command again to resume")
-    assert "No incomplete file was left" in unwritten_refusal(caught.value, "export")
+    assert "No incomplete file was left" in file_message(caught.value, "export")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert unwritten_refusal(ValueError("no such key"), "pretrain") is None
-    assert unwritten_refusal(ValueError("differ:\n  a\nGive the same command"), "pretrain") is None
+    assert file_message(ValueError("no such key"), "pretrain") is None
+    assert file_message(ValueError("differ:\n  a\nGive the same command"), "pretrain") is None
     with pytest.raises(KeyError), writing(tmp_path):
         raise KeyError("a mistake of ours")
 
@@ -53,8 +53,8 @@ def test_the_unwritten_file_is_named_with_the_cause_and_advice(tmp_path):
 def test_system_errors_that_name_a_file(tmp_path):
     with pytest.raises(OSError) as caught:
         (tmp_path / ("x" * 300)).stat()
-    assert named_by_the_system(caught.value).endswith("xxx: File name too long")
-    assert named_by_the_system(full()) is None
+    assert file_message(caught.value, "export").endswith("xxx: File name too long")
+    assert file_message(full(), "export") is None
 
 
 def test_an_unfinished_directory_is_named_and_removed(tmp_path):

@@ -9,9 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from bert_jax.argument_parser import check_repeated
 from bert_jax.cli import main as cli
-from bert_jax.cli.arguments import check_repeated
-from bert_jax.cli.main import VERBS, Verb, main, make_parser
+from bert_jax.cli.main import VERBS, main
+from bert_jax.verbs import Verb, make_parser
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_a_full_standard_output_is_named() -> None:
 
 def test_warnings_are_marked() -> None:
     program = (
-        "import logging; from bert_jax.cli import main; main._log_to_stderr();"
+        "import logging, sys; from bert_jax.terminal import log_to; log_to(sys.stderr);"
         "logger = logging.getLogger('bert_jax.x'); logger.info('a'); logger.warning('b')"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

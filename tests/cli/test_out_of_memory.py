@@ -15,8 +15,9 @@ import pytest
 import tokenizers
 
 from bert_jax.cli import main as cli
-from bert_jax.cli.errors import memory_refusal
-from bert_jax.cli.main import VERBS, Verb, main
+from bert_jax.cli.errors import library_message
+from bert_jax.cli.main import VERBS, main
+from bert_jax.verbs import Verb
 
 
 def numpy_array() -> None:
@@ -110,19 +111,19 @@ def test_another_rust_panic_is_also_one_sentence(
 
 def test_other_errors_are_not_reported_as_lack_of_memory() -> None:
     for error in (RuntimeError("shapes differ"), KeyError("out of memory"), OSError(2, "gone")):
-        assert memory_refusal(error, "pretrain") is None
+        assert library_message(error, "pretrain") is None
 
 
 def test_every_verb_has_advice() -> None:
     verbs = [*VERBS, *(f"bench {name}" for name in VERBS["bench"].verbs)]
-    sentences = {verb: memory_refusal(MemoryError(), verb) for verb in verbs}
+    sentences = {verb: library_message(MemoryError(), verb) for verb in verbs}
     assert all(sentence and sentence.endswith(".") for sentence in sentences.values())
     assert "--workers" in str(sentences["prepare"]) and "--batch-size" in str(sentences["predict"])
 
 
 def test_the_librarys_details_are_kept() -> None:
     error = RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating\n 123 bytes.")
-    sentence = memory_refusal(error, "sweep")
+    sentence = library_message(error, "sweep")
     assert sentence is not None
     assert sentence.startswith(
         "out of memory (RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes). Raise"

@@ -182,10 +182,10 @@ def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_pat
     os.mkfifo(tmp_path / "pipe")
     for output in (tmp_path / "pipe", tmp_path):
         refused = bert_jax_here("evaluate", work_dir, "--data", labels, "--output", output)
-        assert refused.code == 2 and f"--output {output}: not a regular file" in refused.errors
+        assert refused.code == 2 and f"--output={output}: not a regular file" in refused.errors
     words = ("--predictions", tmp_path / "out", "--output", tmp_path / "out/validation.tsv")
     refused = bert_jax_here("evaluate", work_dir, *words)
-    assert refused.code == 2 and "named after the sets that are predicted" in refused.errors
+    assert refused.code == 2 and "has a file for every predicted set" in refused.errors
     assert not (tmp_path / "out").exists()
     empty = tmp_path / "empty"
     empty.touch()
@@ -309,7 +309,7 @@ def test_a_model_from_elsewhere_that_has_learned_another_task_is_refused(
     long = bert_jax_here(*words[:-1], toy.root / "glue.py", "--config.max_length=64")
     assert long.code == 2 and "has 32 positions: set --config.max_length to that" in long.errors
     without = bert_jax_here("evaluate", whole, "--config.max_length=16")
-    assert without.code == 2 and "no config to change. Add the task's config" in without.errors
+    assert without.code == 2 and "no config to override. Add the task's config" in without.errors
 
 
 def test_files_named_from_another_directory_are_told(whole, toy, bert_jax_here, tmp_path):

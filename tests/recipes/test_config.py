@@ -5,8 +5,8 @@ from typing import Literal
 
 import pytest
 
-from bert_jax.cli.arguments import add_override
 from bert_jax.conversion import to_dataclass
+from bert_jax.recipes.command_line import add_override
 from bert_jax.recipes.files import Kind, read_config_file
 from bert_jax.recipes.load import Overrides, fill_config, load_config
 from bert_jax.runs.ownership import write_resolved

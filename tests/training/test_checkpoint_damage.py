@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from bert_jax.cli.errors import memory_refusal
+from bert_jax.cli.errors import library_message
 from bert_jax.cli.main import main
 from bert_jax.runs.runtime import Compilations
 from bert_jax.tasks.task import Task
@@ -320,7 +320,7 @@ def test_an_intact_checkpoint_that_fails_to_load_is_not_reported_as_damaged(
     shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
     with pytest.raises(OSError, match="is intact but cannot be loaded: RESOURCE_EXH") as error:
         load_parameters(checkpoints, task.definition, shardings)
-    assert "out of memory" in str(memory_refusal(error.value, "predict"))
+    assert "out of memory" in str(library_message(error.value, "predict"))
     with (
         Checkpointer(checkpoints, KEEP_ALL, IDENTITY) as checkpointer,
         pytest.raises(OSError, match="is intact but cannot be loaded: RESOURCE_EXHAUSTED"),

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bert_jax.cli.errors import ignore_closed_loops, raise_lost_interrupts
+from bert_jax.uncaught import ignore_closed_loops, raise_lost_interrupts
 
 
 def test_an_interrupt_in_a_garbage_collection_callback_is_not_lost(monkeypatch):

@@ -1,0 +1,65 @@
+"""Tables of a model's parameters and of the FLOPs of its training, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+
+from bert_jax.analysis.counts import TRAINING_FACTOR, counts_by_part, layer_flops, pretraining_flops
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.parameters import count
+
+
+def parameter_table(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
+    """Return the number of parameters of every part of a model, and the total."""
+    total = count(shapes)
+    lines = [f"{'parameters':62s}{'':>16s}"]
+    lines += [
+        f"  {part:60s}{number:16,d}{number / total:8.1%}"
+        for part, number in counts_by_part(shapes).items()
+    ]
+    return [*lines, f"  {'total':60s}{total:16,d}"]
+
+
+def flops_table(
+    encoder: EncoderConfig,
+    name: str,
+    *,
+    length: int,
+    batch_size: int,
+    num_steps: int,
+    predictions: int,
+    next_sentence: bool,
+) -> list[str]:
+    """Return the FLOPs of one sequence by part, of a training step and of a phase.
+
+    Args:
+      name: the name of the phase.
+      length: number of tokens of a sequence.
+      batch_size: number of sequences of a step.
+      num_steps: number of steps of the phase.
+      predictions: number of masked positions of a sequence.
+      next_sentence: whether there is a sentence-pair head.
+    """
+    layer = layer_flops(encoder, length)
+    parts = pretraining_flops(encoder, length, predictions, next_sentence=next_sentence)
+    rows = {
+        **({"embedding projection": parts.projection} if parts.projection else {}),
+        "one layer: query, key and value projections": layer.projections,
+        "one layer: attention and its output projection": layer.attention,
+        "one layer: feed-forward": layer.ffn,
+        "one layer": layer.total,
+        f"all {encoder.num_layers} layers": parts.layers,
+        f"masked-LM head at {predictions} positions": parts.masked_lm,
+        "pooler and sentence-pair head": parts.next_sentence,
+        "forward": parts.forward,
+        f"forward and backward ({TRAINING_FACTOR} x)": parts.training,
+        f"training step of {batch_size} sequences": parts.training * batch_size,
+    }
+    total = parts.training * batch_size * num_steps
+    return [
+        f"FLOPs of matrix products, {name}: one sequence of {length} tokens",
+        *(f"  {title:60s}{flops:24,d}" for title, flops in rows.items()),
+        f"  {f'all {num_steps:,} steps':60s}{total:24.4g}",
+    ]

@@ -1,0 +1,132 @@
+"""An argument parser that raises ValueError for a user's mistakes, and checks local paths."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from bert_jax.local_paths import check_local
+from bert_jax.validation import nearest
+
+_OVERRIDE = "--config."
+
+
+def free_text(text: str) -> str:
+    """Return an argument unchanged: an argparse type that marks the argument as not being a path.
+
+    Every argument of another type is refused if it begins with `scheme://`, so new options are
+    checked without being listed anywhere.
+    """
+    return text
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """A parser that raises its errors, and separates overrides of a config from options."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a message of argparse as a ValueError."""
+        problem = message.removeprefix("argument ")
+        if "--config" in self.options:
+            problem = _key_hint(problem.removeprefix("unrecognized arguments: ")) or problem
+        raise ValueError(f"{problem}. See `{self.prog} --help`.")
+
+    @property
+    def options(self) -> list[str]:
+        """The names of all options."""
+        return [option for action in self._actions for option in action.option_strings]
+
+    def parse_words(self, words: Sequence[str], *, mixed: bool = False) -> argparse.Namespace:
+        """Parse the words of a command line and check them.
+
+        Args:
+          words: the words after the verb.
+          mixed: whether options may appear between positional arguments.
+
+        Returns:
+          The arguments. `config_overrides` has the words that begin with "--config.".
+
+        Raises:
+          ValueError: an option is unknown or repeated, an argument is missing or unusable, or a
+            path is not local.
+        """
+        # argparse would read an override whose value contains a space as a positional argument.
+        overrides = [word for word in words if word.startswith(_OVERRIDE)]
+        words = [word for word in words if not word.startswith(_OVERRIDE)]
+        self._check_known(words)
+        if overrides and "--config" not in self.options:
+            raise ValueError(
+                f"{overrides[0]}: {self.prog} has no configuration. Leave the option out."
+            )
+        check_repeated(self, words)
+        args = self.parse_intermixed_args(words) if mixed else self.parse_args(words)
+        check_paths(self, args)
+        args.config_overrides = overrides
+        return args
+
+    def _check_known(self, words: Sequence[str]) -> None:
+        options = self.options
+        for word in words:
+            name = word.partition("=")[0]
+            if name.startswith("--") and len(name) > 2 and name not in options:
+                hint = _key_hint(word) if "--config" in options else ""
+                raise ValueError(
+                    hint or f"{self.prog} has no option {name}; {nearest(name, options)}"
+                )
+
+
+def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse arguments that begin with `scheme://`: only local paths can be read and written.
+
+    Raises:
+      ValueError: an argument begins with `scheme://`; the message begins with its option.
+    """
+    for action in parser._actions:
+        if action.type is free_text:
+            continue
+        for value in _values(getattr(args, action.dest, None)):
+            check_local(value, _name(action))
+
+
+def check_repeated(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Refuse a repeated option if argparse would use only its last value.
+
+    Raises:
+      ValueError: an option is repeated; options that collect values (`action="extend"`) may be.
+    """
+    single = {
+        option: action.option_strings[-1]
+        for action in parser._actions
+        for option in action.option_strings
+        if isinstance(action, argparse._StoreAction)
+    }
+    before_dashes = words[: words.index("--")] if "--" in words else words
+    counts = Counter(
+        single[name] for word in before_dashes if (name := word.partition("=")[0]) in single
+    )
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise ValueError(f"{repeated[0]} is given {counts[repeated[0]]} times. Give it once.")
+
+
+def _values(value: object) -> Iterator[str | os.PathLike[str]]:
+    if isinstance(value, str | os.PathLike):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _values(item)
+
+
+def _name(action: argparse.Action) -> str:
+    if action.option_strings:
+        return action.option_strings[-1]
+    return action.metavar if isinstance(action.metavar, str) else action.dest
+
+
+def _key_hint(word: str) -> str:
+    """Return how to set a key of the config that was given without "--config.", or ""."""
+    if not re.fullmatch(r"(--)?\w+(\.\w+)+=.*", word):
+        return ""
+    return f"{word}: not an option. To set a key, use {_OVERRIDE}{word.removeprefix('--')}"

@@ -1,0 +1,116 @@
+"""Describe a corpus, a tokenizer and the progress of making them as lines of text."""
+
+from __future__ import annotations
+
+from bert_jax.corpus.inputs import SPLIT_KEY
+from bert_jax.corpus.manifest import Manifest, SplitInfo
+from bert_jax.corpus.progress import Progress
+from bert_jax.corpus.train_tokenizer import DEFAULTS, ReadingProgress, TokenizerKind
+from bert_jax.terminal import format_clock
+from bert_jax.text.documents import SourceCounts
+
+
+def preparation_line(progress: Progress) -> str:
+    """Return a line about the progress of a preparation."""
+    parts = [
+        f"{progress.text_bytes / 1e6:,.1f} MB",
+        f"{progress.shards} shards",
+        f"{progress.new_text_bytes / progress.seconds / 1e6:.2f} MB/s",
+        f"{progress.new_tokens / progress.seconds:,.0f} tokens/s",
+    ]
+    if progress.fraction is not None:
+        parts.insert(0, f"{progress.fraction:6.1%}")
+    if progress.seconds_left is not None:
+        parts.append(f"ETA {format_clock(progress.seconds_left)}")
+    return "prepare: " + "  ".join(parts)
+
+
+def preparation_speed(progress: Progress, num_workers: int) -> str:
+    """Return a line about the speed of a finished preparation."""
+    if not progress.new_shards:
+        return f"all {progress.shards} shards existed already"
+    kept = progress.shards - progress.new_shards
+    return (
+        f"{progress.new_text_bytes / 1e6:,.1f} MB of text in {progress.seconds:.1f} s: "
+        f"{progress.new_text_bytes / progress.seconds / 1e6:.2f} MB/s, "
+        f"{progress.new_tokens / progress.seconds:,.0f} tokens/s with {num_workers} workers of "
+        f"at most {progress.peak_worker_memory / 2**20:.0f} MiB"
+        + (f"; {kept} shards existed already" if kept else "")
+    )
+
+
+def corpus_table(manifest: Manifest) -> list[str]:
+    """Return the contents of both splits of a corpus, and what was left out of it."""
+    splits = (manifest.train, manifest.heldout)
+    rows = [_counts(split) for split in splits]
+    lines = [f"{'':12}{'train':>18}{'held out':>18}"]
+    lines += [
+        f"{name:12}" + "".join(f"{row[name]:>18,}" for row in rows) for name in _counts(splits[0])
+    ]
+    lines.append(f"{'fill rate':12}" + "".join(f"{split.fill_rate:>18.4f}" for split in splits))
+    shares = [split.unknown_share for split in splits]
+    shown = ["not counted" if share is None else f"{share:.2%}" for share in shares]
+    lines.append(f"{'unknown':12}" + "".join(f"{share:>18}" for share in shown))
+    held_out_inputs = any(SPLIT_KEY in source for source in manifest.sources)
+    repeats = {"left out of training, being held out": manifest.heldout_repeats}
+    left_out = {
+        "exact duplicates removed": manifest.duplicates_removed,
+        **(repeats if held_out_inputs else {}),
+        "documents without a token": manifest.empty_documents,
+        "unusable lines skipped": manifest.bad_lines_skipped,
+        "inputs without a document skipped": manifest.empty_files_skipped,
+        "long documents read as several": manifest.documents_split,
+    }
+    return [*lines, *(f"{name}: {count:,}" for name, count in left_out.items())]
+
+
+def _counts(split: SplitInfo) -> dict[str, int]:
+    return {
+        "documents": split.num_documents,
+        "sentences": split.num_sentences,
+        "tokens": split.num_tokens,
+        "records": split.num_records,
+        "shards": len(split.shards),
+    }
+
+
+def reading_line(reading: ReadingProgress) -> str:
+    """Return a line about the progress of one reading of a tokenizer's training text."""
+    share, seconds, counts = reading.fraction, reading.seconds, reading.counts
+    left = seconds / share - seconds if share else 0.0
+    return (
+        f"{reading.phase}: {share:6.1%}  {counts.documents} documents  "
+        f"{counts.text_bytes / 1e6:,.1f} MB  "
+        f"{counts.text_bytes / 1e6 / seconds:.1f} MB/s  ETA {format_clock(left)}"
+    )
+
+
+def training_lines(
+    counts: SourceCounts, kind: TokenizerKind, max_bytes: int | None, seconds: float
+) -> list[str]:
+    """Return lines about the text that a tokenizer was trained on.
+
+    Args:
+      counts: the documents and bytes of the inputs.
+      kind: the kind of the tokenizer.
+      max_bytes: the limit on the text; None for the default of the kind.
+      seconds: the duration of the training.
+    """
+    limit = DEFAULTS[kind].max_bytes if max_bytes is None else max_bytes
+    sampled = min(1.0, limit / counts.text_bytes)
+    use = "trained on" if kind.startswith("sentencepiece") else "words counted in"
+    lines = [
+        f"from {counts.documents} documents in {counts.files} inputs, "
+        f"{counts.text_bytes / 1e6:.1f} MB of text"
+        + (f" ({use} {sampled:.1%} of it)" if sampled < 1 else "")
+        + f", in {seconds:.1f} s"
+    ]
+    left_out = {
+        "bad lines": counts.bad_lines,
+        "files without a document": counts.empty_files,
+        "empty documents": counts.empty_documents,
+    }
+    if any(left_out.values()):
+        shown = ", ".join(f"{count} {name}" for name, count in left_out.items())
+        lines.append(f"left out: {shown}")
+    return lines

@@ -1,0 +1,97 @@
+"""Report the scores of an evaluation as lines of text and as a JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bert_jax.files import write_file
+from bert_jax.finetuning.evaluation import EvaluationResult
+from bert_jax.json_files import read_json
+from bert_jax.local_paths import make_directory
+from bert_jax.training.progress import format_metric
+
+# The keys of a file of scores.
+_KEYS = {"work_dir", "step", "data", "sets"}
+
+
+def lines(result: EvaluationResult) -> Iterator[str]:
+    """Yield the lines that describe the model and its scores on every set."""
+    yield f"model      {result.work_dir}, step {result.step:,}"
+    yield f"devices    {result.devices}"
+    yield from result.notes
+    for name, scores in result.sets.items():
+        yield f"{name}: {scores.examples:,} example{'s' * (scores.examples != 1)}"
+        for metric, value in scores.scores.items():
+            yield f"  {metric:28s} {format_metric(metric, value)}"
+        yield from _table(scores.by_type, scores.type_is)
+        yield from (f"predictions: {file}" for file in scores.files)
+
+
+def check_scores_path(output: Path, predictions: str | os.PathLike[str] | None) -> None:
+    """Refuse to write scores over a file that holds anything else, such as the labels.
+
+    Args:
+      output: the JSON file, from the option `--output`.
+      predictions: the directory of the predictions, from the option `--predictions`.
+
+    Raises:
+      ValueError: the file exists and does not hold scores, or is among the predictions.
+    """
+    if predictions and output.resolve().parent == Path(predictions).resolve():
+        raise ValueError(
+            f"--output={output}: {predictions} has a file for every predicted set, which could be "
+            "this one. Give a path in another directory"
+        )
+    if not output.exists():
+        return
+    if not output.is_file():  # reading a pipe would block
+        raise ValueError(
+            f"--output={output}: not a regular file, so JSON cannot be written to it. Leave the "
+            "option out to print the scores only"
+        )
+    if not output.stat().st_size:  # a new file of mktemp
+        return
+    try:
+        content = read_json(output)
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict) or content.keys() != _KEYS:
+        raise ValueError(
+            f"--output={output}: the file exists and was not written by `evaluate`, so it is not "
+            "replaced. Give another path"
+        )
+
+
+def write_scores(output: Path, result: EvaluationResult, data: str | None) -> None:
+    """Write the scores to a JSON file.
+
+    Args:
+      data: the evaluated file or directory, None for the validation set of the run.
+
+    Raises:
+      NotWritten: the file cannot be written.
+    """
+    sets = {
+        name: {
+            "examples": scores.examples,
+            "scores": scores.scores,
+            **({"types": scores.by_type} if scores.by_type else {}),
+        }
+        for name, scores in result.sets.items()
+    }
+    values = {"work_dir": str(result.work_dir), "step": result.step, "data": data, "sets": sets}
+    make_directory(output.parent)
+    write_file(output, json.dumps(values, indent=2) + "\n")
+
+
+def _table(rows: Mapping[str, Mapping[str, float]], title: str) -> Iterator[str]:
+    if not rows:
+        return
+    columns = next(iter(rows.values()))
+    yield f"  {title:28s}" + "".join(f" {column:>9s}" for column in columns)
+    for name, row in rows.items():
+        cells = [f"{x:9.3f}" if isinstance(x, float) else f"{x:9,d}" for x in row.values()]
+        yield f"  {name:28s} {' '.join(cells)}"

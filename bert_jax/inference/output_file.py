@@ -1,0 +1,59 @@
+"""Write results to standard output or to a file that appears when it is complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from bert_jax.files import NotWritten, full_disk
+from bert_jax.inference.input_stream import Input
+from bert_jax.terminal import use_utf8
+
+
+@contextmanager
+def open_output(path: str | None, source: Input, standard_output: TextIO) -> Iterator[TextIO]:
+    """Yield the stream for the results of an input.
+
+    A file is named PATH.partial until the body ends without an error.
+
+    Args:
+      path: the file; None or "-" for standard output.
+      source: the input, which must not be overwritten.
+      standard_output: the stream that is yielded for standard output.
+
+    Raises:
+      ValueError: the file is the input, or its directory does not exist.
+      NotWritten: the disk is full.
+    """
+    if path in (None, "-"):
+        use_utf8(standard_output)
+        yield standard_output
+        return
+    target = Path(path)
+    source.check_stays(target)
+    if target.exists() and not target.is_file():  # a device or a pipe, which is not replaced
+        with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
+            yield file
+        return
+    if not target.parent.is_dir():
+        raise ValueError(
+            f"--output={path}: there is no directory {target.parent}. Make it, or give another path"
+        )
+    partial = target.with_name(f"{target.name}.partial")
+    source.check_stays(partial)
+    try:
+        with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
+            yield file
+        os.replace(partial, target)
+    except OSError as error:
+        cause = full_disk(error)
+        if not cause:
+            raise
+        raise NotWritten(
+            target,
+            f"{cause}. {partial} holds the results so far. Free some space, and run the same "
+            "command again",
+        ) from error

@@ -1,0 +1,35 @@
+"""Describe the model of a work directory as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bert_jax.runs.work_dir import (
+    default_checkpoint_step,
+    read_inference_defaults,
+    read_model,
+    read_sentence_embedding,
+)
+
+
+def model_table(work_dir: Path) -> list[str]:
+    """Return the step, the head and the sizes of a model, and how it reads texts.
+
+    Raises:
+      ValueError: the directory holds no model or no checkpoint.
+    """
+    model, _ = read_model(work_dir)
+    defaults = read_inference_defaults(work_dir)
+    rows = {"step": f"{default_checkpoint_step(work_dir):,}", "head": model.head}
+    rows |= {"labels": ", ".join(model.labels)} if model.labels else {}
+    rows |= vars(model.encoder) | (vars(defaults) if defaults is not None else {})
+    lines = _table("model", rows)
+    settings = read_sentence_embedding(work_dir)
+    if settings is not None:
+        lines += ["", *_table("sentence embedding", settings.described())]
+    return lines
+
+
+def _table(title: str, rows: Mapping[str, object]) -> list[str]:
+    return [f"{title:38s}", *(f"  {name:36s}{value}" for name, value in rows.items())]

@@ -1,0 +1,143 @@
+"""Write lines, progress and logs to a terminal or another text stream."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from typing import TextIO
+
+# Seconds between two updates of a progress line and of a line about elapsed time.
+_PROGRESS_ON_A_TERMINAL, _PROGRESS_IN_A_FILE = 0.2, 10.0
+_ELAPSED_ON_A_TERMINAL, _ELAPSED_IN_A_FILE = 1.0, 60.0
+
+
+def write_line(line: str, stream: TextIO) -> None:
+    """Write a line, and stop writing to the stream if its reader has exited.
+
+    The reader may be a `tee` that received the same Ctrl-C, or the terminal of a dropped
+    connection. A run that reports to it must still save its checkpoint.
+
+    Raises:
+      OSError: the line cannot be written for another reason.
+    """
+    try:
+        print(line, file=stream, flush=True)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        discard_output(stream)
+
+
+def discard_output(stream: TextIO) -> None:
+    """Redirect everything that is written to a stream from now on to the null device."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def use_utf8(stream: TextIO) -> None:
+    r"""Let a stream accept any text: JSON is UTF-8 in every locale.
+
+    An undecodable byte of a file name is written as an escape that JSON has too, such as "\udcff".
+    """
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def format_clock(seconds: float) -> str:
+    """Format a duration as hours, minutes and seconds: "1:02:03"."""
+    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
+
+
+class ProgressLine:
+    """A line that shows the latest of many texts.
+
+    A terminal has one line, which is overwritten every 0.2 s. A file gets a line every 10 s.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._interval = _PROGRESS_ON_A_TERMINAL if self._terminal else _PROGRESS_IN_A_FILE
+        self._shown_at = time.monotonic()
+        self._latest: Callable[[], str] | None = None
+
+    def show(self, text: Callable[[], str]) -> None:
+        """Write `text()` if the interval has passed."""
+        self._latest = text
+        if time.monotonic() - self._shown_at >= self._interval:
+            self._shown_at = time.monotonic()
+            self._write("")
+
+    def end(self) -> None:
+        """Leave the latest text on the terminal; `show` then starts a new line."""
+        if self._terminal and self._latest is not None:
+            self._write("\n")
+        self._latest = None
+        self._shown_at = time.monotonic()
+
+    def _write(self, end: str) -> None:
+        assert self._latest is not None
+        if self._terminal:
+            print(f"\r{self._latest()}\x1b[K", end=end, file=self._stream, flush=True)
+        else:
+            print(self._latest(), file=self._stream, flush=True)
+
+
+@contextmanager
+def show_elapsed(doing: str, done: str, stream: TextIO) -> Iterator[None]:
+    """Write how long the body has been running, and at its end how long it took.
+
+    A terminal has one line, which is overwritten every second. A file gets a line every minute.
+
+    Args:
+      doing: the text before the seconds while the body runs, such as "compiling phase1".
+      done: the text before the seconds at its end, such as "compiled phase1".
+      stream: the stream to write to.
+    """
+    began = time.perf_counter()
+    terminal, ended = stream.isatty(), threading.Event()
+
+    def show(text: str, end: str) -> None:
+        seconds = time.perf_counter() - began
+        print(f"{text}: {seconds:.0f} s", end=end, file=stream, flush=True)
+
+    def tick() -> None:
+        while not ended.wait(_ELAPSED_ON_A_TERMINAL if terminal else _ELAPSED_IN_A_FILE):
+            show(doing, "\r" if terminal else "\n")
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        show(done, "\n")
+
+
+def log_to(stream: TextIO) -> None:
+    """Log this package's messages and the warnings of all libraries to a stream."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_MarkedWarnings())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("bert_jax").setLevel(logging.INFO)
+    # Orbax logs the traceback of a failed save in every thread, in addition to raising the error.
+    if os.environ.get("BERT_JAX_TRACEBACK") != "1":
+        logging.getLogger("absl").addFilter(_has_no_traceback)
+
+
+class _MarkedWarnings(logging.Formatter):
+    """A formatter that leaves messages unchanged and puts "warning: " before warnings."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return f"warning: {text}" if record.levelno == logging.WARNING else text
+
+
+def _has_no_traceback(record: logging.LogRecord) -> bool:
+    return not record.exc_info

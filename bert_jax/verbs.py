@@ -1,0 +1,95 @@
+"""Verbs of a command line: how they are found, described and parsed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bert_jax.argument_parser import ArgumentParser
+from bert_jax.validation import nearest
+
+AddArguments = Callable[[argparse.ArgumentParser], None]
+RunCommand = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A word of the command line: a command, or a group of verbs.
+
+    help: the phrase that describes the verb in a list of verbs.
+    module: the module with the command's `add_arguments` and `run`, whose docstring describes the
+      command.
+    function: for a module with several commands, the name of the function that runs this one and
+      whose docstring describes it; `add_NAME_arguments` declares its options.
+    verbs: the verbs of a group by name.
+    repeats: whether it runs one program again and again, whose buffers are worth keeping.
+    converts: whether it converts a model's weights, whose buffers are not.
+    on_cpu: whether it leaves accelerators unused, for exact float32 or since it computes nothing.
+    mixed: whether options may appear between its positional arguments, which are all optional.
+    """
+
+    help: str
+    module: str = ""
+    function: str = ""
+    verbs: Mapping[str, Verb] = field(default_factory=dict)
+    repeats: bool = False
+    converts: bool = False
+    on_cpu: bool = False
+    mixed: bool = False
+
+
+def find_verb(name: str, verbs: Mapping[str, Verb], program: str) -> Verb:
+    """Return a verb by its name.
+
+    Args:
+      name: the word of the command line.
+      verbs: the verbs by name.
+      program: the words before it, for messages.
+
+    Raises:
+      ValueError: there is no such verb; the message has the nearest names.
+    """
+    if name not in verbs:
+        raise ValueError(
+            f"{program} has no verb {name!r}; {nearest(name, verbs)}. "
+            f"`{program} --help` lists them."
+        )
+    return verbs[name]
+
+
+def overview(program: str, verbs: Mapping[str, Verb]) -> str:
+    """Return the help text that lists verbs."""
+    width = max(map(len, verbs)) + 2
+    lines = [f"usage: {program} VERB [options]", "", "verbs:"]
+    lines += [f"  {name:{width}}{verb.help}" for name, verb in verbs.items()]
+    return "\n".join([*lines, "", f"`{program} VERB --help` describes a verb and its options."])
+
+
+def make_parser(verb: Verb, program: str) -> ArgumentParser:
+    """Return the parser for a command's arguments; `program` has the words before them."""
+    description, add_arguments, _ = _import_command(verb)
+    parser = ArgumentParser(
+        prog=program,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_arguments(parser)
+    return parser
+
+
+def run_function(verb: Verb) -> RunCommand:
+    """Return the function that runs a command and returns its exit code."""
+    return _import_command(verb)[2]
+
+
+def _import_command(verb: Verb) -> tuple[str | None, AddArguments, RunCommand]:
+    """Import a command's module; return its description, and its functions."""
+    module = importlib.import_module(verb.module)
+    if not verb.function:
+        return module.__doc__, module.add_arguments, module.run
+    run = getattr(module, verb.function)
+    return inspect.getdoc(run), getattr(module, f"add_{verb.function}_arguments"), run
