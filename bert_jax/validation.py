@@ -152,3 +152,26 @@ def differences(stored: Any, current: Any, path: str = "") -> list[str]:
             lines += differences(stored.get(key), current.get(key), name)
         return lines
     return [] if stored == current else [f"{path}: {stored!r} -> {current!r}"]
+
+
+_LARGEST_INTEGER = 2**63 - 1  # the largest integer that every library accepts
+
+
+def check_at_least(minimum: int, section: str, **values: int) -> None:
+    """Refuse an integer that is below `minimum` or too large for the libraries.
+
+    Args:
+      minimum: the smallest accepted value.
+      section: the beginning of the key in the message, such as "reporting.".
+      **values: the integers, by the name of their key.
+
+    Raises:
+      ValueError: names the key and its value.
+    """
+    for name, value in values.items():
+        if value < minimum:
+            raise ValueError(f"{section}{name}={value}: must be at least {minimum}")
+        if value > _LARGEST_INTEGER:
+            raise ValueError(
+                f"{section}{name}={str(value)[:30]}...: must be at most {_LARGEST_INTEGER:,}"
+            )

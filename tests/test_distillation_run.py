@@ -14,7 +14,8 @@ import pytest
 
 from bert_jax.cli.main import main
 from bert_jax.models.config import ComputeConfig
-from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, from_teacher
+from bert_jax.pretraining.initial_state import student_parameters
+from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec
 from bert_jax.runs.work_dir import read_model
 from bert_jax.tasks.distillation import DistillationConfig, PretrainingTeacher
 from bert_jax.tasks.pretraining import Pretraining
@@ -153,7 +154,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
         )  # fmt: skip
         loaded = LoadedTeacher(spec, 0, teacher_params)
         random = Pretraining(encoder, COMPUTE).definition.init(jax.random.key(1))
-        params, description = from_teacher(loaded, encoder, "next_sentence", random)
+        params, description = student_parameters(loaded, encoder, "next_sentence", initial=random)
         assert f"its layers {', '.join(map(str, layers.values()))} of 0 to 5" in description
         for name, value in params.items():
             number = re.match(r"encoder\.layers\.(\d+)\.", name)
@@ -161,7 +162,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
             if number:
                 source = name.replace(number[0], f"encoder.layers.{layers[int(number[1])]}.")
             np.testing.assert_array_equal(value, teacher_params[source], err_msg=name)
-        params, description = from_teacher(loaded, encoder, "sentence_order", random)
+        params, description = student_parameters(loaded, encoder, "sentence_order", initial=random)
         initialized = "next_sentence.bias, next_sentence.kernel"
         assert description.endswith(f"; randomly initialized: {initialized}")
         np.testing.assert_array_equal(
@@ -196,15 +197,15 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
             ["model.position_offset=2", "model.max_positions=62"],
             "position_offset: 0 -> 2",
         ),
-        (["model.num_heads=4"], "computes other things with its parameters than the student"),
-        (["init_from=runs/x"], "init_from=runs/x and distillation.init_layers=True both say"),
+        (["model.num_heads=4"], "computes different outputs from its parameters than the student"),
+        (["init_from=runs/x"], "init_from=runs/x and distillation.init_layers=True both set"),
         (
             [
                 "distillation.hidden_weight=1",
                 "distillation.soft_weight=0",
                 "distillation.mlm_weight=0",
             ],
-            "'mlm_loss' is of the masked-LM head, which learns nothing with distillation.mlm_w",
+            "'mlm_loss' measures the masked-LM head, which distillation.mlm_weight=0 and soft",
         ),
         (["distillation.temperature=0"], "distillation.temperature=0.0: must be positive"),
         (

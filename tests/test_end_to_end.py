@@ -184,7 +184,7 @@ def test_a_second_run_in_the_same_work_directory_is_rejected(
     first = bert_jax.start(*pretrain(tmp_path, *LONG))
     bert_jax.wait_for(first, lambda: logged_step(tmp_path) >= 1)
     second = bert_jax_here(*pretrain(tmp_path, *LONG))
-    assert second.code == 2 and f"{tmp_path}: another run is at work in it" in second.errors
+    assert second.code == 2 and f"{tmp_path}: another run is using this directory" in second.errors
     assert first.poll() is None
     first.kill()
     bert_jax.finish(first)

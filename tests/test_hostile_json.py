@@ -33,7 +33,7 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
 from bert_jax.runs.checkpoints import pretraining_comparison
-from bert_jax.runs.ownership import keep_config, write_resolved
+from bert_jax.runs.ownership import ResolvedConfig, keep_config
 from bert_jax.runs.work_dir import (
     Comparison,
     InferenceDefaults,
@@ -194,16 +194,18 @@ KINDS = (
     Kind("sweep.json", make_sweep, kept_before),
     Kind("diverged.json", lambda directory: write_diverged(directory, "loss is nan"), ended),
     Kind(
-        "config.json", lambda directory: write_resolved(CONFIG, directory), pretraining_comparison
+        "config.json",
+        lambda directory: ResolvedConfig.of(CONFIG).write(directory),
+        pretraining_comparison,
     ),
     Kind(
         "config.json",
-        lambda directory: write_resolved(CONFIG, directory),
-        lambda directory: keep_config(CONFIG, directory, 5, finished=False),
+        lambda directory: ResolvedConfig.of(CONFIG).write(directory),
+        lambda directory: keep_config(ResolvedConfig.of(CONFIG), directory, 5, finished=False),
     ),
     Kind(
         "config.json",
-        lambda directory: write_resolved(CONFIG, directory),
+        lambda directory: ResolvedConfig.of(CONFIG).write(directory),
         lambda directory: _training(directory, 5),
     ),
     Kind("config.json", make_huggingface, read_huggingface),

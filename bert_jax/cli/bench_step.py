@@ -16,7 +16,6 @@ import json
 import jax
 
 from bert_jax.cli.arguments import add_config_argument, add_number
-from bert_jax.pretraining.memory import check_step_memory
 from bert_jax.pretraining.step_timing import time_step
 from bert_jax.recipes.load import load_config
 from bert_jax.training.sharding import make_mesh
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--steps and --pieces must be at least 1")
     mesh, device, phase = make_mesh(config.mesh), jax.devices()[0], config.phases[name]
     setup = config.step_setup(device)
-    check_step_memory(setup, mesh, name, phase)
+    setup.check_memory(mesh, name, phase)
     timing = time_step(
         setup.with_teacher(device, config.longest_sequence),
         mesh,

@@ -66,6 +66,6 @@ def _config_lines(config_name: str, overrides: Sequence[str]) -> Iterator[str]:
             length=phase.sequence_length,
             batch_size=phase.batch_size,
             num_steps=phase.num_steps,
-            predictions=config.max_predictions(phase),
+            predictions=config.masking.max_predictions(phase.sequence_length),
             next_sentence=config.sentence_pairs != "none",
         )

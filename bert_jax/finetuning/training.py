@@ -28,7 +28,12 @@ from bert_jax.labeled_data.features import FeatureBatches
 from bert_jax.models.parameters import Parameters
 from bert_jax.pipeline.loader import Loader
 from bert_jax.runs.outputs import check_work_dir_kind
-from bert_jax.runs.ownership import check_claimable, keep_config, only_writer
+from bert_jax.runs.ownership import (
+    ResolvedConfig,
+    check_claimable,
+    keep_config,
+    only_writer,
+)
 from bert_jax.runs.runtime import Compilations, versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison
 from bert_jax.training.checkpoint import Checkpointer
@@ -217,7 +222,7 @@ def _begin(
 def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnReport) -> None:
     if not concluded:
         run.write_model(None)  # also of a run that ended: another may do better from here on
-    changes = keep_config(run.config, run.work_dir, start, finished=concluded)
+    changes = keep_config(ResolvedConfig.of(run.config), run.work_dir, start, finished=concluded)
     for line in changes:
         report(Message(line))
     changed = changes and changes[0].startswith("changed")

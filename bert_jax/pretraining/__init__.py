@@ -1,1 +1,1 @@
-"""Pretraining runs: config, phases, start, teacher, and plan."""
+"""Pretrain encoders: configs, phases, teachers, runs and plans."""

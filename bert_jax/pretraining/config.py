@@ -1,4 +1,4 @@
-"""The config tree of a pretraining run: what `configs/pretrain/*.py` fill in."""
+"""The config of a pretraining run, which the recipes in `configs/pretrain` fill in."""
 
 from __future__ import annotations
 
@@ -12,52 +12,72 @@ from bert_jax.models.config import ComputeConfig, Device, EncoderConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.examples import ExampleConfig
 from bert_jax.pipeline.masking import MaskingConfig
-from bert_jax.pretraining.sections import (
-    EvaluationConfig,
-    LoaderConfig,
-    PhaseConfig,
-    ReportingConfig,
-    check_at_least,
-)
+from bert_jax.pretraining.phases import EvaluationConfig, LoaderConfig, PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.tasks.distillation import DistillationConfig
 from bert_jax.tasks.pretraining import metric_names
 from bert_jax.training.checkpoint_files import CheckpointConfig
+from bert_jax.training.loop import Intervals
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
-from bert_jax.validation import check_seed
+from bert_jax.validation import check_at_least, check_seed
 
 Vocabulary = Literal["any", "wordpiece", "byte_bpe", "sentencepiece"]
 
+# Increased whenever a seed samples other pairs than before or the loss weights pairs differently,
+# so that earlier runs are refused instead of mixed.
+_PAIRS_VERSION = 3
 
-# Increased whenever a seed draws other pairs than before, or pairs are weighted differently in the
-# loss, so that earlier runs are refused instead of mixed.
-_PAIRS = 3
 
+@dataclass(frozen=True)
+class ReportingConfig:
+    """The reports of a run.
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts digits as numbers: phase2 comes before phase10."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    Attributes:
+      every_steps: the number of steps between two progress lines.
+      tensorboard: whether to write TensorBoard event files too.
+      profile_steps: the number of steps to trace into `profile` in the work directory, after the
+        first ten steps of a start, for XProf and its TensorBoard plugin; 0 traces none.
+    """
+
+    every_steps: int = 50
+    tensorboard: bool = True
+    profile_steps: int = 0
+
+    def __post_init__(self) -> None:
+        check_at_least(1, "reporting.", every_steps=self.every_steps)
+        check_at_least(0, "reporting.", profile_steps=self.profile_steps)
 
 
 @dataclass(frozen=True)
 class PretrainConfig:
     """A pretraining run.
 
-    seed: of parameters, dropout and examples.
-    init_from: a work directory to take parameters from; empty starts from random ones. Its model
-      may have fewer positions: those it has are repeated.
-    sentence_pairs: "next_sentence" or "sentence_order", pairs of segments and their loss; "none",
-      MLM alone.
-    join_documents: the documents of a row read on into each other (RoBERTa); False: each sees
-      itself alone. For rows without pairs.
-    vocabulary: the kind that the corpora must have: "wordpiece" (BERT), "byte_bpe" (RoBERTa),
-      "sentencepiece" (ALBERT), or "any".
-    distillation: a teacher to learn from as well; None for none.
-    accumulation_steps: parts a batch is processed in, one after the other, for one update.
-    phases: run in the order of their names (phase2 before phase10); one learning-rate schedule
-      spans all of them.
+    Attributes:
+      work_dir: the directory that the run writes to.
+      phases: the phases, which run in the order of their names (phase2 before phase10). One
+        learning-rate schedule spans all of them.
+      model: the encoder.
+      seed: the seed of the parameters, dropout and examples.
+      init_from: a work directory to take parameters from; if empty, they are randomly initialized.
+        Its model may have fewer positions than this one, in which case they are repeated.
+      sentence_pairs: "next_sentence" or "sentence_order" for pairs of segments and their loss;
+        "none" for masked-LM only.
+      join_documents: whether the documents of a row attend to each other (RoBERTa). If False, each
+        document attends only to itself. For rows without pairs.
+      vocabulary: the kind of vocabulary that the corpora must have: "wordpiece" (BERT), "byte_bpe"
+        (RoBERTa), "sentencepiece" (ALBERT), or "any".
+      distillation: the teacher to learn from in addition to the text; None for no teacher.
+      accumulation_steps: the number of parts in which each batch is processed, one after the other,
+        for one update.
+      masking: the masking of tokens.
+      compute: the dtype and the implementation of the model.
+      optimizer: the optimizer and its learning-rate schedule.
+      mesh: the number of devices on each axis.
+      checkpoint: the checkpoints to save and to keep.
+      evaluation: the evaluation on held-out text.
+      reporting: the reports of the run.
+      loader: the making of batches.
     """
 
     work_dir: LocalPath
@@ -84,85 +104,102 @@ class PretrainConfig:
         check_at_least(1, "", accumulation_steps=self.accumulation_steps)
         check_seed(self.seed)
         if not self.phases:
-            raise ValueError("phases is empty: a run needs at least one, such as phases.phase1")
+            raise ValueError("phases is empty: add at least one phase, such as phases.phase1.")
         if not self.work_dir:
-            raise ValueError("work_dir is empty: name the directory the run writes to")
-        if self.distillation is not None and self.distillation.init_layers and self.init_from:
+            raise ValueError("work_dir is empty: set it to the directory that the run writes to.")
+        self._check_distillation()
+        assert self.examples  # refuses settings that make no examples
+        self._check_best_metric()
+
+    def _check_distillation(self) -> None:
+        if self.distillation is None:
+            return
+        if self.distillation.init_layers and self.init_from:
             raise ValueError(
-                f"init_from={self.init_from} and distillation.init_layers=True both say what the "
-                "student begins with: leave out one of them"
+                f"init_from={self.init_from} and distillation.init_layers=True both set the "
+                "student's first parameters: leave out one of them."
             )
-        if self.distillation is not None and self.sentence_pairs == "none":
-            if (weight := self.distillation.pairs_weight) != 1.0:
-                raise ValueError(
-                    f"distillation.pairs_weight={weight} with sentence_pairs='none': there are no "
-                    "pairs to learn; leave it at 1.0, or set sentence_pairs"
-                )
-        assert self.examples  # refuses what makes no examples
-        if self.checkpoint.keep_best and not self.evaluation.every_steps:
+        if self.sentence_pairs == "none" and (weight := self.distillation.pairs_weight) != 1.0:
             raise ValueError(
-                f"checkpoint.keep_best={self.checkpoint.keep_best}, but evaluation.every_steps=0 "
-                "makes no evaluations to tell which is best by: set checkpoint.keep_best=0"
+                f"distillation.pairs_weight={weight} with sentence_pairs='none': there are no "
+                "pairs to learn. Leave it at 1.0, or set sentence_pairs."
             )
-        held_out = (*metric_names(self.sentence_pairs), "mlm_perplexity")
-        held_out += self.distillation_losses
-        if self.checkpoint.keep_best and self.checkpoint.best_metric not in held_out:
+
+    def _check_best_metric(self) -> None:
+        kept, metric = self.checkpoint.keep_best, self.checkpoint.best_metric
+        if not kept:
+            return
+        if not self.evaluation.every_steps:
             raise ValueError(
-                f"checkpoint.best_metric={self.checkpoint.best_metric!r} is no held-out metric of "
-                f"this run: expected one of {', '.join(held_out)}; or set checkpoint.keep_best=0"
+                f"checkpoint.keep_best={kept} with evaluation.every_steps=0: without evaluations, "
+                "no checkpoint is known to be best. Set checkpoint.keep_best=0."
             )
-        if self.checkpoint.keep_best and self.checkpoint.best_metric.startswith("mlm_"):
-            if not self.trains_masked_lm:
-                raise ValueError(
-                    f"checkpoint.best_metric={self.checkpoint.best_metric!r} is of the masked-LM "
-                    "head, which learns nothing with distillation.mlm_weight=0 and soft_weight=0: "
-                    f"set it to one of {', '.join(self.distillation_losses)}"
-                )
+        metrics = (*metric_names(self.sentence_pairs), "mlm_perplexity", *self.distillation_losses)
+        if metric not in metrics:
+            raise ValueError(
+                f"checkpoint.best_metric={metric!r} is not a held-out metric of this run: expected "
+                f"one of {', '.join(metrics)}; or set checkpoint.keep_best=0."
+            )
+        if metric.startswith("mlm_") and not self.trains_masked_lm:
+            raise ValueError(
+                f"checkpoint.best_metric={metric!r} measures the masked-LM head, which "
+                "distillation.mlm_weight=0 and soft_weight=0 do not train. Set it to one of "
+                f"{', '.join(self.distillation_losses)}."
+            )
 
     @property
     def distillation_losses(self) -> tuple[str, ...]:
-        """Losses against the teacher; none without one."""
+        """The losses against the teacher; empty without a teacher."""
         return () if self.distillation is None else self.distillation.losses
 
     @property
     def trains_masked_lm(self) -> bool:
-        """Whether anything that is learned reaches the masked-LM head."""
-        wanted = self.distillation
-        return wanted is None or wanted.mlm_weight > 0 or wanted.soft_weight > 0
+        """Whether any loss trains the masked-LM head."""
+        weights = self.distillation
+        return weights is None or weights.mlm_weight > 0 or weights.soft_weight > 0
 
     @property
     def examples(self) -> ExampleConfig:
-        """What decides the examples, besides the corpora."""
+        """The settings that determine the examples, in addition to the corpora."""
         return ExampleConfig(self.seed, self.sentence_pairs, self.masking, self.join_documents)
 
     @property
     def total_steps(self) -> int:
-        """Steps of all phases."""
+        """The number of steps of all phases."""
         return sum(phase.num_steps for phase in self.phases.values())
-
-    def ordered_phases(self) -> list[tuple[str, int, PhaseConfig]]:
-        """(name, first step, phase) in running order."""
-        first, result = 0, []
-        for name in sorted(self.phases, key=_natural):
-            result.append((name, first, self.phases[name]))
-            first += self.phases[name].num_steps
-        return result
-
-    def evaluation_batch_size(self, phase: PhaseConfig) -> int:
-        """Sequences in an evaluation batch of `phase`; as many as a train step has at once."""
-        return self.evaluation.batch_size or phase.batch_size // self.accumulation_steps
-
-    def max_predictions(self, phase: PhaseConfig) -> int:
-        """Positions a sequence of `phase` is predicted at, at most."""
-        return self.masking.max_predictions(phase.sequence_length)
 
     @property
     def longest_sequence(self) -> int:
-        """Tokens of a sequence in the phase with the longest ones."""
+        """The sequence length, in tokens, of the phase with the longest sequences."""
         return max(phase.sequence_length for phase in self.phases.values())
 
+    @property
+    def intervals(self) -> Intervals:
+        """The numbers of steps between reports, evaluations and checkpoints."""
+        return Intervals(
+            self.reporting.every_steps,
+            self.evaluation.every_steps,
+            self.checkpoint.every_steps,
+            save_evaluated=self.checkpoint.keep_best > 0,
+        )
+
+    def ordered_phases(self) -> list[tuple[str, int, PhaseConfig]]:
+        """Return the name, the first step and the config of each phase, in running order."""
+        first_step, result = 0, []
+        for name in sorted(self.phases, key=_natural_order):
+            result.append((name, first_step, self.phases[name]))
+            first_step += self.phases[name].num_steps
+        return result
+
+    def evaluation_batch_size(self, phase: PhaseConfig) -> int:
+        """Return the number of sequences in an evaluation batch of a phase.
+
+        By default it is the number that a train step processes at once.
+        """
+        return self.evaluation.batch_size or phase.batch_size // self.accumulation_steps
+
     def step_setup(self, device: Device) -> StepSetup:
-        """Return the settings of the train step on a kind of device, still without a teacher."""
+        """Return the settings of the train step on a kind of device, without a teacher."""
         return StepSetup(
             model=self.model,
             sentence_pairs=self.sentence_pairs,
@@ -175,10 +212,13 @@ class PretrainConfig:
         )
 
     def identity(self) -> dict[str, object]:
-        """Return what a checkpoint must share with this run besides its corpora and batches."""
-        # A rate that changes with the run changes otherwise in a run of another length.
+        """Return the values that a checkpoint must share with this run to resume from it.
+
+        The values of the corpora and batches are in `phases_identity`.
+        """
+        # A masking rate that changes over the run depends on the number of steps.
         changing = {"total_steps": self.total_steps} if self.masking.final_rate else {}
-        pairs = {"pairs": _PAIRS} if self.sentence_pairs != "none" else {}
+        pairs = {"pairs": _PAIRS_VERSION} if self.sentence_pairs != "none" else {}
         return {
             **changing,
             **pairs,
@@ -188,3 +228,9 @@ class PretrainConfig:
             "masking": vars(self.masking),
             "join_documents": self.join_documents,
         }
+
+
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that compares digits as numbers: phase2 comes before phase10."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -1,4 +1,4 @@
-"""What `pretrain` says before its first step and after its last."""
+"""The messages of a pretraining run before its first step and after its last."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from bert_jax.corpus.inputs import SPLIT_KEY
 from bert_jax.models.heads import TRAINING_ONLY
 from bert_jax.models.parameters import count
 from bert_jax.objectives import SentencePairs
-from bert_jax.pretraining.phases import PhaseCorpus
-from bert_jax.pretraining.sections import EvaluationConfig, PhaseConfig
+from bert_jax.pretraining.phases import EvaluationConfig, PhaseConfig, PhaseCorpus
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.runs.runtime import dtype_hint
 from bert_jax.training.reporting import CURVES_NAME
 from bert_jax.training.sharding import undivided
 
-# Surplus rows of a token table that someone may have wanted, for a round or divisible number.
-_MOST_PADDING = 1_023
-# Below this share of documents that can be paired, a run is told so.
-_FEW_PAIRED = 0.5
-# Of so many tokens some 150 are guessed: an accuracy of 0.3 has a standard deviation of 0.04.
-_FEW_HELD_OUT = 1_000
+# More surplus rows of a token table than anyone adds for a round or divisible number.
+_MAX_PADDING = 1_023
+# The share of documents with enough sentences for a pair, below which a run prints a note.
+_MIN_PAIRED = 0.5
+# About 150 of 1,000 tokens are predicted: an accuracy of 0.3 has a standard deviation of 0.04.
+_MIN_HELD_OUT_TOKENS = 1_000
 _HELD_OUT = "heldout_fraction"
-_ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"
+_PREPARE_ALIKE = "Prepare both with the same --held-out, or the same --held-out-input"
 
 
 def describe(
@@ -35,13 +34,24 @@ def describe(
     corpora: Sequence[PhaseCorpus],
     evaluation: EvaluationConfig,
     state_bytes: int,
+    *,
+    chooses_size: bool,
 ) -> list[str]:
-    """Return lines about the model, the devices with their state, and the phases' corpora."""
+    """Return lines about the model, the devices, the corpora, and anything unusual about them.
+
+    Args:
+      setup: the settings of the step, with its teacher.
+      mesh: the devices.
+      corpora: the corpora of the phases.
+      evaluation: the evaluation on held-out text.
+      state_bytes: the bytes of the state on one device.
+      chooses_size: whether the config can still choose the size of the token table.
+    """
     definition, compute = setup.task.definition, setup.compute
     axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items() if size > 1)
-    kept = {n: s for n, s in definition.shapes.items() if not n.startswith(TRAINING_ONLY)}
+    shapes = {n: s for n, s in definition.shapes.items() if not n.startswith(TRAINING_ONLY)}
     lines = [
-        f"model      {count(kept):,} parameters, {compute.dtype}, {compute.attention} attention",
+        f"model      {count(shapes):,} parameters, {compute.dtype}, {compute.attention} attention",
         f"devices    {mesh.size} x {mesh.devices.flat[0].device_kind}"
         + (f" ({axes})" if axes else "")
         + f", {state_bytes / 2**20:,.0f} MiB of state on each",
@@ -49,140 +59,153 @@ def describe(
     lines += dtype_hint(setup.requested_compute, mesh.devices.flat[0].platform)
     lines += [f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)]
     for corpus in corpora:
-        phase, info = corpus.config, corpus.train.info
-        epochs = phase.num_steps * phase.batch_size / len(corpus.train)
-        flops = setup.training_flops(phase, corpus.train.manifest.max_pieces)
-        lines.append(
-            f"{corpus.name:10s} {phase.num_steps:,} steps of {phase.batch_size} x "
-            f"{phase.sequence_length} tokens, {flops:.3g} FLOPs a step; {phase.corpus}: "
-            f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
-        )
-        lines += _held_out(evaluation, corpus)
-    return lines
+        lines += _describe_phase(setup, evaluation, corpus)
+    if chooses_size:
+        lines += surplus_rows(corpora[0].tokenizer.vocab_size, setup.model.vocab_size)
+    lines += [*few_pairs(setup.sentence_pairs, corpora), *leaks(corpora)]
+    return lines + teacher_lines(setup, [(corpus.name, corpus.config) for corpus in corpora])
 
 
-def _held_out(evaluation: EvaluationConfig, corpus: PhaseCorpus) -> list[str]:
-    """Return lines about the held-out text of a phase, and whether it is too little."""
+def _describe_phase(
+    setup: StepSetup, evaluation: EvaluationConfig, corpus: PhaseCorpus
+) -> list[str]:
+    phase, info = corpus.config, corpus.train.info
+    epochs = phase.num_steps * phase.batch_size / len(corpus.train)
+    flops = setup.training_flops(phase, corpus.train.manifest.max_pieces)
+    line = (
+        f"{corpus.name:10s} {phase.num_steps:,} steps of {phase.batch_size} x "
+        f"{phase.sequence_length} tokens, {flops:.3g} FLOPs a step; {phase.corpus}: "
+        f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
+    )
+    return [line, *_describe_held_out(evaluation, corpus)]
+
+
+def _describe_held_out(evaluation: EvaluationConfig, corpus: PhaseCorpus) -> list[str]:
     if not evaluation.every_steps:
         return [f"{'':10s} not evaluated"]
-    info, most = corpus.held_out.info, evaluation.max_records
-    scored = f", {most:,} of them scored" if 0 < most < info.num_records else ""
+    info, max_records = corpus.held_out.info, evaluation.max_records
+    scored = f", {max_records:,} of them scored" if 0 < max_records < info.num_records else ""
     lines = [
         f"{'':10s} held out: {info.num_tokens:,} tokens in {info.num_records:,} records{scored}"
     ]
-    if info.num_tokens < _FEW_HELD_OUT:
+    if info.num_tokens < _MIN_HELD_OUT_TOKENS:
         lines.append(
-            f"NOTE       {corpus.name}: what {info.num_tokens:,} held-out tokens tell is mostly "
-            "chance: hold out more"
+            f"NOTE       {corpus.name}: metrics of only {info.num_tokens:,} held-out tokens are "
+            "mostly chance: hold out more"
         )
     return lines
 
 
 def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> list[str]:
-    """Return a line for every phase in which most documents or rows have nothing to pair."""
+    """Return a line for every phase in which most documents or rows cannot form a pair."""
     if sentence_pairs == "none":
         return []
     lines = []
     for corpus in corpora:
         train = corpus.train.manifest.train
         ordered = sentence_pairs == "sentence_order"
-        # Byte-level BPE's tokens tell a document's first sentence, which keeps its place.
-        kept = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
+        # Byte-level BPE's tokens reveal a document's first sentence, so it keeps its place.
+        fixed = 1 if ordered and corpus.tokenizer.spaces_are_text else 0
         # Each document that has a second sentence has at least one beyond its first.
-        most = (train.num_sentences - train.num_documents) / train.num_documents / (1 + kept)
-        if most < _FEW_PAIRED:
+        share = (train.num_sentences - train.num_documents) / train.num_documents / (1 + fixed)
+        if share < _MIN_PAIRED:
             lines.append(
-                f"NOTE       {corpus.name}: at most {most:.1%} of the documents of "
-                f"{corpus.config.corpus} have {('two', 'three')[kept]} sentences; the others teach "
-                f"sentence_pairs={sentence_pairs!r} nothing: prepare longer documents, or "
-                "set 'none'"
+                f"NOTE       {corpus.name}: at most {share:.1%} of the documents of "
+                f"{corpus.config.corpus} have {('two', 'three')[fixed]} sentences; the model "
+                f"learns nothing from the others with sentence_pairs={sentence_pairs!r}: prepare "
+                "longer documents, or set 'none'"
             )
             continue
         mean = train.num_tokens / train.num_sentences
         if ordered and corpus.config.sequence_length < 3 * mean:
             lines.append(
-                f"NOTE       {corpus.name}: rows of {corpus.config.sequence_length} tokens, where "
-                f"a sentence has {mean:.0f} in the mean: most hold no two whole sentences, without "
-                "which there is no order to learn: prepare a corpus of longer rows"
+                f"NOTE       {corpus.name}: rows have {corpus.config.sequence_length} tokens, and "
+                f"sentences {mean:.0f} on average: most rows do not contain two whole sentences, "
+                "so there is no order to learn: prepare a corpus of longer rows"
             )
     return lines
 
 
 def leaks(corpora: Sequence[PhaseCorpus]) -> list[str]:
-    """A line for each phase that may be judged on text which one before it was trained on."""
+    """Return a line for each phase whose held-out text an earlier phase may be trained on."""
     lines = []
-    told = [corpus for corpus in corpora if _HELD_OUT in corpus.train.manifest.options]
-    for number, corpus in enumerate(told):
-        lines += _trained_on_before(corpus, told[:number])
+    recorded = [corpus for corpus in corpora if _HELD_OUT in corpus.train.manifest.options]
+    for number, corpus in enumerate(recorded):
+        earlier = recorded[:number]
+        lines += _held_out_files_trained_on(corpus, earlier)
         share = _held_out_share(corpus)
-        least = min(told[:number], key=_held_out_share, default=corpus)
+        least = min(earlier, key=_held_out_share, default=corpus)
         if share > _held_out_share(least):
             lines.append(
-                f"NOTE       {corpus.name}: {share:.2%} of the documents of {corpus.config.corpus} "
-                f"are held out, {_held_out_share(least):.2%} of those of {least.config.corpus}: of "
-                f"what both have, {least.name} trains on some that {corpus.name} is judged on. "
-                f"{_ALIKE}"
+                f"NOTE       {corpus.name}: {corpus.config.corpus} holds out {share:.2%} of its "
+                f"documents, {least.config.corpus} {_held_out_share(least):.2%}: {least.name} "
+                f"trains on some documents that {corpus.name} is evaluated on, if both corpora "
+                f"contain them. {_PREPARE_ALIKE}"
             )
     return lines
 
 
-def _trained_on_before(corpus: PhaseCorpus, before: Sequence[PhaseCorpus]) -> list[str]:
-    judged = _held_out_files(corpus)
-    for earlier in before:
-        others = sorted(judged - _held_out_files(earlier))
-        if others:
+def _held_out_files_trained_on(corpus: PhaseCorpus, earlier: Sequence[PhaseCorpus]) -> list[str]:
+    held_out = _held_out_files(corpus)
+    for trained in earlier:
+        files = sorted(held_out - _held_out_files(trained))
+        if files:
             return [
-                f"NOTE       {corpus.name}: {others[0]} is held out in {corpus.config.corpus} and "
-                f"not in {earlier.config.corpus}: what of it is in both, {earlier.name} trains on. "
-                f"{_ALIKE}"
+                f"NOTE       {corpus.name}: {files[0]} is held out in {corpus.config.corpus} and "
+                f"not in {trained.config.corpus}: {trained.name} trains on its documents that both "
+                f"corpora contain. {_PREPARE_ALIKE}"
             ]
     return []
 
 
 def _held_out_files(corpus: PhaseCorpus) -> set[str]:
     sources = corpus.train.manifest.sources
-    return {each["path"] for each in sources if SPLIT_KEY in each}
+    return {source["path"] for source in sources if SPLIT_KEY in source}
 
 
 def _held_out_share(corpus: PhaseCorpus) -> float:
     return float(corpus.train.manifest.options[_HELD_OUT])
 
 
-def surplus_rows(words: int, vocab_size: int) -> list[str]:
-    """A line where a token table has more rows than its tokenizer has words, beyond padding."""
-    if vocab_size - words <= _MOST_PADDING:
+def surplus_rows(tokenizer_size: int, vocab_size: int) -> list[str]:
+    """Return a line if a token table has more rows than its tokenizer needs, beyond padding."""
+    if vocab_size - tokenizer_size <= _MAX_PADDING:
         return []
     return [
-        f"NOTE       the tokenizer has {words:,} entries, model.vocab_size is {vocab_size:,}: all "
-        "the model can learn of the rest is that they never occur, which costs steps, memory and "
-        f"time; --config.model.vocab_size={words} fits"
+        f"NOTE       the tokenizer has {tokenizer_size:,} entries, model.vocab_size is "
+        f"{vocab_size:,}: the model only learns that the other tokens never occur, which costs "
+        f"steps, memory and time; --config.model.vocab_size={tokenizer_size} fits"
     ]
 
 
 def teacher_lines(
     setup: StepSetup, phases: Sequence[tuple[str, PhaseConfig]], width: int = 11
 ) -> list[str]:
-    """Return lines about the teacher, its cost relative to the student's, and what it shows.
+    """Return lines about the teacher, its cost relative to the student's, and what is compared.
 
-    width: of the title before each line.
+    Args:
+      setup: the settings of the step, with its teacher.
+      phases: the names and configs of the phases.
+      width: the width of the title before each line.
     """
     teacher = setup.teacher
     if teacher is None:
         return []
-    shares = []
+    costs = []
     for name, phase in phases:
         forward = setup.teacher_flops(phase)
         share = forward / setup.training_flops(phase, pieces=1)
-        shares.append(f"{forward:.3g} FLOPs a step of {name}, {share:.0%} on top")
+        costs.append(f"{forward:.3g} FLOPs a step of {name}, {share:.0%} on top")
     lines = [
         f"{'teacher':{width}}{teacher.config.teacher}: "
         f"{count(teacher.teacher.definition.shapes):,} parameters, {teacher.compute.dtype}, "
-        f"{teacher.compute.attention} attention, forward {'; '.join(shares)}"
+        f"{teacher.compute.attention} attention, forward {'; '.join(costs)}"
     ]
     layers = ", ".join(map(str, teacher.teacher.layers))
     if teacher.config.hidden_weight:
-        here, there = setup.model.hidden_dim, teacher.model.encoder.hidden_dim
-        maps = f", through learned maps from {here} to {there} features" * (here != there)
+        dim, teacher_dim = setup.model.hidden_dim, teacher.model.encoder.hidden_dim
+        maps = f", through learned maps from {dim} to {teacher_dim} features"
+        maps = maps if dim != teacher_dim else ""
         lines.append(f"{'':{width}}hidden states: embeddings and its layers {layers}{maps}")
     if teacher.config.attention_weight:
         lines.append(f"{'':{width}}attention scores: its layers {layers}")
@@ -192,7 +215,11 @@ def teacher_lines(
 def conclude(work_dir: Path, last: PhaseCorpus, loss: float | None) -> list[str]:
     """Return lines about the last held-out loss and the loss of a model that ignores context.
 
-    loss: of masked tokens; None if it was not evaluated, or its head is not trained.
+    Args:
+      work_dir: the run's work directory.
+      last: the corpus of the last phase.
+      loss: the held-out loss of masked tokens; None if it was not evaluated, or its head is not
+        trained.
     """
     if loss is None:
         return [f"curves: {work_dir / CURVES_NAME}"]

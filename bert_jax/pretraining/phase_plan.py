@@ -1,9 +1,9 @@
-"""Compile the train step of one phase for devices that need not exist on this machine."""
+"""Compile the train step of one phase for devices that need not exist, and describe its needs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -12,10 +12,12 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import Roofline, chip, peak_flops, roofline
 from bert_jax.analysis.collectives import collectives
-from bert_jax.pretraining.phases import random_batch
-from bert_jax.pretraining.sections import PhaseConfig
+from bert_jax.models.parameters import count
+from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
+from bert_jax.pretraining.step_timing import random_batch
 from bert_jax.training.planning import CompiledStep, OutOfMemory, compile_step, state_bytes
+from bert_jax.training.sharding import undivided
 
 # Given the name of a step, returns a context manager to enter while the step is compiled.
 WhileCompiling = Callable[[str], AbstractContextManager[object]]
@@ -23,9 +25,18 @@ WhileCompiling = Callable[[str], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase and its compiled step, or why the compiler refused it.
+    """A phase and its compiled step, or the reason why the compiler refused it.
 
-    state_bytes: parameters and optimizer on one device. model_flops: of a step, on all devices.
+    Attributes:
+      name: the phase's name.
+      phase: the phase's config.
+      pieces: the number of documents in a row.
+      dtype: the dtype of the computation.
+      state_bytes: the bytes of parameters and optimizer state on one device.
+      model_flops: the model FLOPs of a step on all devices.
+      compile_seconds: the seconds that the compilation took.
+      step: the compiled step; None if the compiler refused it.
+      refused: the memory that the refused step needs; None if it was compiled.
     """
 
     name: str
@@ -40,27 +51,27 @@ class PhasePlan:
 
     @property
     def memory(self) -> int:
-        """Bytes a device needs."""
+        """The bytes that a device needs."""
         if self.step is not None:
             return self.step.memory
         assert self.refused is not None
         return self.refused.needed
 
     def fits(self, limit: int | None) -> bool:
-        """Whether a device with `limit` bytes can run it; None is no limit."""
+        """Return whether a device with `limit` bytes can run the step; None is no limit."""
         return self.step is not None and (limit is None or self.step.memory <= limit)
 
-    def roofline(self, devices: list[jax.Device]) -> Roofline | None:
-        """The bound of a step, or None where the chip's figures are not known."""
-        known = chip(devices[0].device_kind)
+    def roofline(self, devices: Sequence[jax.Device]) -> Roofline | None:
+        """Return the least time of a step; None if the chip's figures are unknown."""
+        chip_figures = chip(devices[0].device_kind)
         peak = peak_flops(devices[0].device_kind, self.dtype)
-        if self.step is None or known is None or peak is None:
+        if self.step is None or chip_figures is None or peak is None:
             return None
         traffic = collectives(self.step.text, len(devices)).values()
         return roofline(
-            known,
+            chip_figures,
             peak,
-            # Rematerialisation makes the compiler's count the larger one, loops the smaller.
+            # The compiler counts more FLOPs with rematerialization, and fewer with loops.
             flops=max(self.model_flops / len(devices), self.step.flops),
             memory_bytes=self.step.least_traffic,
             sent_bytes=sum(kind.sent for kind in traffic),
@@ -80,11 +91,15 @@ def plan_phase(
     """Compile the train step of a phase.
 
     Args:
+      setup: the settings of the step, with its teacher.
+      mesh: the devices.
+      name: the phase's name.
+      phase: the phase's config.
       pieces: the number of documents in a row.
       joined: whether the config joins the documents of a row.
       while_compiling: see `WhileCompiling`.
     """
-    # One row has the shapes of the whole batch, which is never made.
+    # Only the shapes of the batch are needed, and one row has them except for the number of rows.
     row = random_batch(
         phase.sequence_length,
         pieces,
@@ -122,3 +137,105 @@ def plan_phase(
         step=step,
         refused=refused,
     )
+
+
+def header(setup: StepSetup, mesh: Mesh) -> list[str]:
+    """Return lines about the model and the devices of a plan."""
+    definition, compute = setup.task.definition, setup.compute
+    sizes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
+    lines = [
+        f"model     {count(definition.shapes):,} parameters, {compute.dtype}, "
+        f"{compute.attention} attention, remat {compute.remat}, "
+        f"accumulation_steps {setup.accumulation_steps}",
+        f"devices   {mesh.size} x {mesh.devices.flat[0].device_kind} ({sizes})",
+    ]
+    return lines + [
+        f"  {line}" for line in undivided(definition.shapes, definition.logical_axes, mesh)
+    ]
+
+
+def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | None) -> list[str]:
+    """Return lines about the memory, collectives, FLOPs and least time of one phase."""
+    phase = plan.phase
+    lines = [
+        f"{plan.name}    {phase.num_steps:,} steps of {phase.batch_size} x "
+        f"{phase.sequence_length} tokens, up to {plan.pieces} documents a row "
+        f"(compiled in {plan.compile_seconds:.0f} s)"
+    ]
+    if plan.step is None:
+        assert plan.refused is not None
+        return lines + [
+            f"  memory a device     {gib(plan.refused.needed)} needed, the compiler has "
+            f"{gib(plan.refused.available)}: does not fit",
+            f"    state             {gib(plan.state_bytes)}",
+        ]
+    step = plan.step
+    share = "" if limit is None else f" of {gib(limit)} ({step.memory / limit:.0%})"
+    lines += [
+        f"  memory a device     {gib(step.memory)}{share}"
+        + ("" if plan.fits(limit) else ": does not fit"),
+        f"    arguments         {gib(step.arguments)} (state {gib(plan.state_bytes)}, and a batch)",
+        f"    outputs           {gib(step.outputs)} without the state, which is updated in place",
+        f"    temporaries       {gib(step.temporaries)}",
+        f"  collectives a step  {'count':>8s}{'bytes':>14s}{'sent':>14s}  (per device)",
+    ]
+    traffic = collectives(step.text, len(devices))
+    lines += [
+        f"    {kind:18s}{total.count:8,d}{mib(total.bytes):>14s}{mib(total.sent):>14s}"
+        for kind, total in traffic.items()
+    ] or ["    none"]
+    lines += [
+        f"  FLOPs a step        {plan.model_flops:.4g} of the model on all devices; the compiler "
+        f"counts {step.flops:.4g} per device (loops once)",
+        *_roofline_lines(plan, devices),
+    ]
+    return lines
+
+
+def total_lines(plans: Sequence[PhasePlan], devices: Sequence[jax.Device]) -> list[str]:
+    """Return lines about the least time of the whole run, if it is known."""
+    bounds = [(plan, plan.roofline(devices)) for plan in plans]
+    if any(bound is None for _, bound in bounds):
+        return ["the run   fits"]
+    seconds = sum(bound.seconds * plan.phase.num_steps for plan, bound in bounds if bound)
+    return [
+        f"the run   takes at least {duration(seconds)}: a bound, not a prediction. It assumes that "
+        "every product runs at the chip's",
+        "          peak while memory and links are used, and no evaluation, checkpoint or pause.",
+    ]
+
+
+def _roofline_lines(plan: PhasePlan, devices: Sequence[jax.Device]) -> list[str]:
+    bound = plan.roofline(devices)
+    kind = devices[0].device_kind
+    if bound is None:
+        return [f"  roofline            unknown for {kind}"]
+    chip_figures = chip(kind)
+    assert chip_figures is not None and plan.step is not None
+    busy = plan.step.bytes_accessed / chip_figures.memory_bandwidth
+    return [
+        f"  roofline            at least {bound.seconds * 1e3:.2f} ms a step, by {bound.bound} "
+        f"(compute {bound.compute * 1e3:.2f}, memory {bound.memory * 1e3:.2f}, "
+        f"links {bound.links * 1e3:.2f} ms); {duration(bound.seconds * plan.phase.num_steps)} "
+        "for the phase",
+        f"                      memory counts only the necessary traffic; all operands of all "
+        f"operations would take {busy * 1e3:.2f} ms",
+    ]
+
+
+def gib(size: float) -> str:
+    """Write a number of bytes in GiB."""
+    return f"{size / 2**30:.3f} GiB"
+
+
+def mib(size: float) -> str:
+    """Write a number of bytes in MiB."""
+    return f"{size / 2**20:,.2f} MiB"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in days, hours and minutes."""
+    minutes = round(seconds / 60)
+    days, hours = divmod(minutes // 60, 24)
+    parts = [f"{days} d"] * bool(days) + [f"{hours} h"] * bool(days or hours)
+    return " ".join([*parts, f"{minutes % 60} min"])

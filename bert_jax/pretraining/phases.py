@@ -1,4 +1,4 @@
-"""Make a trainer's phases from a run's config and its corpora, or from random tokens."""
+"""The phases of a pretraining run: their configs, their corpora and their batches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.corpus.corpus import Corpus
+from bert_jax.corpus.inputs import MAX_LENGTH
 from bert_jax.corpus.manifest import TOKENIZER
+from bert_jax.local_paths import LocalPath
 from bert_jax.pipeline.examples import Batch, ExampleConfig, ExampleSource
 from bert_jax.pipeline.loader import BatchSource, EvaluationSource, Loader
-from bert_jax.pretraining.sections import EvaluationConfig, LoaderConfig, PhaseConfig
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.evaluation import HeldOutMetrics
@@ -23,14 +23,88 @@ from bert_jax.training.loop import Phase
 from bert_jax.training.preflight import PhaseFacts
 from bert_jax.training.sharding import local_rows
 from bert_jax.training.step import EvaluationStep
+from bert_jax.validation import check_at_least
+
+
+@dataclass(frozen=True)
+class PhaseConfig:
+    """A part of the run with one corpus, sequence length and batch size.
+
+    Attributes:
+      corpus: a directory made by `bert-jax prepare`.
+      num_steps: the number of optimizer steps.
+      sequence_length: the number of tokens per sequence, as given to `prepare` (`--max-length`).
+      batch_size: the number of sequences per step, over all devices.
+    """
+
+    corpus: LocalPath
+    num_steps: int
+    sequence_length: int = 128
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        check_at_least(1, "phase ", num_steps=self.num_steps, batch_size=self.batch_size)
+        check_at_least(8, "phase ", sequence_length=self.sequence_length)
+        if self.sequence_length > MAX_LENGTH:
+            raise ValueError(
+                f"phase sequence_length={self.sequence_length}: expected at most {MAX_LENGTH:,}, "
+                "the maximum length of a corpus's records."
+            )
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """The evaluation on the held-out split of the corpora.
+
+    Attributes:
+      every_steps: the number of steps between two evaluations; the last step is evaluated too.
+        0 makes no evaluations.
+      batch_size: the number of sequences per batch; 0 for the number that a train step processes
+        at once, the phase's batch_size divided by accumulation_steps.
+      max_records: the number of records to score, a random sample of a larger split that is the
+        same in every evaluation; 0 for all.
+    """
+
+    every_steps: int = 1_000
+    batch_size: int = 0
+    max_records: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = {"batch_size": self.batch_size, "max_records": self.max_records}
+        check_at_least(0, "evaluation.", every_steps=self.every_steps, **sizes)
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """The making of batches.
+
+    Attributes:
+      num_workers: the number of processes that make training batches; 0 makes them in a thread of
+        this process. Held-out batches are always made in a thread.
+      prefetch: the number of batches made ahead of the step.
+    """
+
+    num_workers: int = 0
+    prefetch: int = 4
+
+    def __post_init__(self) -> None:
+        check_at_least(0, "loader.", num_workers=self.num_workers)
+        check_at_least(1, "loader.", prefetch=self.prefetch)
 
 
 @dataclass(frozen=True)
 class PhaseCorpus:
     """The opened corpus of one phase.
 
-    evaluation_batch_size: sequences in a batch of held-out text.
-    first_epoch: the first epoch of the corpus that no earlier phase has begun.
+    Attributes:
+      name: the phase's name.
+      first_step: the phase's first step, counted over the whole run.
+      config: the phase's config.
+      evaluation_batch_size: the number of sequences in a batch of held-out text.
+      train: the training split.
+      held_out: the held-out split.
+      tokenizer: the corpus's tokenizer.
+      first_epoch: the first epoch of the corpus that no earlier phase has begun.
     """
 
     name: str
@@ -49,34 +123,36 @@ def open_corpora(
 ) -> list[PhaseCorpus]:
     """Open the corpus of every phase.
 
-    phases: name, first step and config of each, in running order.
+    Args:
+      phases: the name, first step and config of each phase, in running order.
+      evaluation_batch_size: returns the number of sequences in an evaluation batch of a phase.
 
     Raises:
-      ValueError: a corpus is absent, unfinished or damaged, or its tokenizer is.
+      ValueError: a corpus or its tokenizer is missing, unfinished or damaged.
     """
     corpora = [
         PhaseCorpus(
             name,
-            first,
+            first_step,
             phase,
             evaluation_batch_size(phase),
             train=Corpus(phase.corpus, "train"),
             held_out=Corpus(phase.corpus, "heldout"),
             tokenizer=Tokenizer.load(Path(phase.corpus) / TOKENIZER),
         )
-        for name, first, phase in phases
+        for name, first_step, phase in phases
     ]
-    begun: Counter[str] = Counter()  # epochs of each corpus
+    begun_epochs: Counter[str] = Counter()  # by the fingerprint of the corpus
     for number, corpus in enumerate(corpora):
         fingerprint = corpus.train.manifest.fingerprint
-        corpora[number] = dataclasses.replace(corpus, first_epoch=begun[fingerprint])
-        seen = corpus.config.num_steps * corpus.config.batch_size
-        begun[fingerprint] += -(-seen // max(len(corpus.train), 1))
+        corpora[number] = dataclasses.replace(corpus, first_epoch=begun_epochs[fingerprint])
+        sequences = corpus.config.num_steps * corpus.config.batch_size
+        begun_epochs[fingerprint] += -(-sequences // max(len(corpus.train), 1))
     return corpora
 
 
 def facts(corpus: PhaseCorpus) -> PhaseFacts:
-    """Return what the preflight check needs to know about a phase."""
+    """Return the facts about a phase that the preflight check needs."""
     manifest = corpus.train.manifest
     return PhaseFacts(
         name=corpus.name,
@@ -99,7 +175,7 @@ def facts(corpus: PhaseCorpus) -> PhaseFacts:
 
 
 def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
-    """Return what a checkpoint must share with this run: the corpora and batches of each phase."""
+    """Return the values of corpora and batches that a checkpoint must share with this run."""
     return {
         corpus.name: {
             "first_step": corpus.first_step,
@@ -114,9 +190,14 @@ def phases_identity(corpora: Sequence[PhaseCorpus]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class PhaseBatches:
-    """How a run makes the batches of its phases.
+    """The settings by which a run makes the batches of its phases.
 
-    run_steps: the steps of all phases, over which masking rates may change.
+    Attributes:
+      examples: the settings that determine the examples.
+      loader: the processes and the number of prefetched batches.
+      evaluation: the evaluation on held-out text.
+      run_steps: the number of steps of all phases, over which masking rates may change.
+      mesh: the devices that the batches are split over.
     """
 
     examples: ExampleConfig
@@ -135,7 +216,9 @@ class PhaseBatches:
         """Return a phase for the trainer, which reads nothing before the phase begins.
 
         Args:
-          flops: FLOPs per step.
+          corpus: the phase's corpus.
+          evaluation_step: the compiled evaluation step.
+          flops: the model FLOPs per step.
           while_waiting: called while a batch is overdue; see `Loader`.
         """
         phase = corpus.config
@@ -193,55 +276,3 @@ def _one_pass(
 ) -> Iterator[Batch]:
     with Loader(source, prefetch=prefetch, while_waiting=while_waiting) as loader:
         yield from loader
-
-
-def random_batch(
-    length: int,
-    pieces: int,
-    rows: int,
-    *,
-    vocab_size: int,
-    predictions: int,
-    joined: bool = False,
-    seed: int = 0,
-) -> dict[str, np.ndarray]:
-    """Return full rows of random tokens, each of `pieces` documents of equal length.
-
-    Args:
-      length: tokens in a row.
-      predictions: masked positions in a row.
-      joined: whether the config joins the documents of a row.
-
-    Raises:
-      ValueError: there are more documents than tokens, or several although the config joins them.
-    """
-    if pieces > length:
-        raise ValueError(
-            f"--pieces {pieces}: a row of {length} tokens cannot hold more than "
-            f"{length} documents. Lower --pieces or leave it out"
-        )
-    if joined and pieces > 1:
-        raise ValueError(
-            f"--pieces {pieces} with join_documents=True: what a row holds is one document then; "
-            "leave --pieces out"
-        )
-    rng = np.random.default_rng(seed)
-    piece = np.minimum(np.arange(length) * pieces // length, pieces - 1)
-    starts = np.searchsorted(piece, np.arange(pieces))
-    position = np.arange(length) - starts[piece]
-    token_ids = rng.integers(0, vocab_size, (rows, length))
-    places = np.sort(rng.random((rows, length)).argsort(axis=1)[:, :predictions], axis=1)
-    batch = {
-        "token_ids": token_ids,
-        "segment_ids": np.tile(position > length // pieces // 2, (rows, 1)),
-        "position_ids": np.tile(position, (rows, 1)),
-        "document_ids": np.tile(piece + 1, (rows, 1)),
-        "masked_positions": places,
-        "masked_labels": np.take_along_axis(token_ids, places, axis=1),
-        "cls_positions": np.tile(starts, (rows, 1)),
-        "pair_labels": rng.integers(0, 2, (rows, pieces)),
-    }
-    result = {name: value.astype(np.int32) for name, value in batch.items()}
-    result["masked_weights"] = np.ones((rows, predictions), np.float32)
-    result["pair_weights"] = np.ones((rows, pieces), np.float32)
-    return result

@@ -3,46 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
 from bert_jax.analysis.chips import chip
 from bert_jax.analysis.topology import topology_devices
-from bert_jax.models.config import Remat
+from bert_jax.models.config import ComputeConfig
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.pretraining.memory import step_parts
 from bert_jax.pretraining.messages import teacher_lines
-from bert_jax.pretraining.phase_plan import PhasePlan, WhileCompiling, plan_phase
-from bert_jax.pretraining.plan_report import flags, gib, header, phase_lines, total_lines
-from bert_jax.pretraining.sections import PhaseConfig
+from bert_jax.pretraining.phase_plan import (
+    PhasePlan,
+    WhileCompiling,
+    gib,
+    header,
+    phase_lines,
+    plan_phase,
+    total_lines,
+)
+from bert_jax.pretraining.phases import PhaseConfig
+from bert_jax.pretraining.remedies import Changes, flags, remedies, with_changes
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.preflight import PhaseFacts, check, check_traceable
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import MeshConfig, make_mesh
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-# `prepare` packs up to one document for this many tokens of a record.
+# `prepare` packs at most one document for this many tokens of a record.
 TOKENS_PER_PIECE = 32
-
-Config = TypeVar("Config", bound="DataclassInstance")
-Changes = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Plan:
     """The needs of a run on the devices of a topology.
 
-    phases: each with its compiled step, in running order.
-    limit: memory of a device in bytes; None for no limit.
-    changes: keys and values of the config with which the run fits; {} if it fits as it is, None if
-      no change that was tried is enough.
+    Attributes:
+      devices: the devices of the topology.
+      phases: the phases with their compiled steps, in running order.
+      limit: the memory of a device in bytes; None for no limit.
+      changes: the keys and values of the config with which the run fits; {} if it fits as it is,
+        None if none of the tried changes is enough.
     """
 
     devices: Sequence[jax.Device]
@@ -57,7 +59,7 @@ class Plan:
 
     @property
     def memory(self) -> int:
-        """Bytes that the largest phase needs on a device."""
+        """The bytes that the largest phase needs on a device."""
         return max(phase.memory for phase in self.phases)
 
 
@@ -74,6 +76,7 @@ def plan(
     """Compile the steps of a run for a topology, and look for changes if it does not fit.
 
     Args:
+      config: the run's config, whose corpora and work directory are not read.
       topology: a name such as "cpu:8" or "v5e:4x4", which must be given before JAX has used a
         device; or the devices of `topology_devices`.
       pieces: documents packed in a row; 0 for the number that `prepare` packs.
@@ -88,40 +91,24 @@ def plan(
     report = on_report or discard
     devices = topology_devices(topology) if isinstance(topology, str) else list(topology)
     limit = _memory_of(devices[0]) if memory_bytes is None else memory_bytes
-    mesh, setup = make_mesh(config.mesh, devices), config.step_setup(devices[0])
-    phases = [(name, phase) for name, _, phase in config.ordered_phases()]
-    for name, phase in phases:
-        check_traceable(step_parts(setup, mesh, name, phase), mesh)
-    rows = config.evaluation_batch_size
-    check(
-        config.model,
-        [_facts(name, phase, rows(phase), setup, config.vocabulary) for name, phase in phases],
-        mesh,
-        accumulation_steps=config.accumulation_steps,
-        sentence_pairs=config.sentence_pairs,
-        evaluates=config.evaluation.every_steps > 0,
+    compiler = _PhaseCompiler(
+        config.step_setup(devices[0]),
+        config.mesh,
+        devices,
+        config.longest_sequence,
+        pieces,
+        config.join_documents,
+        while_compiling,
     )
-    report(Message("\n".join(header(setup, mesh))))
-    setup = setup.with_teacher(devices[0], config.longest_sequence)
-    if setup.teacher is not None:
-        report(Message("\n".join(teacher_lines(setup, phases, width=10))))
-
-    def compiled(name: str, phase: PhaseConfig, changes: Changes) -> PhasePlan:
-        changed = with_changes(config, changes)
-        longest = changed.longest_sequence
-        return plan_phase(
-            changed.step_setup(devices[0]).with_teacher(devices[0], longest),
-            make_mesh(changed.mesh, devices),
-            name,
-            phase,
-            pieces or _usual_pieces(phase, joined=config.join_documents),
-            joined=config.join_documents,
-            while_compiling=while_compiling,
-        )
-
+    phases = [(name, phase) for name, _, phase in config.ordered_phases()]
+    batch_sizes = [config.evaluation_batch_size(phase) for _, phase in phases]
+    compiler.check(
+        phases, batch_sizes, config.vocabulary, evaluates=config.evaluation.every_steps > 0
+    )
+    compiler.describe(phases, report)
     plans = []
     for name, phase in phases:
-        plans.append(compiled(name, phase, {}))
+        plans.append(compiler.compile(name, phase, {}))
         report(Message("\n" + "\n".join(phase_lines(plans[-1], devices, limit))))
     if all(phase.fits(limit) for phase in plans):
         report(Message("\n" + "\n".join(total_lines(plans, devices))))
@@ -137,8 +124,95 @@ def plan(
         accumulation_steps=config.accumulation_steps,
         batch_sizes=[phase.batch_size for _, phase in phases],
     )
-    changes = _search(failing, islice(candidates, tries), tries, limit, compiled, report)
+    changes = _search(failing, islice(candidates, tries), tries, limit, compiler.compile, report)
     return Plan(devices, plans, limit, changes)
+
+
+@dataclass(frozen=True)
+class _ChangeableSettings:
+    """The settings that `remedies` may change, under their names in the config."""
+
+    mesh: MeshConfig
+    compute: ComputeConfig
+    accumulation_steps: int
+
+
+@dataclass(frozen=True)
+class _PhaseCompiler:
+    """Compiles the phases of a run for the devices of a topology, with changed settings.
+
+    Attributes:
+      setup: the settings of the step, without its teacher.
+      mesh: the number of devices on each axis.
+      devices: the devices.
+      longest_sequence: the sequence length of the phase with the longest sequences.
+      pieces: the number of documents in a row; 0 for the number that `prepare` packs.
+      joined: whether the config joins the documents of a row.
+      while_compiling: see `WhileCompiling`.
+    """
+
+    setup: StepSetup
+    mesh: MeshConfig
+    devices: Sequence[jax.Device]
+    longest_sequence: int
+    pieces: int
+    joined: bool
+    while_compiling: WhileCompiling
+
+    def check(
+        self,
+        phases: Sequence[tuple[str, PhaseConfig]],
+        evaluation_batch_sizes: Sequence[int],
+        vocabulary: str,
+        *,
+        evaluates: bool,
+    ) -> None:
+        """Refuse a run that the devices cannot compute, for corpora that satisfy the config."""
+        mesh = make_mesh(self.mesh, self.devices)
+        for name, phase in phases:
+            check_traceable(self.setup.memory_parts(mesh, name, phase), mesh)
+        facts = [
+            _facts(name, phase, batch_size, self.setup.model.vocab_size, vocabulary)
+            for (name, phase), batch_size in zip(phases, evaluation_batch_sizes, strict=True)
+        ]
+        check(
+            self.setup.model,
+            facts,
+            mesh,
+            accumulation_steps=self.setup.accumulation_steps,
+            sentence_pairs=self.setup.sentence_pairs,
+            evaluates=evaluates,
+        )
+
+    def describe(self, phases: Sequence[tuple[str, PhaseConfig]], report: OnReport) -> None:
+        """Report the model, the devices and the teacher."""
+        report(Message("\n".join(header(self.setup, make_mesh(self.mesh, self.devices)))))
+        setup = self.setup.with_teacher(self.devices[0], self.longest_sequence)
+        if setup.teacher is not None:
+            report(Message("\n".join(teacher_lines(setup, phases, width=10))))
+
+    def compile(self, name: str, phase: PhaseConfig, changes: Changes) -> PhasePlan:
+        """Compile the step of a phase with changed settings."""
+        setup, device = self.setup, self.devices[0]
+        settings = with_changes(
+            _ChangeableSettings(self.mesh, setup.requested_compute, setup.accumulation_steps),
+            changes,
+        )
+        changed = dataclasses.replace(
+            setup,
+            requested_compute=settings.compute,
+            compute=settings.compute.resolve(device, setup.model),
+            accumulation_steps=settings.accumulation_steps,
+        )
+        return plan_phase(
+            changed.with_teacher(device, self.longest_sequence),
+            make_mesh(settings.mesh, self.devices),
+            name,
+            phase,
+            self.pieces or _usual_pieces(phase, joined=self.joined),
+            joined=self.joined,
+            while_compiling=self.while_compiling,
+        )
 
 
 def _search(
@@ -146,15 +220,14 @@ def _search(
     candidates: Iterable[Changes],
     tries: int,
     limit: int,
-    compiled: Callable[[str, PhaseConfig, Changes], PhasePlan],
+    compile_phase: Callable[[str, PhaseConfig, Changes], PhasePlan],
     report: OnReport,
 ) -> Changes | None:
     """Compile candidates, the cheapest first, until every phase fits; None if none is enough."""
-    start = f"does not fit: looking for what helps (at most {tries} tries)"
-    report(Message(start))
+    report(Message(f"does not fit: trying changes (at most {tries})"))
     for changes in candidates:
         for plan in failing:
-            result = compiled(plan.name, plan.phase, changes)
+            result = compile_phase(plan.name, plan.phase, changes)
             fits = result.fits(limit)
             verdict = "fits" if fits else "does not fit"
             line = f"  {flags(changes)}: {plan.name} {gib(result.memory)}, {verdict}"
@@ -166,7 +239,7 @@ def _search(
             return changes
     report(
         Message(
-            "\nnothing that was tried fits: try more changes (--tries), a larger topology, smaller "
+            "\nnone of the tried changes fits: try more (--tries), a larger topology, smaller "
             "phases.*.batch_size, or mesh.tensor"
         )
     )
@@ -174,8 +247,8 @@ def _search(
 
 
 def _memory_of(device: jax.Device) -> int | None:
-    known = chip(device.device_kind)
-    return known.memory_bytes if known else None
+    figures = chip(device.device_kind)
+    return figures.memory_bytes if figures else None
 
 
 def _usual_pieces(phase: PhaseConfig, *, joined: bool) -> int:
@@ -183,7 +256,7 @@ def _usual_pieces(phase: PhaseConfig, *, joined: bool) -> int:
 
 
 def _facts(
-    name: str, phase: PhaseConfig, evaluation_batch_size: int, setup: StepSetup, vocabulary: str
+    name: str, phase: PhaseConfig, evaluation_batch_size: int, vocab_size: int, vocabulary: str
 ) -> PhaseFacts:
     """Return the facts about a phase for a corpus that satisfies the config."""
     return PhaseFacts(
@@ -193,7 +266,7 @@ def _facts(
         batch_size=phase.batch_size,
         evaluation_batch_size=evaluation_batch_size,
         corpus_length=phase.sequence_length,
-        corpus_vocab_size=setup.model.vocab_size,
+        corpus_vocab_size=vocab_size,
         corpus_documents=phase.batch_size + 1,
         held_out_documents=2,
         corpus_sentences=2 * (phase.batch_size + 1),
@@ -204,82 +277,3 @@ def _facts(
         corpus_tokenizer_fingerprint="",
         tokenizer_fingerprint="",
     )
-
-
-def remedies(
-    worst: PhasePlan,
-    num_devices: int,
-    limit: int,
-    *,
-    mesh: MeshConfig,
-    remat: Remat,
-    accumulation_steps: int,
-    batch_sizes: Collection[int],
-) -> Iterator[Changes]:
-    """Yield changes of a config to compile, so that `worst` may fit `limit` bytes a device.
-
-    mesh, remat, accumulation_steps, batch_sizes: as in the config, the last one of all phases.
-
-    Accumulation comes first (the same work in smaller products), then rematerialisation (work
-    done twice), then both. State that fills half a device is split over all of them before.
-    Accumulation in k parts is left out where even 1/k of what is not state would not fit.
-    """
-    split = _split_state(mesh, num_devices)
-    bases: list[Changes] = [split]
-    if split and worst.state_bytes <= limit / 2:
-        bases = [{}, split]
-    parts = _parts(batch_sizes, num_devices // max(mesh.tensor, 1) * accumulation_steps)
-    for base in bases:
-        if base:
-            yield base
-        state = 0 if base else worst.state_bytes
-        rest = worst.memory - worst.state_bytes
-        enough = [more for more in parts if state + rest / more <= limit]
-        accumulated = [{"accumulation_steps": accumulation_steps * more} for more in enough]
-        if remat == "layer":
-            yield from ({**base, **change} for change in accumulated)
-            continue
-        if accumulated:
-            yield {**base, **accumulated[0]}
-        if remat == "none":
-            yield {**base, "compute.remat": "dots"}
-        layer = {**base, "compute.remat": "layer"}
-        yield layer
-        for more in parts:
-            yield {**layer, "accumulation_steps": accumulation_steps * more}
-
-
-def _split_state(mesh: MeshConfig, num_devices: int) -> Changes:
-    """Return FSDP over all devices that the tensor axis leaves; {} if the mesh has it already."""
-    tensor = mesh.tensor
-    fsdp = num_devices // tensor if tensor > 0 else 1
-    if mesh.fsdp in (fsdp, -1):
-        return {}
-    changes: dict[str, Any] = {"mesh.fsdp": fsdp}
-    if mesh.data not in (1, -1):
-        changes["mesh.data"] = 1
-    return changes
-
-
-def _parts(batch_sizes: Collection[int], extent: int) -> list[int]:
-    """Return 2, 4, 8, ...: the numbers of further parts that all batches can be divided into.
-
-    extent: the number of parts a batch has now, over devices and accumulation steps.
-    """
-    return [
-        more
-        for more in (2**n for n in range(1, 16))
-        if all(size % (extent * more) == 0 for size in batch_sizes)
-    ]
-
-
-def with_changes(config: Config, changes: Changes) -> Config:
-    """Return a config dataclass with changes by dotted name, at most one section deep."""
-    for name, value in changes.items():
-        section, _, key = name.rpartition(".")
-        if section:
-            inner = dataclasses.replace(getattr(config, section), **{key: value})
-            config = dataclasses.replace(config, **{section: inner})
-        else:
-            config = dataclasses.replace(config, **{key: value})
-    return config

@@ -1,25 +1,38 @@
-"""Describe a pretraining step: its model, losses, optimizer and teacher, and its FLOPs."""
+"""The settings of a pretraining step, and its cost in FLOPs and memory."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import jax
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.analysis.counts import TRAINING_FACTOR, pretraining_flops
+from bert_jax.analysis.counts import TRAINING_FACTOR, parameter_counts, pretraining_flops
 from bert_jax.models.config import ComputeConfig, Device, EncoderConfig
 from bert_jax.models.model import Head, ModelConfig
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.masking import MaskingConfig
-from bert_jax.pretraining.sections import PhaseConfig
+from bert_jax.pretraining.phases import EvaluationConfig, LoaderConfig, PhaseConfig, PhaseCorpus
 from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec, describe_teacher
+from bert_jax.processes import check_workers
 from bert_jax.tasks.distillation import Distillation, DistillationConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import Task
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.preflight import (
+    PRETRAINING_ARRAYS,
+    Part,
+    batch_part,
+    check_ahead,
+    check_fits,
+    check_traceable,
+    model_size_keys,
+    state_parts,
+)
 from bert_jax.training.step import (
     EvaluationStep,
     TrainStep,
@@ -32,8 +45,16 @@ from bert_jax.training.step import (
 class StepSetup:
     """The settings of the train step on one kind of device, without corpora and parameters.
 
-    requested_compute: as in the config. compute: the same, with every "auto" resolved.
-    teacher: None until `with_teacher`, and for a run without one.
+    Attributes:
+      model: the encoder.
+      sentence_pairs: the loss on pairs of segments.
+      masking: the masking of tokens.
+      requested_compute: the compute settings as in the config.
+      compute: the same settings with every "auto" resolved.
+      optimizer: the optimizer.
+      accumulation_steps: the number of parts of a batch.
+      distillation: the losses against a teacher; None for a run without a teacher.
+      teacher: the description of the teacher; None before `with_teacher` and without a teacher.
     """
 
     model: EncoderConfig
@@ -48,6 +69,10 @@ class StepSetup:
 
     def with_teacher(self, device: Device, longest_sequence: int) -> StepSetup:
         """Return the setup with its teacher's description; unchanged if the run has no teacher.
+
+        Args:
+          device: the device that the teacher runs on.
+          longest_sequence: the sequence length of the phase with the longest sequences.
 
         Raises:
           ValueError: see `describe_teacher`.
@@ -79,16 +104,16 @@ class StepSetup:
 
     @cached_property
     def trained_task(self) -> Task:
-        """The task that is trained: with a teacher it has further losses."""
+        """The task that is trained; with a teacher it has further losses."""
         return self.task if self.teacher is None else Distillation(self.task, self.teacher.config)
 
     @cached_property
     def transformation(self) -> optax.GradientTransformation:
-        """The optimizer."""
+        """The optimizer as an optax gradient transformation."""
         return make_optimizer(self.optimizer)
 
     def steps(self, mesh: Mesh, teacher: LoadedTeacher | None) -> tuple[TrainStep, EvaluationStep]:
-        """Return the train and evaluation steps, which pass the teacher's parameters on."""
+        """Return the train and evaluation steps, which receive the teacher's parameters."""
         task, optimizer, parts = self.trained_task, self.transformation, self.accumulation_steps
         if teacher is None:
             step = make_train_step(task, optimizer, mesh, accumulation_steps=parts)
@@ -108,16 +133,18 @@ class StepSetup:
     def training_flops(self, phase: PhaseConfig, pieces: int) -> int:
         """Return the model FLOPs of a step of `phase` without its teacher's forward pass.
 
-        pieces: the largest number of documents in a row.
+        Args:
+          phase: the phase's config.
+          pieces: the largest number of documents in a row.
         """
-        counted = pretraining_flops(
+        flops = pretraining_flops(
             self.model,
             phase.sequence_length,
             self.max_predictions(phase),
             pieces=pieces,
             next_sentence=self.sentence_pairs != "none",
         )
-        return phase.batch_size * counted.training + self._comparison_flops(phase)
+        return phase.batch_size * flops.training + self._comparison_flops(phase)
 
     def distillation_flops(self, phase: PhaseConfig) -> int:
         """Return the model FLOPs that the teacher adds to a step of `phase`."""
@@ -149,3 +176,87 @@ class StepSetup:
         length = phase.sequence_length
         head = pretraining_flops(self.model, length, length, next_sentence=False).masked_lm
         return TRAINING_FACTOR * phase.batch_size * head
+
+    def memory_parts(self, mesh: Mesh, name: str, phase: PhaseConfig) -> list[Part]:
+        """Return the least memory that a phase's train step needs on one device, in parts.
+
+        Args:
+          mesh: the devices.
+          name: the phase's name, for the config keys in messages.
+          phase: the phase's config.
+        """
+        parameters = parameter_counts(self.model_config).total
+        clips = self.optimizer.clip_norm > 0 or self.accumulation_steps > 1
+        state = state_parts(
+            mesh, parameters, parameters, all_gradients=clips, keys=model_size_keys(self.model)
+        )
+        batch = batch_part(
+            mesh,
+            self.model,
+            self.compute,
+            name="one batch",
+            rows=phase.batch_size,
+            rows_at_once=phase.batch_size // self.accumulation_steps,
+            length=phase.sequence_length,
+            arrays=PRETRAINING_ARRAYS,
+            keys=f"phases.{name}.batch_size={phase.batch_size} or sequence_length="
+            f"{phase.sequence_length}, or raise accumulation_steps={self.accumulation_steps}",
+        )
+        return [*state, batch]
+
+    def check_memory(self, mesh: Mesh, name: str, phase: PhaseConfig) -> list[Part]:
+        """Refuse a phase whose train step does not fit into memory, and return its memory in parts.
+
+        Args:
+          mesh: the devices.
+          name: the phase's name, for the config keys in messages.
+          phase: the phase's config.
+
+        Raises:
+          ValueError: the step does not fit; names the largest part and its config keys.
+        """
+        parts = self.memory_parts(mesh, name, phase)
+        check_traceable(parts, mesh)
+        check_fits(parts, mesh)
+        return parts
+
+
+def check_run_memory(
+    setup: StepSetup,
+    mesh: Mesh,
+    corpora: Sequence[PhaseCorpus],
+    evaluation: EvaluationConfig,
+    loader: LoaderConfig,
+) -> None:
+    """Refuse a run whose train steps, evaluations or prefetched batches do not fit into memory.
+
+    Raises:
+      ValueError: the run does not fit; names the largest part and the keys that determine it.
+    """
+    check_workers("loader.num_workers", loader.num_workers)
+    for corpus in corpora:
+        phase = corpus.config
+        parts = setup.check_memory(mesh, corpus.name, phase)
+        if evaluation.every_steps:
+            # An evaluation keeps the state in memory but no gradients.
+            state = [part for part in parts[:-1] if part.name != "gradients"]
+            rows = corpus.evaluation_batch_size
+            check_fits([*state, _evaluation_part(setup, mesh, phase, rows)], mesh)
+        ahead = min(loader.prefetch * max(1, loader.num_workers), phase.num_steps)
+        rows = -(-phase.batch_size // jax.process_count())
+        row_bytes = phase.sequence_length * PRETRAINING_ARRAYS * 4
+        check_ahead(f"loader.prefetch={loader.prefetch}", ahead, rows * row_bytes)
+
+
+def _evaluation_part(setup: StepSetup, mesh: Mesh, phase: PhaseConfig, rows: int) -> Part:
+    return batch_part(
+        mesh,
+        setup.model,
+        setup.compute,
+        name="one evaluation batch",
+        rows=rows,
+        rows_at_once=rows,
+        length=phase.sequence_length,
+        arrays=PRETRAINING_ARRAYS,
+        keys=f"evaluation.batch_size={rows}",
+    )

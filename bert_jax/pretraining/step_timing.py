@@ -15,8 +15,7 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.chips import peak_flops
 from bert_jax.analysis.counts import TRAINING_FACTOR, pretraining_flops
-from bert_jax.pretraining.phases import random_batch
-from bert_jax.pretraining.sections import PhaseConfig
+from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.planning import read_compiled
 from bert_jax.training.sharding import local_rows, to_global
@@ -29,11 +28,21 @@ ROUNDS = 3
 class StepTiming:
     """The time of a train step and the figures that explain it, under their printed names.
 
-    compile_s: seconds to compile the step. ms: milliseconds of a step. tok_s: tokens per second.
-    model_tflops: model FLOP/s of all devices, in units of 10^12, of the layers and of the
-      masked-LM head at the masked positions, and of a teacher if there is one.
-    utilisation: `model_tflops` as a fraction of the devices' peak; None if the peak is unknown.
-    memory_mib: MiB that a device needs, as the compiler counts.
+    Attributes:
+      device: the number and the kind of the devices.
+      dtype: the dtype of the computation.
+      attention: the implementation of attention.
+      attention_dropout: the dropout rate of attention probabilities.
+      hidden_dropout: the dropout rate of hidden states.
+      batch: the number of sequences per step.
+      length: the number of tokens per sequence.
+      compile_s: the seconds to compile the step.
+      ms: the milliseconds of a step.
+      tok_s: the tokens per second.
+      model_tflops: the model FLOP/s of all devices in units of 10^12: the layers, the masked-LM
+        head at the masked positions, and a teacher if there is one.
+      utilisation: `model_tflops` as a fraction of the devices' peak; None if the peak is unknown.
+      memory_mib: the MiB that a device needs, as the compiler counts them.
     """
 
     device: str
@@ -61,12 +70,16 @@ def time_step(
     joined: bool = False,
     seed: int = 0,
 ) -> StepTiming:
-    """Compile the train step of a phase, warm up, and time three rounds; the median counts.
+    """Compile the train step of a phase, and return the median time of three rounds.
 
     Args:
-      steps: steps in a round.
-      pieces: documents packed in a row.
+      setup: the settings of the step, with its teacher.
+      mesh: the devices.
+      phase: the phase, whose batch size and sequence length are used.
+      steps: the number of steps in a round.
+      pieces: the number of documents packed in a row.
       joined: whether the config joins the documents of a row.
+      seed: the seed of the parameters and tokens.
     """
     state, batch, inputs = _arguments(setup, mesh, phase, pieces, joined=joined, seed=seed)
     step = make_train_step(
@@ -130,12 +143,12 @@ def _model_flops(setup: StepSetup, phase: PhaseConfig) -> int:
         setup.max_predictions(phase),
         next_sentence=setup.sentence_pairs != "none",
     )
-    counted = flops.projection + flops.layers + flops.masked_lm
-    return TRAINING_FACTOR * counted * phase.batch_size + setup.distillation_flops(phase)
+    trained = flops.projection + flops.layers + flops.masked_lm
+    return TRAINING_FACTOR * trained * phase.batch_size + setup.distillation_flops(phase)
 
 
 def _median_seconds(step: Callable[[TrainState], Any], state: TrainState, steps: int) -> float:
-    """Return the median over rounds of the mean seconds of a step."""
+    """Return the median over the rounds of a step's mean seconds."""
     for _ in range(3):
         state, metrics = step(state)
     jax.block_until_ready(metrics)
@@ -147,3 +160,59 @@ def _median_seconds(step: Callable[[TrainState], Any], state: TrainState, steps:
         jax.block_until_ready((state, metrics))
         seconds.append((time.perf_counter() - began) / steps)
     return statistics.median(seconds)
+
+
+def random_batch(
+    length: int,
+    pieces: int,
+    rows: int,
+    *,
+    vocab_size: int,
+    predictions: int,
+    joined: bool = False,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """Return a batch of random tokens, whose full rows have documents of equal length.
+
+    Args:
+      length: the number of tokens in a row.
+      pieces: the number of documents in a row.
+      rows: the number of rows.
+      vocab_size: the number of different tokens.
+      predictions: the number of masked positions in a row.
+      joined: whether the config joins the documents of a row.
+      seed: the seed of the tokens.
+
+    Raises:
+      ValueError: there are more documents than tokens, or several although the config joins them.
+    """
+    if pieces > length:
+        raise ValueError(
+            f"--pieces {pieces}: a row of {length} tokens cannot hold more than {length} "
+            "documents. Lower --pieces or leave it out."
+        )
+    if joined and pieces > 1:
+        raise ValueError(
+            f"--pieces {pieces} with join_documents=True: a row of joined documents counts as one. "
+            "Leave out --pieces."
+        )
+    rng = np.random.default_rng(seed)
+    document = np.minimum(np.arange(length) * pieces // length, pieces - 1)
+    starts = np.searchsorted(document, np.arange(pieces))
+    position = np.arange(length) - starts[document]
+    token_ids = rng.integers(0, vocab_size, (rows, length))
+    masked = np.sort(rng.random((rows, length)).argsort(axis=1)[:, :predictions], axis=1)
+    batch = {
+        "token_ids": token_ids,
+        "segment_ids": np.tile(position > length // pieces // 2, (rows, 1)),
+        "position_ids": np.tile(position, (rows, 1)),
+        "document_ids": np.tile(document + 1, (rows, 1)),
+        "masked_positions": masked,
+        "masked_labels": np.take_along_axis(token_ids, masked, axis=1),
+        "cls_positions": np.tile(starts, (rows, 1)),
+        "pair_labels": rng.integers(0, 2, (rows, pieces)),
+    }
+    result = {name: value.astype(np.int32) for name, value in batch.items()}
+    result["masked_weights"] = np.ones((rows, predictions), np.float32)
+    result["pair_weights"] = np.ones((rows, pieces), np.float32)
+    return result

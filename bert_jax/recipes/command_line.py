@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.pretraining.start import model_values
+from bert_jax.pretraining.initial_state import model_values
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.work_dir import MODEL_NAME
 

@@ -8,8 +8,9 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
@@ -19,35 +20,25 @@ from bert_jax.runs.work_dir import MODEL_NAME, TOKENIZER_NAME
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import differences
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 RESOLVED_NAME = "config.json"
-
-
-def write_resolved(config: Any, work_dir: str | os.PathLike[str]) -> Path:
-    """Write every key of a config dataclass to `work_dir`/config.json, whole or not at all.
-
-    `to_dataclass(cls, json.loads(path.read_text()))` gives the same dataclass back.
-    """
-    directory = make_directory(work_dir)
-    path = directory / RESOLVED_NAME
-    write_file(path, json.dumps(to_plain(config), indent=2) + "\n")
-    return path
-
-
 LOCK_NAME = ".lock"
 
 
 @contextmanager
 def only_writer(work_dir: Path) -> Iterator[None]:
-    """Holds `work_dir` against a second run, whose checkpoints and log would overwrite the first's.
+    """Lock `work_dir` against a second run, which would overwrite the checkpoints and the log.
 
-    A file in it is locked that is open for writing: NFS tells its server of such a lock, and keeps
-    one on a directory to this machine. The file stays; the lock ends with the process however it
-    dies.
+    The lock is on a file that is open for writing: NFS forwards such a lock to its server, but
+    keeps a lock on a directory local to this machine. The file remains; the lock ends with the
+    process, however it dies.
 
     Raises:
-      ValueError: another process holds it.
+      ValueError: another process has the lock.
     """
-    lock = _locked(work_dir)
+    lock = _lock(work_dir)
     try:
         yield
     finally:
@@ -58,8 +49,8 @@ def only_writer(work_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _locked(work_dir: Path) -> int:
-    """The locked file."""
+def _lock(work_dir: Path) -> int:
+    """Lock the lock file and return its descriptor."""
     file = work_dir / LOCK_NAME
     while True:
         make_directory(work_dir)
@@ -69,88 +60,128 @@ def _locked(work_dir: Path) -> int:
         except BlockingIOError:
             os.close(lock)
             raise ValueError(
-                f"{work_dir}: another run is at work in it; wait for it, end it, or use another "
-                "work_dir"
+                f"{work_dir}: another run is using this directory. Wait for it, stop it, or use "
+                "another work_dir."
             ) from None
         except OSError as error:
             logging.getLogger(__name__).warning(
-                "%s cannot be locked (%s): see to it that no second run uses it", work_dir, error
+                "%s cannot be locked (%s): make sure that no second run uses it", work_dir, error
             )
             return lock
-        # A run that was refused may have removed the file since it was opened here.
+        # A run that was refused may have removed the file since it was opened.
         if file.exists() and os.path.samestat(os.fstat(lock), file.stat()):
             return lock
         os.close(lock)
 
 
 def check_claimable(work_dir: Path, tokenizer: Tokenizer, *, begun: bool) -> None:
-    """Refuses a directory that has what no run wrote in the places of a run's own.
+    """Refuse a directory in which a run would overwrite files that no run wrote.
 
-    tokenizer: the run's, which may lie there already. begun: whether a checkpoint does.
+    Args:
+      work_dir: the directory.
+      tokenizer: the run's tokenizer, which may be in the directory already.
+      begun: whether the run has a checkpoint.
 
     Raises:
-      ValueError: it has a config or another tokenizer of somebody else's.
+      ValueError: the directory has a foreign config or another tokenizer.
     """
-    if begun or (work_dir / MODEL_NAME).is_file():  # which a run writes first
+    if begun or (work_dir / MODEL_NAME).is_file():  # a run writes this file first
         return
     if (work_dir / RESOLVED_NAME).is_file():
         raise ValueError(
-            f"work_dir={work_dir} has a {RESOLVED_NAME}, which no run wrote (there is no "
-            f"{MODEL_NAME}), and would lose it: choose another directory"
+            f"work_dir={work_dir} contains a {RESOLVED_NAME} that no run wrote (there is no "
+            f"{MODEL_NAME}) and that this run would overwrite. Choose another directory."
         )
     if (work_dir / TOKENIZER_NAME).exists() and not holds(work_dir, tokenizer):
         raise ValueError(
-            f"work_dir={work_dir} has another tokenizer in it than the run's, and would lose it: "
-            "choose another directory"
+            f"work_dir={work_dir} contains another tokenizer than the run's, which this run would "
+            "overwrite. Choose another directory."
         )
 
 
 def holds(work_dir: Path, tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer in a directory is this one."""
+    """Return whether the tokenizer in a directory is the given one."""
     try:
         return Tokenizer.load(work_dir / TOKENIZER_NAME).fingerprint == tokenizer.fingerprint
     except ValueError:
         return False
 
 
-REMOVE_CONFIG = "Remove it; the run can continue without it"
-_NOWHERE = {"work_dir": ""}  # a directory may be moved
+@dataclass(frozen=True)
+class ResolvedConfig:
+    """The values of a run's config, as they are written to `config.json`.
 
-
-def keep_config(config: Any, work_dir: Path, step: int, *, finished: bool) -> list[str]:
-    """Writes config.json, and says what differs from the config that the run had so far.
-
-    step: of the checkpoint that the run goes on from, 0 at its start. The config up to there stays
-      beside as config-until-STEP.json; that of a finished run is not replaced.
+    Attributes:
+      values: the value of every key, as plain JSON values.
+      cls: the dataclass of the config, which has the defaults of keys that an older version lacks.
     """
-    path, kept = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"
-    # A start that was killed before its first checkpoint left its own: nothing was learned by it.
-    source = kept if kept.is_file() else path
+
+    values: dict[str, Any]
+    cls: type
+
+    @staticmethod
+    def of(config: DataclassInstance) -> ResolvedConfig:
+        """Return the values of a config dataclass."""
+        return ResolvedConfig(to_plain(config), type(config))
+
+    def write(self, work_dir: str | os.PathLike[str]) -> Path:
+        """Write `config.json` atomically, and return its path.
+
+        `to_dataclass(cls, json.loads(path.read_text()))` returns the same dataclass again.
+        """
+        path = make_directory(work_dir) / RESOLVED_NAME
+        write_file(path, json.dumps(self.values, indent=2) + "\n")
+        return path
+
+    def as_read(self) -> dict[str, Any]:
+        """Return the values as they are read back from JSON: tuples are lists."""
+        values: dict[str, Any] = json.loads(json.dumps(self.values))
+        return values
+
+
+REMOVE_CONFIG = "Remove it; the run can continue without it"
+_ANYWHERE = {"work_dir": ""}  # a directory may be moved
+
+
+def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: bool) -> list[str]:
+    """Write `config.json`, and return lines about changes since the run's last start.
+
+    The config of the steps before a change is kept as `config-until-STEP.json`.
+
+    Args:
+      config: the run's config.
+      work_dir: the run's work directory.
+      step: the step of the checkpoint that the run resumes from; 0 at its start.
+      finished: whether the run has ended, in which case its config is not replaced.
+    """
+    path, backup = work_dir / RESOLVED_NAME, work_dir / f"config-until-{step}.json"
+    # A start that was killed before its first checkpoint wrote its config but trained nothing.
+    source = backup if backup.is_file() else path
     former = read_json_object(source, REMOVE_CONFIG) if step and source.is_file() else None
-    current = json.loads(json.dumps(to_plain(config)))
-    lines = []
+    changes = []
     if former is not None:
-        filled = _with_new_keys(former, type(config))
-        lines = differences(filled | _NOWHERE, current | _NOWHERE)
-    told = [f"  {line}" for line in lines]
-    if finished and former is not None and not lines and source == path:
+        completed = _with_new_keys(former, config.cls)
+        changes = differences(completed | _ANYWHERE, config.as_read() | _ANYWHERE)
+    lines = [f"  {change}" for change in changes]
+    if finished and former is not None and not changes and source == path:
         return []
-    if lines and finished:
-        return ["NOTE       the run ended with another config, which is kept (then -> now):", *told]
-    if lines:
-        write_file(kept, json.dumps(former, indent=2) + "\n")
-    write_resolved(config, work_dir)
-    if not lines:
-        kept.unlink(missing_ok=True)
+    if changes and finished:
+        return [
+            "NOTE       the run ended with another config, which is kept (then -> now):",
+            *lines,
+        ]
+    if changes:
+        write_file(backup, json.dumps(former, indent=2) + "\n")
+    config.write(work_dir)
+    if not changes:
+        backup.unlink(missing_ok=True)
         return []
-    return [f"changed    since step {step:,}, whose config is kept as {kept.name}:", *told]
+    return [f"changed    since step {step:,}, whose config is kept as {backup.name}:", *lines]
 
 
 def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:
     """Return an earlier version's config, with defaults for the keys that were added since."""
     try:
-        filled = to_plain(to_dataclass(cls, former))
+        return ResolvedConfig(to_plain(to_dataclass(cls, former)), cls).as_read()
     except ValueError:  # the printed differences show keys that were removed since
         return former
-    values: dict[str, Any] = json.loads(json.dumps(filled))
-    return values

@@ -31,7 +31,7 @@ from bert_jax.labeled_data.files import find_file
 from bert_jax.local_paths import check_local, is_path, make_directory
 from bert_jax.recipes.load import load_config
 from bert_jax.runs.outputs import new_directory
-from bert_jax.runs.ownership import write_resolved
+from bert_jax.runs.ownership import ResolvedConfig
 from bert_jax.runs.work_dir import read_model
 from bert_jax.text.documents import SourceOptions
 from bert_jax.text.files import expand_inputs
@@ -227,7 +227,7 @@ FUNCTIONS: list[Callable[[], object]] = [
     lambda: MetricsLog(f"{BUCKET}/metrics.jsonl", start_step=0),
     lambda: Checkpointer(Path(BUCKET), CheckpointConfig(), {}),
     lambda: save_parameters(Path(BUCKET), {"x": TINY}, {}),
-    lambda: write_resolved(None, BUCKET),
+    lambda: ResolvedConfig({}, dict).write(BUCKET),
     lambda: new_directory(Path(BUCKET)).__enter__(),
     lambda: load_config(f"{BUCKET}.py", kind="pretrain"),
 ]

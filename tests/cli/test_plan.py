@@ -11,9 +11,8 @@ import pytest
 from bert_jax.cli.main import main
 from bert_jax.models.config import variant
 from bert_jax.pretraining.config import PhaseConfig, PretrainConfig
-from bert_jax.pretraining.phase_plan import PhasePlan
-from bert_jax.pretraining.plan import remedies, with_changes
-from bert_jax.pretraining.plan_report import duration, flags
+from bert_jax.pretraining.phase_plan import PhasePlan, duration
+from bert_jax.pretraining.remedies import flags, remedies, with_changes
 from bert_jax.training.planning import OutOfMemory
 from bert_jax.training.sharding import MeshConfig
 
@@ -92,7 +91,7 @@ def test_a_plan_for_eight_devices_that_are_not_here(config_file: Path) -> None:
     assert mib_of("all-reduce", text, 1) == pytest.approx(
         2 * 7 / 8 * mib_of("all-reduce", text, 0), abs=0.01
     )
-    assert "no figures are known for cpu" in text
+    assert "roofline            unknown for cpu" in text
     assert "the run   fits" in text
     assert "compiled  phase1 (16 x 64)" in result.stderr
     assert not Path("never-written").exists()

@@ -166,7 +166,7 @@ def test_phases_run_in_the_order_of_their_numbers() -> None:
         ({"seed": 1 << 32}, "must be between 0 and 2\\^32 - 1"),
         (
             {"sentence_pairs": "none", "checkpoint": CheckpointConfig(best_metric="nsp_loss")},
-            "best_metric='nsp_loss' is no held-out metric.* mlm_loss, mlm_accuracy, mlm_perplexity",
+            "'nsp_loss' is not a held-out metric.* mlm_loss, mlm_accuracy, mlm_perplexity",
         ),
         ({"accumulation_steps": 0}, "accumulation_steps=0: must be at least 1"),
     ],

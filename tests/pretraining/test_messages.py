@@ -39,7 +39,7 @@ def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
     # A fiftieth of such rows of books and Wikipedia has an order, of rows of 128 three quarters.
     short = [corpus("phase1", 1_000, 5_000, length=32)]
     (line,) = few_pairs("sentence_order", short)
-    assert "phase1: rows of 32 tokens, where a sentence has 30 in the mean" in line
+    assert "phase1: rows have 32 tokens, and sentences 30 on average" in line
     assert few_pairs("next_sentence", short) == []
 
 
@@ -55,8 +55,8 @@ def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:
     )  # fmt: skip
     assert leaks([first]) == leaks([first, same]) == leaks([first, less]) == []
     (line,) = leaks([first, same, more])
-    assert "phase4: 5.00% of the documents of c/phase4 are held out, 1.00% of those of" in line
-    assert "phase1 trains on some that phase4 is judged on" in line
+    assert "phase4: c/phase4 holds out 5.00% of its documents, c/phase1 1.00%: " in line
+    assert "phase1 trains on some documents that phase4 is evaluated on" in line
     assert len(leaks([first, less, same, more])) == 2
     books, mine = {"path": "/books.txt"}, {"path": "/mine.txt"}
     held_out = mine | {"split": "heldout"}
@@ -64,10 +64,10 @@ def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:
     assert leaks([whole, corpus("phase2", 0.0, held_out, books)]) == []
     assert leaks([whole, corpus("phase2", 0.0, held_out, books, {"path": "/more.txt"})]) == []
     (line,) = leaks([corpus("phase1", 0.01, books, mine), corpus("phase2", 0.0, held_out, books)])
-    assert "phase2: /mine.txt is held out in c/phase2 and not in c/phase1: what of it is in" in line
+    assert "phase2: /mine.txt is held out in c/phase2 and not in c/phase1: phase1 trains" in line
     (line,) = leaks([corpus("phase1", 0.0, books), corpus("phase2", 0.0, held_out, books)])
     assert (
-        "phase1 trains on. Prepare both with the same --held-out, or the same --held-out-" in line
+        "both corpora contain. Prepare both with the same --held-out, or the same --held-" in line
     )
     (line,) = leaks([whole, corpus("phase2", 0.01, books, mine)])
-    assert "phase1 trains on some that phase2 is judged on" in line
+    assert "phase1 trains on some documents that phase2 is evaluated on" in line

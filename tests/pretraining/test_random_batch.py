@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.pretraining.phases import random_batch
+from bert_jax.pretraining.step_timing import random_batch
 
 SIZES = {"vocab_size": 1000, "predictions": 6}
 

@@ -68,7 +68,7 @@ def test_a_run_without_evaluation_needs_no_held_out_text(
     assert "or do without evaluation: evaluation.every_steps=0 and checkpoint" in refused.errors
     none = "--config.evaluation.every_steps=0"
     refused = bert_jax_here(*command, none)
-    assert refused.code == 2 and "set checkpoint.keep_best=0" in refused.errors
+    assert refused.code == 2 and "Set checkpoint.keep_best=0" in refused.errors
     finished = bert_jax_here(*command, none, "--config.checkpoint.keep_best=0")
     assert finished.code == 0, finished.errors
     assert "not evaluated" in finished.output and "held-out" not in finished.output

@@ -88,7 +88,7 @@ def test_a_second_run_in_the_same_work_directory_is_refused(
 
     def start_another(report: Report) -> None:
         if isinstance(report, TrainReport) and not errors:
-            with pytest.raises(ValueError, match="another run is at work in it") as refused:
+            with pytest.raises(ValueError, match="another run is using this directory") as refused:
                 pretrain(config)
             errors.append(refused.value)
 

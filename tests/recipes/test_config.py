@@ -9,7 +9,7 @@ from bert_jax.conversion import to_dataclass
 from bert_jax.recipes.command_line import add_override
 from bert_jax.recipes.files import Kind, read_config_file
 from bert_jax.recipes.load import Overrides, fill_config, load_config
-from bert_jax.runs.ownership import write_resolved
+from bert_jax.runs.ownership import ResolvedConfig
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def test_absent_file_names_its_neighbours(config_file: str) -> None:
 
 def test_resolved_config_is_complete_and_reads_back(config_file: str, tmp_path: Path) -> None:
     run = load(config_file, ["--config.seed=3"])
-    path = write_resolved(run, tmp_path / "work")
+    path = ResolvedConfig.of(run).write(tmp_path / "work")
     values = json.loads(path.read_text())
     assert values["optimizer"]["clip_norm"] == 1.0
     assert values["warm_start"] is None

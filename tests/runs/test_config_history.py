@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from bert_jax.runs.ownership import keep_config
+from bert_jax.runs import ownership
+from bert_jax.runs.ownership import ResolvedConfig
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,10 @@ class Optimizer:
 class Run:
     work_dir: str = "here"
     optimizer: Optimizer = field(default_factory=Optimizer)
+
+
+def keep_config(run: Run, work_dir: Path, step: int, *, finished: bool) -> list[str]:
+    return ownership.keep_config(ResolvedConfig.of(run), work_dir, step, finished=finished)
 
 
 def test_a_run_that_goes_on_keeps_both_configs_and_says_what_changed(tmp_path) -> None:

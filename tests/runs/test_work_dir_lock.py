@@ -16,7 +16,10 @@ from bert_jax.runs.ownership import LOCK_NAME, only_writer
 def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     with only_writer(tmp_path):
-        with pytest.raises(ValueError, match="another run is at work in it"), only_writer(tmp_path):
+        with (
+            pytest.raises(ValueError, match="another run is using this directory"),
+            only_writer(tmp_path),
+        ):
             pass
         assert (tmp_path / LOCK_NAME).is_file()
     with only_writer(tmp_path):
@@ -57,5 +60,8 @@ def test_a_file_that_was_removed_before_it_was_locked_holds_nothing(
     monkeypatch.setattr(ownership.fcntl, "flock", late)
     with only_writer(tmp_path):
         assert removed
-        with pytest.raises(ValueError, match="another run is at work in it"), only_writer(tmp_path):
+        with (
+            pytest.raises(ValueError, match="another run is using this directory"),
+            only_writer(tmp_path),
+        ):
             pass

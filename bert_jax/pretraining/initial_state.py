@@ -1,0 +1,307 @@
+"""The first state of a pretraining run: resumed, from another run, from a teacher, or random."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from bert_jax.models.config import (
+    TRAINING_KEYS,
+    ComputeConfig,
+    EncoderConfig,
+    incompatible_fields,
+)
+from bert_jax.models.heads import PAIRS_HEAD
+from bert_jax.models.model import define_model
+from bert_jax.models.parameters import Parameters
+from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
+from bert_jax.objectives import SentencePairs
+from bert_jax.pretraining.phases import PhaseCorpus
+from bert_jax.pretraining.step_setup import StepSetup
+from bert_jax.pretraining.teacher import LoadedTeacher, TeacherSpec
+from bert_jax.runs.work_dir import (
+    CHECKPOINTS_NAME,
+    PAIRS,
+    TOKENIZER_NAME,
+    read_model,
+    read_sentence_embedding,
+    read_tokenizer,
+)
+from bert_jax.tasks.distillation import chosen_layers
+from bert_jax.training.checkpoint import Checkpointer
+from bert_jax.training.checkpoint_files import newest_step
+from bert_jax.training.checkpoint_parameters import load_parameters
+from bert_jax.training.sharding import parameter_shardings
+from bert_jax.training.step import TrainState, abstract_state, init_state
+
+_POSITIONS = "encoder.embeddings.position"
+# Names and shapes of parameters do not depend on the compute settings.
+_ANY_COMPUTE = ComputeConfig(dtype="float32", attention="xla")
+_MAX_LISTED = 4  # parameters whose shapes differ; the others are counted
+_LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
+
+
+def first_state(
+    setup: StepSetup,
+    mesh: Mesh,
+    checkpointer: Checkpointer,
+    *,
+    seed: int,
+    init_from: str = "",
+    teacher: LoadedTeacher | None = None,
+) -> tuple[TrainState, str]:
+    """Return the state to start from, and a line about its origin.
+
+    The state is this run's newest checkpoint if there is one. Otherwise it is randomly
+    initialized, except for the parameters of `init_from` or those taken from a teacher.
+
+    Args:
+      setup: the settings of the step.
+      mesh: the devices.
+      checkpointer: the run's checkpoints.
+      seed: the seed of random parameters.
+      init_from: a work directory to take parameters from; "" for none.
+      teacher: the run's teacher; None for none.
+
+    Raises:
+      ValueError: a checkpoint does not fit the run.
+    """
+    definition, optimizer = setup.task.definition, setup.transformation
+    step = checkpointer.latest_step()
+    if step is not None:
+        abstract = abstract_state(definition, optimizer, mesh)
+        return checkpointer.restore(abstract), f"this run's checkpoint of step {step:,}"
+    state = init_state(definition, optimizer, mesh, seed)
+    if teacher is not None and teacher.spec.config.init_layers:
+        params, line = student_parameters(
+            teacher, setup.model, setup.sentence_pairs, initial=state.params
+        )
+        return TrainState(state.step, params, state.opt_state), line
+    if not init_from:
+        return state, f"random parameters (seed {seed})"
+    params, line = _parameters_of(init_from, setup, mesh)
+    # No other run has the parameters that exist only to train a student.
+    return TrainState(state.step, state.params | params, state.opt_state), line
+
+
+def check_source(init_from: str, encoder: EncoderConfig, corpora: Sequence[PhaseCorpus]) -> None:
+    """Refuse an `init_from` whose parameters would have another meaning in this run.
+
+    Raises:
+      ValueError: the directory is not a work directory, its tokenizer is not the corpora's, or its
+        model computes different outputs from the same parameters.
+    """
+    if not init_from:
+        return
+    source = Path(init_from)
+    model, _ = read_model(source)
+    tokenizer = read_tokenizer(source, model.encoder)
+    if tokenizer.fingerprint != corpora[0].tokenizer.fingerprint:
+        raise ValueError(
+            f"init_from={init_from}: its tokenizer is not the one that "
+            f"{corpora[0].config.corpus} was prepared with, so its token embeddings belong to "
+            f"other tokens. Prepare the corpus with --tokenizer {init_from}/{TOKENIZER_NAME}."
+        )
+    lines = incompatible_fields(model.encoder, _with_positions_of(encoder, model.encoder))
+    if lines:
+        raise ValueError(
+            f"init_from={init_from}: its model differs from this config's (its value -> this "
+            "config's):\n  " + "\n  ".join(lines) + "\n"
+            "Set model.* to its values (max_positions may be larger)."
+        )
+    newest_step(source / CHECKPOINTS_NAME)
+
+
+def model_values(source: Path) -> dict[str, object]:
+    """Return the values of the `model.*` keys that the parameters of a work directory require.
+
+    Raises:
+      ValueError: see `read_model`.
+    """
+    model, _ = read_model(source)
+    values = dataclasses.asdict(model.encoder)
+    return {key: value for key, value in values.items() if key not in TRAINING_KEYS}
+
+
+def _with_positions_of(encoder: EncoderConfig, source: EncoderConfig) -> EncoderConfig:
+    """Return the encoder with as many learned positions as the source if it has more."""
+    if encoder.positions != "learned" or encoder.max_positions <= source.max_positions:
+        return encoder
+    return dataclasses.replace(encoder, max_positions=source.max_positions)
+
+
+def _parameters_of(init_from: str, setup: StepSetup, mesh: Mesh) -> tuple[Parameters, str]:
+    """Return the parameters of `init_from` that the run can use, and a line about them."""
+    model, origin = read_model(Path(init_from))
+    line = f"the parameters of {init_from}"
+    saved_encoder = _with_positions_of(setup.model, model.encoder)
+    saved = define_model(dataclasses.replace(model, encoder=saved_encoder), _ANY_COMPUTE)
+    # The table of positions is sharded like the run's, which may be longer.
+    larger = define_model(dataclasses.replace(model, encoder=setup.model), _ANY_COMPUTE)
+    shardings = parameter_shardings(larger.shapes, larger.logical_axes, mesh)
+    params = load_parameters(Path(init_from) / CHECKPOINTS_NAME, saved, shardings)
+    if saved_encoder != setup.model:
+        positions = _repeated(params[_POSITIONS], setup.model, shardings[_POSITIONS])
+        params = params | {_POSITIONS: positions}
+        first_copy = model.encoder.max_positions
+        line += f"; positions from {first_copy} on are copies of the ones before"
+    definition = setup.task.on(setup.model).definition
+    replaced: set[str] = set()
+    saved_pairs = origin.get(PAIRS, setup.sentence_pairs)
+    if "none" not in (saved_pairs, setup.sentence_pairs) and saved_pairs != setup.sentence_pairs:
+        params = {n: value for n, value in params.items() if not n.startswith(PAIRS_HEAD)}
+        line += f"; its head for {saved_pairs} is replaced by a randomly initialized one"
+        replaced = {name for name in definition.shapes if name.startswith(PAIRS_HEAD)}
+    missing = sorted(definition.shapes.keys() - params.keys() - replaced)
+    if missing:
+        line += f"; randomly initialized, as it lacks them: {', '.join(missing)}"
+    unused = sorted(params.keys() - definition.shapes.keys())
+    if unused:
+        line += f"; left out, of heads that are not trained here: {', '.join(unused)}"
+    if read_sentence_embedding(Path(init_from)) is not None:
+        line += f"; {SETTINGS_DROPPED}"
+    return {name: params[name] for name in params.keys() & definition.shapes.keys()}, line
+
+
+def _repeated(
+    table: jax.Array, encoder: EncoderConfig, sharding: jax.sharding.Sharding
+) -> jax.Array:
+    """Return a table of positions for the encoder, which repeats the rows of a shorter one.
+
+    A head that attends to neighboring tokens does so among the copies too, and only has to learn
+    to distinguish the copies (Beltagy et al. 2020, "Longformer", section 5).
+    """
+    offset, length = encoder.position_offset, encoder.max_positions
+    copies = -(-length // (len(table) - offset))
+
+    def repeat(table: jax.Array) -> jax.Array:
+        rows = jnp.tile(table[offset:], (copies, 1))[:length]
+        return jnp.concatenate([table[:offset], rows])
+
+    return jax.jit(repeat, out_shardings=sharding)(table)
+
+
+# Fields in which a student may differ from the teacher it takes parameters from: either the
+# parameters' shapes show the difference, or the student does not take what they change.
+_MAY_DIFFER = (
+    "num_layers",
+    "num_segments",
+    "max_positions",
+    "sharing",
+    "num_groups",
+    "pooler_activation",
+    "pooler_dropout",
+)
+
+
+def teacher_sources(
+    spec: TeacherSpec,
+    student: EncoderConfig,
+    pairs: SentencePairs,
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+) -> dict[str, str | None]:
+    """Return the teacher's parameter that each parameter of a student starts from; None for none.
+
+    Layers start from evenly spaced ones, and the other parameters from those of the same name. The
+    head for sentence pairs starts from the teacher's only if both are trained on the same kind.
+
+    Args:
+      spec: the description of the teacher.
+      student: the student's encoder.
+      pairs: the kind of the student's sentence pairs.
+      shapes: the shapes of the student's parameters, by name.
+
+    Raises:
+      ValueError: a parameter of the teacher has another shape or another meaning, or the teacher
+        has too few layers.
+    """
+    teacher, directory = spec.model.encoder, spec.config.teacher
+    _check_meaning(teacher, student, directory)
+    layers = chosen_layers(student.num_layers, teacher.num_layers)
+    sources: dict[str, str | None] = {}
+    different, available = [], spec.teacher.definition.shapes
+    for name, shape in shapes.items():
+        number, source = _LAYER.match(name), name
+        if number:
+            source = f"encoder.layers.{layers[int(number[1])]}.{name[number.end() :]}"
+        if source not in available or (name.startswith(PAIRS_HEAD) and spec.pairs != pairs):
+            sources[name] = None
+            continue
+        sources[name], expected = source, available[source].shape
+        if expected != shape.shape:
+            different.append(
+                f"  {name} {list(shape.shape)}, the teacher's {source} {list(expected)}"
+            )
+    if len(different) > _MAX_LISTED:
+        different[_MAX_LISTED:] = [f"  and {len(different) - _MAX_LISTED} more"]
+    if different:
+        raise ValueError(
+            f"distillation.init_layers=True, but parameters of {directory} have other shapes than "
+            "the student's:\n" + "\n".join(different) + "\nSet the model's sizes to the teacher's, "
+            "or distillation.init_layers=False."
+        )
+    return sources
+
+
+def student_parameters(
+    teacher: LoadedTeacher, student: EncoderConfig, pairs: SentencePairs, *, initial: Parameters
+) -> tuple[Parameters, str]:
+    """Return a student's first parameters, taken from its teacher, and a line about them.
+
+    Args:
+      teacher: the teacher.
+      student: the student's encoder.
+      pairs: the kind of the student's sentence pairs.
+      initial: randomly initialized parameters, which are used where the teacher has none. The
+        result is sharded like these.
+
+    Raises:
+      ValueError: see `teacher_sources`.
+    """
+    shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in initial.items()}
+    params, layers = {}, set()
+    sources = teacher_sources(teacher.spec, student, pairs, shapes)
+    for name, source in sources.items():
+        if source is None:
+            params[name] = initial[name]
+            continue
+        # A copy: the train step donates the student's buffers, and the teacher keeps its own.
+        params[name] = jnp.copy(jax.device_put(teacher.params[source], initial[name].sharding))
+        if layer := _LAYER.match(source):
+            layers.add(int(layer[1]))
+    missing = [name for name, source in sources.items() if source is None]
+    line = (
+        f"the teacher's parameters, its layers {', '.join(map(str, sorted(layers)))} of 0 to "
+        f"{teacher.spec.model.encoder.num_layers - 1}"
+    )
+    return params, line + (f"; randomly initialized: {', '.join(missing)}" if missing else "")
+
+
+def _check_meaning(teacher: EncoderConfig, student: EncoderConfig, directory: str) -> None:
+    """Refuse a teacher whose parameters would have another meaning in the student.
+
+    Raises:
+      ValueError: names the differences.
+    """
+    if teacher.sharing != "none":
+        raise ValueError(
+            f"distillation.teacher={directory} has layers that share parameters "
+            f"(sharing={teacher.sharing!r}), so that none can be selected. Set "
+            "distillation.init_layers=False."
+        )
+    alike = dataclasses.replace(teacher, **{name: getattr(student, name) for name in _MAY_DIFFER})
+    # Shapes show differences of these sizes, parameter by parameter.
+    sizes = ("hidden_dim", "ffn_dim", "embedding_dim")
+    lines = [line for line in incompatible_fields(alike, student) if not line.startswith(sizes)]
+    if lines:
+        raise ValueError(
+            f"distillation.init_layers=True, but {directory} computes different outputs from its "
+            "parameters than the student (teacher -> student):\n  " + "\n  ".join(lines) + "\n"
+            "Set model.* to the teacher's values, or distillation.init_layers=False."
+        )

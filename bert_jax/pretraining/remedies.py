@@ -1,0 +1,110 @@
+"""Changes of a config that may make a run fit into the memory of the devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bert_jax.models.config import Remat
+from bert_jax.pretraining.phase_plan import PhasePlan
+from bert_jax.training.sharding import MeshConfig
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
+Changes = Mapping[str, Any]
+
+
+def remedies(
+    worst: PhasePlan,
+    num_devices: int,
+    limit: int,
+    *,
+    mesh: MeshConfig,
+    remat: Remat,
+    accumulation_steps: int,
+    batch_sizes: Collection[int],
+) -> Iterator[Changes]:
+    """Yield changes of a config that may make `worst` fit, the cheapest first.
+
+    Accumulation comes first (the same work in smaller products), then rematerialization (work
+    done twice), then both. State that fills half a device is split over all of them first.
+    Accumulation in k parts is left out if even 1/k of the memory besides the state would not fit.
+
+    Args:
+      worst: the phase that needs the most memory.
+      num_devices: the number of devices.
+      limit: the memory of a device in bytes.
+      mesh: the number of devices on each axis, as in the config.
+      remat: the rematerialization, as in the config.
+      accumulation_steps: the number of parts of a batch, as in the config.
+      batch_sizes: the batch sizes of all phases.
+    """
+    split = _split_state(mesh, num_devices)
+    bases: list[Changes] = [split]
+    if split and worst.state_bytes <= limit / 2:
+        bases = [{}, split]
+    parts = _parts(batch_sizes, num_devices // max(mesh.tensor, 1) * accumulation_steps)
+    for base in bases:
+        if base:
+            yield base
+        state = 0 if base else worst.state_bytes
+        rest = worst.memory - worst.state_bytes
+        enough = [factor for factor in parts if state + rest / factor <= limit]
+        accumulated = [{"accumulation_steps": accumulation_steps * factor} for factor in enough]
+        if remat == "layer":
+            yield from ({**base, **change} for change in accumulated)
+            continue
+        if accumulated:
+            yield {**base, **accumulated[0]}
+        if remat == "none":
+            yield {**base, "compute.remat": "dots"}
+        layer = {**base, "compute.remat": "layer"}
+        yield layer
+        for factor in parts:
+            yield {**layer, "accumulation_steps": accumulation_steps * factor}
+
+
+def _split_state(mesh: MeshConfig, num_devices: int) -> Changes:
+    """Return FSDP over all devices that the tensor axis leaves; {} if the mesh has it already."""
+    tensor = mesh.tensor
+    fsdp = num_devices // tensor if tensor > 0 else 1
+    if mesh.fsdp in (fsdp, -1):
+        return {}
+    changes: dict[str, Any] = {"mesh.fsdp": fsdp}
+    if mesh.data not in (1, -1):
+        changes["mesh.data"] = 1
+    return changes
+
+
+def _parts(batch_sizes: Collection[int], extent: int) -> list[int]:
+    """Return the powers of two into which the parts of all batches can be divided further.
+
+    Args:
+      batch_sizes: the batch sizes of all phases.
+      extent: the number of parts a batch has now, over devices and accumulation steps.
+    """
+    return [
+        factor
+        for factor in (2**n for n in range(1, 16))
+        if all(size % (extent * factor) == 0 for size in batch_sizes)
+    ]
+
+
+def with_changes(settings: Settings, changes: Changes) -> Settings:
+    """Return a dataclass of settings with changes by dotted name, at most one section deep."""
+    for name, value in changes.items():
+        section, _, key = name.rpartition(".")
+        if section:
+            inner = dataclasses.replace(getattr(settings, section), **{key: value})
+            settings = dataclasses.replace(settings, **{section: inner})
+        else:
+            settings = dataclasses.replace(settings, **{key: value})
+    return settings
+
+
+def flags(changes: Mapping[str, Any]) -> str:
+    """Return changes of a config as command-line options."""
+    return " ".join(f"--config.{name}={value}" for name, value in changes.items())

@@ -1,0 +1,153 @@
+"""The files of a pretraining run in its work directory, apart from checkpoints and reports."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_jax.corpus.manifest import MANIFEST, TOKENIZER
+from bert_jax.files import temporary_beside, writing
+from bert_jax.json_files import read_json_object
+from bert_jax.models.model import ModelConfig
+from bert_jax.objectives import SentencePairs
+from bert_jax.pretraining.phases import PhaseCorpus
+from bert_jax.runs.ownership import (
+    REMOVE_CONFIG,
+    RESOLVED_NAME,
+    ResolvedConfig,
+    check_claimable,
+    holds,
+    keep_config,
+)
+from bert_jax.runs.work_dir import MODEL_NAME, PAIRS, TOKENIZER_NAME, write_model
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.training.metrics_log import LOG_NAME, read_metrics
+
+
+def check_work_dir(
+    work_dir: Path, corpora: Sequence[PhaseCorpus], init_from: str, *, begun: bool
+) -> None:
+    """Refuse a work directory that is a corpus of the run or belongs to something else.
+
+    Args:
+      work_dir: the work directory.
+      corpora: the corpora of the run.
+      init_from: the work directory that the run takes parameters from; "" for none.
+      begun: whether the run has a checkpoint.
+
+    Raises:
+      ValueError: the directory is a corpus, cannot be claimed (see `check_claimable`), or holds a
+        run that started from another `init_from`.
+    """
+    for corpus in corpora:
+        if Path(corpus.config.corpus).resolve() == work_dir.resolve():
+            raise ValueError(
+                f"work_dir={work_dir} is the corpus of phase {corpus.name}, whose tokenizer the "
+                "run would overwrite. Choose another directory."
+            )
+    check_claimable(work_dir, corpora[0].tokenizer, begun=begun)
+    if begun:
+        _check_same_source(work_dir, init_from)
+
+
+def _check_same_source(work_dir: Path, init_from: str) -> None:
+    """Refuse an `init_from` that is not the one that the run in `work_dir` started from.
+
+    A run that has a checkpoint never reads it again, so another one would be ignored.
+    """
+    file = work_dir / RESOLVED_NAME
+    if not file.is_file():
+        return
+    began = read_json_object(file, REMOVE_CONFIG).get("init_from", "")
+    if isinstance(began, str) and _resolved(began) != _resolved(init_from):
+        origin = began or "random parameters"
+        raise ValueError(
+            f"init_from={init_from}: the run in {work_dir} started from {origin}. Set "
+            f'init_from="{began}" to resume it, or choose another work_dir.'
+        )
+
+
+def _resolved(path: str) -> Path | None:
+    return Path(path).resolve() if path else None
+
+
+def write_run_files(
+    work_dir: Path,
+    config: ResolvedConfig,
+    model: ModelConfig,
+    sentence_pairs: SentencePairs,
+    corpora: Sequence[PhaseCorpus],
+    step: int,
+    *,
+    finished: bool,
+) -> list[str]:
+    """Write the model's description, the config, the tokenizer and the manifests.
+
+    Args:
+      work_dir: the work directory.
+      config: the run's config.
+      model: the encoder and its heads.
+      sentence_pairs: the kind of sentence pairs.
+      corpora: the corpora of the run.
+      step: the step of the checkpoint to resume from; 0 at the start.
+      finished: whether the run has ended, so that its config is not replaced.
+
+    Returns:
+      Lines about changes of the config.
+    """
+    tokenizer = corpora[0].tokenizer
+    if not step:
+        discard_stale_metadata(work_dir, tokenizer)
+    origin = {"command": "bert-jax pretrain", PAIRS: sentence_pairs}
+    # Written first, since it marks the other files as a run's.
+    write_model(model, origin, work_dir, tokenizer=tokenizer)
+    lines = keep_config(config, work_dir, step, finished=finished)
+    _copy_once(corpora[0].train.directory / TOKENIZER, work_dir / TOKENIZER_NAME)
+    for corpus in corpora:
+        source = corpus.train.directory / MANIFEST
+        _copy_once(source, work_dir / f"manifest-{corpus.name}.json")
+    return lines
+
+
+def discard_stale_metadata(work_dir: Path, tokenizer: Tokenizer) -> None:
+    """Remove the tokenizer and manifests of a start that was killed before its first checkpoint.
+
+    The next start may use other corpora; from the first checkpoint on, the run's identity fixes
+    them.
+
+    Args:
+      work_dir: the work directory.
+      tokenizer: the run's tokenizer, which is not removed: the corpus may have been prepared with
+        this very directory.
+    """
+    if not (work_dir / MODEL_NAME).is_file():
+        return
+    if not holds(work_dir, tokenizer):
+        shutil.rmtree(work_dir / TOKENIZER_NAME, ignore_errors=True)
+    for manifest in work_dir.glob("manifest-*.json"):
+        manifest.unlink()
+
+
+def _copy_once(source: Path, target: Path) -> None:
+    """Copy a file or directory under a temporary name and rename it, unless `target` exists.
+
+    A run resumes only with the corpora it began with, so an existing target is the same.
+    """
+    if target.exists():
+        return
+    with writing(target), temporary_beside(target, directory=source.is_dir()) as temporary:
+        if source.is_dir():
+            shutil.copytree(source, temporary, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, temporary)
+        temporary.rename(target)
+
+
+def last_evaluation(work_dir: Path) -> dict[str, float]:
+    """Return the metrics of the last evaluation in a run's log; {} if there is none."""
+    log = work_dir / LOG_NAME
+    entries = read_metrics(log) if log.is_file() else []
+    evaluations = [entry for entry in entries if entry["kind"] == "evaluation"]
+    last = evaluations[-1] if evaluations else {}
+    return {name: value for name, value in last.items() if name not in ("kind", "step")}
