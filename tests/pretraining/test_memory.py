@@ -53,7 +53,7 @@ def nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
             "sequence_length=1000000: expected at most 65,535",
         ),
         (f"phases.phase1.batch_size={10**400}", r"phase batch_size=1(0+)\.\.\.: must be at most"),
-        (f"loader.num_workers={10**18}", "processes take at least over 1,023 EiB"),
+        (f"loader.num_workers={10**18}", "processes need at least over 1,023 EiB"),
     ],
 )
 def test_a_pretraining_run(
