@@ -6,8 +6,8 @@ import argparse
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from bert_jax.local_paths import check_local
 from bert_jax.validation import nearest
@@ -38,6 +38,73 @@ class ArgumentParser(argparse.ArgumentParser):
     def options(self) -> list[str]:
         """The names of all options."""
         return [option for action in self._actions for option in action.option_strings]
+
+    def add_option(
+        self,
+        name: str,
+        metavar: str,
+        help: str,
+        *,
+        kind: Any = None,
+        default: object = None,
+        required: bool = False,
+    ) -> None:
+        """Add an option with one value; its help text ends with the default, if there is one.
+
+        `kind` converts the text to the value, as `type` of `add_argument`.
+        """
+        text = _with_default(help, default)
+        self.add_argument(
+            name, metavar=metavar, help=text, type=kind, default=default, required=required
+        )
+
+    def add_number(self, name: str, help: str, default: int | None = None) -> None:
+        """Add an option for a whole number."""
+        self.add_option(name, "N", help, kind=int, default=default)
+
+    def add_choice(
+        self,
+        name: str,
+        choices: Iterable[str],
+        help: str,
+        *,
+        default: str | None = None,
+        required: bool = False,
+    ) -> None:
+        """Add an option for one of several words."""
+        text = _with_default(help, default)
+        self.add_argument(
+            name, choices=tuple(choices), help=text, default=default, required=required
+        )
+
+    def add_list(
+        self,
+        name: str,
+        metavar: str,
+        help: str,
+        *,
+        kind: Any = None,
+        default: list[str] | None = None,
+        required: bool = False,
+    ) -> None:
+        """Add an option with one or more values, which may be repeated.
+
+        `kind` converts each text to a value, as `type` of `add_argument`.
+        """
+        self.add_argument(
+            name,
+            metavar=metavar,
+            help=help,
+            type=kind,
+            default=default,
+            required=required,
+            nargs="+",
+            action="extend",
+        )
+
+    def add_flag(self, name: str, help: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(name, action="store_true", help=help)
 
     def parse_words(self, words: Sequence[str], *, mixed: bool = False) -> argparse.Namespace:
         """Parse the words of a command line and check them.
@@ -76,6 +143,10 @@ class ArgumentParser(argparse.ArgumentParser):
                 raise ValueError(
                     hint or f"{self.prog} has no option {name}; {nearest(name, options)}"
                 )
+
+
+def _with_default(help: str, default: object) -> str:
+    return help if default is None else f"{help} (default: %(default)s)"
 
 
 def check_paths(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

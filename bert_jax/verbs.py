@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.validation import nearest
 
-AddArguments = Callable[[argparse.ArgumentParser], None]
+AddArguments = Callable[[ArgumentParser], None]
 RunCommand = Callable[[argparse.Namespace], int]
 
 

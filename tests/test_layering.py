@@ -212,3 +212,70 @@ def test_json_files_are_read_with_the_json_files_module() -> None:
                 if "read" in text or not text.startswith("json.loads"):
                     wrong.append(f"{name_of(path)}: {text}")
     assert not wrong, "use bert_jax.json_files, which names the file"
+
+
+CLI = [path for path in SOURCES if package_of(path) == "cli"]
+MAX_CLI_LINES, MAX_CLI_FILE_LINES, MAX_CLI_FUNCTION_LINES = 2000, 250, 40
+
+
+def test_the_command_line_only_parses_and_prints() -> None:
+    """Code that needs a class or a long function belongs in the library."""
+    wrong, total = [], 0
+    for path in CLI:
+        source = path.read_text(encoding="utf-8")
+        num_lines = len(source.splitlines())
+        total += num_lines
+        if num_lines > MAX_CLI_FILE_LINES:
+            wrong.append(f"{name_of(path)}: {num_lines} lines")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                wrong.append(f"{name_of(path)}: class {node.name}")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                length = node.end_lineno - node.lineno + 1
+                if length > MAX_CLI_FUNCTION_LINES:
+                    wrong.append(f"{name_of(path)}: {node.name} has {length} lines")
+    assert not wrong
+    assert total <= MAX_CLI_LINES
+
+
+def printing(source: str) -> Iterator[str]:
+    """Yield the expressions that print or refer to a standard stream, other than to flush it."""
+    tree = ast.parse(source)
+    flushed = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "flush"
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
+            if not any(keyword.arg == "file" for keyword in node.keywords):
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and id(node) not in flushed:
+            if re.fullmatch(r"sys\.(__)?std(out|err)(__)?", ast.unparse(node)):
+                yield ast.unparse(node)
+    yield from (name for name in imports_of(source) if name in ("sys.stdout", "sys.stderr"))
+
+
+def test_every_kind_of_printing_is_detected() -> None:
+    source = """
+import sys
+from sys import stderr
+print("a")
+print("b", file=log)
+print("c", file=sys.stderr)
+sys.stdout.write("d")
+sys.stdout.flush()
+"""
+    assert sorted(printing(source)) == ["print('a')", "sys.stderr", "sys.stderr", "sys.stdout"]
+
+
+def test_only_the_command_line_prints() -> None:
+    """The library writes to streams that it is given."""
+    wrong = [
+        f"{name_of(path)}: {text}"
+        for path in SOURCES
+        if path not in CLI
+        for text in printing(path.read_text(encoding="utf-8"))
+    ]
+    assert not wrong

@@ -6,69 +6,62 @@ Imports no JAX: the command line imports this before it imports a verb.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+
+from bert_jax.argument_parser import ArgumentParser
 
 
-def add_number(
-    parser: argparse._ActionsContainer,
-    name: str,
-    help: str,
-    *,
-    kind: Callable[[str], float] = int,
-    default: float | None = None,
-    metavar: str = "N",
+def add_work_dir_argument(
+    parser: ArgumentParser, help: str = "work directory of a run or `import`"
 ) -> None:
-    """Declare an option for a number; its help text ends with the default, if there is one."""
-    text = help if default is None else f"{help} (default: %(default)s)"
-    parser.add_argument(name, type=kind, default=default, metavar=metavar, help=text)
+    """Declare the work directory of the model, the first positional argument."""
+    parser.add_argument("work_dir", metavar="WORKDIR", help=help)
 
 
-def add_config_argument(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+def add_config_argument(parser: ArgumentParser, *, required: bool = True) -> None:
     """Declare `--config RECIPE`; `--config.a.b=value` overrides any key of it."""
-    parser.add_argument(
+    parser.add_option(
         "--config",
+        "RECIPE",
+        "recipe, such as tiny or sst2, or config file, FILE.py; any key of it is overridden as "
+        "--config.section.key=value (None if a key may be empty)",
         required=required,
-        metavar="RECIPE",
-        help="a recipe, such as tiny or sst2, or a config file, FILE.py; any key of it is "
-        "overridden as --config.section.key=value (None where a key may be empty)",
     )
 
 
-def add_init_argument(parser: argparse.ArgumentParser, more: str = "") -> None:
+def add_init_argument(parser: ArgumentParser, more: str = "") -> None:
     """Declare `--init`; `more` is added to its help text."""
-    parser.add_argument(
+    parser.add_option(
         "--init",
-        metavar="DIR",
-        help="work directory of `pretrain`, `import` or `finetune` with the parameters to start "
-        f"from (--config.init_from){more}",
+        "DIR",
+        "work directory of `pretrain`, `import` or `finetune` with the parameters to start from "
+        f"(--config.init_from){more}",
     )
 
 
-def add_data_argument(parser: argparse.ArgumentParser) -> None:
+def add_data_argument(parser: ArgumentParser) -> None:
     """Declare `--data` for the commands that train on a task."""
-    parser.add_argument(
+    parser.add_option(
         "--data",
-        metavar="FILE",
-        help="training file that replaces the config's, in the same format; for GLUE, the task's "
+        "FILE",
+        "training file that replaces the config's, in the same format; for GLUE, the task's "
         "directory, with its validation and test files",
     )
 
 
-def add_distributed_argument(parser: argparse.ArgumentParser) -> None:
+def add_distributed_argument(parser: ArgumentParser) -> None:
     """Declare `--distributed`."""
-    parser.add_argument(
+    parser.add_flag(
         "--distributed",
-        action="store_true",
-        help="connection to the other hosts of a Cloud TPU pod (automatic under Slurm, Open MPI "
+        "connection to the other hosts of a Cloud TPU pod (automatic under Slurm, Open MPI "
         "and launch/local.sh)",
     )
 
 
-def add_from_step_argument(parser: argparse.ArgumentParser) -> None:
+def add_from_step_argument(parser: ArgumentParser) -> None:
     """Declare `--from-step`."""
-    add_number(
-        parser,
+    parser.add_option(
         "--from-step",
+        "N",
         "step of a kept checkpoint to resume from instead of the newest; later checkpoints are "
         "moved to checkpoints-set-aside/ in the work directory. Applies once: after an "
         "interruption the same command resumes from the newest checkpoint",

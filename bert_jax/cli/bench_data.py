@@ -20,13 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.cli.arguments import add_number
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import TOKENIZER
-from bert_jax.corpus.shards import available_cores
 from bert_jax.corpus.synthetic import synthetic_vocabulary, temporary_corpus
 from bert_jax.objectives import SentencePairs
-from bert_jax.pipeline.benchmark import InlineSpeed, LoadingSpeed, measure_inline, measure_loader
+from bert_jax.pipeline.benchmark import describe_examples, measure_inline, measure_loader
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
 from bert_jax.processes import check_workers
 from bert_jax.tokenizers.special_tokens import Vocabulary
@@ -37,11 +36,11 @@ _MAX_LENGTH = 512
 _MILLION_TOKENS = 16.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `bench data`."""
-    parser.add_argument("--corpus", metavar="DIR", help="corpus made by `bert-jax prepare`")
-    add_number(parser, "--batch-size", "rows of a batch", default=256)
-    add_number(parser, "--seconds", "length of a measurement", kind=float, default=5.0, metavar="S")
+    parser.add_option("--corpus", "DIR", "corpus made by `bert-jax prepare`")
+    parser.add_number("--batch-size", "rows of a batch", default=256)
+    parser.add_option("--seconds", "S", "length of a measurement", kind=float, default=5.0)
     parser.add_argument(
         "--workers",
         type=int,
@@ -50,21 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="numbers of worker processes to measure the loader with (default: 0 1 2)",
     )
-    parser.add_argument(
+    parser.add_choice(
         "--sentence-pairs",
-        choices=get_args(SentencePairs),
+        get_args(SentencePairs),
+        "kind of the sentence pairs",
         default="next_sentence",
-        help="kind of the sentence pairs (default: next_sentence)",
     )
     group = parser.add_argument_group("the temporary corpus, without --corpus")
-    add_number(group, "--max-length", f"positions of a row (default: {_MAX_LENGTH})")
-    add_number(
-        group,
-        "--million-tokens",
-        f"millions of tokens (default: {_MILLION_TOKENS})",
-        kind=float,
-        metavar="M",
-    )
+    length = f"positions of a row (default: {_MAX_LENGTH})"
+    group.add_argument("--max-length", type=int, metavar="N", help=length)
+    millions = f"millions of tokens (default: {_MILLION_TOKENS})"
+    group.add_argument("--million-tokens", type=float, metavar="M", help=millions)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,12 +69,14 @@ def run(args: argparse.Namespace) -> int:
     for num_workers in args.workers:
         check_workers("--workers", num_workers)
     with _corpus(args) as (directory, vocabulary):
-        examples = _open(args, directory, vocabulary)
-        _print_inline(measure_inline(examples, args.batch_size, args.seconds), args.seconds)
+        config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)
+        examples = ExampleSource(Corpus(directory, "train"), vocabulary, config)
+        print("\n".join(describe_examples(examples, args.batch_size)))
+        inline = measure_inline(examples, args.batch_size, args.seconds)
+        print(f"{'one core, inline':20}{inline}\n{'':20}{inline.shares}", flush=True)
         for num_workers in args.workers:
             speed = measure_loader(examples, args.batch_size, args.seconds, num_workers)
-            name = f"loader, {num_workers} workers"
-            print(f"{name:20}{_speed(speed)}", flush=True)
+            print(f"{f'loader, {num_workers} workers':20}{speed}", flush=True)
     return 0
 
 
@@ -103,40 +100,3 @@ def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
         int(millions * 1e6), max_length=max_length, vocab_size=_VOCAB_SIZE
     ) as directory:
         yield directory, synthetic_vocabulary(_VOCAB_SIZE)
-
-
-def _open(args: argparse.Namespace, directory: Path, vocabulary: Vocabulary) -> ExampleSource:
-    """Open the examples of a corpus, and print their number and size."""
-    corpus = Corpus(directory, "train")
-    config = ExampleConfig(seed=0, sentence_pairs=args.sentence_pairs)
-    examples = ExampleSource(corpus, vocabulary, config)
-    if len(examples) < args.batch_size:
-        raise ValueError(
-            f"{directory} has {len(examples)} records, fewer than a batch of {args.batch_size}. "
-            "Give a smaller --batch-size or a larger corpus"
-        )
-    info = corpus.info
-    print(
-        f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
-        f"shards, {info.num_pieces / info.num_records:.2f} pieces a record"
-    )
-    pairs = f"sentence pairs: {config.sentence_pairs}"
-    print(f"batches of {args.batch_size}, {pairs}, {available_cores()} cores")
-    return examples
-
-
-def _print_inline(speed: InlineSpeed, seconds: float) -> None:
-    print(
-        f"one core, inline    {_speed(speed)}, {100 * speed.filled:.2f} % filled, "
-        f"{speed.processor_seconds:.1f} s of processor in {seconds:.1f} s"
-    )
-    total = sum(speed.stages.values())
-    shares = (f"{stage} {100 * spent / total:.0f} %" for stage, spent in speed.stages.items())
-    print(f"                    {', '.join(shares)}", flush=True)
-
-
-def _speed(speed: LoadingSpeed) -> str:
-    return (
-        f"{speed.tokens_per_second / 1e6:7.2f} M tokens/s  "
-        f"{1e3 * speed.seconds_per_batch:6.2f} ms a batch"
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.arguments import add_number
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
@@ -19,15 +19,16 @@ from bert_jax.cli.source_arguments import (
     source_options,
 )
 from bert_jax.corpus.benchmark import measure_preparation
+from bert_jax.corpus.report import comparison_lines
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `bench prepare`."""
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
     add_workers_argument(parser)
-    add_number(parser, "--repeat", "number of measurements, of which the best counts", default=3)
+    parser.add_number("--repeat", "number of measurements, of which the best counts", default=3)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,17 +43,5 @@ def run(args: argparse.Namespace) -> int:
         workers=args.workers,
         repeat=args.repeat,
     )
-    megabytes = speed.counts.text_bytes / 1e6
-    print(
-        f"{megabytes:.1f} MB of text, {speed.counts.documents:,} documents, {args.workers} workers"
-    )
-    for name, seconds in (
-        ("plain encode_batch", speed.plain_seconds),
-        ("prepare", speed.prepare_seconds),
-    ):
-        print(f"{name:18}  {seconds:8.2f} s  {megabytes / seconds:6.2f} MB/s")
-    print(
-        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; a worker held at most "
-        f"{speed.peak_worker_memory / 2**20:.0f} MiB"
-    )
+    print("\n".join(comparison_lines(speed, args.workers)))
     return 0

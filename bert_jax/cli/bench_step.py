@@ -15,20 +15,21 @@ import json
 
 import jax
 
-from bert_jax.cli.arguments import add_config_argument, add_number
+from bert_jax.argument_parser import ArgumentParser
+from bert_jax.cli.arguments import add_config_argument
 from bert_jax.pretraining.step_timing import time_step
 from bert_jax.recipes.load import load_config
 from bert_jax.training.sharding import make_mesh
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `bench step`."""
     add_config_argument(parser)
     parser.add_argument(
         "--phase", help="phase that determines the shapes of the batch (default: the first)"
     )
-    add_number(parser, "--steps", "steps in a round", default=20)
-    add_number(parser, "--pieces", "documents packed in a row", default=1)
+    parser.add_number("--steps", "steps in a round", default=20)
+    parser.add_number("--pieces", "documents packed in a row", default=1)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.arguments import add_number
+from bert_jax.argument_parser import ArgumentParser
+from bert_jax.cli.arguments import add_work_dir_argument
 from bert_jax.runs.checkpoints import BEST, NEWEST, Step, checkpoints_at, extract
 from bert_jax.training.checkpoint_checksums import REMOVED, verify
 
 DAMAGED = 1
 
 
-def add_extract_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
+def add_extract_checkpoint_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `extract`."""
-    parser.add_argument(
-        "work_dir",
-        metavar="WORKDIR",
-        help="work directory of `pretrain` or `finetune`; its run may be in progress",
+    add_work_dir_argument(
+        parser, "work directory of `pretrain` or `finetune`; its run may be in progress"
     )
-    parser.add_argument(
+    parser.add_option(
         "--step",
+        "N",
+        f"step of the checkpoint; '{NEWEST}', or '{BEST}' for the saved checkpoint with the best "
+        "held-out metric of the run's config",
         required=True,
-        metavar="N",
-        help=f"step of the checkpoint; '{NEWEST}', or '{BEST}' for the saved checkpoint with the "
-        "best held-out metric of the run's config",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="work directory to make")
+    parser.add_option("--output", "DIR", "work directory to make", required=True)
 
 
 def extract_checkpoint(args: argparse.Namespace) -> int:
@@ -52,14 +51,14 @@ def _step(text: str) -> Step:
     return int(text)
 
 
-def add_verify_checkpoints_arguments(parser: argparse.ArgumentParser) -> None:
+def add_verify_checkpoints_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `verify-checkpoint`."""
     parser.add_argument(
         "directory",
         metavar="DIR",
         help="work directory, its checkpoints directory or a single checkpoint in it",
     )
-    add_number(parser, "--step", "step to verify (default: all steps)")
+    parser.add_number("--step", "step to verify (default: all steps)")
 
 
 def verify_checkpoints(args: argparse.Namespace) -> int:

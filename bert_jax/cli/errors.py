@@ -45,6 +45,7 @@ def file_message(error: BaseException, verb: str) -> str | None:
     """Return a message for a file that could not be read or written, or None.
 
     Args:
+      error: the error that ended the command.
       verb: the command, such as "bench step", which determines whether it can resume.
     """
     advice = _RESUMES if verb in _RESUMED else _AGAIN
@@ -55,6 +56,7 @@ def library_message(error: BaseException, verb: str) -> str | None:
     """Return a message for a lack of memory, a panic in a library or a lost process, or None.
 
     Args:
+      error: the error that ended the command.
       verb: the command, which determines the advice.
     """
     advice = _ADVICE.get(verb, _ELSEWHERE)

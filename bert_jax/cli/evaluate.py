@@ -19,7 +19,12 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.cli.arguments import add_config_argument, add_distributed_argument, add_number
+from bert_jax.argument_parser import ArgumentParser
+from bert_jax.cli.arguments import (
+    add_config_argument,
+    add_distributed_argument,
+    add_work_dir_argument,
+)
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.finetuning.evaluation import evaluate
 from bert_jax.finetuning.score_report import check_scores_path, lines, write_scores
@@ -28,32 +33,23 @@ from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training import distributed
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `evaluate`."""
-    parser.add_argument(
-        "work_dir",
-        metavar="WORKDIR",
-        help="work directory of `finetune`, or with --config of any command",
-    )
+    add_work_dir_argument(parser, "work directory of `finetune`, or with --config of any command")
     add_config_argument(parser, required=False)
-    parser.add_argument(
+    parser.add_option(
         "--data",
-        metavar="FILE",
-        help="file that replaces the validation file, in the same format; for GLUE, also a "
-        "directory",
+        "FILE",
+        "file that replaces the validation file, in the same format; for GLUE, also a directory",
     )
-    parser.add_argument(
+    parser.add_flag(
         "--unlabelled",
-        action="store_true",
-        help="predictions without scores, for the task's test files or for --data without labels",
+        "predictions without scores, for the task's test files or for --data without labels",
     )
-    add_number(parser, "--step", "step of the checkpoint (default: the best one)")
-    parser.add_argument("--output", metavar="FILE", help="JSON file for the scores")
-    parser.add_argument(
-        "--predictions",
-        metavar="DIR",
-        help="directory for the predictions, in files named after their sets",
-    )
+    parser.add_number("--step", "step of the checkpoint (default: the best one)")
+    parser.add_option("--output", "FILE", "JSON file for the scores")
+    predictions = "directory for the predictions, in files named after their sets"
+    parser.add_option("--predictions", "DIR", predictions)
     add_distributed_argument(parser)
 
 

@@ -21,28 +21,25 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.argument_parser import ArgumentParser
+from bert_jax.cli.arguments import add_work_dir_argument
 from bert_jax.interop.export import export
 from bert_jax.interop.formats import DTYPES, FORMATS
 from bert_jax.models.model import HEADS
 from bert_jax.validation import renamed_in_errors
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `export`."""
-    parser.add_argument("work_dir", metavar="WORKDIR", help="work directory of a run or `import`")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="format to write")
-    parser.add_argument("--output", required=True, metavar="DIR", help="directory to make")
-    parser.add_argument("--head", choices=HEADS, help="head to export (default: all heads)")
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="type of the parameters in the file, only for huggingface (default: float32)",
-    )
-    parser.add_argument(
+    add_work_dir_argument(parser)
+    parser.add_choice("--format", FORMATS, "format to write", required=True)
+    parser.add_option("--output", "DIR", "directory to make", required=True)
+    parser.add_choice("--head", HEADS, "head to export (default: all heads)")
+    dtype = "type of the parameters in the file, only for huggingface (default: float32)"
+    parser.add_choice("--dtype", DTYPES, dtype)
+    parser.add_flag(
         "--hidden-states",
-        action="store_true",
-        help="additional outputs: the embeddings and the output of every layer; not for "
-        "huggingface",
+        "additional outputs: the embeddings and the output of every layer; not for huggingface",
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import (
     add_config_argument,
     add_data_argument,
@@ -26,7 +27,7 @@ from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training import distributed
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `finetune`."""
     add_config_argument(parser)
     add_init_argument(parser)

@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from bert_jax.argument_parser import free_text
-from bert_jax.cli.arguments import add_number
+from bert_jax.argument_parser import ArgumentParser, free_text
 from bert_jax.interop.import_model import import_model
 from bert_jax.models.model import HEADS, Problem
 from bert_jax.validation import renamed_in_errors
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `import`."""
     parser.add_argument(
         "source",
@@ -30,33 +29,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Hugging Face directory, name of a model on the hub, or TensorFlow checkpoint of "
         "Google's release (bert_model.ckpt, or its directory)",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="work directory to make")
-    parser.add_argument(
-        "--head", choices=HEADS, help="head to import (default: all heads of the source)"
-    )
-    parser.add_argument(
+    parser.add_option("--output", "DIR", "work directory to make", required=True)
+    parser.add_choice("--head", HEADS, "head to import (default: all heads of the source)")
+    parser.add_list(
         "--labels",
-        nargs="+",
-        action="extend",
-        type=free_text,
+        "NAME",
+        "label names of a randomly initialized classifier, or new names for the source's own",
+        kind=free_text,
         default=[],
-        metavar="NAME",
-        help="label names of a randomly initialized classifier, or new names for the source's own",
     )
-    parser.add_argument(
+    parser.add_choice(
         "--problem",
-        choices=get_args(Problem),
-        help="meaning of a classifier's scores (default: as in the source; for a randomly "
-        "initialized one, single_label, or regression with one label)",
+        get_args(Problem),
+        "meaning of a classifier's scores (default: as in the source; for a randomly initialized "
+        "one, single_label, or regression with one label)",
     )
-    parser.add_argument(
-        "--tokenizer", metavar="FILE_OR_DIR", help="tokenizer of the model, if SOURCE has none"
-    )
-    add_number(parser, "--max-positions", "number of leading positions to keep (default: all)")
-    parser.add_argument(
-        "--revision", metavar="NAME", help="branch, tag or commit on the hub (default: main)"
-    )
-    add_number(parser, "--seed", "seed of a randomly initialized head", default=0)
+    parser.add_option("--tokenizer", "FILE_OR_DIR", "tokenizer of the model, if SOURCE has none")
+    parser.add_number("--max-positions", "number of leading positions to keep (default: all)")
+    parser.add_option("--revision", "NAME", "branch, tag or commit on the hub (default: main)")
+    parser.add_number("--seed", "seed of a randomly initialized head", default=0)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bert_jax.analysis.tables import flops_table, parameter_table
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_config_argument
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import define_model
@@ -25,7 +26,7 @@ from bert_jax.tasks.pretraining import Pretraining
 _COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `inspect`."""
     parser.add_argument(
         "work_dir",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.config_keys import lines, sections
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.pretraining.config import PretrainConfig
@@ -20,7 +21,7 @@ from bert_jax.validation import nearest
 CONFIGS: Mapping[str, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `keys`."""
     parser.add_argument("config", choices=list(CONFIGS), help="verb that takes the config")
     parser.add_argument(

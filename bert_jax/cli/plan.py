@@ -16,42 +16,30 @@ from contextlib import AbstractContextManager
 
 from bert_jax.analysis.chips import GIB
 from bert_jax.analysis.topology import EXAMPLES, topology_devices
-from bert_jax.cli.arguments import add_config_argument, add_number
+from bert_jax.argument_parser import ArgumentParser
+from bert_jax.cli.arguments import add_config_argument
 from bert_jax.cli.output import console_report
 from bert_jax.terminal import show_elapsed
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `plan`."""
     add_config_argument(parser)
-    parser.add_argument(
-        "--topology", required=True, metavar="KIND:SHAPE", help=f"kind of the devices: {EXAMPLES}"
-    )
-    parser.add_argument(
+    parser.add_option("--topology", "KIND:SHAPE", f"kind of the devices: {EXAMPLES}", required=True)
+    parser.add_number(
         "--pieces",
-        type=int,
-        default=0,
-        metavar="N",
-        help="documents packed in a row (default: one for 32 tokens, as `prepare` packs them)",
+        "documents packed in a row (default: one for 32 tokens, as `prepare` packs them)",
     )
-    add_number(
-        parser,
-        "--hbm",
-        "memory of a device (default: the chip's; a CPU has no limit)",
-        kind=float,
-        metavar="GIB",
-    )
-    add_number(
-        parser,
-        "--tries",
-        "maximum number of changes to compile for a run that does not fit",
-        default=6,
-    )
+    hbm = "memory of a device (default: the chip's; a CPU has no limit)"
+    parser.add_option("--hbm", "GIB", hbm, kind=float)
+    tries = "maximum number of changes to compile for a run that does not fit"
+    parser.add_number("--tries", tries, default=6)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan every phase; return exit code 1 if the run does not fit."""
-    if args.pieces < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
+    pieces = 0 if args.pieces is None else args.pieces
+    if pieces < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
         raise ValueError("--pieces and --tries must not be negative, and --hbm is positive")
     devices = topology_devices(args.topology)
     # Imported late, since the line above sets variables that JAX reads when it is imported.
@@ -61,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     result = plan(
         load_config(args.config, args.config_overrides, kind="pretrain"),
         devices,
-        pieces=args.pieces,
+        pieces=pieces,
         memory_bytes=None if args.hbm is None else int(args.hbm * GIB),
         tries=args.tries,
         on_report=console_report,

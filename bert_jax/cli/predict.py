@@ -37,8 +37,8 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.argument_parser import free_text
-from bert_jax.cli.arguments import add_number
+from bert_jax.argument_parser import ArgumentParser, free_text
+from bert_jax.cli.arguments import add_work_dir_argument
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.input_lines import UnusableLine
@@ -50,67 +50,64 @@ from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.terminal import ProgressLine, use_utf8
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `predict`."""
-    parser.add_argument("work_dir", metavar="WORKDIR", help="work directory of a run or `import`")
-    parser.add_argument(
-        "--task", choices=TASKS, help="kind of prediction (default: the one of the model's head)"
-    )
+    add_work_dir_argument(parser)
+    parser.add_choice("--task", TASKS, "kind of prediction (default: the one of the model's head)")
     _add_stream_arguments(parser)
     _add_model_arguments(parser)
-    add_number(
-        parser, "--top-k", "guesses of fill-mask (default: 5), candidates of answer (default: 1)"
+    parser.add_number(
+        "--top-k", "guesses of fill-mask (default: 5), candidates of answer (default: 1)"
     )
-    parser.add_argument(
+    parser.add_option(
         "--prompt-name",
-        metavar="NAME",
-        help="name of a prompt of an imported sentence-transformers model to prepend to every text "
+        "NAME",
+        "name of a prompt of an imported sentence-transformers model to prepend to every text "
         "(default: the model's default prompt, if it has one)",
     )
-    parser.add_argument(
+    parser.add_choice(
         "--unusable",
-        choices=("error", "report"),
+        ("error", "report"),
+        "treatment of a line that cannot be used: an error, or an object with the reason as its "
+        "result",
         default="error",
-        help="handling of a line that cannot be used: an error, or an object with the reason as "
-        "its result (default: error)",
     )
 
 
-def _add_stream_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_stream_arguments(parser: ArgumentParser) -> None:
+    parser.add_option(
         "--input",
-        metavar="FILE",
-        help="input file, which may be compressed, or a pipe (default: -, standard input)",
+        "FILE",
+        "input file, which may be compressed, or a pipe (default: -, standard input)",
     )
-    parser.add_argument(
+    parser.add_choice(
         "--format",
-        choices=FORMATS,
+        FORMATS,
+        "format of the input; auto: JSON Lines if FILE is .jsonl or the first line that is not "
+        'blank begins with "{"',
         default="auto",
-        help="format of the input; auto: JSON Lines if FILE is .jsonl or the first line that is "
-        'not blank begins with "{" (default: auto)',
     )
-    parser.add_argument(
+    parser.add_option(
         "--output",
-        metavar="FILE",
-        help="output file, named FILE.partial until it is complete (default: -, standard output)",
+        "FILE",
+        "output file, named FILE.partial until it is complete (default: -, standard output)",
     )
 
 
-def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    add_number(parser, "--batch-size", "sequences in a batch", default=32)
-    add_number(
-        parser,
+def _add_model_arguments(parser: ArgumentParser) -> None:
+    parser.add_number("--batch-size", "sequences in a batch", default=32)
+    parser.add_number(
         "--max-length",
         "maximum number of tokens of a sequence (default: as in the fine-tuning run, or the "
         "model's positions, at most 384 for questions; for embed, the sentence-transformers "
         "model's own length)",
     )
-    parser.add_argument(
+    parser.add_choice(
         "--dtype",
-        choices=get_args(DTypeName),
+        get_args(DTypeName),
+        "floating-point type of the computation; auto: bfloat16 on accelerators that have it, else "
+        "float32",
         default="auto",
-        help="floating-point type of the computation (default: auto: bfloat16 on accelerators that "
-        "have it, else float32)",
     )
 
 
@@ -175,7 +172,7 @@ def _progress(done: int, seconds: float, num_shapes: int) -> str:
     return f"{done:,} lines, {done / seconds:,.0f} lines/s, shapes compiled: {num_shapes}"
 
 
-def add_fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
+def add_fill_mask_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `fill-mask`."""
     parser.add_argument(
         "work_dir",
@@ -197,13 +194,9 @@ def add_fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="work directory, as an option instead of before the sentences",
     )
+    guesses = "number of guesses for every mask (default: 5)"
     parser.add_argument(
-        *("--top", "--top-k"),
-        dest="top_k",
-        type=int,
-        default=5,
-        metavar="N",
-        help="number of guesses for every mask (default: 5)",
+        "--top", "--top-k", dest="top_k", type=int, default=5, metavar="N", help=guesses
     )
     _add_model_arguments(parser)
 

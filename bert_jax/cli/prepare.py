@@ -15,7 +15,7 @@ import platform
 import sys
 from pathlib import Path
 
-from bert_jax.cli.arguments import add_number
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
@@ -41,64 +41,45 @@ _OPTIONS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `prepare`."""
     options = PrepareOptions()
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
-    parser.add_argument(
-        "--output", required=True, metavar="DIR", help="new directory, or an unfinished corpus"
-    )
-    add_number(
-        parser,
-        "--max-length",
-        "positions of a training sequence, special tokens included",
-        default=options.max_length,
-    )
-    add_number(
-        parser,
+    parser.add_option("--output", "DIR", "new directory, or an unfinished corpus", required=True)
+    max_length = "positions of a training sequence, special tokens included"
+    parser.add_number("--max-length", max_length, default=options.max_length)
+    parser.add_number(
         "--max-documents-per-record",
         "maximum number of documents packed into one sequence (default: max-length / 32)",
     )
     _add_held_out_arguments(parser, options)
     add_workers_argument(parser)
-    parser.add_argument(
-        "--language",
-        default=options.language,
-        metavar="CODE",
-        help="language whose rules split the sentences, as ISO 639-1 (default: %(default)s)",
-    )
-    parser.add_argument(
+    language = "language whose rules split the sentences, as ISO 639-1"
+    parser.add_option("--language", "CODE", language, default=options.language)
+    parser.add_flag(
         "--allow-unknown",
-        action="store_true",
-        help="permission for a corpus with more than a fifth of tokens unknown to the tokenizer, "
+        "permission for a corpus with more than a fifth of tokens unknown to the tokenizer, "
         "which is otherwise refused",
     )
-    add_number(
-        parser,
-        "--unit-bytes",
-        "bytes of text in one shard; a worker holds about five times as much",
-        default=options.unit_bytes,
-    )
+    unit_bytes = "bytes of text in one shard; a worker holds about five times as much"
+    parser.add_number("--unit-bytes", unit_bytes, default=options.unit_bytes)
 
 
-def _add_held_out_arguments(parser: argparse.ArgumentParser, options: PrepareOptions) -> None:
-    add_number(
-        parser,
+def _add_held_out_arguments(parser: ArgumentParser, options: PrepareOptions) -> None:
+    parser.add_option(
         "--held-out",
+        "SHARE",
         "share of the documents held out for evaluation, chosen by hash (default: "
         f"{options.heldout_fraction}, with --held-out-input 0)",
         kind=float,
-        metavar="SHARE",
     )
-    parser.add_argument(
+    parser.add_list(
         "--held-out-input",
-        nargs="+",
-        action="extend",
+        "PATH",
+        "text to evaluate on instead of a share, given as for --input; its documents are left out "
+        "of --input, compared as a whole and ignoring case and white space",
         default=[],
-        metavar="PATH",
-        help="text to evaluate on instead of a share, given as for --input; its documents are left "
-        "out of --input, compared as a whole and ignoring case and white space",
     )
 
 
@@ -150,15 +131,10 @@ def _verified(num_bytes: int, total: int) -> str:
     return f"checking the finished corpus: {num_bytes / total:6.1%} of {total / 1e6:,.1f} MB"
 
 
-def add_demo_corpus_arguments(parser: argparse.ArgumentParser) -> None:
+def add_demo_corpus_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `demo-corpus`."""
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="corpus file, whose name ends in .jsonl",
-    )
+    name = "corpus file, whose name ends in .jsonl"
+    parser.add_option("--output", "FILE", name, kind=Path, required=True)
 
 
 def demo_corpus(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import (
     add_config_argument,
     add_distributed_argument,
@@ -25,7 +26,7 @@ from bert_jax.recipes.command_line import pretrain_config
 from bert_jax.training import distributed
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `pretrain`."""
     add_config_argument(parser)
     required = "; sets every --config.model key that they require and that is not given"

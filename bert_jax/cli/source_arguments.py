@@ -4,47 +4,43 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.argument_parser import free_text
+from bert_jax.argument_parser import ArgumentParser, free_text
 from bert_jax.corpus.shards import available_cores
 from bert_jax.text.documents import SourceOptions
 
 
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+def add_source_arguments(parser: ArgumentParser) -> None:
     """Declare the options for the raw text and its format."""
     options = SourceOptions()
-    parser.add_argument(
+    parser.add_list(
         "--input",
-        nargs="+",
-        action="extend",
+        "PATH",
+        "files, directories, patterns or tfds:NAME/CONFIG:SPLIT (default of SPLIT: train)",
         required=True,
-        metavar="PATH",
-        help="files, directories, patterns or tfds:NAME/CONFIG:SPLIT (default of SPLIT: train)",
     )
-    parser.add_argument(
+    parser.add_option(
         "--text-field",
-        type=free_text,
+        "NAME",
+        "JSON field, Parquet column or TFDS feature with the text",
+        kind=free_text,
         default=options.text_field,
-        metavar="NAME",
-        help="JSON field, Parquet column or TFDS feature with the text (default: %(default)s)",
     )
-    parser.add_argument(
+    parser.add_option(
         "--encoding",
+        "NAME",
+        "encoding of plain text and JSON Lines; the other formats are UTF-8",
         default=options.encoding,
-        metavar="NAME",
-        help="encoding of plain text and JSON Lines; the other formats are UTF-8 (default: "
-        "%(default)s)",
     )
-    parser.add_argument(
+    parser.add_choice(
         "--on-bad-line",
-        choices=("error", "skip"),
+        ("error", "skip"),
+        "treatment of unusable lines and empty files: an error, or skipped and counted",
         default=options.on_bad_line,
-        help="treatment of unusable lines and empty files: an error, or skipped and counted "
-        "(default: %(default)s)",
     )
-    parser.add_argument(
+    parser.add_option(
         "--tfds-data-dir",
-        metavar="DIR",
-        help="directory of the TFDS data sets (default: TFDS_DATA_DIR, else ~/tensorflow_datasets)",
+        "DIR",
+        "directory of the TFDS data sets (default: TFDS_DATA_DIR, else ~/tensorflow_datasets)",
     )
 
 
@@ -58,14 +54,14 @@ def source_options(args: argparse.Namespace) -> SourceOptions:
     )
 
 
-def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
+def add_tokenizer_arguments(parser: ArgumentParser) -> None:
     """Declare the tokenizer and its case, which a plain vocab.txt does not specify."""
-    parser.add_argument(
+    parser.add_option(
         "--tokenizer",
+        "FILE_OR_DIR",
+        "vocab.txt, vocab.json (with merges.txt in its directory), spiece.model, tokenizer.json, "
+        "or a directory that contains one",
         required=True,
-        metavar="FILE_OR_DIR",
-        help="vocab.txt, vocab.json (with merges.txt in its directory), spiece.model, "
-        "tokenizer.json, or a directory that contains one",
     )
     add_case_arguments(
         parser,
@@ -77,7 +73,7 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_case_arguments(
-    parser: argparse.ArgumentParser, *, lowercase: str, lowercase_help: str, cased_help: str
+    parser: ArgumentParser, *, lowercase: str, lowercase_help: str, cased_help: str
 ) -> None:
     """Declare an option for an uncased vocabulary, named `lowercase`, and `--cased`."""
     case = parser.add_mutually_exclusive_group()
@@ -85,7 +81,7 @@ def add_case_arguments(
         case.add_argument(name, dest="lowercase", action="store_const", const=value, help=text)
 
 
-def add_workers_argument(parser: argparse.ArgumentParser) -> None:
+def add_workers_argument(parser: ArgumentParser) -> None:
     """Declare the number of processes that share the work."""
     parser.add_argument(
         "--workers",

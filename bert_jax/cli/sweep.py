@@ -22,12 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.cli.arguments import (
-    add_config_argument,
-    add_data_argument,
-    add_init_argument,
-    add_number,
-)
+from bert_jax.argument_parser import ArgumentParser
+from bert_jax.cli.arguments import add_config_argument, add_data_argument, add_init_argument
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.sweep import sweep
@@ -48,47 +44,37 @@ _SWEPT = {
 _GRID = Grid()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `sweep`."""
     add_config_argument(parser, required=False)
     add_init_argument(parser)
     add_data_argument(parser)
-    parser.add_argument(
-        "--output", metavar="DIR", help="directory for the runs, the results and the report"
-    )
+    parser.add_option("--output", "DIR", "directory for the runs, the results and the report")
     _add_grid_arguments(parser)
-    parser.add_argument(
+    parser.add_choice(
         "--keep",
-        choices=get_args(Keep),
-        help="runs whose checkpoints are kept: all, the best so far, or none (default: as in "
-        "earlier commands of this sweep, else best)",
+        get_args(Keep),
+        "runs whose checkpoints are kept: all, the best so far, or none (default: as in earlier "
+        "commands of this sweep, else best)",
     )
-    parser.add_argument(
+    parser.add_list(
         "--report-only",
-        nargs="+",
-        action="extend",
-        metavar="DIR",
-        help="outputs of sweeps whose report to write again, without training, in --output or in "
-        "the only DIR",
+        "DIR",
+        "outputs of sweeps whose report to write again, without training, in --output or in the "
+        "only DIR",
     )
 
 
-def _add_grid_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_grid_arguments(parser: ArgumentParser) -> None:
     for name, kind, values in (
         ("batch sizes", int, _GRID.batch_sizes),
         ("learning rates", float, _GRID.learning_rates),
         ("epochs", int, _GRID.num_epochs),
     ):
-        parser.add_argument(
-            f"--{name.replace(' ', '-')}",
-            nargs="+",
-            action="extend",
-            type=kind,
-            metavar="X",
-            help=f"{name} of the grid (default: {' '.join(f'{value:g}' for value in values)})",
-        )
-    add_number(
-        parser,
+        default = " ".join(f"{value:g}" for value in values)
+        text = f"{name} of the grid (default: {default})"
+        parser.add_list(f"--{name.replace(' ', '-')}", "X", text, kind=kind)
+    parser.add_number(
         "--seeds",
         "runs of each combination, with seeds that count up from --config.seed (default: "
         f"{_GRID.num_seeds})",

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from bert_jax.cli.arguments import add_number
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.source_arguments import (
     add_case_arguments,
     add_source_arguments,
@@ -42,18 +42,12 @@ from bert_jax.validation import renamed_in_errors
 _VOCAB_SIZES = dict.fromkeys(f"{defaults.vocab_size:,}" for defaults in DEFAULTS.values())
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `train-tokenizer`."""
     add_source_arguments(parser)
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="new directory")
-    parser.add_argument(
-        "--kind",
-        choices=KINDS,
-        default="wordpiece",
-        help="kind of the vocabulary (default: %(default)s)",
-    )
-    add_number(
-        parser,
+    parser.add_option("--output", "DIR", "new directory", kind=Path, required=True)
+    parser.add_choice("--kind", KINDS, "kind of the vocabulary", default="wordpiece")
+    parser.add_number(
         "--vocab-size",
         "number of entries, special and unused ones included (default: as in the published "
         f"models: {', '.join(_VOCAB_SIZES)})",
@@ -65,28 +59,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "byte-bpe)",
         cased_help="unchanged text (always for byte-bpe)",
     )
-    parser.add_argument(
+    parser.add_flag(
         "--keep-accents",
-        action="store_true",
-        help="lower-cased text with accents, vowel signs and voicing marks, which --uncased strips",
+        "lower-cased text with accents, vowel signs and voicing marks, which --uncased strips",
     )
     _add_training_arguments(parser)
 
 
-def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    add_number(
-        parser,
+def _add_training_arguments(parser: ArgumentParser) -> None:
+    parser.add_number(
         "--min-frequency",
         "minimum number of occurrences of a piece (default: 2; not for sentencepiece)",
     )
-    add_number(
-        parser,
+    parser.add_number(
         "--num-unused",
         f"number of [unusedN] entries to assign later, only for wordpiece (default: "
         f"{BERT_NUM_UNUSED}, as in BERT)",
     )
-    add_number(
-        parser,
+    parser.add_number(
         "--max-bytes",
         "bytes of text to train on, as documents spread evenly over a larger corpus (default: "
         f"{MAX_SAMPLE_BYTES}, for sentencepiece {MAX_SENTENCEPIECE_BYTES})",

@@ -25,25 +25,24 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.arguments import add_number
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.interop.comparison import difference_table, title
 from bert_jax.interop.verify import verify
 from bert_jax.validation import renamed_in_errors
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `verify`."""
     parser.add_argument("first", metavar="A", help="model to verify")
     parser.add_argument("second", metavar="B", help="model to compare it with")
-    parser.add_argument(
+    parser.add_option(
         "--tolerance",
-        type=float,
+        "X",
+        "largest relative difference that passes; 0 requires bitwise equal outputs",
+        kind=float,
         default=1e-4,
-        metavar="X",
-        help="largest relative difference that passes; 0 requires bitwise equal outputs "
-        "(default: 1e-4)",
     )
-    add_number(parser, "--seed", "seed of the random input", default=0)
+    parser.add_number("--seed", "seed of the random input", default=0)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bert_jax.corpus.benchmark import PreparationSpeed
 from bert_jax.corpus.inputs import SPLIT_KEY
 from bert_jax.corpus.manifest import Manifest, SplitInfo
 from bert_jax.corpus.progress import Progress
@@ -37,6 +38,21 @@ def preparation_speed(progress: Progress, num_workers: int) -> str:
         f"at most {progress.peak_worker_memory / 2**20:.0f} MiB"
         + (f"; {kept} shards existed already" if kept else "")
     )
+
+
+def comparison_lines(speed: PreparationSpeed, num_workers: int) -> list[str]:
+    """Return lines that compare preparation with the plain loop."""
+    megabytes = speed.counts.text_bytes / 1e6
+    times = {"plain encode_batch": speed.plain_seconds, "prepare": speed.prepare_seconds}
+    return [
+        f"{megabytes:.1f} MB of text, {speed.counts.documents:,} documents, {num_workers} workers",
+        *(
+            f"{name:18}  {seconds:8.2f} s  {megabytes / seconds:6.2f} MB/s"
+            for name, seconds in times.items()
+        ),
+        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; a worker held at most "
+        f"{speed.peak_worker_memory / 2**20:.0f} MiB",
+    ]
 
 
 def corpus_table(manifest: Manifest) -> list[str]:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bert_jax.corpus.shards import available_cores
 from bert_jax.pipeline.examples import ExampleSource
 from bert_jax.pipeline.loader import BatchSource, Loader
 
 
 @dataclass(frozen=True)
 class LoadingSpeed:
-    """The speed at which batches are made.
+    """The speed at which batches are made; `str()` returns it in one line.
 
     tokens_per_second: positions per second, padding included.
     seconds_per_batch: the mean over all batches.
@@ -26,19 +27,60 @@ class LoadingSpeed:
     tokens_per_second: float
     seconds_per_batch: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.tokens_per_second / 1e6:7.2f} M tokens/s  "
+            f"{1e3 * self.seconds_per_batch:6.2f} ms a batch"
+        )
+
 
 @dataclass(frozen=True)
 class InlineSpeed(LoadingSpeed):
-    """The speed of one core that makes the batches itself.
+    """The speed of one core that makes the batches itself; `str()` includes the padding.
 
     filled: the fraction of positions that are not padding.
     processor_seconds: the processor time of the whole measurement.
+    seconds: the requested time of the measurement.
     stages: seconds by the name of each stage.
     """
 
     filled: float
     processor_seconds: float
+    seconds: float
     stages: Mapping[str, float]
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}, {100 * self.filled:.2f} % filled, "
+            f"{self.processor_seconds:.1f} s of processor in {self.seconds:.1f} s"
+        )
+
+    @property
+    def shares(self) -> str:
+        """The percentage of the time in each stage."""
+        total = sum(self.stages.values())
+        shares = (f"{stage} {100 * time / total:.0f} %" for stage, time in self.stages.items())
+        return ", ".join(shares)
+
+
+def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
+    """Return lines about the records and the batches that are measured.
+
+    Raises:
+      ValueError: the corpus has too few records for a batch.
+    """
+    info = examples.corpus.info
+    if len(examples) < batch_size:
+        raise ValueError(
+            f"{examples.corpus.directory} has {len(examples)} records, fewer than a batch of "
+            f"{batch_size}. Give a smaller --batch-size or a larger corpus"
+        )
+    return [
+        f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
+        f"shards, {info.num_pieces / info.num_records:.2f} pieces a record",
+        f"batches of {batch_size}, sentence pairs: {examples.config.sentence_pairs}, "
+        f"{available_cores()} cores",
+    ]
 
 
 def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> InlineSpeed:
@@ -62,6 +104,7 @@ def measure_inline(examples: ExampleSource, batch_size: int, seconds: float) -> 
         seconds_per_batch=elapsed / step,
         filled=filled / step,
         processor_seconds=processor,
+        seconds=seconds,
         stages=dict(clock.seconds),
     )
 

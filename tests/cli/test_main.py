@@ -9,7 +9,6 @@ from types import ModuleType
 
 import pytest
 
-from bert_jax.argument_parser import check_repeated
 from bert_jax.cli import main as cli
 from bert_jax.cli.main import VERBS, main
 from bert_jax.verbs import Verb, make_parser
@@ -195,18 +194,6 @@ def test_a_repeated_option_is_refused_if_only_the_last_would_count(
     option = action.option_strings[-1]
     assert main([*words.split(), option, "1", f"{option}=2"]) == 2
     assert f"{option} is given 2 times. Give it once." in capsys.readouterr().err
-
-
-def test_options_that_collect_may_repeat(echo: list[argparse.Namespace]) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--input", nargs="+", action="extend")
-    parser.add_argument("--flag", action="store_true")
-    parser.add_argument("--output")
-    parser.add_argument("text", nargs="*")
-    check_repeated(parser, ["--input", "a", "--input=b", "--flag", "--flag", "--output", "c"])
-    check_repeated(parser, ["--output", "c", "--", "--output"])  # text that looks like an option
-    with pytest.raises(ValueError, match="--output is given 3 times"):
-        check_repeated(parser, ["--output", "c", "--output", "c", "--output=c"])
 
 
 def test_our_own_faults_keep_their_traceback(

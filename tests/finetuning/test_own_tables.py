@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import Classify
+from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli import sweep
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.recipes.load import load_config
@@ -78,7 +78,7 @@ def test_a_table_is_trained_on_without_any_settings(
 
 
 def test_a_sweep_also_accepts_a_table(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
+    parser = ArgumentParser()
     sweep.add_arguments(parser)
     data = write_table(tmp_path / "a.csv")
     given = ["--config", RECIPES / "table.py", "--init", "model", "--output", "out", "--data", data]

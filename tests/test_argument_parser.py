@@ -1,0 +1,69 @@
+"""The declaration of options, and the errors of a command line."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from bert_jax.argument_parser import ArgumentParser, check_repeated
+
+
+def test_options_that_collect_values_may_be_repeated() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--input", nargs="+", action="extend")
+    parser.add_argument("--flag", action="store_true")
+    parser.add_argument("--output")
+    parser.add_argument("text", nargs="*")
+    check_repeated(parser, ["--input", "a", "--input=b", "--flag", "--flag", "--output", "c"])
+    check_repeated(parser, ["--output", "c", "--", "--output"])  # text that looks like an option
+    with pytest.raises(ValueError, match="--output is given 3 times"):
+        check_repeated(parser, ["--output", "c", "--output", "c", "--output=c"])
+
+
+@pytest.fixture
+def parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="program", allow_abbrev=False)
+    parser.add_option("--output", "DIR", "new directory", required=True)
+    parser.add_option("--rate", "X", "learning rate", kind=float, default=0.5)
+    parser.add_number("--seed", "seed of the head")
+    parser.add_choice("--kind", ["a", "b"], "kind of the model", default="a")
+    parser.add_list("--labels", "NAME", "label names", default=[])
+    parser.add_flag("--cased", "unchanged text")
+    return parser
+
+
+def test_every_kind_of_option(parser: ArgumentParser) -> None:
+    defaults = vars(parser.parse_words(["--output", "o"]))
+    assert defaults == {
+        "output": "o",
+        "rate": 0.5,
+        "seed": None,
+        "kind": "a",
+        "labels": [],
+        "cased": False,
+        "config_overrides": [],
+    }
+    words = "--output o --rate 1e-3 --seed 3 --kind b --labels x y --labels z --cased".split()
+    args = parser.parse_words(words)
+    assert (args.rate, args.seed, args.kind, args.cased) == (1e-3, 3, "b", True)
+    assert args.labels == ["x", "y", "z"]
+    assert parser.parse_words(["--output", "o"]).labels == []
+    shown = " ".join(parser.format_help().split())
+    assert "--rate X learning rate (default: 0.5)" in shown
+    assert "--seed N seed of the head --kind" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], r"required: --output. See `program --help`\.$"),
+        (["--output", "gs://a/b"], "--output=gs://a/b: gs:// is not supported"),
+        (["--output", "o", "--rate", "x"], "--rate: invalid float value: 'x'"),
+        (["--output", "o", "--outptu", "o"], "program has no option --outptu; nearest: --output"),
+        (["--output", "o", "--config.seed=1"], "program has no configuration"),
+    ],
+)
+def test_a_mistake_raises_an_error(words: list[str], message: str, parser: ArgumentParser) -> None:
+    with pytest.raises(ValueError, match=message):
+        parser.parse_words(words)
