@@ -1,14 +1,11 @@
-"""Sentences and pairs of sentences with classes, sets of labels or numbers.
-
-They come from any table or from the official files of GLUE.
-"""
+"""Sentences and pairs of sentences in tables, with classes, sets of labels or numbers."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -19,23 +16,26 @@ from numpy.typing import NDArray
 
 from bert_jax.files import write_file
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.finetuning.task_kind import (
+    FilesTaskConfig,
+    HuggingFaceTask,
+    TaskKind,
+    form_keys,
+)
+from bert_jax.inference.predict_tasks import CLASSIFY
+from bert_jax.labeled_data.column_detection import detect_columns
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.files import Split
-from bert_jax.labeled_data.glue import (
-    GlueTask,
-    check_submission_ids,
-    glue_files,
-    glue_task,
-    write_glue_submission,
-)
-from bert_jax.labeled_data.labels import check_skipped
+from bert_jax.labeled_data.glue import GlueTask, check_submission_ids, write_glue_submission
 from bert_jax.labeled_data.sentences import (
     SentenceExamples,
     SentenceFiles,
     read_sentences,
     sentence_features,
 )
-from bert_jax.local_paths import LocalPath
+from bert_jax.models.model import CLASSIFICATION, ModelConfig
+from bert_jax.runs.work_dir import InferenceDefaults
+from bert_jax.tasks.finetuning import Classification
 from bert_jax.tasks.sentence_scores import (
     LABEL_SET_METRICS,
     METRICS,
@@ -45,6 +45,12 @@ from bert_jax.tasks.sentence_scores import (
     sentence_scores,
 )
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.validation import renamed_in_errors
+
+logger = logging.getLogger(__name__)
+# Of a normal distribution so many standard deviations above the mean lies one in twenty.
+_ONE_IN_TWENTY = 1.645
+_FORM_KEYS = form_keys("sentences")
 
 
 @dataclass(frozen=True)
@@ -103,63 +109,6 @@ class MultiLabelSet(ExampleSet):
     def _gold(self) -> NDArray[np.bool_]:
         gold: NDArray[np.bool_] = self.features.targets["labels"] > 0.5
         return gold
-
-
-logger = logging.getLogger(__name__)
-# Of a normal distribution so many standard deviations above the mean lies one in twenty.
-_ONE_IN_TWENTY = 1.645
-
-
-@dataclass(frozen=True)
-class SentencesConfig:
-    """A table of one's own.
-
-    metrics: of bert_jax.tasks.sentence_scores, or of label_set_scores where several labels may
-      hold; the first is the one runs are compared by; () for accuracy, for micro_f1 of several
-      labels, or for Pearson's and Spearman's correlation where the labels are numbers.
-    sigmoid: one logit for two labels, the probability of the second.
-    """
-
-    files: SentenceFiles
-    metrics: tuple[str, ...] = ()
-    sigmoid: bool = False
-
-    def __post_init__(self) -> None:
-        if self.files.several:
-            self._check_several()
-            return
-        if self.files.labels_detected:  # checked once detection has found classes or numbers
-            return
-        need = "class" if self.files.labels else "number"
-        for name in self.metrics:
-            if name not in METRICS:
-                fitting = ", ".join(each for each, what in METRICS.items() if what == need)
-                raise ValueError(f"metrics: {name!r} is unknown; of a {need} there are {fitting}")
-            if METRICS[name] != need:
-                raise ValueError(
-                    f"metrics: {name!r} is of a {METRICS[name]}, the labels are each a {need}; "
-                    "() takes what fits them"
-                )
-        if self.sigmoid and len(self.files.labels) != 2:
-            raise ValueError(f"sigmoid=True is for two labels, not {self.files.labels}")
-        if "f1" in self.metrics and len(self.files.labels) != 2:
-            raise ValueError(
-                f"metrics: 'f1' is that of the second of two labels, not of {self.files.labels}; "
-                "expected 'macro_f1', the mean over all labels, or other metrics"
-            )
-
-    def _check_several(self) -> None:
-        for name in self.metrics:
-            if name not in LABEL_SET_METRICS:
-                raise ValueError(
-                    f"metrics: {name!r} is none where several labels may hold; expected "
-                    f"{', '.join(LABEL_SET_METRICS)}"
-                )
-        if self.sigmoid:
-            raise ValueError(
-                "sigmoid=True is for one of two labels; where several may hold each has a logit of "
-                "its own without it"
-            )
 
 
 @dataclass(frozen=True)
@@ -241,31 +190,6 @@ class SentenceSet(ExampleSet):
         return gold[:, 0].astype(np.int32) if self.sigmoid else gold
 
 
-def open_sentences(
-    config: SentencesConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
-) -> TaskData:
-    """Reads a table; ValueError names the file and line of what is not as it should be."""
-    files = config.files
-    usual = ("accuracy",) if files.labels else ("pearson", "spearman")
-    metrics = config.metrics or (("micro_f1",) if files.several else usual)
-
-    def read(split: Split) -> ExampleSet:
-        if files.several:
-            examples = read_sentences(files, split, labelled=split != "test")
-            features = sentence_features(examples, tokenizer, max_length, files.labels)
-            _report_absent(examples, files, split)
-            return MultiLabelSet(features, examples, files, metrics)
-        return read_set(files, split, tokenizer, max_length, metrics, config.sigmoid, None)
-
-    return TaskData(
-        head=head_of(files, config.sigmoid),
-        train=read("train").features if "train" in splits else None,
-        validation={"validation": read("validation")} if "validation" in splits else {},
-        test={"test": read("test")} if "test" in splits and files.test else {},
-        primary=metrics[0],
-    )
-
-
 def _report_absent(examples: SentenceExamples, files: SentenceFiles, split: Split) -> None:
     """A warning for labels of which there is no example to learn from."""
     if split != "train":
@@ -288,12 +212,12 @@ def head_of(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
     """Return the head for the labels: regression for numbers, else one or several classes."""
     names = files.label_names or files.labels
     if not names:
-        return HeadConfig("classification", ("score",), "regression")
+        return HeadConfig(CLASSIFICATION, ("score",), "regression")
     if files.several:
-        return HeadConfig("classification", names, "multi_label")
+        return HeadConfig(CLASSIFICATION, names, "multi_label")
     if sigmoid:
-        return HeadConfig("classification", names[1:], "multi_label", negative=names[0])
-    return HeadConfig("classification", names)
+        return HeadConfig(CLASSIFICATION, names[1:], "multi_label", negative=names[0])
+    return HeadConfig(CLASSIFICATION, names)
 
 
 def read_set(
@@ -323,57 +247,135 @@ def read_set(
 
 
 @dataclass(frozen=True)
-class GlueConfig:
-    """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2".
+class SentencesConfig(FilesTaskConfig):
+    """A table of one's own.
 
-    validation: a validation file in the format of the directory's dev.tsv, "" for that file.
-    tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default. skip_labels: labels
-    of the rows to skip in training and validation files.
+    metrics: of bert_jax.tasks.sentence_scores, or of label_set_scores where several labels may
+      hold; the first is the one runs are compared by; () for accuracy, for micro_f1 of several
+      labels, or for Pearson's and Spearman's correlation where the labels are numbers.
+    sigmoid: one logit for two labels, the probability of the second.
     """
 
-    task: str
-    directory: LocalPath
+    files: SentenceFiles
+    metrics: tuple[str, ...] = ()
     sigmoid: bool = False
-    validation: LocalPath = ""
-    tfds_data_dir: LocalPath = ""
-    skip_labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        labels = glue_task(self.task).labels
-        if self.sigmoid and len(labels) != 2:
-            raise ValueError(f"sigmoid=True is for two labels, which {self.task} has not")
-        check_skipped(self.skip_labels, labels)
+        if self.files.several:
+            self._check_several()
+            return
+        if self.files.labels_detected:  # checked once detection has found classes or numbers
+            return
+        need = "class" if self.files.labels else "number"
+        for name in self.metrics:
+            if name not in METRICS:
+                fitting = ", ".join(each for each, what in METRICS.items() if what == need)
+                raise ValueError(f"metrics: {name!r} is unknown; of a {need} there are {fitting}")
+            if METRICS[name] != need:
+                raise ValueError(
+                    f"metrics: {name!r} is of a {METRICS[name]}, the labels are each a {need}; "
+                    "() takes what fits them"
+                )
+        if self.sigmoid and len(self.files.labels) != 2:
+            raise ValueError(f"sigmoid=True is for two labels, not {self.files.labels}")
+        if "f1" in self.metrics and len(self.files.labels) != 2:
+            raise ValueError(
+                f"metrics: 'f1' is that of the second of two labels, not of {self.files.labels}; "
+                "expected 'macro_f1', the mean over all labels, or other metrics"
+            )
+
+    def _check_several(self) -> None:
+        for name in self.metrics:
+            if name not in LABEL_SET_METRICS:
+                raise ValueError(
+                    f"metrics: {name!r} is none where several labels may hold; expected "
+                    f"{', '.join(LABEL_SET_METRICS)}"
+                )
+        if self.sigmoid:
+            raise ValueError(
+                "sigmoid=True is for one of two labels; where several may hold each has a logit of "
+                "its own without it"
+            )
+
+    def open(
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        splits: Collection[Split],
+        labels: tuple[str, ...] = (),
+    ) -> TaskData:
+        """See `TaskConfig.open`."""
+        with renamed_in_errors(_FORM_KEYS):
+            return _open(self, tokenizer, max_length, splits)
+
+    def with_file(self, path: str, split: Split) -> SentencesConfig:
+        """See `TaskConfig.with_file`."""
+        task = super().with_file(path, split)
+        form = task.files.form
+        return task if split == "train" else task._with_files(form=form.for_another(path))
+
+    def with_columns(
+        self, split: Split = "train", model: ModelConfig | None = None
+    ) -> SentencesConfig:
+        """See `TaskConfig.with_columns`.
+
+        Raises:
+          ValueError: see `detect_columns`.
+        """
+        if not self.files.detected:
+            return self
+        labels = None
+        if model is not None:  # the scores of a regression are numbers, and have no labels
+            labels = () if model.problem == "regression" else model.labels
+        with renamed_in_errors(_FORM_KEYS):
+            files = detect_columns(self.files, split, labels)
+        try:
+            return dataclasses.replace(self, files=files)
+        except ValueError as error:
+            raise ValueError(f"config.sentences: {error}") from error
+
+    def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
+        """See `TaskConfig.inference_defaults`: adds whether the texts are pairs."""
+        return with_pairs(super().inference_defaults(max_length, data), data)
 
 
-def open_glue(
-    config: GlueConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
+def with_pairs(usage: InferenceDefaults, data: TaskData) -> InferenceDefaults:
+    """Return the settings with whether the validation examples are pairs of texts."""
+    (sequences, *_) = (examples.features.sequences for examples in data.validation.values())
+    pairs = bool((sequences.second_starts < sequences.lengths).any())
+    return dataclasses.replace(usage, pairs=pairs)
+
+
+def _open(
+    config: SentencesConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
-    """Reads a task of GLUE.
+    """Read and tokenize a table."""
+    files = config.files
+    usual = ("accuracy",) if files.labels else ("pearson", "spearman")
+    metrics = config.metrics or (("micro_f1",) if files.several else usual)
 
-    Raises:
-      ValueError: no such task, or a file is missing or not what it should be.
-    """
-    task = glue_task(config.task)
-    found = glue_files(config.task, config.directory, config.tfds_data_dir)
-
-    judged_on = found.validation
-    if config.validation:
-        form = next(iter(judged_on.values()))
-        judged_on = {"validation": dataclasses.replace(form, validation=config.validation)}
-
-    def read(files: SentenceFiles, split: Split) -> SentenceSet:
-        submitted = task if split == "test" else None
-        files = dataclasses.replace(files, skip_labels=config.skip_labels)
-        metrics, sigmoid = task.metrics, config.sigmoid
-        return read_set(files, split, tokenizer, max_length, metrics, sigmoid, submitted)
-
-    def all_of(sets: Mapping[str, SentenceFiles], split: Split) -> dict[str, SentenceSet]:
-        return {name: read(each, split) for name, each in sets.items()} if split in splits else {}
+    def read(split: Split) -> ExampleSet:
+        if files.several:
+            examples = read_sentences(files, split, labelled=split != "test")
+            features = sentence_features(examples, tokenizer, max_length, files.labels)
+            _report_absent(examples, files, split)
+            return MultiLabelSet(features, examples, files, metrics)
+        return read_set(files, split, tokenizer, max_length, metrics, config.sigmoid, None)
 
     return TaskData(
-        head=head_of(found.train, config.sigmoid),
-        train=read(found.train, "train").features if "train" in splits else None,
-        validation=all_of(judged_on, "validation"),
-        test=all_of(found.test, "test"),
-        primary=task.primary,
+        head=head_of(files, config.sigmoid),
+        train=read("train").features if "train" in splits else None,
+        validation={"validation": read("validation")} if "validation" in splits else {},
+        test={"test": read("test")} if "test" in splits and files.test else {},
+        primary=metrics[0],
     )
+
+
+SENTENCES = TaskKind(
+    section="sentences",
+    config=SentencesConfig,
+    head=CLASSIFICATION,
+    loss=Classification,
+    predict=CLASSIFY,
+    huggingface=HuggingFaceTask("ForSequenceClassification", "text-classification"),
+)
