@@ -12,7 +12,7 @@ from bert_jax.finetuning.tags import TagsConfig
 from bert_jax.finetuning.task_data import HeadConfig
 from bert_jax.labeled_data.tags import TagFiles
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import ModelConfig, Problem
+from bert_jax.models.model import CLASSIFICATION, ModelConfig, Problem
 
 HERE = Path("models/theirs")
 SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, max_positions=8)
@@ -28,7 +28,7 @@ def model(
 def places(
     theirs: ModelConfig, *labels: str, names: tuple[str, ...] = (), **head: str
 ) -> tuple[int, ...] | None:
-    wanted = HeadConfig("classification", labels, **head)  # type: ignore[arg-type]
+    wanted = HeadConfig(CLASSIFICATION, labels, **head)  # type: ignore[arg-type]
     return score_places(theirs, wanted, names, HERE)
 
 
@@ -66,7 +66,7 @@ def test_a_number_is_one_whatever_it_is_called() -> None:
 
 
 def test_what_unnamed_labels_are_taken_for_is_told() -> None:
-    wanted = HeadConfig("classification", MNLI)
+    wanted = HeadConfig(CLASSIFICATION, MNLI)
     (note,) = unnamed_told(model("LABEL_0", "LABEL_1", "LABEL_2"), wanted)
     assert "LABEL_0 for 'entailment', LABEL_1 for 'neutral', LABEL_2 for 'contradiction'" in note
     assert unnamed_told(model(*MNLI), wanted) == []
