@@ -33,9 +33,8 @@ def default_optimizer() -> OptimizerConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """A fine-tuning run.
+    """A fine-tuning run. One of the sections glue, sentences, choices, tags and spans is the task.
 
-    task: one of the sections of `task_sections`: glue, sentences, choices, tags or spans.
     init_from: the work directory of `pretrain`, `import` or `finetune` whose parameters and
       tokenizer are taken; a run that has begun goes on without it. from_scratch: its sizes and
       tokenizer only, all parameters randomly initialized.
