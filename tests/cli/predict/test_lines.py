@@ -360,7 +360,7 @@ def test_lines_are_answered_from_python(models, capfd, tmp_path):
     source = tmp_path / "texts.txt"
     source.write_text("a [MASK] c\nno mask\n[MASK]\n")
     request = LineRequest.resolve(models["pretraining"], predict_tasks(), top_k=2)
-    assert (request.name, request.top_k) == ("fill-mask", 2)
+    assert (request.task.name, request.top_k) == ("fill-mask", 2)
     model = request.load(batch_size=2, max_length=None, dtype="float32")
     with pytest.raises(UnusableLine, match="texts.txt:2"):
         list(request.answer(model, request.open(str(source), "auto", 2), "auto", 2))
