@@ -24,19 +24,18 @@ from bert_jax.cli.source_arguments import (
 )
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import verify_shards
-from bert_jax.corpus.prepare import PreparedCorpus, ProgressCallback, prepare
-from bert_jax.corpus.progress import Progress
+from bert_jax.corpus.preparation import Progress, ProgressCallback
+from bert_jax.corpus.prepare import PreparedCorpus, prepare
 from bert_jax.corpus.report import corpus_table, preparation_line, preparation_speed
 from bert_jax.corpus.workspace import check_outside_corpora
 from bert_jax.terminal import ProgressLine
 from bert_jax.text.python_docs import write_python_docs
 from bert_jax.validation import renamed_in_errors
 
-# Options by the parameters of `prepare` that errors name. A file may be called held_out.txt.
+# Options by the parameters of `prepare` that errors name.
 _OPTIONS = {
     "max_length": "--max-length",
     "max_documents_per_record": "--max-documents-per-record",
-    "held_out is": "--held-out is",
     "unit_bytes": "--unit-bytes",
 }
 
@@ -108,7 +107,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace, show: ProgressCallback) -> PreparedCorpus:
-    with renamed_in_errors(_OPTIONS):
+    # Not "held_out" without the value, since a file may be called held_out.txt.
+    held_out = {f"held_out={args.held_out}": f"--held-out={args.held_out}"}
+    with renamed_in_errors(_OPTIONS | held_out):
         return prepare(
             args.input,
             args.tokenizer,

@@ -1,1 +1,1 @@
-"""Prepared corpora: from documents to records on disk and back. Imports no JAX."""
+"""Prepare corpora: from documents to records on disk and back. Imports no JAX."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.corpus.inputs import PrepareOptions
+from bert_jax.corpus.preparation import Progress
 from bert_jax.corpus.prepare import make_corpus
-from bert_jax.corpus.progress import Progress
 from bert_jax.text.documents import SourceCounts, SourceOptions
 from bert_jax.text.sources import read_documents
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -23,9 +23,11 @@ _LINES_PER_CALL = 1024
 class PreparationSpeed:
     """The best times of preparation and of the plain loop.
 
-    counts: the documents and bytes of the text.
-    plain_seconds, prepare_seconds: the shortest time of each.
-    peak_worker_memory: bytes, the most that any worker held.
+    Attributes:
+      counts: the documents and bytes of the text.
+      plain_seconds: the shortest time of the plain loop.
+      prepare_seconds: the shortest time of preparation.
+      peak_worker_memory: the maximum memory that any worker used, in bytes.
     """
 
     counts: SourceCounts
@@ -42,16 +44,16 @@ def measure_preparation(
     workers: int,
     repeat: int,
 ) -> PreparationSpeed:
-    """Time preparation and a plain loop in turns; the text is held in memory.
+    """Time preparation and a plain loop alternately, with the text in memory.
 
     Sets the environment variables that determine the number of threads of `tokenizers`.
 
     Args:
       inputs: files, directories or patterns.
       tokenizer: the tokenizer for both.
-      sources: how the inputs are read.
-      workers: number of processes of preparation, and of threads of the plain loop.
-      repeat: number of measurements, of which the best counts.
+      sources: the options for reading the inputs.
+      workers: the number of processes for preparation, and of threads for the plain loop.
+      repeat: the number of measurements, of which the fastest counts.
 
     Raises:
       ValueError: an input is unusable.

@@ -1,4 +1,4 @@
-"""manifest.json: what a prepared corpus directory holds. Its presence means it is finished."""
+"""Read and write manifest.json, which describes a corpus directory and marks it as finished."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,33 @@ from bert_jax.json_files import expecting_fields, json_kind, read_json_object
 from bert_jax.local_paths import check_local
 
 MANIFEST = "manifest.json"
-TOKENIZER = "tokenizer"  # the directory beside it that Tokenizer.save wrote
+TOKENIZER = "tokenizer"  # the subdirectory written by Tokenizer.save
 FORMAT_VERSION = 1
+# Format version 1 calls fragments pieces.
+_JSON_NAMES = {"max_fragments": "max_pieces", "num_fragments": "num_pieces"}
+_FIELD_NAMES = {json_name: field for field, json_name in _JSON_NAMES.items()}
+
+
+def json_fields(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return fields by their names in JSON; a `dict_factory` for `dataclasses.asdict`."""
+    return {_JSON_NAMES.get(name, name): value for name, value in fields}
+
+
+def field_values(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a JSON object by the names of the fields."""
+    return {_FIELD_NAMES.get(name, name): value for name, value in content.items()}
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One ArrayRecord file: its name in the directory, records, size and SHA-256 in hex."""
+    """An ArrayRecord file.
+
+    Attributes:
+      name: its name in the corpus directory.
+      num_records: the number of its records.
+      num_bytes: its size.
+      sha256: its SHA-256 in hex.
+    """
 
     name: str
     num_records: int
@@ -32,23 +52,24 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """One split of the corpus, train or held-out.
+    """A split of the corpus, train or held-out.
 
     Attributes:
-        shards: in the order in which records are numbered.
-        num_pieces: runs of one document's tokens in the records.
-        num_documents: documents with at least one token.
-        num_sentences: sentences with at least one token.
-        num_tokens: tokens, special ones not counted.
-        fill_rate: share of the records' positions taken when every piece is written as
-            `[CLS] A [SEP] B [SEP]`; 0 for a split without records.
-        num_unknown: tokens that are unknown to the tokenizer; None in older corpora, which did not
-            record it.
+      shards: the shards, in the order in which records are numbered.
+      num_records: the number of records.
+      num_fragments: the number of fragments in the records.
+      num_documents: the number of documents with at least one token.
+      num_sentences: the number of sentences with at least one token.
+      num_tokens: the number of tokens, without special tokens.
+      fill_rate: the share of the records' positions that are used if every fragment is written as
+        `[CLS] A [SEP] B [SEP]`; 0 without records.
+      num_unknown: the number of tokens unknown to the tokenizer; None in older corpora, which did
+        not record it.
     """
 
     shards: tuple[ShardInfo, ...]
     num_records: int
-    num_pieces: int
+    num_fragments: int
     num_documents: int
     num_sentences: int
     num_tokens: int
@@ -63,27 +84,33 @@ class SplitInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a corpus is, and where it came from.
+    """The description of a corpus and its sources.
 
     Attributes:
-        max_length: positions of the sequence a record fills, special tokens included.
-        max_pieces: the most pieces in a record.
-        token_bytes: 2 or 4, size of a stored token id.
-        tokenizer_files: name -> SHA-256 of the files in the tokenizer directory.
-        options: the options of the preparation that decide its bytes.
-        sources: the sources, in reading order: {"path", "num_bytes" on disk}, for a file also
-            {"mtime_ns", "sha256"}, and {"split": "heldout"} if all of it is held out.
-        duplicates_removed: documents left out because an earlier one has the same text.
-        heldout_repeats: documents left out of training because one of an input that is held out
-            whole has the same text, case and white space apart.
-        empty_documents: documents left out because they hold no token.
-        bad_lines_skipped: lines left out with on_bad_line="skip".
-        empty_files_skipped: inputs in which there was no document, left out with the same.
-        documents_split: documents longer than one is allowed to be, read as several.
+      max_length: the positions of a training sequence, including special tokens.
+      max_fragments: the maximum number of fragments in a record.
+      token_bytes: the size of a stored token id, 2 or 4.
+      vocab_size: one more than the largest token id.
+      tokenizer_fingerprint: the fingerprint of the tokenizer.
+      tokenizer_files: the SHA-256 of the files in the tokenizer directory, by name.
+      lowercase: whether the tokenizer lower-cases text.
+      options: the options of the preparation that determine its bytes.
+      sources: the sources in reading order: {"path", "num_bytes" on disk}, for a file also
+        {"mtime_ns", "sha256"}, and {"split": "heldout"} if all of it is held out.
+      duplicates_removed: the number of documents removed because an earlier one has the same text.
+      empty_documents: the number of documents removed because they have no token.
+      bad_lines_skipped: the number of lines skipped with on_bad_line="skip".
+      documents_split: the number of documents that exceeded the limit and were split.
+      train: the training split.
+      heldout: the held-out split.
+      empty_files_skipped: the number of inputs without a document, skipped with on_bad_line="skip".
+      heldout_repeats: the number of documents removed from training because a document of a
+        held-out input has the same text, ignoring case and white space.
+      format_version: the version of the format.
     """
 
     max_length: int
-    max_pieces: int
+    max_fragments: int
     token_bytes: int
     vocab_size: int
     tokenizer_fingerprint: str
@@ -103,19 +130,20 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over what training sees: records and tokenizer, not where they came from."""
-        content = dataclasses.asdict(self)
+        """SHA-256 (hex) of everything seen in training: records and tokenizer, but no sources."""
+        content = dataclasses.asdict(self, dict_factory=json_fields)
         history = ("options", "sources", "tokenizer_files")
         for name in (*history, "empty_files_skipped", "heldout_repeats"):
             del content[name]
-        for split in ("train", "heldout"):  # so that older corpora keep their fingerprints
+        for split in ("train", "heldout"):  # older corpora have fingerprints without it
             del content[split]["num_unknown"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def write_manifest(directory: str | os.PathLike[str], manifest: Manifest) -> None:
-    """Write manifest.json under a temporary name, then rename it: the last act of preparation."""
-    content = {"fingerprint": manifest.fingerprint, **dataclasses.asdict(manifest)}
+    """Write manifest.json atomically, as the last step of a preparation."""
+    fields = dataclasses.asdict(manifest, dict_factory=json_fields)
+    content = {"fingerprint": manifest.fingerprint, **fields}
     write_file(Path(directory, MANIFEST), json.dumps(content, indent=1) + "\n")
 
 
@@ -123,38 +151,39 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     """Read the manifest of a finished corpus.
 
     Raises:
-        ValueError: there is none, preparation has not finished, or the file is damaged.
+      ValueError: there is no manifest, the preparation is not finished, or the file is damaged.
     """
     check_local(directory)
     path = Path(directory, MANIFEST)
     try:
         content = read_json_object(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(_why_absent(path)) from None
+        raise ValueError(_missing_message(path)) from None
     with expecting_fields(path):
         version = content["format_version"]
         if version != FORMAT_VERSION:
             raise ValueError(
-                f"{path} has format version {version}, this bert_jax reads {FORMAT_VERSION}: "
-                "prepare the corpus again"
+                f"{path}: format_version={version}: this version of bert_jax reads "
+                f"{FORMAT_VERSION}. Prepare the corpus again."
             )
         fingerprint = content.pop("fingerprint")
         for split in ("train", "heldout"):
             shards = tuple(ShardInfo(**shard) for shard in content[split].pop("shards"))
-            content[split] = SplitInfo(shards=shards, **content[split])
+            content[split] = SplitInfo(shards=shards, **field_values(content[split]))
         content["sources"] = tuple(content["sources"])
-        manifest = Manifest(**content)
+        manifest = Manifest(**field_values(content))
         _check_history(manifest)
     if manifest.fingerprint != fingerprint:
         raise ValueError(
-            f"{path} is damaged or was edited: its content has fingerprint "
-            f"{manifest.fingerprint[:16]}, it says {str(fingerprint)[:16]}"
+            f"{path}: damaged or edited: its content has the fingerprint "
+            f"{manifest.fingerprint[:16]} instead of {str(fingerprint)[:16]}. Prepare the corpus "
+            "again."
         )
     return manifest
 
 
 def _check_history(manifest: Manifest) -> None:
-    """Raise TypeError if a field that the fingerprint leaves out has a wrong type."""
+    """Raise TypeError if a field that is not part of the fingerprint has a wrong type."""
     for name, value, kind in (
         ("options", manifest.options, dict),
         ("tokenizer_files", manifest.tokenizer_files, dict),
@@ -164,22 +193,23 @@ def _check_history(manifest: Manifest) -> None:
         ("heldout_repeats", manifest.heldout_repeats, int),
     ):
         if type(value) is not kind:
-            raise TypeError(f"{name} holds {json_kind(value)}")
+            raise TypeError(f"{name} contains {json_kind(value)}")
 
 
-def _why_absent(path: Path) -> str:
-    if path.parent.is_file():
-        return f"no corpus at {path.parent}: that is a file; `bert-jax prepare` makes one of text"
-    if not path.parent.is_dir():
+def _missing_message(path: Path) -> str:
+    directory = path.parent
+    if (directory / ".work").exists():
         return (
-            f"no corpus at {path.parent}: there is no such directory; `bert-jax prepare` makes one"
+            f"{directory}: this corpus is not finished. Run the same `bert-jax prepare` again to "
+            "continue from its finished shards."
         )
-    if (path.parent / ".work").exists():
-        return (
-            f"the corpus at {path.parent} is not finished: run the same `bert-jax prepare` again, "
-            "it continues from its finished shards"
-        )
-    return f"no corpus at {path.parent}: it has no {path.name}; `bert-jax prepare` makes one"
+    if directory.is_file():
+        problem = "is a file, not a corpus"
+    elif not directory.is_dir():
+        problem = "this corpus does not exist"
+    else:
+        problem = f"not a corpus, since it has no {path.name}"
+    return f"{directory}: {problem}. Prepare a corpus with `bert-jax prepare`."
 
 
 def verify_shards(
@@ -190,10 +220,12 @@ def verify_shards(
     """Check every file of the corpus against its SHA-256.
 
     Args:
-        progress: called after each file with (bytes checked, bytes in all).
+      directory: the corpus.
+      manifest: its manifest.
+      progress: called after each shard with the number of bytes checked and the total.
 
     Raises:
-        ValueError: a file is missing or differs; names every such file.
+      ValueError: a file is missing or differs; names all of these files.
     """
     shards = (*manifest.train.shards, *manifest.heldout.shards)
     total = sum(shard.num_bytes for shard in shards)
@@ -207,11 +239,11 @@ def verify_shards(
         done += shard.num_bytes
         if progress is not None:
             progress(done, total)
-    found = [fault for fault in faults if fault]
-    if found:
+    present = [fault for fault in faults if fault]
+    if present:
         raise ValueError(
-            f"{len(found)} of {len(faults)} files of the corpus differ from its manifest: "
-            f"{'; '.join(found)}. Copy or prepare them again."
+            f"{directory}: {len(present)} of {len(faults)} files differ from the manifest: "
+            f"{'; '.join(present)}. Copy or prepare them again."
         )
 
 

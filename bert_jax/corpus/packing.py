@@ -1,6 +1,6 @@
 """Turn documents into token ids and sentence starts, and pack them into records.
 
-Pure functions: the same documents give the same records. Memory is bounded by the batch.
+The same documents always give the same records. Memory is bounded by the batch.
 """
 
 from __future__ import annotations
@@ -15,52 +15,53 @@ import numpy as np
 import sentencex
 from numpy.typing import NDArray
 
-from bert_jax.corpus.records import Piece
+from bert_jax.corpus.records import Fragment
 
-# The languages sentencex 1.0 has rules for. It takes any other code without a word and uses
-# another language's rules, so the choice of a stand-in is left to whoever knows the corpus.
+# Languages for which sentencex 1.0 has rules. For any other code it silently uses the rules of
+# another language, so users must choose a substitute themselves.
 LANGUAGES = (
     *("am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy"),
     *("it", "ja", "kk", "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te"),
     "uk",
 )
 
-# A quotation left open makes sentencex join all that follows into one sentence, in time quadratic
-# in the text: given whole novels it put 14 % of the text into sentences of over 2,000 characters
-# (one of 86,334). So text goes to it a block at a time. A block ends at a blank line, or at a line
-# end that follows sentence-ending punctuation: true of paragraphs held on one line each, and
-# harmless to hard-wrapped ones.
+# After an unclosed quotation, sentencex joins all following text into one sentence, in time
+# quadratic in the length of the text. In whole novels, 14 % of the text ended up in sentences of
+# over 2,000 characters (one of 86,334). Text is therefore segmented in blocks. A block ends at a
+# blank line, or at a line end after sentence-ending punctuation, which is right for paragraphs on
+# single lines and harmless for hard-wrapped ones.
 _BLOCK_END = re.compile(r"""[.!?…。．｡！？।॥؟۔։።፧။]["'”’»›」』)\]]*[^\S\n]*\n\s*|\n[^\S\n]*\n\s*""")
-_MAX_BLOCK = 16_384  # characters; bounds the quadratic case to 7 MB/s
+_MAX_BLOCK = 16_384  # characters; the quadratic case still runs at 7 MB/s
 _LAST_GAP = re.compile(r".*\s", re.DOTALL)
-# sentencex 1.0.32 panics on some texts where white space outside ASCII follows an initial
+# sentencex 1.0.32 panics on some texts with non-ASCII white space after an initial.
 _WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
 
 
 def check_language(language: str) -> None:
-    """Raise ValueError if there are no sentence rules for `language` (ISO 639-1, as `en`)."""
+    """Raise ValueError if there are no sentence rules for a language (ISO 639-1, such as "en")."""
     if language not in LANGUAGES:
         raise ValueError(
-            f"no sentence rules for language {language!r}; expected one of {' '.join(LANGUAGES)}. "
-            "For another language name the nearest of these; en cuts at the sentence-ending marks "
-            "of every script."
+            f"language={language!r}: no sentence rules. Expected one of {' '.join(LANGUAGES)}; for "
+            "another language, use the most similar one of these. en splits at the sentence-ending "
+            "marks of all scripts."
         )
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Cut `text` into sentences whose concatenation is exactly `text`.
+    """Split a text into sentences whose concatenation is exactly the text.
 
-    White space between two sentences belongs to the first or stands alone.
+    White space between two sentences belongs to the first one or is a sentence by itself.
     """
     sentences: list[str] = []
     start = 0
-    continues = False  # whether the last of `sentences` goes on at `start`
+    continues = False  # whether the last sentence continues at `start`
     while start < len(text):
         match = _BLOCK_END.search(text, start)
         end = match.end() if match else len(text)
         while end - start > _MAX_BLOCK:
             window = _segment(text[start : end_of_last_gap(text, start, _MAX_BLOCK)], language)
-            # the last may go on beyond the window: unless it is all there is, it is read again
+            # The last sentence may continue after the window, so it is segmented again with the
+            # next window, unless it is the only one.
             complete = window[:-1] or window
             _extend(sentences, complete, continues)
             continues = len(window) == 1
@@ -72,7 +73,7 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def end_of_last_gap(text: str, start: int, limit: int) -> int:
-    """Where the last white space in text[start : start + limit] ends; the limit without any."""
+    """Return the end of the last white space in text[start : start + limit], or start + limit."""
     gap = _LAST_GAP.match(text, start, start + limit)
     return gap.end() if gap else start + limit
 
@@ -94,41 +95,46 @@ def _segment(block: str, language: str) -> list[str]:
     return sentences
 
 
-# Characters given to the tokenizer at once: it holds some 200 bytes a token until a call is done.
+# Characters per call of the tokenizer, which uses about 200 bytes per token until the call ends.
 _MAX_CALL = 1 << 18
 
 
 class Encoder(Protocol):
-    """What is asked of a tokenizer here.
-
-    spaces_are_text: whether the space before a word is part of its tokens (byte-level BPE).
-    """
+    """The part of a tokenizer that `tokenize_document` uses."""
 
     @property
-    def spaces_are_text(self) -> bool: ...
+    def spaces_are_text(self) -> bool:
+        """Whether the space before a word is part of its tokens, as in byte-level BPE."""
 
     def encode_batch(self, texts: Sequence[str], *, specials_as_text: bool) -> list[list[int]]:
-        """Token ids of each text, none added; a "[MASK]" in a text is brackets around a word."""
+        """Return the token ids of each text; see `Tokenizer.encode_batch`."""
 
 
 def tokenize_document(
     text: str, encoder: Encoder, language: str, dtype: np.dtype
 ) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """Split `text` into sentences and encode them.
+    """Split a text into sentences and encode them.
 
-    What holds no token (white space, control characters) is no sentence. Where spaces are part of
-    the tokens, all white space is one of them, that between two sentences the second one's: so a
-    sentence has the tokens it would have in the middle of a line.
+    Sentences without tokens (white space, control characters) are omitted. If spaces are part of
+    tokens, all white space counts as one space, and white space between sentences belongs to the
+    second one, so that a sentence has the same tokens as in the middle of a line.
 
-    Returns: token_ids [num_tokens] of `dtype`, sentence_starts [num_sentences] ascending from 0;
-    both empty if the text has no token.
+    Args:
+      text: the text.
+      encoder: the tokenizer.
+      language: the language, whose rules determine the sentences.
+      dtype: the type of the token ids.
+
+    Returns:
+      token_ids [num_tokens], and ascending sentence_starts [num_sentences], which begin with 0.
+      Both are empty if the text has no token.
     """
     parts: list[str] = []
     sentence_of_part: list[int] = []
-    for sentence, whole in enumerate(split_sentences(text, language)):
-        for part in _parts(whole):
-            parts.append(_spaced(part, first=not parts) if encoder.spaces_are_text else part)
-            sentence_of_part.append(sentence)
+    for index, sentence in enumerate(split_sentences(text, language)):
+        for part in _parts(sentence):
+            parts.append(_with_space(part, first=not parts) if encoder.spaces_are_text else part)
+            sentence_of_part.append(index)
     counts: list[int] = []
     token_ids = [np.zeros(0, dtype)]
     for call in _calls(parts):
@@ -142,15 +148,15 @@ def tokenize_document(
     return np.concatenate(token_ids), starts
 
 
-def _spaced(part: str, *, first: bool) -> str:
+def _with_space(part: str, *, first: bool) -> str:
     words = " ".join(part.split())
     return words if first or not words else f" {words}"
 
 
 def _parts(sentence: str) -> Iterator[str]:
-    """Cut a sentence too long for one call at white space, or anywhere if it has none.
+    """Split a sentence that is too long for one call at white space, or anywhere if it has none.
 
-    Only the second can change a token: WordPiece makes one [UNK] of a run of letters that long.
+    Only the latter can change tokens: WordPiece turns such a long run of letters into one [UNK].
     """
     begin = 0
     while len(sentence) - begin > _MAX_CALL:
@@ -161,7 +167,7 @@ def _parts(sentence: str) -> Iterator[str]:
 
 
 def _calls(parts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Group parts, in order, into calls of at most about 2 * _MAX_CALL characters."""
+    """Group consecutive parts into calls of at most about 2 * _MAX_CALL characters."""
     begin = size = 0
     for index, part in enumerate(parts):
         size += len(part)
@@ -172,25 +178,31 @@ def _calls(parts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield parts[begin:]
 
 
-SPECIAL_TOKENS_PER_PIECE = 3  # [CLS] A [SEP] B [SEP]
-_POSITIONS_PER_PIECE = 32  # by default a record of n positions holds at most n / 32 pieces
+SPECIAL_TOKENS_PER_FRAGMENT = 3  # [CLS] A [SEP] B [SEP]
+_POSITIONS_PER_FRAGMENT = 32  # a record of n positions has at most n / 32 fragments by default
 
 
-def default_max_pieces(max_length: int) -> int:
-    """The most pieces in a record of `max_length` positions where nobody says otherwise."""
-    return max(1, max_length // _POSITIONS_PER_PIECE)
+def default_max_fragments(max_length: int) -> int:
+    """Return the default maximum number of fragments in a record of `max_length` positions."""
+    return max(1, max_length // _POSITIONS_PER_FRAGMENT)
 
 
-def fill_rate(num_tokens: int, num_pieces: int, num_records: int, max_length: int) -> float:
-    """Share of the records' positions that their pieces take; 0 without records."""
+def fill_rate(num_tokens: int, num_fragments: int, num_records: int, max_length: int) -> float:
+    """Return the share of the records' positions that fragments use; 0 without records."""
     positions = num_records * max_length
-    taken = num_tokens + SPECIAL_TOKENS_PER_PIECE * num_pieces
-    return taken / positions if positions else 0.0
+    used = num_tokens + SPECIAL_TOKENS_PER_FRAGMENT * num_fragments
+    return used / positions if positions else 0.0
 
 
 @dataclass(frozen=True)
 class TokenizedDocument:
-    """One document: token_ids [num_tokens], and sentence_starts [num_sentences] in it from 0 on."""
+    """A document as token ids and sentence starts.
+
+    Attributes:
+      document_id: the number of the document in the corpus.
+      token_ids: [num_tokens].
+      sentence_starts: [num_sentences] offsets into `token_ids`, ascending from 0.
+    """
 
     document_id: int
     token_ids: np.ndarray
@@ -198,81 +210,91 @@ class TokenizedDocument:
 
 
 def pack_documents(
-    documents: Sequence[TokenizedDocument], max_length: int, max_pieces: int
-) -> list[list[Piece]]:
-    """Cut and pack `documents` into records, dropping no token.
+    documents: Sequence[TokenizedDocument], max_length: int, max_fragments: int
+) -> list[list[Fragment]]:
+    """Split documents into fragments and pack these into records, without dropping tokens.
 
-    A document's token stream is cut at exactly the capacity of a record, mid-sentence if need be;
-    what remains at its end is packed with other documents' ends and never cut again. Records come
-    out in this order: full ones as their documents come, then packed ones.
+    A document's tokens are split at exactly the capacity of a record, even within a sentence. The
+    rest at its end is packed with the rests of other documents and is never split again. Full
+    records come first, in the order of their documents, and packed ones after them. Source:
+    best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3,
+    with an additional limit on the number of fragments.
 
-    Returns: records, each of 1 to `max_pieces` pieces that cost at most `max_length` positions.
+    Args:
+      documents: the documents.
+      max_length: the positions of a record.
+      max_fragments: the maximum number of fragments in a record.
 
-    Source: best-fit packing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling",
-    section 3, here with a limit on pieces.
+    Returns:
+      Records with 1 to `max_fragments` fragments, which use at most `max_length` positions.
     """
-    capacity = max_length - SPECIAL_TOKENS_PER_PIECE
-    full: list[list[Piece]] = []
-    tails: list[Piece] = []
+    capacity = max_length - SPECIAL_TOKENS_PER_FRAGMENT
+    full: list[list[Fragment]] = []
+    tails: list[Fragment] = []
     for document in documents:
-        for piece in cut_document(document, capacity):
-            if len(piece.token_ids) == capacity:
-                full.append([piece])
+        for fragment in split_document(document, capacity):
+            if len(fragment.token_ids) == capacity:
+                full.append([fragment])
             else:
-                tails.append(piece)
-    return full + _pack_tails(tails, max_length, max_pieces)
+                tails.append(fragment)
+    return full + _pack_tails(tails, max_length, max_fragments)
 
 
-def cut_document(document: TokenizedDocument, capacity: int) -> Iterator[Piece]:
-    """Yield the pieces of a document: all of `capacity` tokens but the last."""
+def split_document(document: TokenizedDocument, capacity: int) -> Iterator[Fragment]:
+    """Yield the fragments of a document; all but the last one have `capacity` tokens."""
     cuts = np.arange(0, len(document.token_ids) + capacity, capacity)
-    # sentence_starts[first[i]:first[i + 1]] are the sentences that begin inside piece i
+    # sentence_starts[first[i]:first[i + 1]] are the sentences that begin in fragment i.
     first = np.searchsorted(document.sentence_starts, cuts).tolist()
     for index in range(len(cuts) - 1):
         begin = index * capacity
         starts = document.sentence_starts[first[index] : first[index + 1]] - begin
-        yield Piece(document.document_id, document.token_ids[begin : begin + capacity], starts)
+        yield Fragment(document.document_id, document.token_ids[begin : begin + capacity], starts)
 
 
-def _pack_tails(tails: Sequence[Piece], max_length: int, max_pieces: int) -> list[list[Piece]]:
-    """Pack by best fit, longer pieces first, and keep the best of three meanings of "longer".
+def _pack_tails(
+    tails: Sequence[Fragment], max_length: int, max_fragments: int
+) -> list[list[Fragment]]:
+    """Pack fragments by best fit in three different orders, and return the fewest records.
 
-    By length throughout is best for few or long pieces. Of many short ones it leaves the shortest
-    for records that have `max_pieces` long before they are full (up to 30 % more records than
-    needed); so only pieces over a half or a quarter of a record go by length, the others as they
-    come (within 1 %, or 6 % where `max_pieces` is what limits half of the records).
+    The first order is by length, longest first, which is best for few or long fragments. If many
+    are short, it leaves the shortest ones for the end, where records reach `max_fragments` long
+    before they are full (up to 30 % more records than needed). The other two orders sort only
+    fragments over a quarter or half of a record and leave the others as they are (within 1 % of the
+    minimum, or 6 % if `max_fragments` limits half of the records).
     """
-    by_length = sorted(tails, key=lambda piece: -len(piece.token_ids))
+    by_length = sorted(tails, key=lambda fragment: -len(fragment.token_ids))
     attempts = []
-    for longer in (0, max_length // 4, max_length // 2):
-        order = [piece for piece in by_length if len(piece.token_ids) > longer]
-        order += [piece for piece in tails if len(piece.token_ids) <= longer]
-        attempts.append(_best_fit(order, max_length, max_pieces))
+    for min_length in (0, max_length // 4, max_length // 2):
+        order = [fragment for fragment in by_length if len(fragment.token_ids) > min_length]
+        order += [fragment for fragment in tails if len(fragment.token_ids) <= min_length]
+        attempts.append(_best_fit(order, max_length, max_fragments))
     return min(attempts, key=len)
 
 
-def _best_fit(pieces: Sequence[Piece], max_length: int, max_pieces: int) -> list[list[Piece]]:
-    """Put each piece in turn into the open record in which it leaves the least room."""
-    records: list[list[Piece]] = []
-    # Open records by the room left in them, and a bit set of the rooms that have any: the tightest
-    # fit is one shift and one lowest set bit away.
-    by_room: list[list[int]] = [[] for _ in range(max_length + 1)]
-    rooms = 0
-    for piece in pieces:
-        cost = len(piece.token_ids) + SPECIAL_TOKENS_PER_PIECE
-        fitting = rooms >> cost
+def _best_fit(
+    fragments: Sequence[Fragment], max_length: int, max_fragments: int
+) -> list[list[Fragment]]:
+    """Put each fragment into the open record with the least space that is sufficient."""
+    records: list[list[Fragment]] = []
+    # Open records by their free space, and a bit set of the values of free space that occur, in
+    # which a shift and the lowest set bit give the tightest fit.
+    by_space: list[list[int]] = [[] for _ in range(max_length + 1)]
+    spaces = 0
+    for fragment in fragments:
+        cost = len(fragment.token_ids) + SPECIAL_TOKENS_PER_FRAGMENT
+        fitting = spaces >> cost
         if fitting:
-            room = cost + (fitting & -fitting).bit_length() - 1
-            index = by_room[room].pop()
-            if not by_room[room]:
-                rooms ^= 1 << room
-            records[index].append(piece)
+            space = cost + (fitting & -fitting).bit_length() - 1
+            index = by_space[space].pop()
+            if not by_space[space]:
+                spaces ^= 1 << space
+            records[index].append(fragment)
         else:
-            room = max_length
+            space = max_length
             index = len(records)
-            records.append([piece])
-        room -= cost
-        if len(records[index]) < max_pieces and room > SPECIAL_TOKENS_PER_PIECE:
-            by_room[room].append(index)
-            rooms |= 1 << room
+            records.append([fragment])
+        space -= cost
+        if len(records[index]) < max_fragments and space > SPECIAL_TOKENS_PER_FRAGMENT:
+            by_space[space].append(index)
+            spaces |= 1 << space
     return records

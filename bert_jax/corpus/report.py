@@ -5,7 +5,7 @@ from __future__ import annotations
 from bert_jax.corpus.benchmark import PreparationSpeed
 from bert_jax.corpus.inputs import SPLIT_KEY
 from bert_jax.corpus.manifest import Manifest, SplitInfo
-from bert_jax.corpus.progress import Progress
+from bert_jax.corpus.preparation import Progress
 from bert_jax.corpus.train_tokenizer import DEFAULTS, ReadingProgress, TokenizerKind
 from bert_jax.terminal import format_clock
 from bert_jax.text.documents import SourceCounts

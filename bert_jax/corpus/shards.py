@@ -1,4 +1,4 @@
-"""Turn units of documents into finished shard files, in worker processes."""
+"""Turn units of documents into finished shard files in worker processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from types import TracebackType
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from bert_jax.corpus.manifest import ShardInfo, SplitInfo
+from bert_jax.corpus.manifest import ShardInfo, SplitInfo, field_values, json_fields
 from bert_jax.corpus.packing import (
     Encoder,
     TokenizedDocument,
@@ -34,7 +34,7 @@ from bert_jax.json_files import read_json_object
 from bert_jax.processes import cause_of_death, end_with_parent
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# One record a chunk, not compressed: what random reads by index are fastest on.
+# One uncompressed record per chunk, which is fastest for random reads by index.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 
@@ -42,11 +42,16 @@ _WRITER_OPTIONS = "group_size:1,uncompressed"
 class ShardSettings:
     """The settings, apart from the tokenizer, that determine a shard's bytes.
 
-    unknown_id: the id of the unknown token, which is counted.
+    Attributes:
+      max_length: the positions of a record.
+      max_fragments: the maximum number of fragments in a record.
+      token_bytes: the size of a stored token id, 2 or 4.
+      language: the language, whose rules determine the sentences.
+      unknown_id: the id of the unknown token, which is counted.
     """
 
     max_length: int
-    max_pieces: int
+    max_fragments: int
     token_bytes: int
     language: str
     unknown_id: int
@@ -54,16 +59,25 @@ class ShardSettings:
 
 @dataclass(frozen=True)
 class UnitResult:
-    """Counts of one unit, and its shard. `unit_digest` is the digest of its source.
+    """The counts and the shard of a unit.
 
-    num_unknown: the number of unknown tokens; None in older results, which did not record it.
+    Attributes:
+      unit_digest: the digest of the unit.
+      num_text_bytes: the size of its text in UTF-8.
+      num_documents: the number of documents with at least one token.
+      num_empty_documents: the number of documents without a token.
+      num_fragments: the number of fragments in its records.
+      num_sentences: the number of sentences.
+      num_tokens: the number of tokens.
+      shard: its file.
+      num_unknown: the number of unknown tokens; None in older results, which did not record it.
     """
 
     unit_digest: str
     num_text_bytes: int
     num_documents: int
     num_empty_documents: int
-    num_pieces: int
+    num_fragments: int
     num_sentences: int
     num_tokens: int
     shard: ShardInfo
@@ -71,15 +85,15 @@ class UnitResult:
 
 
 def shard_path(directory: Path, name: str) -> Path:
-    """Where a unit's shard lies while the corpus is being prepared."""
+    """Return the path of a unit's shard during preparation."""
     return directory / f"{name}.arrayrecord"
 
 
 def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
-    """Write records to a shard that is there whole or not at all, also after a power cut.
+    """Write records to a shard atomically, also in case of a power cut.
 
     Raises:
-        NotWritten: it cannot be written.
+      NotWritten: the shard cannot be written.
     """
     with writing(path), temporary_beside(path) as temporary:
         try:
@@ -87,7 +101,7 @@ def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
             for blob in blobs:
                 writer.write(blob)
             writer.close()
-        except RuntimeError as error:  # all that ArrayRecord raises, a full disk included
+        except RuntimeError as error:  # ArrayRecord raises it for all errors, even a full disk
             raise NotWritten(path, full_disk(error) or str(error)) from error
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
@@ -99,39 +113,43 @@ def write_records(path: Path, blobs: Sequence[bytes]) -> ShardInfo:
 def write_shard(
     unit: Unit, encoder: Encoder, settings: ShardSettings, directory: Path
 ) -> UnitResult:
-    """Tokenise, pack and write a unit; its result is written last, so what has one is whole.
+    """Tokenize, pack and write a unit. Its result is written last and marks the shard as finished.
 
     Raises:
-        OSError: the shard cannot be written.
+      OSError: the shard cannot be written.
     """
     documents = _tokenize(unit, encoder, settings)
-    filled = [document for document in documents if len(document.token_ids)]
-    records = pack_documents(filled, settings.max_length, settings.max_pieces)
+    nonempty = [document for document in documents if len(document.token_ids)]
+    records = pack_documents(nonempty, settings.max_length, settings.max_fragments)
     path = shard_path(directory, unit.name)
-    shard = write_records(path, [encode_record(each, settings.token_bytes) for each in records])
+    blobs = [encode_record(fragments, settings.token_bytes) for fragments in records]
+    shard = write_records(path, blobs)
     result = UnitResult(
         unit_digest=unit.digest,
         num_text_bytes=unit.num_bytes,
-        num_documents=len(filled),
-        num_empty_documents=len(documents) - len(filled),
-        num_pieces=sum(map(len, records)),
-        num_sentences=sum(len(document.sentence_starts) for document in filled),
-        num_tokens=sum(len(document.token_ids) for document in filled),
+        num_documents=len(nonempty),
+        num_empty_documents=len(documents) - len(nonempty),
+        num_fragments=sum(map(len, records)),
+        num_sentences=sum(len(document.sentence_starts) for document in nonempty),
+        num_tokens=sum(len(document.token_ids) for document in nonempty),
         shard=shard,
         num_unknown=sum(
-            int(np.count_nonzero(document.token_ids == settings.unknown_id)) for document in filled
+            int(np.count_nonzero(document.token_ids == settings.unknown_id))
+            for document in nonempty
         ),
     )
-    write_file(path.with_suffix(".json"), json.dumps(dataclasses.asdict(result)))
+    content = dataclasses.asdict(result, dict_factory=json_fields)
+    write_file(path.with_suffix(".json"), json.dumps(content))
     return result
 
 
 def read_result(directory: Path, name: str) -> UnitResult | None:
-    """The result of a unit whose shard is here and undamaged; None if it must be made again."""
+    """Return the result of a finished unit; None if its shard is missing or damaged."""
     path = shard_path(directory, name)
     try:
         content = read_json_object(path.with_suffix(".json"))
-        result = UnitResult(**{**content, "shard": ShardInfo(**content["shard"])})
+        shard = ShardInfo(**content["shard"])
+        result = UnitResult(**{**field_values(content), "shard": shard})
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not path.is_file() or file_sha256(path) != result.shard.sha256:
@@ -142,18 +160,18 @@ def read_result(directory: Path, name: str) -> UnitResult | None:
 def split_info(results: Sequence[UnitResult], max_length: int) -> SplitInfo:
     """Return the manifest entry of a split made of these units, in their order."""
     records = sum(result.shard.num_records for result in results)
-    pieces = sum(result.num_pieces for result in results)
+    fragments = sum(result.num_fragments for result in results)
     tokens = sum(result.num_tokens for result in results)
     unknown = [result.num_unknown for result in results]
-    counted = [number for number in unknown if number is not None]
+    counted = [count for count in unknown if count is not None]
     return SplitInfo(
         shards=tuple(result.shard for result in results if result.shard.num_records),
         num_records=records,
-        num_pieces=pieces,
+        num_fragments=fragments,
         num_documents=sum(result.num_documents for result in results),
         num_sentences=sum(result.num_sentences for result in results),
         num_tokens=tokens,
-        fill_rate=fill_rate(tokens, pieces, records, max_length),
+        fill_rate=fill_rate(tokens, fragments, records, max_length),
         num_unknown=sum(counted) if len(counted) == len(unknown) else None,
     )
 
@@ -165,16 +183,22 @@ def _tokenize(unit: Unit, encoder: Encoder, settings: ShardSettings) -> list[Tok
         text = data.decode("utf-8")
         try:
             tokens = tokenize_document(text, encoder, settings.language, dtype)
-        except BaseException as error:  # a panic in a library's Rust is no Exception
-            error.add_note(f"in the document that begins {text[:80]!r}")
+        except BaseException as error:  # a panic in Rust code is not an Exception
+            error.add_note(f"in the document that begins with {text[:80]!r}")
             raise
         documents.append(TokenizedDocument(document_id, *tokens))
     return documents
 
 
 @dataclass(frozen=True)
-class Done:
-    """A unit's name, its result, and the most memory its worker has held so far, in bytes."""
+class FinishedUnit:
+    """A finished unit.
+
+    Attributes:
+      name: its name.
+      result: its result.
+      peak_memory: the maximum memory that its worker has used so far, in bytes.
+    """
 
     name: str
     result: UnitResult
@@ -185,15 +209,14 @@ class Done:
 class _Worker:
     process: SpawnProcess
     connection: Connection
-    unit: str = ""  # name of the unit it has; empty while it waits for one
+    unit: str = ""  # the name of its current unit; empty while it is idle
 
 
 class WorkerPool:
-    """A context manager around up to `num_workers` processes; leaving it ends them at once.
+    """A context manager for up to `num_workers` processes, which are killed at its end.
 
-    A process starts when there is a unit and no other process is free to take it. It is spawned,
-    not forked: the parent may hold threads (of a reader, of a tokenizer) that a fork would lose
-    together with the locks they hold.
+    A process starts when there is a unit and no idle process. Processes are spawned, because a fork
+    would lose threads of the parent (of a reader or a tokenizer) while keeping their locks.
     """
 
     def __init__(self, num_workers: int, tokenizer: Path, settings: ShardSettings, directory: Path):
@@ -201,47 +224,47 @@ class WorkerPool:
         self._arguments = (tokenizer, settings, directory)
         self._workers: list[_Worker] = []
 
-    def submit(self, unit: Unit) -> Iterator[Done]:
-        """Hand a unit to the first worker that is free, yielding what is done until then.
+    def submit(self, unit: Unit) -> Iterator[FinishedUnit]:
+        """Give a unit to the first idle worker, and yield the units that finish before that.
 
         Raises:
-            OSError: a worker could not write, or was killed.
+          OSError: a worker cannot write a file, or was killed.
         """
-        if self._free() is None and len(self._workers) < self._num_workers:
+        if self._idle() is None and len(self._workers) < self._num_workers:
             self._workers.append(self._start())
-        while (worker := self._free()) is None:
+        while (worker := self._idle()) is None:
             yield from self._wait()
         worker.unit = unit.name
         try:
             worker.connection.send(unit)
         except (BrokenPipeError, ConnectionResetError):
-            _receive(worker)  # what it died of
+            _receive(worker)  # raises the cause of its death
             raise
 
-    def _free(self) -> _Worker | None:
+    def _idle(self) -> _Worker | None:
         return next((worker for worker in self._workers if not worker.unit), None)
 
     def _start(self) -> _Worker:
         context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
+        local, remote = context.Pipe()
+        process = context.Process(target=_serve, args=(remote, *self._arguments), daemon=True)
         process.start()
-        theirs.close()
-        return _Worker(process, ours)
+        remote.close()
+        return _Worker(process, local)
 
-    def drain(self) -> Iterator[Done]:
-        """Yield the rest as it is done."""
+    def drain(self) -> Iterator[FinishedUnit]:
+        """Yield the remaining units as they finish."""
         while any(worker.unit for worker in self._workers):
             yield from self._wait()
 
-    def _wait(self) -> Iterator[Done]:
-        """Wait until at least one worker that has a unit says something."""
+    def _wait(self) -> Iterator[FinishedUnit]:
+        """Wait until at least one busy worker finishes its unit."""
         busy = {worker.connection: worker for worker in self._workers if worker.unit}
         for ready in connection.wait(list(busy)):
             worker = busy[ready]  # type: ignore[index]
-            done = _receive(worker)
+            finished = _receive(worker)
             worker.unit = ""
-            yield done
+            yield finished
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -253,13 +276,13 @@ class WorkerPool:
         traceback: TracebackType | None,
     ) -> None:
         for worker in self._workers:
-            worker.process.kill()  # nothing is lost: a file counts once it is renamed
+            worker.process.kill()  # safe, since files are renamed only when they are complete
         for worker in self._workers:
             worker.process.join()
             worker.connection.close()
 
 
-def _receive(worker: _Worker) -> Done:
+def _receive(worker: _Worker) -> FinishedUnit:
     try:
         message = worker.connection.recv()
     except (EOFError, ConnectionResetError):
@@ -275,29 +298,29 @@ def _death(worker: _Worker) -> OSError:
 
 
 def _serve(requests: Connection, tokenizer: Path, settings: ShardSettings, directory: Path) -> None:
-    """The life of a worker: units in, results or an exception out, until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    # A worker that outlived a killed preparation could rename its shard into the next one's files.
+    """Process units and send their results, or an exception, until the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # handled by the parent
+    # A worker that outlives a killed preparation could rename its shard into files of the next one.
     end_with_parent()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use all cores
     try:
         encoder = Tokenizer.load(tokenizer)
         while True:
             unit = requests.recv()
             result = write_shard(unit, encoder, settings, directory)
-            requests.send(Done(unit.name, result, peak_memory()))
+            requests.send(FinishedUnit(unit.name, result, peak_memory()))
             del unit, result
     except EOFError:
         return
-    # Any other error is a bug; its traceback goes to stderr.
+    # Other errors are bugs, whose tracebacks go to standard error.
     except (ValueError, OSError, MemoryError) as error:
         requests.send(error)
 
 
 def peak_memory() -> int:
-    """The most memory this process has held, in bytes."""
+    """Return the maximum memory that this process has used, in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # Linux, whose ru_maxrss begins with the size of the spawning process
+    if status.exists():  # on Linux, ru_maxrss includes the size of the spawning process
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(fields["VmHWM"].split()[0]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
@@ -305,7 +328,7 @@ def peak_memory() -> int:
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

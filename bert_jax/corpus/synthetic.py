@@ -1,4 +1,4 @@
-"""A corpus of random documents shaped like real ones, to measure and test what reads a corpus."""
+"""Make corpora of random documents shaped like real ones, for measurements and tests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.corpus.manifest import Manifest, ShardInfo, SplitInfo, write_manifest
-from bert_jax.corpus.packing import TokenizedDocument, default_max_pieces, fill_rate, pack_documents
-from bert_jax.corpus.records import Piece, encode_record
+from bert_jax.corpus.packing import (
+    TokenizedDocument,
+    default_max_fragments,
+    fill_rate,
+    pack_documents,
+)
+from bert_jax.corpus.records import Fragment, encode_record
 from bert_jax.corpus.shards import shard_path, write_records
 from bert_jax.corpus.units import Split, shard_name
 from bert_jax.local_paths import make_directory
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.validation import check_seed
 
-# Like English Wikipedia and books in word pieces: sentences of 25 tokens in the mean, half of the
-# documents below 350 tokens, the mean near 900 (log-normal).
+# Similar to English Wikipedia and books in WordPiece tokens: a mean sentence length of 25 tokens,
+# and log-normal document lengths with a median of 350 tokens and a mean near 900.
 SENTENCE_LENGTH = (3.0, 0.65)
 DOCUMENT_LENGTH = (5.85, 1.35)
 NUM_SPECIAL = 5
@@ -29,7 +34,7 @@ _TEMPORARY_HELDOUT_TOKENS = 10_000
 
 
 def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
-    """Returns ids with padding, [UNK], [CLS], [SEP], [MASK] = 0..4 and words after them."""
+    """Return a vocabulary with [PAD], [UNK], [CLS], [SEP], [MASK] as 0 to 4, followed by words."""
     return Vocabulary(
         vocab_size=vocab_size,
         pad_id=0,
@@ -44,17 +49,17 @@ def synthetic_vocabulary(vocab_size: int) -> Vocabulary:
 def random_documents(
     num_tokens: int, vocab_size: int, seed: int, first_id: int = 0
 ) -> list[TokenizedDocument]:
-    """Returns documents of about `num_tokens` tokens in all; words follow Zipf's law."""
+    """Return random documents with about `num_tokens` tokens in total; words follow Zipf's law."""
     check_seed(seed)
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, vocab_size - NUM_SPECIAL + 1)
     edges = np.cumsum(weights / weights.sum())
     documents: list[TokenizedDocument] = []
     while num_tokens > 0:
-        wanted = int(np.clip(rng.lognormal(*DOCUMENT_LENGTH), 3, 200_000))
-        lengths = np.maximum(1, rng.lognormal(*SENTENCE_LENGTH, wanted // 8 + 1).astype(np.int64))
+        length = int(np.clip(rng.lognormal(*DOCUMENT_LENGTH), 3, 200_000))
+        lengths = np.maximum(1, rng.lognormal(*SENTENCE_LENGTH, length // 8 + 1).astype(np.int64))
         ends = np.cumsum(lengths)
-        ends = ends[: max(1, np.searchsorted(ends, wanted))]
+        ends = ends[: max(1, np.searchsorted(ends, length))]
         words = np.minimum(np.searchsorted(edges, rng.random(ends[-1])), len(edges) - 1)
         starts = np.concatenate([[0], ends[:-1]])
         documents.append(TokenizedDocument(first_id + len(documents), words + NUM_SPECIAL, starts))
@@ -69,22 +74,28 @@ def write_corpus(
     *,
     max_length: int,
     vocab_size: int,
-    max_pieces: int | None = None,
+    max_fragments: int | None = None,
     token_bytes: int = 2,
     num_shards: int = 1,
 ) -> Manifest:
-    """Packs documents of token ids as `bert-jax prepare` does and writes a finished corpus.
+    """Pack documents as `bert-jax prepare` does and write a finished corpus.
 
     Args:
-        max_pieces: as in preparation by default.
-        num_shards: files the records of each split are dealt to.
+      directory: the corpus directory, which is created.
+      train: the documents of the training split.
+      heldout: the documents of the held-out split.
+      max_length: the positions of a record.
+      vocab_size: one more than the largest token id.
+      max_fragments: the maximum number of fragments in a record; None for the default.
+      token_bytes: the size of a stored token id, 2 or 4.
+      num_shards: the number of files among which the records of each split are divided.
     """
-    pieces = max_pieces or default_max_pieces(max_length)
+    max_fragments = max_fragments or default_max_fragments(max_length)
     root = Path(directory)
     make_directory(root)
 
     def write_split(name: Split, documents: Sequence[TokenizedDocument]) -> SplitInfo:
-        records = pack_documents(documents, max_length, pieces)
+        records = pack_documents(documents, max_length, max_fragments)
         parts: list[NDArray] = np.array_split(np.arange(len(records)), num_shards)
         shards = tuple(
             write_records(shard_path(root, shard_name(name, number)), blobs)
@@ -95,7 +106,7 @@ def write_corpus(
 
     manifest = Manifest(
         max_length=max_length,
-        max_pieces=pieces,
+        max_fragments=max_fragments,
         token_bytes=token_bytes,
         vocab_size=vocab_size,
         tokenizer_fingerprint="synthetic",
@@ -136,18 +147,18 @@ def temporary_corpus(num_tokens: int, *, max_length: int, vocab_size: int) -> It
 
 def _split_info(
     documents: Sequence[TokenizedDocument],
-    records: list[list[Piece]],
+    records: list[list[Fragment]],
     shards: tuple[ShardInfo, ...],
     max_length: int,
 ) -> SplitInfo:
-    num_pieces = sum(map(len, records))
+    num_fragments = sum(map(len, records))
     num_tokens = sum(len(document.token_ids) for document in documents)
     return SplitInfo(
         shards=shards,
         num_records=len(records),
-        num_pieces=num_pieces,
+        num_fragments=num_fragments,
         num_documents=len(documents),
         num_sentences=sum(len(document.sentence_starts) for document in documents),
         num_tokens=num_tokens,
-        fill_rate=fill_rate(num_tokens, num_pieces, len(records), max_length),
+        fill_rate=fill_rate(num_tokens, num_fragments, len(records), max_length),
     )

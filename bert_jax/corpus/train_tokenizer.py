@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, assert_never, get_args
 
 from bert_jax.corpus.inputs import InputPaths, input_names
-from bert_jax.corpus.outputs import check_output
+from bert_jax.corpus.workspace import check_output
 from bert_jax.files import NotWritten, temporary_beside, write_checksums, write_file, writing
 from bert_jax.local_paths import make_directory
 from bert_jax.text.documents import SourceCounts, SourceOptions
@@ -39,7 +39,13 @@ MIN_FREQUENCY = 2
 
 @dataclass(frozen=True)
 class KindDefaults:
-    """Default sizes of a kind of vocabulary; passes: the purposes of the two readings."""
+    """The defaults for a kind of vocabulary.
+
+    Attributes:
+      vocab_size: the number of entries.
+      max_bytes: the amount of text to train on.
+      passes: the purposes of the two passes over the inputs.
+    """
 
     vocab_size: int
     max_bytes: int
@@ -59,13 +65,14 @@ DEFAULTS: Mapping[TokenizerKind, KindDefaults] = {
 
 @dataclass
 class ReadingProgress:
-    """The progress of one of the two readings of the inputs; updated while they are read.
+    """The progress of one of the two passes over the inputs, updated during the pass.
 
     Attributes:
-      phase: the purpose of the reading, such as "counting words".
+      phase: the purpose of the pass, such as "counting words".
       counts: the documents and bytes read so far.
       total_bytes: the size of the inputs on disk.
       finished: whether all inputs have been read.
+      started: the time at which the pass began, by `time.monotonic`.
     """
 
     phase: str
@@ -76,7 +83,7 @@ class ReadingProgress:
 
     @property
     def seconds(self) -> float:
-        """The time since the reading began."""
+        """The time since the pass began."""
         return time.monotonic() - self.started
 
     @property
@@ -103,22 +110,20 @@ class _Options:
     def __post_init__(self) -> None:
         kind = self.kind
         if kind not in KINDS:
-            raise ValueError(f"kind={kind!r}: expected one of {', '.join(map(repr, KINDS))}")
+            raise ValueError(f"kind={kind!r}: expected one of {', '.join(map(repr, KINDS))}.")
         for name, value, kinds in (
             ("num_unused", self.num_unused, ("wordpiece",)),
             ("min_frequency", self.min_frequency, ("wordpiece", "byte-bpe")),
         ):
             if value is not None and kind not in kinds:
                 raise ValueError(
-                    f"{name} means nothing to kind={kind!r}; it is of {', '.join(kinds)}"
+                    f"{name}={value}: not supported by kind={kind!r}, only by {', '.join(kinds)}."
                 )
         if self.keep_accents and (kind == "byte-bpe" or self.lowercase is False):
             cause = f"kind={kind!r}" if kind == "byte-bpe" else "lowercase=False"
-            raise ValueError(
-                f"keep_accents: {cause} already keeps accents. Leave out one of the two."
-            )
+            raise ValueError(f"keep_accents: {cause} already keeps accents. Omit one of the two.")
         if kind == "byte-bpe" and self.lowercase:
-            raise ValueError(f"lowercase=True: kind={kind!r} keeps the case; expected another kind")
+            raise ValueError(f"lowercase=True: kind={kind!r} keeps the case. Use another kind.")
 
 
 def train_tokenizer(
@@ -136,27 +141,27 @@ def train_tokenizer(
     show_progress: bool = False,
     on_progress: OnReading | None = None,
 ) -> Tokenizer:
-    """Train a tokenizer on raw text; the same text gives the same tokenizer.
+    """Train a tokenizer on raw text; the same text always gives the same tokenizer.
 
-    The inputs are read twice. Words that would lose accents are logged as a warning.
+    The inputs are read twice. If many words would lose accents, a warning is logged.
 
     Args:
       inputs: files, directories, patterns or "tfds:NAME/CONFIG:SPLIT".
-      kind: BERT's WordPiece, RoBERTa's byte-level BPE, or SentencePiece with ALBERT's
-        normalization (a unigram model or BPE).
-      vocab_size: number of entries, special tokens included; None for the size of BERT's,
+      kind: BERT's WordPiece, RoBERTa's byte-level BPE, or SentencePiece with ALBERT's normalization
+        (a unigram model or BPE).
+      vocab_size: the number of entries, including special tokens; None for the size of BERT's,
         RoBERTa's or ALBERT's vocabulary.
-      output: a new directory, or an existing one without a tokenizer; None to write nothing.
-      lowercase: whether text is lower-cased and loses its accents; None for the default of the
-        kind: True, but False for byte-level BPE.
+      output: a new directory, or an existing one without a tokenizer; None to write no files.
+      lowercase: whether text is lower-cased and loses its accents; None for the kind's default,
+        which is False for byte-level BPE and True for the others.
       keep_accents: whether lower-cased text keeps its accents.
-      num_unused: number of [unusedN] entries, only for "wordpiece"; None for BERT's 99.
+      num_unused: the number of [unusedN] entries, only for "wordpiece"; None for BERT's 99.
       min_frequency: how often a piece must occur, not for SentencePiece; None for 2.
-      max_bytes: amount of text to train on, as documents spread evenly over the inputs; None for
-        the default of the kind.
-      sources: how the inputs are read; None for the defaults.
+      max_bytes: the amount of text to train on, in whole documents spread evenly over the inputs;
+        None for the kind's default.
+      sources: the options for reading the inputs; None for the defaults.
       show_progress: whether the `tokenizers` library draws progress bars on standard error.
-      on_progress: called after every document of each reading, and at its end.
+      on_progress: called after every document of both passes, and at the end of each pass.
 
     Raises:
       ValueError: an option, an input or the output is unusable, or there is too little text.
@@ -175,7 +180,7 @@ def train_tokenizer(
 
 
 def check_tokenizer_output(output: Path, name: str = "output") -> None:
-    """Refuse an output directory that holds a tokenizer or something else than a tokenizer.
+    """Refuse an output directory that contains a tokenizer or something else.
 
     Args:
       output: the directory, which need not exist.
@@ -186,10 +191,10 @@ def check_tokenizer_output(output: Path, name: str = "output") -> None:
     """
     if has_tokenizer(output):
         raise ValueError(
-            f"{name} {output} already holds a tokenizer; remove it or name another directory"
+            f"{name}={output}: already contains a tokenizer. Remove it, or give another directory."
         )
     if output.exists() and not output.is_dir():
-        raise ValueError(f"{name} {output} is a file; a tokenizer is a directory")
+        raise ValueError(f"{name}={output}: is a file. Give a directory.")
     check_output(output, name)
 
 
@@ -239,7 +244,7 @@ def _train(
 
 
 class _Texts:
-    """The texts of the inputs, which are read again for every iteration."""
+    """The texts of the inputs, which are read again in every iteration."""
 
     def __init__(
         self,
@@ -265,7 +270,7 @@ class _Texts:
         self._report(progress)
         if self._marked is not None and (warning := self._marked.warning()):
             logger.warning("%s", warning)
-        self._marked = None  # the second reading has the same words
+        self._marked = None  # the second pass has the same words
 
     def _report(self, progress: ReadingProgress) -> None:
         if self._on_progress is not None:
@@ -292,9 +297,9 @@ def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> No
     output = output.absolute()  # "." has no name for a temporary directory next to it
     with writing(output):
         make_directory(output.parent)
-        # An existing directory may be a file system of its own, and have no name, as "." has none.
-        beside = output / FILE_NAMES[0] if output.exists() else output
-        with temporary_beside(beside, directory=True) as temporary:
+        # An existing directory may be a separate file system, and "." has no name.
+        neighbor = output / FILE_NAMES[0] if output.exists() else output
+        with temporary_beside(neighbor, directory=True) as temporary:
             try:
                 tokenizer.save(temporary)
                 for name, content in files.items():

@@ -1,4 +1,4 @@
-"""Group a stream of documents into units of work, without the duplicates.
+"""Group a stream of documents into units of work, without duplicates.
 
 The units are the same for any number of workers.
 """
@@ -20,29 +20,29 @@ from bert_jax.corpus.records import MAX_DOCUMENT_ID
 from bert_jax.files import NotWritten
 from bert_jax.text.documents import Document
 
-DIGEST_BYTES = 16  # two of 10**9 different documents share one with probability 1.5e-21
+DIGEST_BYTES = 16  # 10**9 documents have a collision with probability 1.5e-21
 _CACHE_KIB = 65_536
 
 
 def document_digest(text: bytes) -> bytes:
-    """BLAKE2b-128 of a document's UTF-8 text: its identity for duplicates and for the split."""
+    """Return the BLAKE2b-128 of a document's text, which identifies it and determines its split."""
     return hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
 
 
 def folded_digest(text: str) -> bytes:
-    """As `document_digest`, of the text without regard to case and to which white space it has.
+    """Return the `document_digest` of a text, ignoring case and differences in white space.
 
-    No digest of the one kind is one of the other, so a set may hold both.
+    It never equals a `document_digest`, so a set may contain both.
     """
     folded = " ".join(text.casefold().split()).encode("utf-8")
     return b"folded" + document_digest(folded)
 
 
 class SeenDocuments:
-    """A set of document digests on disk: a context manager around a scratch file.
+    """A set of document digests in a scratch file, and its context manager.
 
-    The file is made afresh and is worth nothing afterwards, so SQLite may skip all that would
-    protect it from a crash.
+    The file is always new and is useless afterwards, so SQLite does not need to protect it from a
+    crash.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -57,10 +57,10 @@ class SeenDocuments:
             self._database.execute("BEGIN")
 
     def add(self, digest: bytes) -> bool:
-        """Add a digest; whether it was not there before.
+        """Add a digest, and return whether it is new.
 
         Raises:
-            NotWritten: the scratch file cannot grow because the disk is full.
+          NotWritten: the scratch file cannot grow because the disk is full.
         """
         with self._writing():
             cursor = self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,))
@@ -74,8 +74,8 @@ class SeenDocuments:
             raise NotWritten(self._path, str(error)) from error
 
     def __contains__(self, digest: bytes) -> bool:
-        found = self._database.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,))
-        return found.fetchone() is not None
+        rows = self._database.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,))
+        return rows.fetchone() is not None
 
     def __enter__(self) -> SeenDocuments:
         return self
@@ -92,17 +92,25 @@ class SeenDocuments:
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
-# The first units of a split are small so that a small corpus, too, occupies every core: eight each
-# of 1/32, 1/16, 1/8, 1/4 and 1/2 of the size asked for.
+# The first units of a split are small, so that a small corpus also uses all cores: eight units of
+# 1/32 of the configured size, then eight of 1/16, 1/8, 1/4 and 1/2.
 _RAMP_DOUBLINGS = 5
 _RAMP_UNITS = 8
-# What a worker holds for a document besides its text: a unit of very short ones is smaller.
+# Memory that a worker needs for a document in addition to its text.
 _DOCUMENT_OVERHEAD = 256
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Documents of one split: corpus-wide ids and UTF-8 texts, and a digest of both."""
+    """Documents of one split that are processed together.
+
+    Attributes:
+      split: the split.
+      index: the number of the unit in the split.
+      document_ids: the numbers of its documents in the corpus.
+      texts: their texts in UTF-8.
+      digest: a digest of ids and texts.
+    """
 
     split: Split
     index: int
@@ -112,27 +120,31 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """Stem of the shard's file name."""
+        """The stem of the shard's file name."""
         return shard_name(self.split, self.index)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of text."""
+        """The size of the texts in UTF-8."""
         return sum(map(len, self.texts))
 
 
 def shard_name(split: Split, index: int) -> str:
-    """Stem of the name of a split's shard."""
+    """Return the stem of a shard's file name."""
     return f"{split}-{index:05d}"
 
 
 @dataclass
 class StreamCounts:
-    """What the stream has handed out or left out so far.
+    """Counts of the documents that the stream has passed on or removed so far.
 
-    `heldout_repeats` are documents left out because one of those held out has their text.
-    `lowest_hash` and `highest_hash` are those of the documents' places in 0..1 that decide the
-    split, for advice on a split that came out empty.
+    Attributes:
+      documents: the number of documents by split.
+      duplicates: the number of documents removed because an earlier one has the same text.
+      heldout_repeats: the number of documents removed because a held-out one has the same text.
+      left_out_bytes: the size of the removed documents in UTF-8.
+      lowest_hash: the lowest document hash, in 0 to 1, for advice if a split is empty.
+      highest_hash: the highest document hash.
     """
 
     documents: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
@@ -151,20 +163,30 @@ def build_units(
     counts: StreamCounts,
     heldout: Iterable[Document] = (),
 ) -> Iterator[Unit]:
-    """Drop exact duplicates, assign each document to a split by its hash, and group them.
+    """Remove exact duplicates, assign documents to splits by their hash, and group them.
 
-    Those of `heldout` come first, and are held out whatever their hash; of `documents` those are
-    left out that differ from one of them in case and white space alone.
-    Holds one unit of each split at a time. A unit ends with the document that reaches its size.
+    At most one unit of each split is in memory. A unit ends with the document that reaches its
+    size.
+
+    Args:
+      documents: the documents to split.
+      unit_bytes: the size of a unit.
+      heldout_fraction: the share of documents to hold out.
+      seen: the digests of earlier documents, which is updated.
+      counts: the counts to update.
+      heldout: documents that come first and are all held out. Documents with the same text,
+        ignoring case and white space, are removed from `documents`.
 
     Raises:
-        ValueError: the corpus has more documents than ids.
+      ValueError: the corpus has too many documents.
     """
     open_units = {split: _OpenUnit(split, unit_bytes) for split in SPLITS}
     document_id = 0
-    sides = chain(((each, True) for each in heldout), ((each, False) for each in documents))
+    stream = chain(
+        ((document, True) for document in heldout), ((document, False) for document in documents)
+    )
     any_held_out = False
-    for document, held_out in sides:
+    for document, held_out in stream:
         text = document.text.encode("utf-8")
         digest = document_digest(text)
         if held_out:
@@ -180,13 +202,13 @@ def build_units(
             continue
         if document_id > MAX_DOCUMENT_ID:
             raise ValueError(
-                f"{document.source}: a corpus holds at most {MAX_DOCUMENT_ID + 1} documents; "
-                "prepare it in several directories"
+                f"{document.source}: a corpus can have at most {MAX_DOCUMENT_ID + 1} documents. "
+                "Prepare several corpora."
             )
-        place = int.from_bytes(digest[:8], "big") / 2**64
-        counts.lowest_hash = min(counts.lowest_hash, place)
-        counts.highest_hash = max(counts.highest_hash, place)
-        split: Split = "heldout" if held_out or place < heldout_fraction else "train"
+        fraction = int.from_bytes(digest[:8], "big") / 2**64
+        counts.lowest_hash = min(counts.lowest_hash, fraction)
+        counts.highest_hash = max(counts.highest_hash, fraction)
+        split: Split = "heldout" if held_out or fraction < heldout_fraction else "train"
         counts.documents[split] += 1
         unit = open_units[split].add(document_id, text, digest)
         document_id += 1
@@ -198,7 +220,7 @@ def build_units(
 
 
 class _OpenUnit:
-    """The unit of a split that documents are being added to."""
+    """The unit of a split to which documents are being added."""
 
     def __init__(self, split: Split, unit_bytes: int):
         self.split: Split = split
@@ -213,7 +235,7 @@ class _OpenUnit:
         self.digest = hashlib.blake2b(digest_size=16)
 
     def add(self, document_id: int, text: bytes, digest: bytes) -> Unit | None:
-        """Add a document; the unit if that completes it."""
+        """Add a document, and return the unit if that completes it."""
         self.document_ids.append(document_id)
         self.texts.append(text)
         self.size += len(text) + _DOCUMENT_OVERHEAD

@@ -1,7 +1,7 @@
-"""The output directory of a preparation while it is not finished, and how it becomes a corpus.
+"""Check output directories, and turn an unfinished preparation into a corpus.
 
-Everything is written under DIR/.work. When all shards are there they are renamed into DIR, and
-manifest.json last; then .work goes.
+A preparation writes all files to DIR/.work. When all shards are finished, it renames them into DIR,
+writes manifest.json last, and removes .work.
 """
 
 from __future__ import annotations
@@ -12,32 +12,39 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from bert_jax.corpus.inputs import CHECKSUM_KEY, MTIME_KEY, SPLIT_KEY
 from bert_jax.corpus.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, write_manifest
 from bert_jax.files import file_sha256, sync_directory, write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import make_directory
+from bert_jax.tokenizers.files import has_tokenizer
 
 logger = logging.getLogger(__name__)
 
 WORK = ".work"
 _PLAN = "plan.json"
 _MAX_DIFFERENCES = 5
-# What may differ from a finished corpus that is asked for again: it will not be made again.
-_DECIDED_THEN = ("libraries.",)
-# What may differ from an unfinished one: an input that was refused and has been mended. Shards are
-# kept only where the documents they hold are still the same.
-_MENDED_SINCE = ("on_bad_line", "size in bytes of ")
+# Differences from a finished corpus that do not matter, since it is not made again.
+_IGNORED_IF_FINISHED = ("libraries.",)
+# Differences from an unfinished corpus that do not matter, since an input that was refused may have
+# been fixed. Shards are kept only if their documents are unchanged.
+_IGNORED_IF_UNFINISHED = ("on_bad_line", "size in bytes of ")
 _LOCK = "lock"
 
 
-def holds_corpus(directory: Path) -> bool:
-    """Return whether a directory holds a corpus, finished or in preparation."""
+# Copied from `runs.work_dir` and `finetuning.sweep_directory`, which import JAX.
+MODEL_NAME, SWEEP_NAME = "model.json", "sweep.json"
+
+Kind = Literal["corpus", "sweep", "work directory", "Hugging Face directory", "tokenizer"]
+
+
+def has_corpus(directory: Path) -> bool:
+    """Return whether a directory contains a corpus, finished or in preparation."""
     finished = (directory / MANIFEST).is_file() and any(directory.glob("*.arrayrecord"))
     return finished or (directory / WORK / _PLAN).is_file()
 
@@ -46,38 +53,69 @@ def check_outside_corpora(path: Path, name: str) -> None:
     """Refuse an output path inside a corpus's directory.
 
     Args:
-      path: the output's path, which need not exist; the corpus's own directory passes.
+      path: the output's path, which need not exist. The corpus's own directory is accepted.
       name: the option or config key that specifies it.
 
     Raises:
       ValueError: the path is inside a corpus; names the corpus.
     """
-    for parent in () if holds_corpus(path) else path.resolve().parents:
-        if holds_corpus(parent):
+    for parent in () if has_corpus(path) else path.resolve().parents:
+        if has_corpus(parent):
             raise ValueError(f"{name}={path}: inside the corpus {parent}. Give another path.")
 
 
-def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Manifest | None:
-    """The manifest, if `output` holds the finished corpus of this plan; None if none is finished.
+def directory_kind(directory: Path) -> Kind | None:
+    """Return the kind of a directory according to its files; None if unknown or missing."""
+    if has_corpus(directory):
+        return "corpus"
+    if (directory / SWEEP_NAME).is_file():
+        return "sweep"
+    if (directory / MODEL_NAME).is_file():
+        return "work directory"
+    weights = [*directory.glob("*.safetensors"), *directory.glob("pytorch_model*.bin")]
+    if weights and (directory / "config.json").is_file():
+        return "Hugging Face directory"
+    return "tokenizer" if has_tokenizer(directory) else None
+
+
+def check_output(path: Path, name: str, *, may_be: Collection[Kind] = ()) -> None:
+    """Refuse an output directory that contains something else or is inside a corpus.
+
+    Args:
+      path: the directory, which need not exist.
+      name: the option or config key that specifies it.
+      may_be: the accepted kinds, which the command continues or adds to.
 
     Raises:
-        ValueError: the corpus there is another one.
+      ValueError: the directory is of another kind or is inside a corpus.
+    """
+    kind = directory_kind(path)
+    if kind is not None and kind not in may_be:
+        raise ValueError(f"{name}={path}: this is a {kind}. Give another directory.")
+    check_outside_corpora(path, name)
+
+
+def finished_corpus(output: str | os.PathLike[str], plan: dict[str, Any]) -> Manifest | None:
+    """Return the manifest of the finished corpus with this plan; None if `output` has no corpus.
+
+    Raises:
+      ValueError: the directory contains another corpus.
     """
     if not Path(output, MANIFEST).exists():
         return None
     manifest = read_manifest(output)
-    made_from = {
+    finished_plan = {
         "tokenizer_fingerprint": manifest.tokenizer_fingerprint,
         "options": manifest.options,
         "sources": manifest.sources,
     }
-    if differences := _differences(made_from, plan, passed_over=_DECIDED_THEN):
+    if differences := _differences(finished_plan, plan, ignored=_IGNORED_IF_FINISHED):
         raise ValueError(
-            f"{output} holds a finished corpus made from something else: {differences}. "
+            f"{output}: contains a finished corpus with different settings: {differences}. "
             "Choose another output directory."
         )
     _check_contents(output, manifest.sources, plan["sources"])
-    shutil.rmtree(Path(output, WORK), ignore_errors=True)  # a kill may have come just before this
+    shutil.rmtree(Path(output, WORK), ignore_errors=True)  # left if the preparation was killed
     return manifest
 
 
@@ -88,54 +126,56 @@ def _check_contents(
 ) -> None:
     """Refuse input files whose content has changed since the corpus was finished.
 
-    Reads only files whose modification time differs from the recorded one, to compare their
-    checksums. Early manifests record neither, so files newer than the corpus cause a warning.
+    Only files with another modification time than the recorded one are read, to compare their
+    checksums. Early manifests record neither, so files newer than the corpus only cause a warning.
     """
     finished = Path(output, MANIFEST).stat().st_mtime_ns
-    before = {source["path"]: source for source in recorded}
+    recorded_sources = {source["path"]: source for source in recorded}
     for source in current:
-        path, then = source["path"], before[source["path"]]
-        if MTIME_KEY not in source or source[MTIME_KEY] == then.get(MTIME_KEY):
+        path = source["path"]
+        recorded_source = recorded_sources[path]
+        if MTIME_KEY not in source or source[MTIME_KEY] == recorded_source.get(MTIME_KEY):
             continue
-        if CHECKSUM_KEY not in then:
+        if CHECKSUM_KEY not in recorded_source:
             if source[MTIME_KEY] > finished:
                 logger.warning(
-                    "%s was modified after %s was finished, whose early version has no checksums "
-                    "of its inputs. If its content has changed, choose another output directory",
+                    "%s was modified after %s was finished, and this early corpus has no checksums "
+                    "of its inputs. If the content has changed, choose another output directory",
                     path,
                     output,
                 )
             continue
-        logger.info("%s was modified since then: comparing its content", path)
-        if file_sha256(path) != then[CHECKSUM_KEY]:
+        logger.info("%s was modified after preparation: comparing its content", path)
+        if file_sha256(path) != recorded_source[CHECKSUM_KEY]:
             raise ValueError(
-                f"{output} holds a finished corpus made from something else: {path} has changed "
+                f"{output}: contains a finished corpus with different inputs: {path} has changed "
                 "since then, although its size has not. Choose another output directory."
             )
 
 
 class Workspace:
-    """A context manager around DIR/.work, locked against a second preparation."""
+    """A context manager for DIR/.work, which it locks against a second preparation."""
 
     def __init__(self, output: str | os.PathLike[str], plan: dict[str, Any]):
-        """Open a new directory, or one in which the same plan was begun.
+        """Open a new directory, or one with an unfinished preparation of the same plan.
 
         Args:
-            plan: all that decides the corpus: tokenizer_fingerprint, options, and sources, a list
-                of {"path", "num_bytes"}.
+          output: the corpus directory.
+          plan: everything that determines the corpus: tokenizer_fingerprint, options, and sources,
+            a list of {"path", "num_bytes"}.
 
         Raises:
-            ValueError: the directory holds something else, a preparation with another plan, or one
-                that is running.
+          ValueError: the directory contains something else, a preparation with another plan, or one
+            that is running.
         """
         self.output = Path(output)
         self.work = self.output / WORK
         if self.output.exists() and not self.output.is_dir():
-            raise ValueError(f"{self.output} is a file; the output of prepare is a directory")
+            raise ValueError(f"{self.output}: is a file. Give a directory.")
         if not self.work.exists() and self.output.exists() and any(self.output.iterdir()):
             raise ValueError(
-                f"{self.output} is not empty and holds no preparation to continue; choose a new "
-                "or an empty directory"
+                f"{self.output}: is not empty, and contains no preparation to continue. Choose a "
+                "new or an empty directory."
             )
         make_directory(self.work)
         self._lock = self._take_lock()
@@ -149,16 +189,16 @@ class Workspace:
     def _check_plan(self, plan: dict[str, Any]) -> None:
         path = self.work / _PLAN
         if not path.exists():
-            # A kill while all was being removed: nobody knows with which options these were made.
+            # `discard` was interrupted, so the options of these files are unknown.
             self._remove("*.arrayrecord", "*.json")
-        elif differences := _differences(_read_plan(path), plan, passed_over=_MENDED_SINCE):
+        elif differences := _differences(_read_plan(path), plan, ignored=_IGNORED_IF_UNFINISHED):
             if any(self.work.glob("*.arrayrecord")):
                 raise ValueError(
-                    f"{self.output} holds an unfinished preparation of something else: "
-                    f"{differences}. Repeat that one to continue it, choose another output "
-                    f"directory, or delete {self.work} to begin anew."
+                    f"{self.output}: contains an unfinished preparation with different settings: "
+                    f"{differences}. Use the same settings to continue it, choose another output "
+                    f"directory, or delete {self.work} to start over."
                 )
-        shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)  # may hold files of another one
+        shutil.rmtree(self.work / TOKENIZER, ignore_errors=True)  # may be another tokenizer's
         write_file(path, json.dumps(plan, indent=1))
 
     def _remove(self, *patterns: str) -> None:
@@ -175,22 +215,22 @@ class Workspace:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
             raise ValueError(
-                f"another preparation is writing to {self.output}; wait for it, or end it"
+                f"{self.output}: another preparation is writing to it. Wait for it, or stop it."
             ) from None
         return lock
 
     def discard(self) -> None:
-        """Give up what was made: no continuation could use it."""
-        (self.work / _PLAN).unlink()  # first: what is left by a kill in between is then known
+        """Remove all files of a preparation that cannot be continued."""
+        (self.work / _PLAN).unlink()  # first, so that remaining files are recognized after a kill
         shutil.rmtree(self.work)
 
     def publish(self, manifest: Manifest) -> None:
-        """Rename the files the manifest names into the corpus directory, itself the last."""
+        """Rename the files named in the manifest into the corpus directory, and write it last."""
         for shard in (*manifest.train.shards, *manifest.heldout.shards):
             os.replace(self.work / shard.name, self.output / shard.name)
         shutil.rmtree(self.output / TOKENIZER, ignore_errors=True)
         os.replace(self.work / TOKENIZER, self.output / TOKENIZER)
-        sync_directory(self.output)  # all that the manifest names is there before it is
+        sync_directory(self.output)  # the files must exist before the manifest does
         write_manifest(self.output, manifest)
         shutil.rmtree(self.work)
 
@@ -210,22 +250,30 @@ def _read_plan(path: Path) -> dict[str, Any]:
     return read_json_object(path, f"Delete {path.parent} to start over")
 
 
-def _differences(there: dict[str, Any], here: dict[str, Any], passed_over: tuple[str, ...]) -> str:
-    """What differs between two plans, in words; empty if nothing does."""
-    before, now = _flat(there), _flat(here)
-    names = [name for name in {**before, **now} if not name.startswith(passed_over)]
+def _differences(
+    existing: dict[str, Any], requested: dict[str, Any], ignored: tuple[str, ...]
+) -> str:
+    """Describe the differences between two plans; "" if there are none.
+
+    Args:
+      existing: the plan of the corpus in the directory.
+      requested: the plan of this preparation.
+      ignored: the beginnings of the names of differences that do not matter.
+    """
+    before, now = _flat(existing), _flat(requested)
+    names = [name for name in {**before, **now} if not name.startswith(ignored)]
     different = [name for name in names if before.get(name) != now.get(name)]
-    words = [
-        f"{name} is {before.get(name, 'absent')} there and {now.get(name, 'absent')} here"
+    descriptions = [
+        f"{name} was {before.get(name, 'absent')} and is now {now.get(name, 'absent')}"
         for name in different[:_MAX_DIFFERENCES]
     ]
-    if len(different) > len(words):
-        words.append(f"and {len(different) - len(words)} more")
-    return "; ".join(words)
+    if len(different) > len(descriptions):
+        descriptions.append(f"and {len(different) - len(descriptions)} more")
+    return "; ".join(descriptions)
 
 
 def _flat(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan as name -> value, in which a source is named by its path."""
+    """Return a plan as a flat dict, in which sources are named by their paths."""
     options = dict(plan["options"])
     flat = {f"libraries.{name}": version for name, version in options.pop("libraries", {}).items()}
     flat |= options

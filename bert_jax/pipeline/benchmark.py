@@ -77,7 +77,7 @@ def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
         )
     return [
         f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
-        f"shards, {info.num_pieces / info.num_records:.2f} pieces a record",
+        f"shards, {info.num_fragments / info.num_records:.2f} documents per record",
         f"batches of {batch_size}, sentence pairs: {examples.config.sentence_pairs}, "
         f"{available_cores()} cores",
     ]

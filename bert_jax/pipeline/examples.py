@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bert_jax.corpus.corpus import Corpus
-from bert_jax.corpus.packing import SPECIAL_TOKENS_PER_PIECE
+from bert_jax.corpus.packing import SPECIAL_TOKENS_PER_FRAGMENT
 from bert_jax.corpus.records import RecordBatch, ranges
 from bert_jax.hashing import Purpose, hash_of, permuted
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.masking import Masker, MaskingConfig, Predictions
-from bert_jax.pipeline.pairs import Segments, draw_orders, draw_pairs, whole_pieces
+from bert_jax.pipeline.pairs import Segments, draw_orders, draw_pairs, whole_fragments
 from bert_jax.tokenizers.special_tokens import Vocabulary
 
 
@@ -61,7 +61,7 @@ def assemble_rows(
         shape: (B, L, P). What a record holds must fit: prepare.py guarantees it and the caller
             has checked it.
     """
-    num_rows, length, max_pieces = shape
+    num_rows, length, max_fragments = shape
     paired = segments.b_length > 0
     a_width = segments.a_length + 2  # [CLS] A [SEP]
     b_width = np.where(paired, segments.b_length + 1, 0)  # B [SEP]
@@ -72,7 +72,7 @@ def assemble_rows(
     end = begin + a_width + b_width
     last = np.append(row[1:] != row[:-1], True)
     padding = np.where(last, (row + 1) * length - end, 0)
-    assert (padding >= 0).all() and (number < max_pieces).all(), "a record fits its row"
+    assert (padding >= 0).all() and (number < max_fragments).all(), "a record fits its row"
 
     # Three runs a piece cover all positions: [CLS] A [SEP], then B [SEP], then padding.
     runs = np.stack([a_width, b_width, padding], axis=1).ravel()
@@ -95,8 +95,8 @@ def assemble_rows(
     token_ids[begin + a_width - 1] = vocabulary.sep_id
     token_ids[end - 1] = vocabulary.sep_id
 
-    def per_piece(values: NDArray, dtype: type) -> NDArray:
-        table: NDArray = np.zeros((num_rows, max_pieces), dtype)
+    def per_fragment(values: NDArray, dtype: type) -> NDArray:
+        table: NDArray = np.zeros((num_rows, max_fragments), dtype)
         table[row, number] = values
         return table
 
@@ -105,9 +105,9 @@ def assemble_rows(
         segment_ids=segment_ids.reshape(num_rows, length),
         position_ids=position_ids.reshape(num_rows, length),
         document_ids=document_ids.reshape(num_rows, length),
-        cls_positions=per_piece(begin - row * length, np.int32),
-        pair_labels=per_piece(segments.label, np.int32),
-        pair_weights=per_piece(paired, np.float32),
+        cls_positions=per_fragment(begin - row * length, np.int32),
+        pair_labels=per_fragment(segments.label, np.int32),
+        pair_weights=per_fragment(paired, np.float32),
     )
 
 
@@ -184,7 +184,7 @@ class ExampleSource:
         self.vocabulary = vocabulary
         self.config = config
         self.length = corpus.manifest.max_length
-        self.max_pieces = 1 if config.join_documents else corpus.manifest.max_pieces
+        self.max_fragments = 1 if config.join_documents else corpus.manifest.max_fragments
         self.max_predictions = config.masking.max_predictions(self.length)
         self._masker = Masker(config.masking, vocabulary)
 
@@ -235,15 +235,15 @@ class ExampleSource:
         """Returns the shape and type of every array of a batch of `num_rows` rows."""
         positions = ((num_rows, self.length), np.int32)
         predictions = (num_rows, self.max_predictions)
-        pieces = (num_rows, self.max_pieces)
+        fragments = (num_rows, self.max_fragments)
         return {
             "token_ids": positions,
             "segment_ids": positions,
             "position_ids": positions,
             "document_ids": positions,
-            "cls_positions": (pieces, np.int32),
-            "pair_labels": (pieces, np.int32),
-            "pair_weights": (pieces, np.float32),
+            "cls_positions": (fragments, np.int32),
+            "pair_labels": (fragments, np.int32),
+            "pair_weights": (fragments, np.float32),
             "masked_positions": (predictions, np.int32),
             "masked_labels": (predictions, np.int32),
             "masked_weights": (predictions, np.float32),
@@ -291,7 +291,7 @@ class ExampleSource:
         self, pool: RecordBatch, record_group: NDArray[np.int64], key: NDArray[np.uint64]
     ) -> tuple[Segments, NDArray[np.int32]]:
         """Returns the segments of all pieces, and the tokens they are ranges of."""
-        capacity = self.length - SPECIAL_TOKENS_PER_PIECE
+        capacity = self.length - SPECIAL_TOKENS_PER_FRAGMENT
         match self.config.sentence_pairs:
             case "next_sentence":
                 return draw_pairs(pool, record_group, key, capacity), pool.tokens
@@ -299,7 +299,7 @@ class ExampleSource:
                 spaced = self.vocabulary.spaces_are_text
                 return draw_orders(pool, key, capacity, spaces_are_text=spaced)
             case "none":
-                return whole_pieces(pool), pool.tokens
+                return whole_fragments(pool), pool.tokens
             case _:
                 assert_never(self.config.sentence_pairs)
 
@@ -311,33 +311,35 @@ class ExampleSource:
         slot: NDArray[np.int64],
     ) -> Rows:
         """Lays out the records in these places of the pool, a row each."""
-        first = np.searchsorted(pool.piece_record, slot)
-        count = np.searchsorted(pool.piece_record, slot, side="right") - first
+        first = np.searchsorted(pool.fragment_record, slot)
+        count = np.searchsorted(pool.fragment_record, slot, side="right") - first
         row = np.repeat(np.arange(len(slot)), count)
-        shape = (len(slot), self.length, self.corpus.manifest.max_pieces)
+        shape = (len(slot), self.length, self.corpus.manifest.max_fragments)
         segments = segments.take(ranges(first, count))
         rows = assemble_rows(tokens, segments, row, shape, self.vocabulary)
         return join_documents(rows, self.vocabulary) if self.config.join_documents else rows
 
     def _check_fit(self, pool: RecordBatch, records: NDArray[np.int64]) -> None:
         """Refuses records that exceed what the manifest promises."""
-        pieces = np.bincount(pool.piece_record, minlength=len(records))
-        positions = pool.piece_length + SPECIAL_TOKENS_PER_PIECE
-        cost = np.bincount(pool.piece_record, positions, minlength=len(records))
-        most = self.corpus.manifest.max_pieces
-        bad = (pieces > most) | (cost > self.length)
+        fragments = np.bincount(pool.fragment_record, minlength=len(records))
+        positions = pool.fragment_length + SPECIAL_TOKENS_PER_FRAGMENT
+        cost = np.bincount(pool.fragment_record, positions, minlength=len(records))
+        most = self.corpus.manifest.max_fragments
+        bad = (fragments > most) | (cost > self.length)
         if bad.any():
-            at = int(np.argmax(bad))
+            index = int(np.argmax(bad))
             raise ValueError(
-                f"{self.corpus.where(int(records[at]))} takes {int(cost[at])} positions in "
-                f"{pieces[at]} pieces; the manifest promises at most {self.length} in "
-                f"{most}"
+                f"{self.corpus.where(int(records[index]))}: takes {int(cost[index])} positions in "
+                f"{fragments[index]} fragments. Expected at most {self.length} in {most}, "
+                "according to the manifest."
             )
         if pool.tokens.max() >= self.vocabulary.vocab_size:
-            piece = np.searchsorted(pool.piece_offset, np.argmax(pool.tokens), side="right") - 1
+            token = np.argmax(pool.tokens)
+            fragment = np.searchsorted(pool.fragment_offset, token, side="right") - 1
+            record = int(records[pool.fragment_record[fragment]])
             raise ValueError(
-                f"{self.corpus.where(int(records[pool.piece_record[piece]]))} holds the token id "
-                f"{pool.tokens.max()}, the vocabulary has {self.vocabulary.vocab_size}"
+                f"{self.corpus.where(record)}: contains the token id {pool.tokens.max()}, but the "
+                f"vocabulary has {self.vocabulary.vocab_size} ids."
             )
 
 

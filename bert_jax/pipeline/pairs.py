@@ -17,7 +17,7 @@ from bert_jax.hashing import Purpose, below, hash_of, low_half
 # but favour long pieces, which have more sentence starts to draw from, as partners. Measured with
 # 2, 3 and 4 draws: 0.6, 0.4 and 0.4 % of the tokens are cut off in rows of 128, 0.8, 0.6 and 0.5 %
 # in rows of 512, and boosted trees tell the label from lengths and ends no better than by chance.
-DRAWS_PER_PIECE = 4
+DRAWS_PER_FRAGMENT = 4
 
 IS_NEXT = 0
 IS_RANDOM = 1
@@ -39,15 +39,15 @@ class Segments:
     b_length: NDArray[np.int64]
     label: NDArray[np.int64]
 
-    def take(self, pieces: NDArray[np.int64]) -> Segments:
+    def take(self, fragments: NDArray[np.int64]) -> Segments:
         """Returns the segments of these pieces, in this order."""
-        return Segments(*(getattr(self, field.name)[pieces] for field in fields(self)))
+        return Segments(*(getattr(self, field.name)[fragments] for field in fields(self)))
 
 
-def whole_pieces(pool: RecordBatch) -> Segments:
+def whole_fragments(pool: RecordBatch) -> Segments:
     """Returns every piece as one segment A."""
-    nothing = np.zeros_like(pool.piece_length)
-    return Segments(pool.piece_offset, pool.piece_length, nothing, nothing, nothing)
+    nothing = np.zeros_like(pool.fragment_length)
+    return Segments(pool.fragment_offset, pool.fragment_length, nothing, nothing, nothing)
 
 
 def draw_pairs(
@@ -67,35 +67,37 @@ def draw_pairs(
         Segments of all pieces. A piece stays whole if no sentence starts inside it or its group
         holds no other document's split piece that ends as it does.
     """
-    key = piece_keys(pool, record_key)
-    group = 2 * record_group[pool.piece_record] + (pool.piece_length == capacity)
-    piece, splits = _draw_splits(pool, key)
-    own_rest = pool.piece_length[piece] - splits[0]
-    partner_offset, partner_rest = _nearest_partner(pool, piece, splits, group[piece], key[piece])
+    key = fragment_keys(pool, record_key)
+    group = 2 * record_group[pool.fragment_record] + (pool.fragment_length == capacity)
+    fragment, splits = _draw_splits(pool, key)
+    own_rest = pool.fragment_length[fragment] - splits[0]
+    partner_offset, partner_rest = _nearest_partner(
+        pool, fragment, splits, group[fragment], key[fragment]
+    )
 
     paired = partner_rest > 0
-    piece, own_rest, split = piece[paired], own_rest[paired], splits[0][paired]
+    fragment, own_rest, split = fragment[paired], own_rest[paired], splits[0][paired]
     partner_offset = partner_offset[paired]
     length = np.minimum(own_rest, partner_rest[paired])
-    own_offset = pool.piece_offset[piece] + split
-    random = below(hash_of(key[piece], Purpose.LABEL), 2) == IS_RANDOM
+    own_offset = pool.fragment_offset[fragment] + split
+    random = below(hash_of(key[fragment], Purpose.LABEL), 2) == IS_RANDOM
     random &= ~equal_tokens(pool.tokens, own_offset, partner_offset, length, random)
 
-    a_length = pool.piece_length.copy()
-    a_length[piece] = split
+    a_length = pool.fragment_length.copy()
+    a_length[fragment] = split
     b_offset, b_length, label = np.zeros((3, len(a_length)), np.int64)
-    b_offset[piece] = np.where(random, partner_offset, own_offset)
-    b_length[piece] = length
-    label[piece] = np.where(random, IS_RANDOM, IS_NEXT)
-    return Segments(pool.piece_offset, a_length, b_offset, b_length, label)
+    b_offset[fragment] = np.where(random, partner_offset, own_offset)
+    b_length[fragment] = length
+    label[fragment] = np.where(random, IS_RANDOM, IS_NEXT)
+    return Segments(pool.fragment_offset, a_length, b_offset, b_length, label)
 
 
-def piece_keys(pool: RecordBatch, record_key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def fragment_keys(pool: RecordBatch, record_key: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Returns a hash for every piece, from its record's and its place in the record."""
-    within = np.arange(len(pool.piece_record)) - np.searchsorted(
-        pool.piece_record, pool.piece_record
+    within = np.arange(len(pool.fragment_record)) - np.searchsorted(
+        pool.fragment_record, pool.fragment_record
     )
-    return hash_of(record_key[pool.piece_record], within)
+    return hash_of(record_key[pool.fragment_record], within)
 
 
 def _draw_splits(
@@ -109,15 +111,15 @@ def _draw_splits(
     skip = np.zeros_like(pool.starts_length)
     skip[has_start] = pool.starts[pool.starts_offset[has_start]] == 0
     usable = pool.starts_length - skip
-    piece = np.flatnonzero(usable > 0)
-    draws = np.arange(DRAWS_PER_PIECE)[:, None]
-    choice = below(hash_of(Purpose.SPLIT, draws, key[piece]), usable[piece])
-    return piece, pool.starts[(pool.starts_offset + skip)[piece] + choice]
+    fragment = np.flatnonzero(usable > 0)
+    draws = np.arange(DRAWS_PER_FRAGMENT)[:, None]
+    choice = below(hash_of(Purpose.SPLIT, draws, key[fragment]), usable[fragment])
+    return fragment, pool.starts[(pool.starts_offset + skip)[fragment] + choice]
 
 
 def _nearest_partner(
     pool: RecordBatch,
-    piece: NDArray[np.int64],
+    fragment: NDArray[np.int64],
     splits: NDArray[np.int64],
     group: NDArray[np.int64],
     key: NDArray[np.uint64],
@@ -128,19 +130,19 @@ def _nearest_partner(
     the place where a piece itself would stand; a neighbour from the same document is passed over
     in one step, to the end of its run of candidates of that document.
     """
-    if not len(piece):
-        return piece, piece
-    rest = pool.piece_length[piece] - splits
-    draws = np.arange(DRAWS_PER_PIECE)[:, None]
+    if not len(fragment):
+        return fragment, fragment
+    rest = pool.fragment_length[fragment] - splits
+    draws = np.arange(DRAWS_PER_FRAGMENT)[:, None]
     order_bits = hash_of(Purpose.PARTNER, draws, key)
     sort_key = _sort_key(group, rest, order_bits).ravel()
     order = np.argsort(sort_key, kind="stable")
-    candidate = np.tile(piece, DRAWS_PER_PIECE)[order]
+    candidate = np.tile(fragment, DRAWS_PER_FRAGMENT)[order]
     rest_of, split_of = rest.ravel()[order], splits.ravel()[order]
-    group_of = np.tile(group, DRAWS_PER_PIECE)[order]
-    document_of, document = pool.piece_document[candidate], pool.piece_document[piece]
+    group_of = np.tile(group, DRAWS_PER_FRAGMENT)[order]
+    document_of, document = pool.fragment_document[candidate], pool.fragment_document[fragment]
 
-    query_bits = hash_of(Purpose.PARTNER, DRAWS_PER_PIECE, key)
+    query_bits = hash_of(Purpose.PARTNER, DRAWS_PER_FRAGMENT, key)
     above = np.searchsorted(sort_key[order], _sort_key(group, rest[0], query_bits))
     run_begin, run_end = _runs(document_of)
     last = len(candidate) - 1
@@ -161,7 +163,7 @@ def _nearest_partner(
     coin = below(low_half(query_bits), 2) == 0
     chosen = np.where((excess < lack) | ((excess == lack) & coin), longer, shorter)
     found = np.minimum(excess, lack) < too_far
-    offset = pool.piece_offset[candidate[chosen]] + split_of[chosen]
+    offset = pool.fragment_offset[candidate[chosen]] + split_of[chosen]
     return np.where(found, offset, 0), np.where(found, rest_of[chosen], 0)
 
 
@@ -218,12 +220,15 @@ def draw_orders(
         Segments of all pieces, and the tokens they are ranges of: the pool's, with the halves of
         swapped pieces swapped. A piece without two whole sentences to swap stays whole.
     """
-    key = piece_keys(pool, record_key)
+    key = fragment_keys(pool, record_key)
     begin, end = _whole_sentences(pool, capacity, spaces_are_text=spaces_are_text)
-    piece, split = _nearest_splits(pool, key, begin, end)
-    early, late = split - begin[piece], end[piece] - split
-    first, second = pool.piece_offset[piece] + begin[piece], pool.piece_offset[piece] + split
-    swapped = below(hash_of(key[piece], Purpose.LABEL), 2) == IS_SWAPPED
+    fragment, split = _nearest_splits(pool, key, begin, end)
+    early, late = split - begin[fragment], end[fragment] - split
+    first, second = (
+        pool.fragment_offset[fragment] + begin[fragment],
+        pool.fragment_offset[fragment] + split,
+    )
+    swapped = below(hash_of(key[fragment], Purpose.LABEL), 2) == IS_SWAPPED
     swapped &= ~equal_tokens(pool.tokens, first, second, early, swapped & (early == late))
 
     tokens = pool.tokens.copy()
@@ -231,12 +236,12 @@ def draw_orders(
     lengths = np.stack([late, early], axis=1)[swapped].ravel()
     tokens[ranges(first[swapped], (early + late)[swapped])] = pool.tokens[ranges(begins, lengths)]
 
-    a_length = pool.piece_length.copy()
-    a_length[piece] = begin[piece] + np.where(swapped, late, early)
+    a_length = pool.fragment_length.copy()
+    a_length[fragment] = begin[fragment] + np.where(swapped, late, early)
     label = np.zeros_like(a_length)
-    label[piece] = np.where(swapped, IS_SWAPPED, IN_ORDER)
-    b_offset, b_length = pool.piece_offset + a_length, pool.piece_length - a_length
-    return Segments(pool.piece_offset, a_length, b_offset, b_length, label), tokens
+    label[fragment] = np.where(swapped, IS_SWAPPED, IN_ORDER)
+    b_offset, b_length = pool.fragment_offset + a_length, pool.fragment_length - a_length
+    return Segments(pool.fragment_offset, a_length, b_offset, b_length, label), tokens
 
 
 def _whole_sentences(
@@ -244,13 +249,13 @@ def _whole_sentences(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns where in each piece the first sentence that may move begins, and the last ends."""
     has_start = pool.starts_length > 0
-    begin, end = pool.piece_length.copy(), pool.piece_length.copy()
+    begin, end = pool.fragment_length.copy(), pool.fragment_length.copy()
     begin[has_start] = pool.starts[pool.starts_offset[has_start]]
     if spaces_are_text:
         several = pool.starts_length > 1
         after_first = pool.starts_offset[several] + 1
         begin[several] = np.where(begin[several], begin[several], pool.starts[after_first])
-    cut = has_start & (pool.piece_length == capacity)
+    cut = has_start & (pool.fragment_length == capacity)
     end[cut] = pool.starts[(pool.starts_offset + pool.starts_length - 1)[cut]]
     return begin, end
 
@@ -268,16 +273,16 @@ def _nearest_splits(
     # Starts of one piece after the other, each as (piece, start): sorted as they stand.
     owner = np.repeat(np.arange(len(pool.starts_length)), pool.starts_length)
     listed = (owner << 16) | pool.starts
-    pieces = np.arange(len(pool.starts_length)) << 16
-    first = np.searchsorted(listed, pieces + begin, side="right")
-    last = np.searchsorted(listed, pieces + end) - 1
-    piece = np.flatnonzero(first <= last)
-    first, last, begin, end = first[piece], last[piece], begin[piece], end[piece]
-    bits = hash_of(Purpose.SPLIT, key[piece])
+    fragments = np.arange(len(pool.starts_length)) << 16
+    first = np.searchsorted(listed, fragments + begin, side="right")
+    last = np.searchsorted(listed, fragments + end) - 1
+    fragment = np.flatnonzero(first <= last)
+    first, last, begin, end = first[fragment], last[fragment], begin[fragment], end[fragment]
+    bits = hash_of(Purpose.SPLIT, key[fragment])
     place = begin + 1 + below(bits, end - begin - 1)
-    above = np.clip(np.searchsorted(listed, (piece << 16) | place), first, last)
+    above = np.clip(np.searchsorted(listed, (fragment << 16) | place), first, last)
     before = np.maximum(above - 1, first)
     excess, lack = np.abs(pool.starts[above] - place), np.abs(place - pool.starts[before])
     coin = below(low_half(bits), 2) == 0
     upper = (excess < lack) | ((excess == lack) & coin)
-    return piece, pool.starts[np.where(upper, above, before)]
+    return fragment, pool.starts[np.where(upper, above, before)]

@@ -71,7 +71,7 @@ def _describe_phase(
 ) -> list[str]:
     phase, info = corpus.config, corpus.train.info
     epochs = phase.num_steps * phase.batch_size / len(corpus.train)
-    flops = setup.training_flops(phase, corpus.train.manifest.max_pieces)
+    flops = setup.training_flops(phase, corpus.train.manifest.max_fragments)
     line = (
         f"{corpus.name:10s} {phase.num_steps:,} steps of {phase.batch_size} x "
         f"{phase.sequence_length} tokens, {flops:.3g} FLOPs a step; {phase.corpus}: "

@@ -359,4 +359,4 @@ class PretrainRun:
 
 
 def _step_flops(setup: StepSetup, corpus: PhaseCorpus) -> int:
-    return setup.step_flops(corpus.config, corpus.train.manifest.max_pieces)
+    return setup.step_flops(corpus.config, corpus.train.manifest.max_fragments)

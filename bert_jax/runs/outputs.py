@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bert_jax.corpus.outputs import MODEL_NAME, Kind, check_output
+from bert_jax.corpus.workspace import MODEL_NAME, Kind, check_output
 from bert_jax.files import NotWritten, full_disk, sync_directory, temporary_beside
 from bert_jax.local_paths import check_local, make_directory
 

@@ -27,7 +27,7 @@ def test_options_reach_the_corpus_and_the_table_shows_it(files, tmp_path, capsys
     words += ["--workers", "1", "--text-field", "body", "--on-bad-line", "skip", "--cased"]
     assert main([*words, "--language", "de", "--unit-bytes", "4096"]) == 0
     manifest = read_manifest(output)
-    assert (manifest.max_length, manifest.max_pieces, manifest.lowercase) == (16, 2, False)
+    assert (manifest.max_length, manifest.max_fragments, manifest.lowercase) == (16, 2, False)
     assert manifest.options["language"] == "de"
     assert manifest.options["unit_bytes"] == 4096
     assert manifest.options["heldout_fraction"] == 0.25
@@ -76,7 +76,7 @@ def test_text_of_ones_own_takes_the_place_of_a_share(files, tmp_path, capsys):
     assert "exact duplicates removed: 1" in shown
     assert "left out of training, being held out: 5" in shown
     assert main([*words, "--held-out", "0.5"]) == 2
-    assert "(--held-out-input): leave one of the two out" in capsys.readouterr().err
+    assert "--held-out=0.5: cannot be combined with held-out inputs" in capsys.readouterr().err
 
 
 def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, capsys, caplog):
@@ -96,12 +96,12 @@ def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, cap
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--language", "xx"], "no sentence rules for language 'xx'"),
+        (["--language", "xx"], "language='xx': no sentence rules"),
         (["--workers", "0"], "error: --workers: '0' is not a number of processes. Give at least 1"),
-        (["--held-out", "2"], "error: --held-out is 2.0; expected a share"),
-        (["--max-length", "1"], "error: --max-length is 1; expected 8"),
-        (["--max-length", "9", "--max-documents-per-record", "5"], "per-record is 5; .* of 9 pos"),
-        (["--unit-bytes", "1"], "error: --unit-bytes is 1; expected at least 1024"),
+        (["--held-out", "2"], "error: --held-out=2.0: expected a share"),
+        (["--max-length", "1"], "error: --max-length=1: expected 8"),
+        (["--max-length", "9", "--max-documents-per-record", "5"], "per-record=5: .* of 9 pos"),
+        (["--unit-bytes", "1"], "error: --unit-bytes=1: expected at least 1024"),
         (["--input", "nowhere.txt"], "nowhere.txt: does not exist"),
         (["--text-field", "title"], "in.jsonl:1: .*title"),
     ],

@@ -36,7 +36,7 @@ def test_learns_from_a_mix_of_inputs(corpus, tmp_path, capsys):
     assert AutoTokenizer.from_pretrained(output).get_vocab() == tokenizer.vocabulary
 
     assert main(command) == 2
-    assert "already holds a tokenizer" in capsys.readouterr().err
+    assert "already contains a tokenizer" in capsys.readouterr().err
 
 
 def test_an_option_that_is_given_again_adds_to_the_first(corpus, tmp_path, capsys):
@@ -96,7 +96,7 @@ def test_an_output_that_is_a_file_is_refused_before_the_work(corpus, capsys):
     output = corpus / "a.txt"
     assert main(["train-tokenizer", "--input", str(corpus), "--output", str(output)]) == 2
     shown = capsys.readouterr()
-    assert f"--output {output} is a file; a tokenizer is a directory" in shown.err
+    assert f"--output={output}: is a file. Give a directory" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,14 @@ def test_a_document_larger_than_the_sample_is_told(kind, corpus, tmp_path, capsy
     ("words", "message"),
     [
         (["--kind", "byte-bpe", "--uncased"], "--kind byte-bpe keeps the case"),
-        (["--kind", "byte-bpe", "--num-unused", "3"], "--num-unused means nothing to --kind"),
-        (["--kind", "sentencepiece", "--min-frequency", "3"], "--min-frequency means nothing"),
+        (
+            ["--kind", "byte-bpe", "--num-unused", "3"],
+            "--num-unused=3: not supported by --kind byte-bpe, only by wordpiece",
+        ),
+        (
+            ["--kind", "sentencepiece", "--min-frequency", "3"],
+            "--min-frequency=3: not supported by --kind",
+        ),
         (["--vocab-size", "3"], "--vocab-size=3: includes 104 special and unused tokens"),
         (["--vocab-size", "150"], "at least 204, or fewer unused tokens (--num-unused)"),
         (["--num-unused", "-1"], "--num-unused=-1: expected at least 0"),

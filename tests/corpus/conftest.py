@@ -1,4 +1,4 @@
-"""A small corpus of English-like sentences prepared, and ways to look into batches."""
+"""Fixtures: a small prepared corpus of English-like sentences, and helpers that inspect batches."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 WORDS = "the a of cat dog house sea tree run ran see saw old new red blue and or not".split()
 
 SPAN = 1 << 14
-LENGTH, MAX_PIECES = 128, 8
+LENGTH, MAX_FRAGMENTS = 128, 8
 
 WriteJsonLines = Callable[[Path, Sequence[str]], str]
 
 
 @dataclass(frozen=True)
 class SmallCorpus:
-    """Input files, the distinct texts in them in order, and how many stand in them twice."""
+    """Input files, their distinct texts in order, and the number of texts that occur twice."""
 
     inputs: list[str]
     texts: list[str]
@@ -37,19 +37,21 @@ class SmallCorpus:
 
 @pytest.fixture(scope="session")
 def prepare_options() -> PrepareOptions:
-    """Options that cut the small corpus into many shards."""
-    return PrepareOptions(max_length=64, max_pieces=4, heldout_fraction=0.1, unit_bytes=64 << 10)
+    """Return options that split the small corpus into many shards."""
+    return PrepareOptions(
+        max_length=64, max_documents_per_record=4, heldout_fraction=0.1, unit_bytes=64 << 10
+    )
 
 
 @pytest.fixture(scope="session")
 def words() -> list[str]:
-    """The words the small corpus is made of."""
+    """Return the words of the small corpus."""
     return WORDS
 
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory) -> Tokenizer:
-    """An uncased vocabulary of most of the words, and of letters for the others."""
+    """Return an uncased tokenizer with most of the words, and with letters for the others."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     path = tmp_path_factory.mktemp("tokenizer") / "vocab.txt"
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,![]", *WORDS[2:], *letters]
@@ -59,7 +61,7 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def write_json_lines() -> WriteJsonLines:
-    """A function that writes texts as JSON Lines and returns the path as an input."""
+    """Return a function that writes texts as JSON Lines and returns the path as an input."""
 
     def write(path: Path, texts: Sequence[str]) -> str:
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -70,7 +72,7 @@ def write_json_lines() -> WriteJsonLines:
 
 @pytest.fixture(scope="session")
 def checksums() -> Callable[[Path], dict[str, str]]:
-    """A function that gives the SHA-256 of every file below a directory."""
+    """Return a function that returns the SHA-256 of all files below a directory."""
 
     def read(directory: Path) -> dict[str, str]:
         return {
@@ -84,7 +86,7 @@ def checksums() -> Callable[[Path], dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory, write_json_lines) -> SmallCorpus:
-    """Two files of 300 documents, some of them twice."""
+    """Return two files with 300 documents, some of which occur twice."""
     directory = tmp_path_factory.mktemp("corpus")
     texts = _random_texts(0, 300)
     repeated = texts[:5] + texts[100:103]
@@ -97,16 +99,16 @@ def corpus(tmp_path_factory, write_json_lines) -> SmallCorpus:
 
 @pytest.fixture(scope="session")
 def finished(corpus, tokenizer, prepare_options, tmp_path_factory) -> Path:
-    """The small corpus prepared by one worker without an interruption."""
+    """Return the directory of the small corpus, prepared by one worker without interruption."""
     directory = tmp_path_factory.mktemp("finished") / "out"
     make_corpus(corpus.inputs, tokenizer, directory, prepare_options, num_workers=1)
     return directory
 
 
 def _random_texts(seed: int, count: int) -> list[str]:
-    """Documents of 1 to 60 sentences; every tenth is long, and one spells out special tokens.
+    """Return documents of 1 to 60 sentences; every tenth is long, and one has special tokens.
 
-    No sentence ends in what could be an abbreviation or an initial.
+    No sentence ends in anything that could be an abbreviation or an initial.
     """
     rng = random.Random(seed)
     texts = ["The cat saw [MASK] and [SEP]. It ran."]
@@ -122,7 +124,7 @@ def _random_texts(seed: int, count: int) -> list[str]:
 
 @pytest.fixture(scope="session")
 def make_source() -> Callable[..., ExampleSource]:
-    """A function that opens a corpus of `write_corpus` for examples."""
+    """Return a function that opens a corpus made by `write_corpus` as an example source."""
 
     def make(directory: Path, split="train", **config) -> ExampleSource:
         corpus = Corpus(directory, split)
@@ -134,7 +136,7 @@ def make_source() -> Callable[..., ExampleSource]:
 
 @pytest.fixture(scope="session")
 def unmasked() -> Callable[[Batch], np.ndarray]:
-    """A function that gives the token ids of a batch as they were before masking."""
+    """Return a function that returns the token ids of a batch before masking."""
 
     def unmask(batch: Batch) -> np.ndarray:
         token_ids = batch["token_ids"].copy()
@@ -148,11 +150,13 @@ def unmasked() -> Callable[[Batch], np.ndarray]:
 
 
 @pytest.fixture(scope="session")
-def pieces_of(unmasked) -> Callable[[Batch], Iterator[tuple[np.ndarray, np.ndarray, int, float]]]:
-    """A function that gives the pieces of a batch, one by one."""
+def fragments_of(
+    unmasked,
+) -> Callable[[Batch], Iterator[tuple[np.ndarray, np.ndarray, int, float]]]:
+    """Return a function that yields the fragments of a batch one by one."""
 
-    def pieces(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, int, float]]:
-        """Yields (tokens with their special ones, segment ids, label, weight) of every piece."""
+    def fragments(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, int, float]]:
+        """Yield the tokens with special tokens, segment ids, label and weight of each fragment."""
         token_ids = unmasked(batch)
         for row in range(len(token_ids)):
             for number in range(int(batch["document_ids"][row].max())):
@@ -164,13 +168,13 @@ def pieces_of(unmasked) -> Callable[[Batch], Iterator[tuple[np.ndarray, np.ndarr
                     float(batch["pair_weights"][row, number]),
                 )
 
-    return pieces
+    return fragments
 
 
 def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
-    """Documents in tokens that name their own place: token = document * SPAN + position.
+    """Return documents whose tokens encode their origin: token = document * SPAN + position.
 
-    So where any token of a batch came from can be read off the batch itself.
+    A test can read the origin of every token from the batch.
     """
     documents = random_documents(num_tokens, 1000, seed)
     return [
@@ -182,7 +186,7 @@ def named_documents(num_tokens: int, seed: int = 0) -> list[TokenizedDocument]:
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """Documents of `named_documents`, and the directory they were written to."""
+    """Documents of `named_documents`, and the directory to which they were written."""
 
     documents: list[TokenizedDocument]
     directory: Path
@@ -190,14 +194,14 @@ class NamedCorpus:
 
 @pytest.fixture(scope="session")
 def named_corpus(tmp_path_factory) -> NamedCorpus:
-    """600,000 tokens that name their place, in rows of `LENGTH`."""
+    """Return a corpus of 600,000 tokens that encode their origin, in rows of `LENGTH`."""
     directory, documents = tmp_path_factory.mktemp("corpus"), named_documents(600_000)
     write_corpus(
         directory,
         documents,
         documents[:40],
         max_length=LENGTH,
-        max_pieces=MAX_PIECES,
+        max_fragments=MAX_FRAGMENTS,
         vocab_size=(len(documents) + 1) * SPAN,
         token_bytes=4,
         num_shards=3,

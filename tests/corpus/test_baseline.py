@@ -1,4 +1,4 @@
-"""The loss that ignoring context can reach, of the tokens that are predicted."""
+"""Tests of the unigram baseline: the lowest loss without context, over predicted tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.corpus.corpus import unigram_cross_entropy
 class Tokens:
     """A split whose records are rows of tokens."""
 
-    directory = split = "here"
+    directory = split = "test"
 
     def __init__(self, rows: list[list[int]]) -> None:
         self.rows = rows
@@ -30,11 +30,11 @@ class Tokens:
         return SimpleNamespace(tokens=np.concatenate(records))
 
 
-def test_what_is_never_predicted_does_not_count() -> None:
+def test_tokens_that_are_never_predicted_are_not_counted() -> None:
     train, held_out = Tokens([[5, 5, 6], [1, 1, 1, 1]]), Tokens([[5, 6, 1, 1]])
     smoothed = {5: 3, 6: 2}
-    total = sum(smoothed.values()) + 3  # the other ids that can be: 4, 7 and 0
+    total = sum(smoothed.values()) + 3  # the other ids that may occur: 0, 4 and 7
     expected = np.mean([-np.log(smoothed[token] / total) for token in (5, 6)])
-    found = unigram_cross_entropy(train, held_out, special_ids=(1, 2, 3))  # type: ignore[arg-type]
-    assert found == pytest.approx(expected)
+    loss = unigram_cross_entropy(train, held_out, special_ids=(1, 2, 3))  # type: ignore[arg-type]
+    assert loss == pytest.approx(expected)
     assert unigram_cross_entropy(train, held_out) != pytest.approx(expected)  # type: ignore[arg-type]

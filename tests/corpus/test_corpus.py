@@ -1,4 +1,4 @@
-"""Reading records by number, and refusing a corpus whose files are not what its manifest says."""
+"""Tests of reading records by number, and of refusing a corpus that contradicts its manifest."""
 
 from __future__ import annotations
 
@@ -39,16 +39,18 @@ def prepared(documents, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def damaged(prepared, tmp_path) -> Path:
-    """A copy of the corpus for a test to damage."""
+    """Return a copy of the corpus that a test may damage."""
     return Path(shutil.copytree(prepared, tmp_path / "copy"))
 
 
 @pytest.fixture(scope="module")
 def blobs(documents) -> list[bytes]:
-    return [encode_record(pieces, 2) for pieces in pack_documents(documents, LENGTH, LENGTH // 32)]
+    return [
+        encode_record(fragments, 2) for fragments in pack_documents(documents, LENGTH, LENGTH // 32)
+    ]
 
 
-def test_records_come_in_the_order_asked_from_all_shards(prepared, blobs):
+def test_records_of_all_shards_are_returned_in_the_given_order(prepared, blobs):
     corpus = Corpus(prepared, "train")
     assert len(corpus) == len(blobs)
     indices = np.random.default_rng(0).integers(0, len(blobs), 300)  # with repetitions
@@ -65,7 +67,7 @@ def test_a_number_outside_the_split_is_refused(prepared):
             corpus.read(np.array([0, index]))
 
 
-def test_a_copy_sent_to_another_process_reads_the_same(prepared, blobs):
+def test_a_pickled_copy_reads_the_same_records(prepared, blobs):
     corpus = Corpus(prepared, "train")
     corpus.read(np.array([3]))
     copy = pickle.loads(pickle.dumps(corpus))
@@ -74,7 +76,7 @@ def test_a_copy_sent_to_another_process_reads_the_same(prepared, blobs):
     assert corpus.read(np.array([3])) == [blobs[3]]
 
 
-def test_threads_may_share_a_corpus(prepared, blobs):
+def test_threads_can_share_a_corpus(prepared, blobs):
     corpus = Corpus(prepared, "train")
     wrong = []
 
@@ -100,19 +102,19 @@ def test_threads_may_share_a_corpus(prepared, blobs):
     ("soft", "hard", "raised", "open_at_once"),
     [(1024, 4096, None, 7), (12, 4096, 19, 7), (12, 14, 14, 5), (12, 12, 12, 3)],
 )
-def test_shards_stay_open_as_far_as_the_limit_on_files_can_be_raised(
+def test_shards_stay_open_within_the_limit_on_open_files(
     prepared, blobs, monkeypatch, soft, hard, raised, open_at_once
 ):
-    asked = []
+    new_limits = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: new_limits.append(limits))
     corpus = Corpus(prepared, "train")
-    assert asked == ([] if raised is None else [(raised, hard)])
+    assert new_limits == ([] if raised is None else [(raised, hard)])
     assert corpus.read(np.arange(len(blobs))) == blobs
     assert len(corpus._readers) == open_at_once
 
 
-def test_opening_opens_no_shard(prepared):
+def test_opening_a_corpus_opens_no_shard(prepared):
     assert not Corpus(prepared, "train")._readers
 
 
@@ -124,7 +126,7 @@ def test_missing_and_truncated_shards_are_all_named(damaged):
         Corpus(damaged, "train")
     assert "train-00001.arrayrecord is missing" in str(caught.value)
     assert "train-00004.arrayrecord has 1000 bytes instead of" in str(caught.value)
-    Corpus(damaged, "heldout")  # its shards are whole
+    Corpus(damaged, "heldout")  # its shards are undamaged
 
 
 def test_a_shard_with_another_record_count_is_named(damaged):
@@ -135,25 +137,25 @@ def test_a_shard_with_another_record_count_is_named(damaged):
         manifest.train, shards=shards, num_records=sum(shard.num_records for shard in shards)
     )
     write_manifest(damaged, replace(manifest, train=train))
-    with pytest.raises(ValueError, match="train-00000.* it holds .* the manifest says"):
+    with pytest.raises(ValueError, match="train-00000.* it has .* according to the manifest"):
         Corpus(damaged, "train").read(np.array([0]))
 
 
-def test_a_bit_flipped_in_a_record_is_noticed_and_its_shard_named(damaged, blobs):
+def test_an_error_names_the_shard_with_a_flipped_bit(damaged, blobs):
     path = damaged / "train-00002.arrayrecord"
     manifest = read_manifest(damaged)
     index = sum(shard.num_records for shard in manifest.train.shards[:2]) + 5
     content = bytearray(path.read_bytes())
-    place = content.find(blobs[index])
-    assert place > 0
-    content[place + 20] ^= 1
+    offset = content.find(blobs[index])
+    assert offset > 0
+    content[offset + 20] ^= 1
     path.write_bytes(content)
     corpus = Corpus(damaged, "train")
-    with pytest.raises(ValueError, match="train-00002.arrayrecord cannot be read"):
+    with pytest.raises(ValueError, match="train-00002.arrayrecord: cannot be read"):
         corpus.read(np.array([index]))
 
 
-def test_a_corrupt_record_is_named_by_shard_and_place(damaged, blobs):
+def test_an_error_names_the_shard_and_number_of_a_corrupt_record(damaged, blobs):
     path = damaged / "train-00003.arrayrecord"
     manifest = read_manifest(damaged)
     before = sum(shard.num_records for shard in manifest.train.shards[:3])
@@ -171,7 +173,7 @@ def test_a_corrupt_record_is_named_by_shard_and_place(damaged, blobs):
 
 
 def test_an_unfinished_directory_and_an_unknown_split_are_refused(prepared, tmp_path):
-    with pytest.raises(ValueError, match="no corpus at"):
+    with pytest.raises(ValueError, match="not a corpus, since it has no manifest.json"):
         Corpus(tmp_path, "train")
-    with pytest.raises(ValueError, match="'train' and 'heldout'"):
+    with pytest.raises(ValueError, match="split='test': expected 'train' or 'heldout'"):
         Corpus(prepared, "test")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Train a tokenizer and prepare a corpus from Python, without any output."""
+"""Tests of training a tokenizer and preparing a corpus from Python, which print nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def text(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "size"), list(zip(KINDS, (250, 300, 90, 90), strict=True)))
-def test_tokenizers_of_all_kinds(kind, size, text, capfd, tmp_path) -> None:
+def test_tokenizers_of_all_kinds_are_trained_and_written(kind, size, text, capfd, tmp_path) -> None:
     trained = train_tokenizer(text, kind=kind, vocab_size=size, output=tmp_path / "tokenizer")
     loaded = Tokenizer.load(tmp_path / "tokenizer")
     assert loaded.fingerprint == trained.fingerprint and trained.vocab_size <= size
@@ -32,11 +32,11 @@ def test_tokenizers_of_all_kinds(kind, size, text, capfd, tmp_path) -> None:
     assert capfd.readouterr() == ("", "")
     unwritten = train_tokenizer([str(text)], kind=kind, vocab_size=size)
     assert unwritten.fingerprint == trained.fingerprint
-    with pytest.raises(ValueError, match="^output .* already holds a tokenizer"):
+    with pytest.raises(ValueError, match="^output=.*: already contains a tokenizer"):
         train_tokenizer(text, kind=kind, vocab_size=size, output=tmp_path / "tokenizer")
 
 
-def test_options_reach_the_training(text, tmp_path) -> None:
+def test_options_affect_the_tokenizer(text, tmp_path) -> None:
     options = dict(vocab_size=200, num_unused=3, min_frequency=5)
     cased = train_tokenizer(text, lowercase=False, **options)
     assert not cased.lowercase and cased.cls_id == 5
@@ -55,39 +55,42 @@ def test_options_reach_the_training(text, tmp_path) -> None:
     [
         ({"kind": "bpe"}, "kind='bpe': expected one of 'wordpiece', 'byte-bpe'"),
         ({"kind": "byte-bpe", "lowercase": True}, "lowercase=True: kind='byte-bpe' keeps the case"),
-        ({"kind": "sentencepiece", "min_frequency": 2}, "min_frequency means nothing to kind='s"),
+        (
+            {"kind": "sentencepiece", "min_frequency": 2},
+            "min_frequency=2: not supported by kind='s",
+        ),
         ({"lowercase": False, "keep_accents": True}, "keep_accents: lowercase=False already"),
     ],
 )
-def test_options_that_contradict_each_other(options, problem, text) -> None:
+def test_contradictory_options_are_refused(options, problem, text) -> None:
     with pytest.raises(ValueError, match=problem):
         train_tokenizer(text, **options)
 
 
-def test_progress_covers_both_readings(text) -> None:
+def test_progress_covers_both_passes(text) -> None:
     seen = []
 
-    def watch(reading) -> None:
+    def record(reading) -> None:
         seen.append((reading.phase, reading.counts.documents, reading.finished, reading.fraction))
 
-    train_tokenizer(text, vocab_size=250, on_progress=watch)
+    train_tokenizer(text, vocab_size=250, on_progress=record)
     assert [phase for phase, *_ in seen] == ["counting characters"] * 41 + ["counting words"] * 41
     assert [row[1:] for row in seen if row[2]] == [(40, True, 1.0)] * 2
 
 
 def test_a_tokenizer_or_its_path_gives_the_same_corpus(text, capfd, tmp_path) -> None:
     tokenizer = train_tokenizer(text, vocab_size=250, output=tmp_path / "tokenizer")
-    shown = []
+    reports = []
     options = dict(max_length=32, held_out=0.2, workers=1)
-    first = prepare(text, tokenizer, tmp_path / "first", on_progress=shown.append, **options)
-    assert first.path == tmp_path / "first" and len(shown) == 2
+    first = prepare(text, tokenizer, tmp_path / "first", on_progress=reports.append, **options)
+    assert first.path == tmp_path / "first" and len(reports) == 2
     assert first.manifest == read_manifest(first.path)
     assert first.manifest.max_length == 32 and first.manifest.heldout.num_documents > 0
     assert len(first.open("train")) == first.manifest.train.num_records
     assert len(Corpus(first, "heldout")) == first.manifest.heldout.num_records
     second = prepare([text], tmp_path / "tokenizer", str(tmp_path / "second"), **options)
     assert second.manifest.fingerprint == first.manifest.fingerprint
-    # The directory of a corpus has its tokenizer, as a work directory has.
+    # The directory of a corpus contains its tokenizer, like a work directory.
     third = prepare(text, first.path, tmp_path / "third", **options)
     assert third.manifest.fingerprint == first.manifest.fingerprint
     assert prepare(text, tokenizer, tmp_path / "first", **options).manifest == first.manifest
@@ -111,10 +114,10 @@ def test_held_out_inputs_replace_the_share(text, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"held_out": 2}, "held_out is 2; expected a share"),
-        ({"max_documents_per_record": 999}, "max_documents_per_record is 999; expected 1 to"),
-        ({"workers": 0}, "workers is 0; expected at least 1"),
-        ({"lowercase": True}, "lowercase=True: the tokenizer is loaded already"),
+        ({"held_out": 2}, "held_out=2: expected a share"),
+        ({"max_documents_per_record": 999}, "max_documents_per_record=999: expected 1 to"),
+        ({"workers": 0}, "workers=0: expected at least 1"),
+        ({"lowercase": True}, "lowercase=True: the tokenizer is already loaded"),
     ],
 )
 def test_errors_name_the_parameters(options, problem, text, tmp_path) -> None:

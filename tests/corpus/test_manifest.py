@@ -20,7 +20,7 @@ def sha256(content):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A directory of two shards, a tokenizer file and their manifest."""
+    """Return a directory with two shards, a tokenizer file and their manifest."""
     contents = {"train-00000.arrayrecord": b"one", "heldout-00000.arrayrecord": b"three"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -32,7 +32,7 @@ def corpus(tmp_path):
     )
     manifest = Manifest(
         max_length=32,
-        max_pieces=1,
+        max_fragments=1,
         token_bytes=2,
         vocab_size=100,
         tokenizer_fingerprint="f" * 64,
@@ -51,12 +51,14 @@ def corpus(tmp_path):
     return tmp_path, manifest
 
 
-def test_reads_back_equal(corpus):
+def test_a_written_manifest_is_read_unchanged(corpus):
     directory, manifest = corpus
     assert read_manifest(directory) == manifest
     assert not list(directory.glob("*.tmp"))
-    shown = json.loads((directory / "manifest.json").read_text())
-    assert shown["fingerprint"] == manifest.fingerprint
+    content = json.loads((directory / "manifest.json").read_text())
+    assert content["fingerprint"] == manifest.fingerprint
+    assert content["max_pieces"] == manifest.max_fragments == 1
+    assert content["train"]["num_pieces"] == manifest.train.num_fragments == 3
 
 
 def test_an_older_manifest_without_unknown_counts_is_read(corpus):
@@ -74,7 +76,7 @@ def test_an_older_manifest_without_unknown_counts_is_read(corpus):
     assert counted.fingerprint == manifest.fingerprint == content["fingerprint"]
 
 
-def test_fingerprint_is_of_what_training_sees(corpus):
+def test_the_fingerprint_covers_everything_seen_in_training(corpus):
     _, manifest = corpus
     moved = dataclasses.replace(manifest, sources=({"path": "/b.txt", "num_bytes": 12},))
     assert moved.fingerprint == manifest.fingerprint
@@ -88,16 +90,20 @@ def test_fingerprint_is_of_what_training_sees(corpus):
         assert other.fingerprint != manifest.fingerprint
 
 
-def test_absent(tmp_path):
-    with pytest.raises(ValueError, match="there is no such directory"):
+def test_errors_explain_why_there_is_no_manifest(tmp_path):
+    with pytest.raises(ValueError, match="none: this corpus does not exist. Prepare a corpus with"):
         read_manifest(tmp_path / "none")
-    with pytest.raises(ValueError, match="it has no manifest.json; `bert-jax prepare` makes one"):
+    with pytest.raises(
+        ValueError, match="not a corpus, since it has no manifest.json. Prepare a c"
+    ):
         read_manifest(tmp_path)
     (tmp_path / "text.jsonl").touch()
-    with pytest.raises(ValueError, match="that is a file; `bert-jax prepare` makes one of text"):
+    with pytest.raises(
+        ValueError, match="is a file, not a corpus. Prepare a corpus with `bert-jax"
+    ):
         read_manifest(tmp_path / "text.jsonl")
     (tmp_path / ".work").mkdir()
-    with pytest.raises(ValueError, match="is not finished: run the same `bert-jax prepare` again"):
+    with pytest.raises(ValueError, match="is not finished. Run the same `bert-jax prepare` again"):
         read_manifest(tmp_path)
 
 
@@ -108,28 +114,28 @@ def test_absent(tmp_path):
         (lambda text: "[]", r"manifest\.json: expected a JSON object, got an array"),
         (lambda text: "{}", "manifest.json: damaged: missing key 'format_version'"),
         (lambda text: text.replace('"max_pieces"', '"pieces"'), "manifest.json: damaged: .*pieces"),
-        (lambda text: text.replace('"num_tokens": 40', '"num_tokens": 41'), "or was edited"),
+        (lambda text: text.replace('"num_tokens": 40', '"num_tokens": 41'), "damaged or edited"),
         (
             lambda text: text.replace('"format_version": 1', '"format_version": 9'),
-            "has format version 9, this bert_jax reads 1: prepare the corpus again",
+            "format_version=9: this version of bert_jax reads 1. Prepare the corpus again",
         ),
     ],
 )
-def test_damaged(corpus, damage, message):
+def test_a_damaged_manifest_is_refused(corpus, damage, message):
     path = corpus[0] / "manifest.json"
     path.write_text(damage(path.read_text()))
     with pytest.raises(ValueError, match=message):
         read_manifest(path.parent)
 
 
-def test_not_text(corpus):
+def test_a_manifest_that_is_not_text_is_refused(corpus):
     path = corpus[0] / "manifest.json"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"manifest\.json: not UTF-8 text \('utf-8' codec"):
         read_manifest(path.parent)
 
 
-def test_verify_names_every_faulty_file(corpus):
+def test_verification_names_all_faulty_files(corpus):
     directory, manifest = corpus
     seen = []
     verify_shards(directory, manifest, lambda done, total: seen.append((done, total)))
@@ -139,7 +145,7 @@ def test_verify_names_every_faulty_file(corpus):
     (directory / "tokenizer" / "vocab.txt").write_bytes(b"[pad]\n")
     with pytest.raises(ValueError) as error:
         verify_shards(directory, manifest)
-    assert "3 of 3 files" in str(error.value)
+    assert f"{directory}: 3 of 3 files differ" in str(error.value)
     assert f"{directory}/train-00000.arrayrecord is corrupt" in str(error.value)
     assert f"{directory}/heldout-00000.arrayrecord is missing" in str(error.value)
     assert f"{directory}/tokenizer/vocab.txt is corrupt" in str(error.value)

@@ -1,4 +1,4 @@
-"""A corpus prepared before, wholly or in part: continued where it is the same, else refused."""
+"""Tests of preparing into an existing corpus, finished or not: it is continued or refused."""
 
 import dataclasses
 import gzip
@@ -16,39 +16,39 @@ from bert_jax.corpus.workspace import Workspace
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 
-def test_finished_is_left_alone(corpus, finished, tokenizer, prepare_options):
+def test_a_finished_corpus_is_not_changed(corpus, finished, tokenizer, prepare_options):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    shown = []
-    manifest = make_corpus(corpus.inputs, tokenizer, finished, prepare_options, 2, shown.append)
+    reports = []
+    manifest = make_corpus(corpus.inputs, tokenizer, finished, prepare_options, 2, reports.append)
     assert manifest == read_manifest(finished)
-    assert not shown
+    assert not reports
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_length": 128}, "max_length is 64 there and 128 here"),
-        ({"heldout_fraction": 0.2}, "heldout_fraction is 0.1 there and 0.2 here"),
-        ({"language": "de"}, "language is en there and de here"),
+        ({"max_length": 128}, "max_length was 64 and is now 128"),
+        ({"heldout_fraction": 0.2}, "heldout_fraction was 0.1 and is now 0.2"),
+        ({"language": "de"}, "language was en and is now de"),
     ],
 )
-def test_finished_with_other_options_is_refused(
+def test_a_finished_corpus_with_other_options_is_refused(
     corpus, finished, tokenizer, change, message, prepare_options
 ):
     options = dataclasses.replace(prepare_options, **change)
-    with pytest.raises(ValueError, match=f"holds a finished corpus.*{message}.*another output"):
+    with pytest.raises(ValueError, match=f"contains a finished corpus.*{message}.*another output"):
         make_corpus(corpus.inputs, tokenizer, finished, options, 1)
 
 
-def test_finished_from_other_inputs_is_refused(corpus, finished, tokenizer, prepare_options):
-    with pytest.raises(ValueError, match=r"b.jsonl is number 2 there and absent here"):
+def test_a_finished_corpus_of_other_inputs_is_refused(corpus, finished, tokenizer, prepare_options):
+    with pytest.raises(ValueError, match=r"b.jsonl was number 2 and is now absent"):
         make_corpus(corpus.inputs[:1], tokenizer, finished, prepare_options, 1)
 
 
 @pytest.fixture
 def small(tmp_path, tokenizer, prepare_options):
-    """Return a function that prepares two texts of 40 documents, and their files."""
+    """Return a function that prepares two files of 40 documents, and the files."""
     files = [tmp_path / "a.txt", tmp_path / "b.txt.gz"]
     text = "".join(f"The number {n} is here.\n\n" for n in range(100, 140))
     files[0].write_text(text)
@@ -65,7 +65,7 @@ def modified_later(path, content: bytes) -> None:
     os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 10**9))
 
 
-def test_an_input_of_the_same_size_that_has_changed_is_refused(small, tmp_path):
+def test_a_changed_input_of_the_same_size_is_refused(small, tmp_path):
     run, files = small
     manifest = run()
     for file, source in zip(files, manifest.sources, strict=True):
@@ -77,24 +77,24 @@ def test_an_input_of_the_same_size_that_has_changed_is_refused(small, tmp_path):
         ValueError, match=r"a\.txt has changed since then, although its size has not"
     ):
         run()
-    modified_later(files[0], before)  # the same text with another time, such as a copy
+    modified_later(files[0], before)  # the same text with another modification time
     assert run() == manifest
     assert run(tmp_path / "other").fingerprint == manifest.fingerprint
 
 
-def test_an_input_that_was_not_modified_is_not_read_again(small, monkeypatch):
+def test_an_unmodified_input_is_not_read_again(small, monkeypatch):
     run, files = small
     manifest = run()
     read = []
     monkeypatch.setattr(workspace, "file_sha256", lambda path: read.append(path) or "")
     assert run() == manifest and not read
     modified_later(files[1], files[1].read_bytes())
-    with pytest.raises(ValueError, match="has changed since"):
+    with pytest.raises(ValueError, match="has changed since then"):
         run()
     assert read == [str(files[1])]
 
 
-def test_an_early_versions_inputs_are_checked_by_modification_time(small, tmp_path, caplog):
+def test_inputs_of_an_early_corpus_are_checked_by_modification_time(small, tmp_path, caplog):
     run, files = small
     manifest = run()
     sources = tuple(
@@ -110,7 +110,7 @@ def test_an_early_versions_inputs_are_checked_by_modification_time(small, tmp_pa
 
 
 class Stopped(Exception):
-    """Ends a preparation from its progress callback."""
+    """Raised by a progress callback to stop a preparation."""
 
 
 def stop_after(num_shards):
@@ -127,16 +127,16 @@ def stopped(corpus, tokenizer, directory, options, num_shards=4):
     assert not multiprocessing.active_children()
 
 
-def test_continues_with_the_finished_shards(
+def test_a_preparation_continues_from_its_finished_shards(
     corpus, finished, tokenizer, tmp_path, prepare_options, checksums
 ):
     stopped(corpus, tokenizer, tmp_path, prepare_options)
-    with pytest.raises(ValueError, match="is not finished: run the same `bert-jax prepare` again"):
+    with pytest.raises(ValueError, match="is not finished. Run the same `bert-jax prepare` again"):
         read_manifest(tmp_path)
     work = tmp_path / ".work"
-    made = {path.stem for path in work.glob("*.json") if path.stem != "plan"}
-    damaged, truncated, *whole = sorted(made)
-    inodes = {name: (work / f"{name}.arrayrecord").stat().st_ino for name in whole}
+    shards = {path.stem for path in work.glob("*.json") if path.stem != "plan"}
+    damaged, truncated, *intact = sorted(shards)
+    inodes = {name: (work / f"{name}.arrayrecord").stat().st_ino for name in intact}
     content = bytearray((work / f"{damaged}.arrayrecord").read_bytes())
     content[len(content) // 2] ^= 1
     (work / f"{damaged}.arrayrecord").write_bytes(content)
@@ -144,24 +144,24 @@ def test_continues_with_the_finished_shards(
     (work / "train-00099.arrayrecord.1.tmp").write_text("half")
     states = []
     make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 2, states.append)
-    assert states[-1].shards - states[-1].new_shards == len(whole) >= 1
+    assert states[-1].shards - states[-1].new_shards == len(intact) >= 1
     assert states[-1].fraction == pytest.approx(1)
     assert checksums(tmp_path) == checksums(finished)
-    assert inodes == {name: (tmp_path / f"{name}.arrayrecord").stat().st_ino for name in whole}
+    assert inodes == {name: (tmp_path / f"{name}.arrayrecord").stat().st_ino for name in intact}
 
 
 def test_continuing_with_other_options_is_refused(corpus, tokenizer, tmp_path, prepare_options):
     stopped(corpus, tokenizer, tmp_path, prepare_options, 1)
-    options = dataclasses.replace(prepare_options, max_pieces=2, unit_bytes=1 << 20)
+    options = dataclasses.replace(prepare_options, max_documents_per_record=2, unit_bytes=1 << 20)
     message = (
-        "unfinished preparation of something else: max_pieces is 4 there and 2 here; "
-        "unit_bytes is 65536 there and 1048576 here. Repeat that one .* delete .*/.work to begin"
+        "unfinished preparation with different settings: max_pieces was 4 and is now 2; "
+        "unit_bytes was 65536 and is now 1048576. Use the same .* delete .*/.work to start over"
     )
     with pytest.raises(ValueError, match=message):
         make_corpus(corpus.inputs, tokenizer, tmp_path, options, 1)
 
 
-def test_a_mended_input_is_taken_up_where_it_failed(
+def test_a_fixed_input_is_continued_from_the_failure(
     corpus, tokenizer, tmp_path, prepare_options, write_json_lines, checksums
 ):
     texts = corpus.texts
@@ -179,7 +179,7 @@ def test_a_mended_input_is_taken_up_where_it_failed(
     assert checksums(tmp_path / "out") == checksums(tmp_path / "new")
 
 
-def test_a_preparation_without_a_shard_stands_in_nobodys_way(
+def test_a_preparation_without_shards_can_be_replaced(
     corpus, finished, tokenizer, tmp_path, prepare_options, write_json_lines, checksums
 ):
     refused = write_json_lines(tmp_path / "in.jsonl", [])
@@ -187,7 +187,7 @@ def test_a_preparation_without_a_shard_stands_in_nobodys_way(
     output = tmp_path / "out"
     with pytest.raises(ValueError, match="the file is empty"):
         make_corpus([refused], cased, output, prepare_options, 1)
-    (output / ".work" / "tokenizer" / "left_behind.txt").write_text("of another tokenizer")
+    (output / ".work" / "tokenizer" / "leftover.txt").write_text("of another tokenizer")
     make_corpus(corpus.inputs, tokenizer, output, prepare_options, 1)
     assert checksums(output) == checksums(finished)
 
@@ -195,64 +195,66 @@ def test_a_preparation_without_a_shard_stands_in_nobodys_way(
 def test_shards_of_unknown_options_are_not_used(
     corpus, finished, tokenizer, tmp_path, prepare_options, checksums
 ):
-    options = dataclasses.replace(prepare_options, max_pieces=2)
+    options = dataclasses.replace(prepare_options, max_documents_per_record=2)
     stopped(corpus, tokenizer, tmp_path, options)
-    (tmp_path / ".work" / "plan.json").unlink()  # as after a kill while all was being removed
+    (tmp_path / ".work" / "plan.json").unlink()  # as after an interrupted removal
     make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
     assert checksums(tmp_path) == checksums(finished)
 
 
-def test_a_damaged_plan_is_named(corpus, tokenizer, tmp_path, prepare_options):
+def test_an_error_names_a_damaged_plan(corpus, tokenizer, tmp_path, prepare_options):
     stopped(corpus, tokenizer, tmp_path, prepare_options, 1)
     (tmp_path / ".work" / "plan.json").write_text("{")
     with pytest.raises(ValueError, match=r"plan\.json: not valid JSON: .*Delete .*\.work to start"):
         make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
 
 
-def test_an_output_within_an_input_is_refused(tokenizer, tmp_path, prepare_options):
+def test_an_output_inside_an_input_is_refused(tokenizer, tmp_path, prepare_options):
     (tmp_path / "a.txt").write_text("the cat")
     (tmp_path / "link").symlink_to(tmp_path)
     for output in (tmp_path, tmp_path / "corpora" / "mine", tmp_path / "link" / "mine"):
-        with pytest.raises(ValueError, match="lies in the input directory .*choose an output else"):
+        with pytest.raises(ValueError, match="inside the input directory .*Choose another output"):
             make_corpus([str(tmp_path)], tokenizer, output, prepare_options, 1)
     assert not (tmp_path / "corpora").exists()
 
 
-def test_a_corpus_made_otherwise_is_refused(corpus, tokenizer, tmp_path, prepare_options):
+def test_a_corpus_with_other_settings_is_refused(corpus, tokenizer, tmp_path, prepare_options):
     documents = random_documents(2000, 100, seed=0)
     write_corpus(tmp_path, documents, documents, max_length=64, vocab_size=100)
-    with pytest.raises(ValueError, match="holds a finished corpus made from something else: "):
+    with pytest.raises(ValueError, match="contains a finished corpus with different settings: "):
         make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
 
 
-def test_output_that_holds_something_else_is_refused(corpus, tokenizer, tmp_path, prepare_options):
+def test_an_output_with_other_files_is_refused(corpus, tokenizer, tmp_path, prepare_options):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not empty and holds no preparation to continue"):
+    with pytest.raises(ValueError, match="is not empty, and contains no preparation to continue"):
         make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
-    with pytest.raises(ValueError, match=r"thesis\.txt is a file; the output of prepare is a dir"):
+    with pytest.raises(ValueError, match=r"thesis\.txt: is a file\. Give a directory"):
         make_corpus(corpus.inputs, tokenizer, tmp_path / "thesis.txt", prepare_options, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_two_preparations_of_one_directory(corpus, tokenizer, tmp_path, prepare_options):
+def test_a_second_preparation_of_a_directory_is_refused(
+    corpus, tokenizer, tmp_path, prepare_options
+):
     plan = {"tokenizer_fingerprint": "", "options": {"libraries": {}}, "sources": []}
     with (
         Workspace(tmp_path, plan),
-        pytest.raises(ValueError, match="another preparation is writing to"),
+        pytest.raises(ValueError, match="another preparation is writing to it"),
     ):
         make_corpus(corpus.inputs, tokenizer, tmp_path, prepare_options, 1)
 
 
-def test_with_text_of_ones_own_held_out_too(
+def test_a_preparation_with_held_out_inputs_is_continued(
     corpus, tokenizer, tmp_path, prepare_options, checksums
 ):
     options = dataclasses.replace(prepare_options, heldout_fraction=0)
     first, second = corpus.inputs
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    uninterrupted, continued = tmp_path / "uninterrupted", tmp_path / "continued"
     with pytest.raises(Stopped):
-        make_corpus([first], tokenizer, broken, options, 1, stop_after(3), [second])
-    with pytest.raises(ValueError, match="unfinished preparation of something else"):
-        make_corpus([first], tokenizer, broken, options, 1)
-    make_corpus([first], tokenizer, broken, options, 2, heldout_inputs=[second])
-    make_corpus([first], tokenizer, whole, options, 1, heldout_inputs=[second])
-    assert checksums(broken) == checksums(whole)
+        make_corpus([first], tokenizer, continued, options, 1, stop_after(3), [second])
+    with pytest.raises(ValueError, match="unfinished preparation with different settings"):
+        make_corpus([first], tokenizer, continued, options, 1)
+    make_corpus([first], tokenizer, continued, options, 2, heldout_inputs=[second])
+    make_corpus([first], tokenizer, uninterrupted, options, 1, heldout_inputs=[second])
+    assert checksums(continued) == checksums(uninterrupted)

@@ -1,4 +1,4 @@
-"""Preparations that are killed, interrupted or out of disk: nothing half-written looks finished."""
+"""Tests of preparations that are killed, interrupted or out of disk: none looks finished."""
 
 import multiprocessing
 import os
@@ -13,7 +13,7 @@ import pytest
 from bert_jax.corpus.prepare import make_corpus
 
 
-def test_a_killed_worker_is_reported_and_its_unit_made_again(
+def test_a_killed_worker_is_reported_and_its_unit_is_repeated(
     corpus, finished, tokenizer, tmp_path, prepare_options, checksums
 ):
     def kill_one(state):
@@ -40,20 +40,20 @@ def command(inputs, tokenizer_directory, output):
 
 
 def children(process_id):
-    """Processes whose parent is `process_id`, by Linux's /proc."""
-    found = []
+    """Return the processes whose parent is `process_id`, from Linux's /proc."""
+    process_ids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         if int(fields[1]) == process_id:
-            found.append(int(stat.parent.name))
-    return found
+            process_ids.append(int(stat.parent.name))
+    return process_ids
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-def test_sigkill_at_any_moment(corpus, finished, tmp_path, checksums):
+def test_a_preparation_killed_at_any_time_is_continued(corpus, finished, tmp_path, checksums):
     output = tmp_path / "out"
     words = command(corpus.inputs, finished / "tokenizer", output)
     for shards_before_kill in (0, 3, 9):
@@ -66,7 +66,7 @@ def test_sigkill_at_any_moment(corpus, finished, tmp_path, checksums):
         process.wait()
         process.stderr.close()
         assert not (output / "manifest.json").exists()
-        deadline = time.monotonic() + 60  # workers go with their parent, once they have started
+        deadline = time.monotonic() + 60  # workers end with their parent, but only after startup
         while any(Path(f"/proc/{worker}/exe").exists() for worker in workers):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -79,11 +79,13 @@ def test_sigkill_at_any_moment(corpus, finished, tmp_path, checksums):
     assert f"{output} was finished before and matches its checksums: nothing to do" in again.stdout
 
 
-def test_disk_full(corpus, finished, tmp_path, checksums):
+def test_a_full_disk_is_reported_and_the_preparation_continued(
+    corpus, finished, tmp_path, checksums
+):
     output = tmp_path / "out"
     words = command(corpus.inputs, finished / "tokenizer", output)
 
-    # the nearest to a full disk that needs no rights: no file may grow over 64 KiB
+    # A limit of 64 KiB per file simulates a full disk without special permissions.
     limit = "import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, (1 << 16, 1 << 16)); "
     limited = [sys.executable, "-c", limit + "os.execv(sys.argv[1], sys.argv[1:])", *words]
     run = subprocess.run(limited, capture_output=True, text=True)
@@ -97,13 +99,13 @@ def test_disk_full(corpus, finished, tmp_path, checksums):
     assert checksums(output) == checksums(finished)
 
 
-def test_interrupt(corpus, finished, tmp_path):
+def test_an_interrupt_is_reported_and_leaves_no_finished_corpus(corpus, finished, tmp_path):
     output = tmp_path / "out"
-    # a suite run in the background ignores SIGINT, and so would what it starts
-    heed = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
+    # Tests that run in the background ignore SIGINT, and so would their child processes.
+    default_sigint = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
     words = command(corpus.inputs, finished / "tokenizer", output)
     process = subprocess.Popen(
-        [sys.executable, "-c", heed + "os.execv(sys.argv[1], sys.argv[1:])", *words],
+        [sys.executable, "-c", default_sigint + "os.execv(sys.argv[1], sys.argv[1:])", *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,12 +9,12 @@ from bert_jax.corpus.shards import ShardSettings, read_result, split_info, write
 from bert_jax.corpus.units import Unit
 from bert_jax.files import write_file
 
-SETTINGS = ShardSettings(max_length=32, max_pieces=2, token_bytes=2, language="en", unknown_id=4)
+SETTINGS = ShardSettings(max_length=32, max_fragments=2, token_bytes=2, language="en", unknown_id=4)
 UNIT = Unit("train", 3, [0, 1], [b"one two. three four.", b"five"], "digest")
 
 
 class OneIdPerWord:
-    """Encodes each word as its length."""
+    """An encoder whose token ids are the lengths of words."""
 
     spaces_are_text = False
 
@@ -23,10 +23,10 @@ class OneIdPerWord:
         return [[len(word) for word in text.split()] for text in texts]
 
 
-def test_result_describes_the_shard(tmp_path):
+def test_the_result_describes_the_shard(tmp_path):
     result = write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)
     assert (result.num_documents, result.num_sentences, result.num_tokens) == (2, 3, 5)
-    assert (result.num_pieces, result.shard.num_records) == (2, 1)
+    assert (result.num_fragments, result.shard.num_records) == (2, 1)
     assert result.num_unknown == 2  # "two." and "five"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "train-00003.arrayrecord",
@@ -47,7 +47,7 @@ def test_an_older_result_without_unknown_counts_is_read(tmp_path):
     assert split_info([result], 32).unknown_share is None
 
 
-def test_a_failure_says_in_which_document(tmp_path):
+def test_an_error_names_the_document(tmp_path):
     class Failing:
         spaces_are_text = False
 
@@ -58,7 +58,7 @@ def test_a_failure_says_in_which_document(tmp_path):
 
     with pytest.raises(ZeroDivisionError) as error:
         write_shard(UNIT, Failing(), SETTINGS, tmp_path)
-    assert error.value.__notes__ == ["in the document that begins 'five'"]
+    assert error.value.__notes__ == ["in the document that begins with 'five'"]
     assert not list(tmp_path.iterdir())
 
 
@@ -66,8 +66,8 @@ def test_a_failure_says_in_which_document(tmp_path):
 def small_files() -> Iterator[None]:
     """Limit files to 10 bytes, to simulate a full disk.
 
-    This is no fixture, since pytest writes a test's outcome, perhaps to a file, before it ends
-    the fixtures.
+    This is not a fixture, because pytest writes a test's outcome, possibly to a file, before it
+    ends the fixtures.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
@@ -77,7 +77,7 @@ def small_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_nothing_that_looks_finished(tmp_path):
+def test_a_full_disk_leaves_no_finished_shard(tmp_path):
     with small_files():
         with pytest.raises(OSError, match="train-00003.arrayrecord: cannot be written: .*too la"):
             write_shard(UNIT, OneIdPerWord(), SETTINGS, tmp_path)

@@ -2,13 +2,13 @@
 
 from ..corpus.conftest import (  # noqa: F401
     LENGTH,
-    MAX_PIECES,
+    MAX_FRAGMENTS,
     SPAN,
     corpus,
     finished,
+    fragments_of,
     make_source,
     named_corpus,
-    pieces_of,
     prepare_options,
     tokenizer,
     unmasked,

@@ -102,28 +102,28 @@ def test_what_cannot_be_paired_is_one_segment_without_a_label(tmp_path, make_sou
     assert (unmasked(batch) == SEP).sum() == 6
 
 
-def test_pieces_that_end_otherwise_are_no_partners(tmp_path, make_source, pieces_of):
+def test_fragments_that_end_otherwise_are_no_partners(tmp_path, make_source, fragments_of):
     """One at its document's end, the other where a record was full: B's end would tell."""
     long = TokenizedDocument(0, 1000 + np.arange(29), np.arange(0, 29, 7))
     others = [TokenizedDocument(n, 50 + np.arange(28), np.arange(0, 28, 7)) for n in range(1, 9)]
-    source = make_source(write_documents(tmp_path, [long, *others], max_pieces=1))
-    for tokens, segments, _, weight in pieces_of(source.examples(0, np.arange(9))):
+    source = make_source(write_documents(tmp_path, [long, *others], max_fragments=1))
+    for tokens, segments, _, weight in fragments_of(source.examples(0, np.arange(9))):
         assert weight == (tokens.max() < 1000) == segments.any()
 
 
 def test_a_second_segment_is_found_behind_many_of_the_same_document(
-    tmp_path, make_source, pieces_of
+    tmp_path, make_source, fragments_of
 ):
     long = TokenizedDocument(0, 1000 + np.arange(29 * 30), np.arange(0, 29 * 30, 7))
     # As long as a piece may be: it ends as those of the long one do.
     short = TokenizedDocument(1, 50 + np.arange(29), np.arange(0, 29, 7))
-    source = make_source(write_documents(tmp_path, [long, short], max_pieces=1))
+    source = make_source(write_documents(tmp_path, [long, short], max_fragments=1))
     assert len(source) == 31
     batch = source.examples(0, np.arange(31))
     assert batch["pair_weights"].sum() == 31
     from_short = [
         {bool(token < 1000) for token in tokens[1:-1] if token > SEP}
-        for tokens, _, label, _ in pieces_of(batch)
+        for tokens, _, label, _ in fragments_of(batch)
         if label == 1
     ]
     assert len(from_short) > 5

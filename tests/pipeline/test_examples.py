@@ -19,7 +19,7 @@ from bert_jax.corpus.synthetic import NUM_SPECIAL, write_corpus
 from bert_jax.pipeline.examples import Batch, ExampleSource
 from bert_jax.pipeline.masking import MaskingConfig
 
-from ..corpus.conftest import LENGTH, MAX_PIECES, SPAN
+from ..corpus.conftest import LENGTH, MAX_FRAGMENTS, SPAN
 
 CLS, SEP = 2, 3
 
@@ -55,13 +55,13 @@ def rows_of(batch: Batch, rows: np.ndarray) -> Batch:
 
 
 @pytest.fixture(scope="module")
-def pairs(epochs, documents, pieces_of):
+def pairs(epochs, documents, fragments_of):
     """What a pair shows of itself, over four epochs: one structured row a pair."""
     ends = {number + 1: set(d.sentence_starts[1:].tolist()) for number, d in enumerate(documents)}
     sizes = [0, *(len(document.token_ids) for document in documents)]
     found = []
     for batch in epochs:
-        for tokens, segments, label, weight in pieces_of(batch):
+        for tokens, segments, label, weight in fragments_of(batch):
             if weight:
                 a, b = tokens[segments == 0][1:-1], tokens[segments == 1][:-1]
                 document, next_place = divmod(int(b[-1]) + 1, SPAN)
@@ -90,8 +90,8 @@ def test_every_epoch_visits_every_record_once_in_its_own_order(
     documents, prepared, make_source, unmasked
 ):
     source = make_source(prepared, sentence_pairs="none")
-    records = pack_documents(documents, LENGTH, MAX_PIECES)
-    expected = sorted(tuple(p.token_ids[0] for p in pieces) for pieces in records)
+    records = pack_documents(documents, LENGTH, MAX_FRAGMENTS)
+    expected = sorted(tuple(p.token_ids[0] for p in fragments) for fragments in records)
     orders = []
     for epoch in range(2):
         batch = source.examples(epoch, np.arange(len(source)))
@@ -107,11 +107,11 @@ def test_every_epoch_visits_every_record_once_in_its_own_order(
 
 
 def test_unmasking_gives_back_the_records_text_where_the_label_is_next(
-    epochs, documents, pieces_of
+    epochs, documents, fragments_of
 ):
     lengths = {number + 1: len(d.token_ids) for number, d in enumerate(documents)}
     checked = 0
-    for tokens, segments, label, weight in pieces_of(epochs[0]):
+    for tokens, segments, label, weight in fragments_of(epochs[0]):
         a, b = tokens[segments == 0], tokens[segments == 1]
         assert a[0] == CLS and a[-1] == SEP and (len(b) > 0) == (weight == 1)
         text = a[1:-1]
@@ -275,20 +275,20 @@ def test_static_maskings_come_again_and_dynamic_ones_do_not(prepared, pairs, mak
     assert one != other
 
 
-def test_without_pairs_every_piece_is_one_segment(prepared, make_source, pieces_of):
+def test_without_pairs_every_fragment_is_one_segment(prepared, make_source, fragments_of):
     batch = make_source(prepared, sentence_pairs="none").examples(0, np.arange(200))
     assert batch["segment_ids"].max() == 0
     assert batch["pair_weights"].max() == 0
-    for tokens, *_ in pieces_of(batch):
+    for tokens, *_ in fragments_of(batch):
         assert tokens[0] == CLS and tokens[-1] == SEP and (np.diff(tokens[1:-1]) == 1).all()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_length": 100}, "takes 1[0-9]* positions in .* at most 100"),
-        ({"max_pieces": 1}, "pieces; the manifest promises at most 128 in 1"),
-        ({"vocab_size": 60_000}, "holds the token id"),
+        ({"max_length": 100}, "takes 1[0-9]* positions in .* Expected at most 100"),
+        ({"max_fragments": 1}, "takes .* in 2 fragments. Expected at most 128 in 1, according"),
+        ({"vocab_size": 60_000}, "contains the token id"),
     ],
 )
 def test_a_record_against_the_manifest_is_named(documents, tmp_path, change, message, make_source):
@@ -298,11 +298,11 @@ def test_a_record_against_the_manifest_is_named(documents, tmp_path, change, mes
         documents[:40],
         documents[:1],
         max_length=LENGTH,
-        max_pieces=MAX_PIECES,
+        max_fragments=MAX_FRAGMENTS,
         vocab_size=vocab_size,
         token_bytes=4,
     )
     write_manifest(tmp_path, replace(read_manifest(tmp_path), **change))
     source = make_source(tmp_path, sentence_pairs="none")
-    with pytest.raises(ValueError, match=rf"train-00000.arrayrecord: record \d+ .*{message}"):
+    with pytest.raises(ValueError, match=rf"train-00000.arrayrecord: record \d+: {message}"):
         source.examples(0, np.arange(len(source)))

@@ -29,14 +29,16 @@ def source(named_corpus, make_source) -> ExampleSource:
 
 
 @pytest.fixture(scope="module")
-def found(source, pieces_of):
+def found(source, fragments_of):
     """Of six epochs' pieces: (first segment, second, label, weight)."""
-    pieces = []
+    fragments = []
     for epoch in range(6):
         batch = source.examples(epoch, np.arange(len(source)))
-        for tokens, segments, label, weight in pieces_of(batch):
-            pieces.append((tokens[segments == 0][1:-1], tokens[segments == 1][:-1], label, weight))
-    return pieces
+        for tokens, segments, label, weight in fragments_of(batch):
+            fragments.append(
+                (tokens[segments == 0][1:-1], tokens[segments == 1][:-1], label, weight)
+            )
+    return fragments
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def test_the_first_half_is_as_often_the_longer_one(found):
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece", "wordpiece"])
 def test_no_space_before_a_half_tells_the_label(
-    kind, tmp_path, write_json_lines, tokenizer, pieces_of
+    kind, tmp_path, write_json_lines, tokenizer, fragments_of
 ):
     """Byte-level BPE has no space before a document's first sentence alone."""
     rng = np.random.default_rng(0)
@@ -137,13 +139,13 @@ def test_no_space_before_a_half_tells_the_label(
         "wordpiece": lambda: tokenizer,
     }
     tokenizer = learn[kind]()
-    options = PrepareOptions(max_length=64, max_pieces=4, heldout_fraction=0.1)
+    options = PrepareOptions(max_length=64, max_documents_per_record=4, heldout_fraction=0.1)
     text = write_json_lines(tmp_path / "a.jsonl", texts)
     make_corpus([text], tokenizer, tmp_path / "out", options, num_workers=1)
     config = ExampleConfig(seed=1, sentence_pairs="sentence_order")
     source = ExampleSource(Corpus(tmp_path / "out", "train"), Vocabulary.of(tokenizer), config)
     rows = []
-    for tokens, segments, label, weight in pieces_of(source.examples(0, np.arange(len(source)))):
+    for tokens, segments, label, weight in fragments_of(source.examples(0, np.arange(len(source)))):
         if weight:
             ids = (int(tokens[segments == 0][1]), int(tokens[segments == 1][0]))
             first, second = map(tokenizer.id_to_token, ids)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.corpus import outputs
+from bert_jax.corpus import workspace
 from bert_jax.corpus.inputs import PrepareOptions
-from bert_jax.corpus.outputs import check_output, kind_of
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.corpus.synthetic import random_documents, write_corpus
+from bert_jax.corpus.workspace import check_output, directory_kind
 from bert_jax.finetuning import sweep_directory
 from bert_jax.runs import work_dir
 from bert_jax.runs.outputs import check_work_dir_kind
@@ -47,19 +47,19 @@ def contents(directories: dict[str, Path]) -> dict[Path, bytes]:
 
 
 def test_names_match_the_written_files() -> None:
-    assert outputs.MODEL_NAME == work_dir.MODEL_NAME
-    assert outputs.SWEEP_NAME == sweep_directory.IDENTITY_NAME
+    assert workspace.MODEL_NAME == work_dir.MODEL_NAME
+    assert workspace.SWEEP_NAME == sweep_directory.IDENTITY_NAME
 
 
 def test_a_directory_is_identified_by_its_files(directories, tmp_path) -> None:
-    assert {kind: kind_of(path) for kind, path in directories.items()} == {
+    assert {kind: directory_kind(path) for kind, path in directories.items()} == {
         kind: kind for kind in directories
     }
     (tmp_path / "begun/.work").mkdir(parents=True)
-    assert kind_of(tmp_path / "begun") is None
+    assert directory_kind(tmp_path / "begun") is None
     (tmp_path / "begun/.work/plan.json").touch()
-    assert kind_of(tmp_path / "begun") == "corpus"
-    assert kind_of(tmp_path / "missing") is None and kind_of(tmp_path) is None
+    assert directory_kind(tmp_path / "begun") == "corpus"
+    assert directory_kind(tmp_path / "missing") is None and directory_kind(tmp_path) is None
 
 
 def test_a_kind_that_a_command_continues_is_accepted(directories) -> None:
@@ -97,8 +97,8 @@ def test_every_command_that_makes_a_directory(verb, directories, bert_jax_here, 
                 continue
             refused = bert_jax_here(verb, *words, f"{option}={output}")
             assert refused.code == 2, (verb, kind)
-            told = ("Give another", "already holds a tokenizer", "not a file", "exists already")
-            assert any(each in refused.errors for each in told), refused.errors
+            advice = ("Give another", "give another", "not a file", "exists already")
+            assert any(words in refused.errors for words in advice), refused.errors
             assert contents(directories) == before and not (directory / "new").exists()
 
 

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as PlainTokenizer
 
 from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.manifest import Manifest, read_manifest
-from bert_jax.corpus.prepare import Progress, make_corpus
+from bert_jax.corpus.preparation import Progress
+from bert_jax.corpus.prepare import make_corpus
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import (
     TooManyUnknownError,
@@ -20,7 +21,9 @@ from bert_jax.tokenizers.words import (
     unknown_words,
 )
 
-OPTIONS = PrepareOptions(max_length=64, max_pieces=4, heldout_fraction=0, unit_bytes=64 << 10)
+OPTIONS = PrepareOptions(
+    max_length=64, max_documents_per_record=4, heldout_fraction=0, unit_bytes=64 << 10
+)
 KNOWN = "new cat saw old dog " * 50
 UNKNOWN = "мир 是 new cat saw " * 50  # two of five words are unknown
 

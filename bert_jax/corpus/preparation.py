@@ -1,0 +1,289 @@
+"""Run a preparation from inputs to shards, and report its progress."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bert_jax.corpus.inputs import PrepareInputs, PrepareOptions
+from bert_jax.corpus.manifest import TOKENIZER, Manifest
+from bert_jax.corpus.shards import (
+    FinishedUnit,
+    ShardSettings,
+    UnitResult,
+    WorkerPool,
+    read_result,
+    split_info,
+)
+from bert_jax.corpus.units import (
+    SPLITS,
+    SeenDocuments,
+    Split,
+    StreamCounts,
+    Unit,
+    build_units,
+    shard_name,
+)
+from bert_jax.files import file_sha256
+from bert_jax.text.documents import SourceCounts
+from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.tokenizers.words import UnknownCounts
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a preparation. "New" excludes work of an earlier call that is continued.
+
+    Attributes:
+      seconds: the time since this call began.
+      fraction: the estimated share of the inputs that is finished, from the bytes read; None if
+        unknown.
+      shards: the number of finished shards.
+      new_shards: the number of shards made by this call.
+      text_bytes: the text in finished shards, in bytes of UTF-8.
+      new_text_bytes: the text in new shards, in bytes of UTF-8.
+      new_tokens: the number of tokens in new shards.
+      peak_worker_memory: the maximum memory that any worker used, in bytes.
+    """
+
+    seconds: float
+    fraction: float | None
+    shards: int
+    new_shards: int
+    text_bytes: int
+    new_text_bytes: int
+    new_tokens: int
+    peak_worker_memory: int
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The remaining time, estimated from the speed of this call; None if it is unknown."""
+        if not self.fraction or not self.new_text_bytes:
+            return None
+        bytes_left = self.text_bytes * (1 / self.fraction - 1)
+        return bytes_left * self.seconds / self.new_text_bytes
+
+
+class ProgressMeter:
+    """A counter of finished shards: those kept from an earlier call, and new ones."""
+
+    def __init__(self, total_bytes: int):
+        """Start the clock.
+
+        Args:
+          total_bytes: the size of the inputs on disk; 0 if unknown.
+        """
+        self._start = time.perf_counter()
+        self._total_bytes = total_bytes
+        self._shards = self._new_shards = 0
+        self._text_bytes = self._new_text_bytes = self._new_tokens = 0
+        self._peak_memory = 0
+
+    def add_kept(self, result: UnitResult) -> None:
+        """Count a shard kept from an earlier call."""
+        self._shards += 1
+        self._text_bytes += result.num_text_bytes
+
+    def add_new(self, result: UnitResult, peak_memory: int) -> None:
+        """Count a shard made by this call."""
+        self.add_kept(result)
+        self._new_shards += 1
+        self._new_text_bytes += result.num_text_bytes
+        self._new_tokens += result.num_tokens
+        self._peak_memory = max(self._peak_memory, peak_memory)
+
+    def read(self, source: SourceCounts, stream: StreamCounts) -> Progress:
+        """Return the current progress."""
+        fraction = None
+        if self._total_bytes and source.text_bytes:
+            finished = (self._text_bytes + stream.left_out_bytes) / source.text_bytes
+            fraction = source.bytes_read / self._total_bytes * finished
+        return Progress(
+            seconds=time.perf_counter() - self._start,
+            fraction=fraction,
+            shards=self._shards,
+            new_shards=self._new_shards,
+            text_bytes=self._text_bytes,
+            new_text_bytes=self._new_text_bytes,
+            new_tokens=self._new_tokens,
+            peak_worker_memory=self._peak_memory,
+        )
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+@dataclass
+class Preparation:
+    """One call of `make_corpus`: its inputs, and the results of its units.
+
+    Attributes:
+      inputs: the expanded inputs.
+      options: the options.
+      work: the directory of unfinished work.
+      token_bytes: the size of a stored token id.
+      unknown: the counts of unknown tokens.
+      source: the counts of the readers.
+      stream: the counts of the stream of units.
+      results: the results of finished units, by the names of their shards.
+    """
+
+    inputs: PrepareInputs
+    options: PrepareOptions
+    work: Path
+    token_bytes: int
+    unknown: UnknownCounts
+    source: SourceCounts = field(default_factory=lambda: SourceCounts(checksums={}))
+    stream: StreamCounts = field(default_factory=StreamCounts)
+    results: dict[str, UnitResult] = field(default_factory=dict)
+
+    def make_shards(
+        self,
+        unknown_id: int,
+        num_workers: int,
+        meter: ProgressMeter,
+        progress: ProgressCallback | None,
+    ) -> None:
+        """Fill `results` with existing and new shards.
+
+        Raises:
+          TooManyUnknownError: too many tokens of the units so far are unknown. Units are checked in
+            a fixed order for any number of workers.
+        """
+        unchecked: deque[str] = deque()
+
+        def report() -> None:
+            if progress is not None:
+                progress(meter.read(self.source, self.stream))
+
+        def check() -> None:
+            while unchecked and (result := self.results.get(unchecked[0])) is not None:
+                unchecked.popleft()
+                self.unknown.add(result.num_tokens, result.num_unknown)
+
+        def collect(finished: Iterable[FinishedUnit]) -> None:
+            for unit in finished:
+                self.results[unit.name] = unit.result
+                meter.add_new(unit.result, unit.peak_memory)
+                report()
+                check()
+
+        settings = ShardSettings(
+            self.options.max_length,
+            self.options.max_fragments,
+            self.token_bytes,
+            self.options.language,
+            unknown_id,
+        )
+        pool = WorkerPool(num_workers, self.work / TOKENIZER, settings, self.work)
+        with SeenDocuments(self.work / "seen.sqlite") as seen, pool:
+            for unit in self._units(seen):
+                unchecked.append(unit.name)
+                kept = read_result(self.work, unit.name)
+                if kept is not None and kept.unit_digest == unit.digest:
+                    self.results[unit.name] = kept
+                    meter.add_kept(kept)
+                    report()
+                    check()
+                else:
+                    collect(pool.submit(unit))
+            collect(pool.drain())
+
+    def _units(self, seen: SeenDocuments) -> Iterator[Unit]:
+        heldout, documents = self.inputs.documents(self.options.sources, self.source)
+        return build_units(
+            documents,
+            self.options.unit_bytes,
+            self.options.heldout_fraction,
+            seen,
+            self.stream,
+            heldout,
+        )
+
+    def texts(self) -> Iterator[str]:
+        """Read the documents from the beginning again and yield their texts."""
+        heldout, documents = self.inputs.documents(self.options.sources, SourceCounts(logged=False))
+        return (document.text for document in chain(heldout, documents))
+
+    def check_splits(self) -> None:
+        """Raise ValueError if a split that was requested is empty."""
+        num_documents = sum(self.stream.documents.values())
+        fraction = self.options.heldout_fraction
+        records = {
+            split: sum(result.shard.num_records for result in self._of(split)) for split in SPLITS
+        }
+        if not any(records.values()):
+            raise ValueError(
+                f"inputs: the corpus would be empty, since the {num_documents} documents of "
+                f"{len(self.inputs.paths)} inputs contain no token. Give other inputs."
+            )
+        if self.inputs.heldout:
+            self._check_given_splits(records)
+            return
+        if all(records.values()) or not fraction:
+            return
+        purpose, advice = "train on", f"less than {self.stream.highest_hash:.3f}"
+        if not records["heldout"]:
+            sufficient = math.ceil(self.stream.lowest_hash * 1000 + 1) / 1000
+            purpose, advice = "evaluate on", f"{sufficient}, or 0 for no evaluation"
+        if num_documents == 1:
+            advice = "0 for no evaluation"
+        raise ValueError(
+            f"heldout_fraction={fraction}: leaves none of {num_documents} documents to {purpose}, "
+            f"since documents are assigned by their hash. Hold out {advice}."
+        )
+
+    def _check_given_splits(self, records: Mapping[Split, int]) -> None:
+        counts = self.stream
+        if not records["heldout"]:
+            raise ValueError(
+                f"heldout_inputs: nothing to evaluate on, since the {counts.documents['heldout']} "
+                f"documents of {len(self.inputs.heldout)} inputs contain no token. Give other "
+                "inputs."
+            )
+        if not records["train"]:
+            raise ValueError(
+                f"inputs: nothing to train on in {len(self.inputs.split)} inputs: "
+                f"{counts.heldout_repeats} documents are held out and "
+                f"{counts.documents['train']} contain no token. Give other inputs."
+            )
+
+    def manifest(self, plan: Mapping[str, Any], tokenizer: Tokenizer) -> Manifest:
+        """Return the manifest of the finished corpus."""
+        num_documents = sum(
+            result.num_documents + result.num_empty_documents for result in self.results.values()
+        )
+        assert num_documents == sum(self.stream.documents.values()), "a document is lost"
+        return Manifest(
+            max_length=self.options.max_length,
+            max_fragments=self.options.max_fragments,
+            token_bytes=self.token_bytes,
+            vocab_size=tokenizer.vocab_size,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            tokenizer_files={
+                path.name: file_sha256(path) for path in sorted((self.work / TOKENIZER).iterdir())
+            },
+            lowercase=tokenizer.lowercase,
+            options=plan["options"],
+            sources=self.inputs.with_checksums(plan["sources"], self.source),
+            duplicates_removed=self.stream.duplicates,
+            heldout_repeats=self.stream.heldout_repeats,
+            empty_documents=self.source.empty_documents
+            + sum(result.num_empty_documents for result in self.results.values()),
+            bad_lines_skipped=self.source.bad_lines,
+            empty_files_skipped=self.source.empty_files,
+            documents_split=self.source.split_documents,
+            train=split_info(self._of("train"), self.options.max_length),
+            heldout=split_info(self._of("heldout"), self.options.max_length),
+        )
+
+    def _of(self, split: Split) -> list[UnitResult]:
+        """Return the results of a split in the order of its units."""
+        names = (shard_name(split, index) for index in range(len(self.results)))
+        return [self.results[name] for name in names if name in self.results]
