@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert_jax.conversion import without_none
+from bert_jax.conversion import config_keys, values_of, without_none
 
 _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
@@ -30,15 +30,13 @@ class Section:
 
 def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section]:
     """Yield a config dataclass and all dataclasses in it, with the defaults that hold there."""
-    hints = typing.get_type_hints(cls)
-    values = {
-        field.name: _default(field) if default is None else getattr(default, field.name)
-        for field in dataclasses.fields(cls)
-        if field.init
-    }
+    keys = config_keys(cls)
+    values = {key.name: key.default for key in keys.values()}
+    if default is not None:
+        values = {name: value for name, value in values_of(default).items() if name in keys}
     yield Section(path, cls, values)
     for name, value in values.items():
-        inner, _ = without_none(hints[name])
+        inner, _ = without_none(keys[name].hint)
         many = typing.get_origin(inner) in (dict, Mapping)
         inner = typing.get_args(inner)[1] if many else inner
         if dataclasses.is_dataclass(inner):
@@ -50,9 +48,9 @@ def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section
 def lines(section: Section) -> Iterator[str]:
     """Yield the lines that describe a section: its path, its keys and its docstring."""
     yield section.path or "config"
-    hints = typing.get_type_hints(section.cls)
+    keys = config_keys(section.cls)
     for name, value in section.values.items():
-        hint, optional = without_none(hints[name])
+        hint, optional = without_none(keys[name].hint)
         key = f"{section.path}.{name}".lstrip(".")
         if dataclasses.is_dataclass(hint) or typing.get_origin(hint) in (dict, Mapping):
             yield f"  {key}: a section" + (", may be left out" if optional else "")
@@ -61,12 +59,6 @@ def lines(section: Section) -> Iterator[str]:
         yield f"  {key}: {_kind(hint)}{' or None' if optional else ''}, {given}"
     yield ""
     yield textwrap.indent(inspect.getdoc(section.cls) or "", "    ")
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def _kind(hint: Any) -> str:

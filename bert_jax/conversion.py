@@ -1,7 +1,8 @@
 """Between nested mappings, as configs are written, and frozen dataclasses, as the code takes them.
 
-Understood field types: bool, int, float, str, Literal, tuples, `X | None`, another dataclass, and
-`dict[str, X]` of any of these. A dataclass with a field of another type is a mistake of ours.
+Understood field types: bool, int, float, str, Literal, tuples, `X | None`, another dataclass,
+`dict[str, X]` of any of these, and `one_section_of`. Any other field type is a programming
+error.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, cast
 
 from bert_jax.validation import unknown_key
@@ -17,6 +18,55 @@ from bert_jax.validation import unknown_key
 T = TypeVar("T")
 
 _SCALARS = (bool, int, float, str)
+_SECTIONS = "sections"
+
+
+def one_section_of(sections: Callable[[], Mapping[str, type]]) -> Any:
+    """Return a field of a dataclass that holds exactly one of several sections.
+
+    In a config each of the sections has its own key, and all but one are None.
+
+    Args:
+      sections: returns the dataclass of every section by its key.
+    """
+    return dataclasses.field(metadata={_SECTIONS: sections})
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigKey:
+    """A key of a config.
+
+    hint: the type of its values. default: `dataclasses.MISSING` for a required key.
+    """
+
+    name: str
+    hint: Any
+    default: Any
+
+
+def config_keys(cls: type) -> dict[str, ConfigKey]:
+    """Return the keys that a config for a dataclass may have, by name, in declared order."""
+    hints, keys = typing.get_type_hints(cls), {}
+    for field in dataclasses.fields(cls):
+        if _SECTIONS in field.metadata:
+            for name, section in field.metadata[_SECTIONS]().items():
+                keys[name] = ConfigKey(name, section | None, None)
+        elif field.init:
+            keys[field.name] = ConfigKey(field.name, hints[field.name], _default(field))
+    return keys
+
+
+def values_of(value: Any) -> dict[str, Any]:
+    """Return the values of a dataclass by the keys of its config."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        held = getattr(value, field.name)
+        if _SECTIONS in field.metadata:
+            sections = field.metadata[_SECTIONS]().items()
+            values |= {name: held if type(held) is kind else None for name, kind in sections}
+        else:
+            values[field.name] = held
+    return values
 
 
 def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
@@ -31,47 +81,60 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{path}: expected a section of keys for {cls.__name__}, got {values!r}")
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    keys = config_keys(cls)
     for key in values:
-        if key not in fields:
+        if key not in keys:
             raise ValueError(f"{path}.{key}{unknown_key(str(key), _keys_of(cls, values))}")
     arguments = {}
-    for name, field in fields.items():
+    for name, known in keys.items():
         if name in values:
-            arguments[name] = _convert(hints[name], values[name], f"{path}.{name}")
-        elif not _has_default(field):
+            arguments[name] = _convert(known.hint, values[name], f"{path}.{name}")
+        elif known.default is dataclasses.MISSING:
             raise ValueError(_missing(f"{path}.{name}"))
     try:
-        return cls(**arguments)
+        return cls(**_with_one_section(cls, arguments))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
+def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `cls` with the given section under its field's name."""
+    for field in dataclasses.fields(cls):
+        if _SECTIONS not in field.metadata:
+            continue
+        names = list(field.metadata[_SECTIONS]())
+        held = {name: arguments.pop(name, None) for name in names}
+        given = {name: section for name, section in held.items() if section is not None}
+        if len(given) != 1:
+            raise ValueError(
+                f"the {field.name} is given by one of the sections {', '.join(names)}; there are "
+                f"{', '.join(given) or 'none'}"
+            )
+        (arguments[field.name],) = given.values()
+    return arguments
+
+
 def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the dotted keys of a config; `values` has the names of the parts of a mapping."""
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        hint, _ = without_none(hints[field.name])
-        value = values.get(field.name)
+    for key in config_keys(cls).values():
+        hint, _ = without_none(key.hint)
+        value = values.get(key.name)
         inside = value if isinstance(value, Mapping) else {}
         if dataclasses.is_dataclass(hint):
             section = cast(type, hint)
-            yield from (f"{field.name}.{key}" for key in _keys_of(section, inside))
+            yield from (f"{key.name}.{inner}" for inner in _keys_of(section, inside))
         elif typing.get_origin(hint) in (dict, Mapping):
             part = typing.get_args(hint)[1]
             for name in inside if dataclasses.is_dataclass(part) else ():
-                yield from (f"{field.name}.{name}.{key}" for key in _keys_of(part, inside[name]))
-        elif field.init:
-            yield field.name
+                yield from (f"{key.name}.{name}.{inner}" for inner in _keys_of(part, inside[name]))
+        else:
+            yield key.name
 
 
 def to_plain(value: Any) -> Any:
     """Turn a dataclass into what JSON holds: dicts, lists and scalars, keys in declared order."""
     if dataclasses.is_dataclass(value):
-        return {
-            field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
+        return {key: to_plain(item) for key, item in values_of(value).items()}
     if isinstance(value, Mapping):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -135,7 +198,7 @@ def _missing(path: str) -> str:
     return f"{path}: missing; set it in the config file or as --{path}=VALUE"
 
 
-def _has_default(field: dataclasses.Field[Any]) -> bool:
-    return (
-        field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-    )
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default

@@ -30,8 +30,8 @@ MAY_IMPORT = {
         *("analysis", "corpus", "models", "pipeline", "runs", "tasks", "tokenizers", "training"),
     },
     "finetuning": {
-        *("analysis", "labeled_data", "models", "pipeline", "runs", "tasks", "text", "tokenizers"),
-        "training",
+        *("analysis", "inference", "labeled_data", "models", "pipeline", "runs", "tasks", "text"),
+        *("tokenizers", "training"),
     },
     "recipes": {"finetuning", "pretraining", "runs"},
     "interop": {"finetuning", "models", "runs", "tokenizers", "training"},

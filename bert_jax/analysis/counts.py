@@ -9,7 +9,7 @@ from typing import assert_never
 import jax
 
 from bert_jax.models.config import EncoderConfig, NormPlacement
-from bert_jax.models.model import ModelConfig
+from bert_jax.models.model import ClassifierHead, ModelConfig
 from bert_jax.models.parameters import count
 
 # A backward pass has two products (for the input and for the parameters) for each forward one.
@@ -166,7 +166,7 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
     final_norm: dict[NormPlacement, int] = {"post": 0, "pre": 2 * hidden}
     above = final_norm[encoder.norm]
     pooler = _dense(hidden, hidden)
-    match model.head:
+    match model.head_kind:
         case "encoder":
             above += pooler if model.pooler else 0
         case "pretraining":
@@ -175,12 +175,10 @@ def parameter_counts(model: ModelConfig) -> ParameterCounts:
             above += _masked_lm(encoder)
         case "next_sentence":
             above += pooler + _dense(hidden, 2)
-        case "classification" | "multiple_choice":
-            above += pooler + _dense(hidden, len(model.scores))
-        case "tagging" | "span":
-            above += _dense(hidden, len(model.scores))
+        case ClassifierHead():
+            above += (pooler if model.has_pooler else 0) + _dense(hidden, len(model.scores))
         case _:
-            assert_never(model.head)
+            assert_never(model.head_kind)
     return ParameterCounts(_embeddings(encoder), _layers(encoder), above)
 
 

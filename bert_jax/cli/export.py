@@ -25,7 +25,7 @@ from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli.arguments import add_work_dir_argument
 from bert_jax.interop.export import export
 from bert_jax.interop.formats import DTYPES, FORMATS
-from bert_jax.models.model import HEADS
+from bert_jax.models.model import head_names
 from bert_jax.validation import renamed_in_errors
 
 
@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_work_dir_argument(parser)
     parser.add_choice("--format", FORMATS, "format to write", required=True)
     parser.add_option("--output", "DIR", "directory to make", required=True)
-    parser.add_choice("--head", HEADS, "head to export (default: all heads)")
+    parser.add_choice("--head", head_names(), "head to export (default: all heads)")
     dtype = "type of the parameters in the file, only for huggingface (default: float32)"
     parser.add_choice("--dtype", DTYPES, dtype)
     parser.add_flag(

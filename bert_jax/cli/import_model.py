@@ -17,7 +17,7 @@ from typing import get_args
 
 from bert_jax.argument_parser import ArgumentParser, free_text
 from bert_jax.interop.import_model import import_model
-from bert_jax.models.model import HEADS, Problem
+from bert_jax.models.model import Problem, head_names
 from bert_jax.validation import renamed_in_errors
 
 
@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "Google's release (bert_model.ckpt, or its directory)",
     )
     parser.add_option("--output", "DIR", "work directory to make", required=True)
-    parser.add_choice("--head", HEADS, "head to import (default: all heads of the source)")
+    parser.add_choice("--head", head_names(), "head to import (default: all heads of the source)")
     parser.add_list(
         "--labels",
         "NAME",

@@ -40,11 +40,12 @@ from typing import get_args
 from bert_jax.argument_parser import ArgumentParser, free_text
 from bert_jax.cli.arguments import add_work_dir_argument
 from bert_jax.corpus.workspace import check_outside_corpora
+from bert_jax.finetuning.registry import predict_tasks
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import FORMATS
 from bert_jax.inference.output_file import open_output
-from bert_jax.inference.requests import TASKS, LineRequest, json_line
+from bert_jax.inference.requests import LineRequest, json_line
 from bert_jax.models.config import DTypeName
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.terminal import ProgressLine, use_utf8
@@ -53,7 +54,8 @@ from bert_jax.terminal import ProgressLine, use_utf8
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the options of `predict`."""
     add_work_dir_argument(parser)
-    parser.add_choice("--task", TASKS, "kind of prediction (default: the one of the model's head)")
+    tasks = list(predict_tasks())
+    parser.add_choice("--task", tasks, "kind of prediction (default: the one of the model's head)")
     _add_stream_arguments(parser)
     _add_model_arguments(parser)
     parser.add_number(
@@ -131,7 +133,11 @@ def run(args: argparse.Namespace) -> int:
 def _predict(args: argparse.Namespace) -> tuple[int, int]:
     """Write the results, and return the number of lines and of unusable lines."""
     request = LineRequest.resolve(
-        args.work_dir, name=args.task, top_k=args.top_k, prompt_name=args.prompt_name
+        args.work_dir,
+        predict_tasks(),
+        name=args.task,
+        top_k=args.top_k,
+        prompt_name=args.prompt_name,
     )
     if args.output not in (None, "-"):
         check_outside_corpora(Path(args.output), "--output")
@@ -165,7 +171,7 @@ def _prompt(request: LineRequest, form: str) -> str:
     else:
         wanted = " or ".join(" and ".join(f'"{field}"' for field in group) for group in names)
         line = f"one JSON object per line, with the fields {wanted}"
-    return f"{request.name}: waiting for {line}, from the terminal. Ctrl-D ends the input."
+    return f"{request.task.name}: waiting for {line}, from the terminal. Ctrl-D ends the input."
 
 
 def _progress(done: int, seconds: float, num_shapes: int) -> str:

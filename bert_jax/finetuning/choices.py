@@ -13,18 +13,23 @@ import numpy as np
 
 from bert_jax.files import write_file
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.finetuning.task_kind import (
+    FilesTaskConfig,
+    HuggingFaceTask,
+    TaskKind,
+    form_keys,
+)
+from bert_jax.inference.predict_tasks import CHOOSE
 from bert_jax.labeled_data.choices import ChoiceExamples, ChoiceFiles, choice_features, read_choices
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.files import Split
+from bert_jax.models.model import MULTIPLE_CHOICE
+from bert_jax.tasks.finetuning import MultipleChoice
 from bert_jax.tasks.sentence_scores import sentence_scores
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.validation import renamed_in_errors
 
-
-@dataclass(frozen=True)
-class ChoicesConfig:
-    """A table of contexts and their endings."""
-
-    files: ChoiceFiles
+_FORM_KEYS = form_keys("choices")
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,35 @@ class ChoiceSet(ExampleSet):
         return sentence_scores(["accuracy"], chosen, self.features.targets["labels"])
 
 
-def open_choices(
-    config: ChoicesConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
+@dataclass(frozen=True)
+class ChoicesConfig(FilesTaskConfig):
+    """A table of contexts and their endings."""
+
+    files: ChoiceFiles
+
+    def open(
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        splits: Collection[Split],
+        labels: tuple[str, ...] = (),
+    ) -> TaskData:
+        """See `TaskConfig.open`."""
+        with renamed_in_errors(_FORM_KEYS):
+            return _open(self.files, tokenizer, max_length, splits)
+
+    def with_file(self, path: str, split: Split) -> ChoicesConfig:
+        """See `TaskConfig.with_file`."""
+        task = super().with_file(path, split)
+        form = task.files.form
+        return task if split == "train" else task._with_files(form=form.for_another(path))
+
+
+def _open(
+    files: ChoiceFiles, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
-    """Reads a table; ValueError names the file and line of what is not as it should be."""
-    files, labels = config.files, config.files.choice_labels
+    """Read and tokenize a table."""
+    labels = files.choice_labels
 
     def read(split: Split) -> ChoiceSet:
         examples = read_choices(files, split, labelled=split != "test")
@@ -87,9 +116,20 @@ def open_choices(
         return ChoiceSet(features, examples, labels)
 
     return TaskData(
-        head=HeadConfig("multiple_choice"),
+        head=HeadConfig(MULTIPLE_CHOICE),
         train=read("train").features if "train" in splits else None,
         validation={"validation": read("validation")} if "validation" in splits else {},
         test={"test": read("test")} if "test" in splits and files.test else {},
         primary="accuracy",
     )
+
+
+CHOICES = TaskKind(
+    section="choices",
+    config=ChoicesConfig,
+    head=MULTIPLE_CHOICE,
+    loss=MultipleChoice,
+    predict=CHOOSE,
+    huggingface=HuggingFaceTask("ForMultipleChoice", "multiple-choice"),
+    example='"He opened the door", "and went in."',
+)

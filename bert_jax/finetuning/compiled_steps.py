@@ -9,12 +9,13 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.analysis.counts import parameter_counts
+from bert_jax.finetuning.registry import task_of
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.labeled_data.features import Features
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig
-from bert_jax.tasks.finetuning import ClassifierTask, task_of
+from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import WARNED_SHARE, count_unknown, describe_unknown
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
 
-from bert_jax.finetuning.choices import ChoicesConfig
-from bert_jax.finetuning.sentences import GlueConfig, SentencesConfig
-from bert_jax.finetuning.spans import SpansConfig
-from bert_jax.finetuning.tags import TagsConfig
+from bert_jax.conversion import one_section_of
+from bert_jax.finetuning.registry import task_sections
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.finetuning.task_files import TaskConfig, open_task, with_columns, with_file
+from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.files import Split
 from bert_jax.local_paths import LocalPath, check_config_paths
 from bert_jax.models.config import ComputeConfig
@@ -23,8 +20,6 @@ from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
 from bert_jax.training.tuning import TuningConfig
 from bert_jax.validation import check_seed
-
-SECTIONS = ("glue", "sentences", "choices", "tags", "spans")
 
 
 def default_optimizer() -> OptimizerConfig:
@@ -38,7 +33,7 @@ def default_optimizer() -> OptimizerConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """A fine-tuning run. Of the sections glue, sentences, choices, tags and spans one is given.
+    """A fine-tuning run. One of the sections glue, sentences, choices, tags and spans is the task.
 
     init_from: the work directory of `pretrain`, `import` or `finetune` whose parameters and
       tokenizer are taken; a run that has begun goes on without it. from_scratch: its sizes and
@@ -63,11 +58,7 @@ class FinetuneConfig:
 
     work_dir: LocalPath
     init_from: LocalPath
-    glue: GlueConfig | None = None
-    sentences: SentencesConfig | None = None
-    choices: ChoicesConfig | None = None
-    tags: TagsConfig | None = None
-    spans: SpansConfig | None = None
+    task: TaskConfig = one_section_of(task_sections)
     from_scratch: bool = False
     seed: int = 0
     max_length: int = 128
@@ -91,12 +82,6 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         check_config_paths(self)
-        given = [name for name in SECTIONS if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"the task is given by one of the sections {', '.join(SECTIONS)}; there are "
-                f"{', '.join(given) or 'none'}"
-            )
         for name in ("work_dir", "init_from"):
             if not getattr(self, name):
                 hint = " (--init on the command line)" if name == "init_from" else ""
@@ -116,18 +101,6 @@ class FinetuneConfig:
         check_seed(self.seed)
 
     @property
-    def section(self) -> str:
-        """The name of the task's section."""
-        return next(name for name in SECTIONS if getattr(self, name) is not None)
-
-    @property
-    def task(self) -> TaskConfig:
-        """The section of the task."""
-        task = self.glue or self.sentences or self.choices or self.tags or self.spans
-        assert task is not None
-        return task
-
-    @property
     def rows_evaluated(self) -> int:
         """Examples in a batch of evaluation: without gradients there is room for more of them."""
         return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
@@ -144,28 +117,16 @@ class FinetuneConfig:
     def open(
         self, tokenizer: Tokenizer, splits: Collection[Split], labels: tuple[str, ...] = ()
     ) -> TaskData:
-        """Read the task's files of these splits; see `open_task`."""
-        return open_task(self.task, tokenizer, self.max_length, splits, labels)
-
-    def with_task(self, task: TaskConfig) -> FinetuneConfig:
-        """Return the config with another task of the same section."""
-        changed: dict[str, Any] = {self.section: task}
-        return self if task is self.task else replace(self, **changed)
+        """Read the task's files of these splits; see `TaskConfig.open`."""
+        return self.task.open(tokenizer, self.max_length, splits, labels)
 
     def with_file(self, path: str, split: Split) -> FinetuneConfig:
-        """Return the config with `path` as its training, validation or test file.
-
-        Raises:
-          ValueError: see `bert_jax.finetuning.task_files.with_file`.
-        """
-        return self.with_task(with_file(self.task, path, split))
+        """Return the config with another file of the task; see `TaskConfig.with_file`."""
+        return replace(self, task=self.task.with_file(path, split))
 
     def with_columns(
         self, split: Split = "train", model: ModelConfig | None = None
     ) -> FinetuneConfig:
-        """Return the config with detected columns and labels instead of "auto".
-
-        Raises:
-          ValueError: see `bert_jax.finetuning.task_files.with_columns`.
-        """
-        return self.with_task(with_columns(self.task, split, model))
+        """Return the config with detected columns; see `TaskConfig.with_columns`."""
+        task = self.task.with_columns(split, model)
+        return self if task is self.task else replace(self, task=task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jax
@@ -17,17 +17,16 @@ from bert_jax.finetuning.label_matching import (
     check_head,
     check_positions,
     score_places,
-    tagged_alike,
     unnamed_told,
     with_scores_in_order,
 )
 from bert_jax.finetuning.outcome import check_files, claim_files
+from bert_jax.finetuning.registry import task_of
 from bert_jax.finetuning.scoring import Scorer, row_lengths
-from bert_jax.finetuning.sentences import GlueConfig
 from bert_jax.finetuning.task_data import ExampleSet, TaskData
-from bert_jax.finetuning.task_files import TaskConfig, named_after, paths_of, source_of
+from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.json_files import read_json_object
-from bert_jax.labeled_data.files import Split, has_file
+from bert_jax.labeled_data.files import Split
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.runs.outputs import check_output
@@ -41,7 +40,7 @@ from bert_jax.runs.work_dir import (
     read_tokenizer,
     what_it_is,
 )
-from bert_jax.tasks.finetuning import task_of
+from bert_jax.text.files import COMPRESSIONS, is_tfds
 from bert_jax.training.checkpoint_files import identity_of
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed, check_same
@@ -133,7 +132,7 @@ def evaluate(
 class Evaluation:
     """A checkpoint and the sets to evaluate it on, which are all labelled or all unlabelled.
 
-    source: the input of the predictions, as returned by `source_of`, and their work directory.
+    source: the input of the predictions, from `TaskConfig.source_of`, and their work directory.
     """
 
     work_dir: Path
@@ -191,7 +190,7 @@ def open_evaluation(
     config = _config_of(work_dir) if task is None else task
     model, _ = read_model(work_dir)
     if task is not None:
-        check_head(task.section, model, work_dir)
+        check_head(task.task, model, work_dir)
     check_positions(config.max_length, model, work_dir)
     step = agreed(default_checkpoint_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
@@ -199,10 +198,10 @@ def open_evaluation(
     if data is not None:
         config = config.with_file(data, split)
     if into is not None:
-        _check_separate(paths_of(config.task), into)
+        _check_separate(config.task.paths(), into)
     tokenizer = read_tokenizer(work_dir, model.encoder)
     if task is not None:
-        config = config.with_task(tagged_alike(config.task, model)).with_columns(split, model)
+        config = replace(config, task=config.task.matching(model).with_columns(split, model))
     where = _told_from_elsewhere(config.task, work_dir) if task is None and data is None else ""
     try:
         found = config.open(tokenizer, [split], model.labels)
@@ -211,7 +210,7 @@ def open_evaluation(
             raise
         raise ValueError(f"{error}{where}") from error
     sets = _asked(found, split, work_dir, data)
-    source = f"{source_of(config.task, split)} by {work_dir.resolve()}"
+    source = f"{config.task.source_of(split)} by {work_dir.resolve()}"
     if into is not None:
         files = [file for name, each in sets.items() for file in each.file_names(name)]
         check_files(into, files, source)
@@ -259,6 +258,26 @@ def _asked(
     return sets if data is None else named_after(data, sets)
 
 
+_FORMATS = (
+    *(".tsv", ".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".txt", ".text"),
+    *(".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2"),
+)
+
+
+def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleSet]:
+    """Return the set that was read from the file `path`, named after the file.
+
+    The name leaves out the extension of a known format but keeps others, as in "eng.testa". The
+    sets of a directory or of TensorFlow Datasets keep their names.
+    """
+    if is_tfds(path) or Path(path).is_dir():
+        return dict(sets)
+    (examples,) = sets.values()
+    file = Path(path)
+    file = file.with_suffix("") if file.suffix.lower() in COMPRESSIONS else file
+    return {file.stem if file.suffix.lower() in _FORMATS else file.name: examples}
+
+
 def _row_lengths(
     max_shapes: int, model: ModelConfig, sets: Mapping[str, ExampleSet]
 ) -> tuple[int, ...]:
@@ -290,10 +309,7 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
 
 def _told_from_elsewhere(task: TaskConfig, work_dir: Path) -> str:
     """Where the run's files are looked for, if they were named relative to another directory."""
-    relative = [Path(path) for path in paths_of(task) if not Path(path).is_absolute()]
-    is_glue = isinstance(task, GlueConfig)
-    directory = Path(task.directory if isinstance(task, GlueConfig) else "")
-    if not relative or any(map(has_file, relative)) or (is_glue and directory.is_dir()):
+    if not task.is_missing():
         return ""
     return (
         f". The run of {work_dir} had its files from the directory it was started in, and this is "

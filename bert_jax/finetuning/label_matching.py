@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
 
-from bert_jax.finetuning.tags import TagsConfig
+from bert_jax.finetuning.registry import kind_of_task
 from bert_jax.finetuning.task_data import HeadConfig
-from bert_jax.finetuning.task_files import TaskConfig
-from bert_jax.models.model import Head, ModelConfig
+from bert_jax.finetuning.task_kind import TaskConfig
+from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 
 _UNNAMED = re.compile(r"LABEL_\d+")
 
 
-_HEADS: dict[str, Head] = {
-    "glue": "classification",
-    "sentences": "classification",
-    "choices": "multiple_choice",
-    "tags": "tagging",
-    "spans": "span",
-}
-
-
-def check_head(section: str, model: ModelConfig, work_dir: Path) -> None:
-    """Raise ValueError if the model's head does not fit the config's section.
+def check_head(task: TaskConfig, model: ModelConfig, work_dir: Path) -> None:
+    """Raise ValueError if the model's head does not fit the config's task.
 
     Called before the files are read, whose labels would otherwise seem to be wrong.
     """
-    if model.head != _HEADS[section]:
+    kind = kind_of_task(task)
+    if model.head != kind.head.name:
         raise ValueError(
             f"the model of {work_dir} is for {model.head} ({model.problem}), the config's section "
-            f"{section!r} for {_HEADS[section]}: give the config of a task that it has learned"
+            f"{kind.section!r} for {kind.head.name}: give the config of a task that it has learned"
         )
 
 
@@ -47,25 +38,6 @@ def check_positions(max_length: int, model: ModelConfig, work_dir: Path) -> None
             f"max_length={max_length}, but the model of {work_dir} has {positions} "
             f"positions: set --config.max_length to that at most"
         )
-
-
-def tagged_alike(task: TaskConfig, model: ModelConfig) -> TaskConfig:
-    """Return a tagging task with the model's tag scheme: as written for BIOES, BILOU and BMES.
-
-    IOB1 is known by a type that is never parted from the one before: there is I-X and no B-X. Where
-    every type has both, only who made the model knows, and says learn_as='IOB1': what the config
-    says other than the default is left as it is.
-    """
-    if not isinstance(task, TagsConfig) or task.files.learn_as != "IOB2":
-        return task
-    parted = {label[2:] for label in model.labels if label.startswith("B-")}
-    if any(label.startswith(("S-", "E-", "U-", "L-", "M-")) for label in model.labels):
-        files = replace(task.files, learn_as="as_written")
-    elif any(label.startswith("I-") and label[2:] not in parted for label in model.labels):
-        files = replace(task.files, learn_as="IOB1")
-    else:
-        return task
-    return replace(task, files=files)
 
 
 def score_places(
@@ -81,10 +53,10 @@ def score_places(
     Raises:
       ValueError: the model has another kind of head or other labels.
     """
-    if (model.head, model.problem) != (head.head, head.problem):
+    if (model.head, model.problem) != (head.head.name, head.problem):
         raise ValueError(
             f"the model of {work_dir} is for {model.head} ({model.problem}), the config for "
-            f"{head.head} ({head.problem}): give the config of a task that it has learned"
+            f"{head.head.name} ({head.problem}): give the config of a task that it has learned"
         )
     same_size = len(model.labels) == len(head.labels)
     numbers = head.problem == "regression"  # their names do not matter

@@ -9,20 +9,11 @@ from pathlib import Path
 
 from bert_jax.files import write_file
 from bert_jax.finetuning.scoring import LOSS
-from bert_jax.finetuning.spans import SpansConfig
-from bert_jax.finetuning.tags import TagsConfig
 from bert_jax.finetuning.task_data import TaskData
-from bert_jax.finetuning.task_files import TaskConfig
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
-from bert_jax.runs.work_dir import (
-    Comparison,
-    InferenceDefaults,
-    SpanDefaults,
-    named_step,
-    write_model,
-)
+from bert_jax.runs.work_dir import Comparison, InferenceDefaults, named_step, write_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.progress import format_metric
 
@@ -108,17 +99,6 @@ def describe_model(
     )
 
 
-def inference_defaults_of(task: TaskConfig, max_length: int, data: TaskData) -> InferenceDefaults:
-    """Return how the run reads texts, and the name of the negation of its only label."""
-    spans = _of_spans(task) if isinstance(task, SpansConfig) else None
-    pairs = None
-    if data.head.head == "classification":
-        (sequences, *_) = (examples.features.sequences for examples in data.validation.values())
-        pairs = bool((sequences.second_starts < sequences.lengths).any())
-    context = isinstance(task, TagsConfig) and task.document_context
-    return InferenceDefaults(max_length, spans, data.head.negative, pairs, context)
-
-
 _BY_CHANCE = (
     "is possible without reading the text. This can happen with few examples; try another seed or "
     "learning rate (bert-jax sweep), or more epochs"
@@ -137,10 +117,6 @@ def conclusion(outcome: Outcome, data: TaskData, compared_by: Comparison) -> lis
         reached, by_chance = format_metric(scored_by, score), format_metric(scored_by, chance)
         lines.append(f"NOTE  {scored_by} is {reached}; {by_chance} {_BY_CHANCE}")
     return [*lines, *(f"predictions: {file}" for file in outcome.predictions)]
-
-
-def _of_spans(config: SpansConfig) -> SpanDefaults:
-    return SpanDefaults(config.doc_stride, config.max_query_length, config.max_answer_length)
 
 
 INPUTS_NAME = "inputs.json"

@@ -19,7 +19,7 @@ from bert_jax.finetuning.compiled_steps import (
     unknown_lines,
 )
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.outcome import describe_model, inference_defaults_of
+from bert_jax.finetuning.outcome import describe_model
 from bert_jax.finetuning.scoring import LOSS, Scorer, padding, row_lengths
 from bert_jax.finetuning.source import (
     Source,
@@ -223,14 +223,13 @@ class FinetuneRun:
         lengths = ", ".join(map(str, self.row_lengths))
         sets = {**self.data.validation, **self.data.test}
         held_out = [f"{examples.num_examples:,} {name}" for name, examples in sets.items()]
-        kind = "windows of passages " if self.model.head == "span" else ""
-        epochs = self.config.num_epochs
+        epochs, trained_on = self.config.num_epochs, self.config.task.training_examples
         held_out += [] if self.data.test else ["no test set"]
         return [
             f"model      {count(shapes):,} parameters, {trainable:,} trainable; "
             f"{self.compute.dtype}, {self.compute.attention} attention",
             *dtype_hint(self.config.compute, self.mesh.devices.flat[0].platform),
-            f"examples   {len(train):,} {kind}for training, {', '.join(held_out)}",
+            f"examples   {len(train):,} {trained_on}, {', '.join(held_out)}",
             *unknown_lines(self.data.features, self.tokenizer),
             f"batches    {self.total_steps:,} of {self.config.batch_size} in "
             f"{epochs} epoch{'s' * (epochs > 1)}, rows of {lengths} tokens, "
@@ -247,6 +246,6 @@ class FinetuneRun:
             self.model,
             self.tokenizer,
             self.compared_by,
-            inference_defaults_of(config.task, config.max_length, self.data),
+            config.task.inference_defaults(config.max_length, self.data),
             best_step,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -13,6 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.finetuning.task_kind import FilesTaskConfig, HuggingFaceTask, TaskKind
+from bert_jax.inference.predict_tasks import ANSWER
 from bert_jax.labeled_data.answers import (
     Answer,
     best_answers,
@@ -28,6 +30,9 @@ from bert_jax.labeled_data.squad import (
     read_squad,
     span_windows,
 )
+from bert_jax.models.model import SPAN
+from bert_jax.runs.work_dir import InferenceDefaults, SpanDefaults
+from bert_jax.tasks.finetuning import Span
 from bert_jax.tasks.span_scores import squad_scores
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
@@ -37,13 +42,14 @@ _FIRST_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
-class SpansConfig:
+class SpansConfig(FilesTaskConfig):
     """Files in SQuAD's form, and how passages are cut and answers chosen (Devlin et al. 2019, 4.2).
 
     doc_stride: tokens from the beginning of a window to that of the next one. max_query_length:
       tokens of a question that are kept. max_answer_length: of an answer. n_best: candidates kept.
     """
 
+    training_examples: ClassVar[str] = "windows of passages for training"
     files: SpanFiles
     doc_stride: int = 128
     max_query_length: int = 64
@@ -54,6 +60,21 @@ class SpansConfig:
         for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+    def open(
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        splits: Collection[Split],
+        labels: tuple[str, ...] = (),
+    ) -> TaskData:
+        """See `TaskConfig.open`."""
+        return _open(self, tokenizer, max_length, splits)
+
+    def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
+        """See `TaskConfig.inference_defaults`: adds how passages are cut."""
+        spans = SpanDefaults(self.doc_stride, self.max_query_length, self.max_answer_length)
+        return replace(super().inference_defaults(max_length, data), spans=spans)
 
 
 @dataclass(frozen=True)
@@ -140,10 +161,10 @@ class SpanSet(ExampleSet):
         return {example.id: example.answer_texts for example in self.examples}
 
 
-def open_spans(
+def _open(
     config: SpansConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
-    """Reads the files; ValueError names file and place of what is not as it should be."""
+    """Read the files and cut the passages into windows."""
 
     def read(split: Split) -> SpanSet:
         labelled = split != "test"
@@ -159,10 +180,26 @@ def open_spans(
         return SpanSet(windows, examples, config)
 
     return TaskData(
-        head=HeadConfig("span"),
+        head=HeadConfig(SPAN),
         train=read("train").features if "train" in splits else None,
         validation={"validation": read("validation")} if "validation" in splits else {},
         test={"test": read("test")} if "test" in splits and config.files.test else {},
         primary="f1",
         per_token=True,
     )
+
+
+SPANS = TaskKind(
+    section="spans",
+    config=SpansConfig,
+    head=SPAN,
+    loss=Span,
+    predict=ANSWER,
+    huggingface=HuggingFaceTask(
+        "ForQuestionAnswering",
+        "question-answering",
+        classifier="qa_outputs",
+        outputs=("start_logits", "end_logits"),
+    ),
+    example='"Where does Matt live?", "Matt lives in Canada."',
+)

@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args
 
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
-from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
+from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.outcome import read_outcome
+from bert_jax.finetuning.registry import task_sections
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.labeled_data.files import Split
 from bert_jax.runs.work_dir import (
@@ -65,7 +66,7 @@ def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Without the names of what has a checksum: files may be moved, or spelt otherwise."""
     config = {name: x for name, x in identity["config"].items() if name != "init_from"}
     paths = {"directory", *get_args(Split)}
-    for name in SECTIONS:
+    for name in task_sections():
         section = {key: x for key, x in (config.get(name) or {}).items() if key not in paths}
         if "files" in section:
             files = section["files"].items()

@@ -110,10 +110,9 @@ class Sweep:
 
     def results(self) -> SweepResults:
         """What has ended so far."""
-        glue = self.base.config.glue
         assert self.base.data.train is not None
         return SweepResults(
-            task=glue.task if glue else self.output.resolve().name,
+            task=self.base.config.task.official_name or self.output.resolve().name,
             metric=self.base.best_metric,
             lower_is_better=self.base.best_metric.endswith(LOSS),
             chance_metric=self.chance_metric,

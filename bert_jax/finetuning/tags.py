@@ -8,10 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData, fingerprint_with
+from bert_jax.finetuning.task_kind import FilesTaskConfig, HuggingFaceTask, TaskKind
+from bert_jax.inference.predict_tasks import TAG
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.files import Split
 from bert_jax.labeled_data.tag_features import TagFeatures, tag_features, tags_of, write_tags
 from bert_jax.labeled_data.tags import TagFiles, TagSentences, collect_labels, read_tags
+from bert_jax.models.model import TAGGING, ModelConfig
+from bert_jax.runs.work_dir import InferenceDefaults
+from bert_jax.tasks.finetuning import Tagging
 from bert_jax.tasks.span_scores import (
     Scheme,
     entities_of,
@@ -23,18 +28,6 @@ from bert_jax.tasks.span_scores import (
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _OF_ENTITIES = ("f1", "precision", "recall")
-
-
-@dataclass(frozen=True)
-class TagsConfig:
-    """Files of tagged sentences.
-
-    document_context: fill the rest of a window with the sentences around (Devlin et al. 2019,
-      section 5.3). A training file must tell documents apart; others that do not have none.
-    """
-
-    files: TagFiles
-    document_context: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +116,49 @@ class TagSet(ExampleSet):
         return {name: entities[name] for name in _OF_ENTITIES} | found
 
 
+@dataclass(frozen=True)
+class TagsConfig(FilesTaskConfig):
+    """Files of tagged sentences.
+
+    document_context: fill the rest of a window with the sentences around (Devlin et al. 2019,
+      section 5.3). A training file must tell documents apart; others that do not have none.
+    """
+
+    files: TagFiles
+    document_context: bool = False
+
+    def open(
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        splits: Collection[Split],
+        labels: tuple[str, ...] = (),
+    ) -> TaskData:
+        """See `TaskConfig.open`."""
+        return _open(self, tokenizer, max_length, splits, labels)
+
+    def matching(self, model: ModelConfig) -> TagsConfig:
+        """Return the task with the model's tag scheme: as written for BIOES, BILOU and BMES.
+
+        IOB1 is recognized by a type with I-X but no B-X, since IOB1 writes B-X only between two
+        adjacent entities of a type. If every type has both, only the person who trained the model
+        knows, and sets learn_as='IOB1': a setting other than the default is kept.
+        """
+        if self.files.learn_as != "IOB2":
+            return self
+        begun = {label[2:] for label in model.labels if label.startswith("B-")}
+        if any(label.startswith(("S-", "E-", "U-", "L-", "M-")) for label in model.labels):
+            return self._with_files(learn_as="as_written")
+        if any(label.startswith("I-") and label[2:] not in begun for label in model.labels):
+            return self._with_files(learn_as="IOB1")
+        return self
+
+    def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
+        """See `TaskConfig.inference_defaults`: adds whether sentences are read in context."""
+        defaults = super().inference_defaults(max_length, data)
+        return replace(defaults, document_context=self.document_context)
+
+
 def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
     """Refuses a tag that marks no entity: ValueError naming file and line."""
     assert sentences.tags is not None
@@ -138,7 +174,7 @@ def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
             marked.add(tag)
 
 
-def open_tags(
+def _open(
     config: TagsConfig,
     tokenizer: Tokenizer,
     max_length: int,
@@ -181,10 +217,20 @@ def open_tags(
         return TagSet(windows(sentences, judged=True), sentences, files, read_in)
 
     return TaskData(
-        head=HeadConfig("tagging", labels),
+        head=HeadConfig(TAGGING, labels),
         train=windows(learned, judged=False).features if train and learned is not None else None,
         validation={"validation": read("validation")} if "validation" in splits else {},
         test={"test": read("test")} if "test" in splits and files.test else {},
         primary="f1" if scheme else "accuracy",
         per_token=True,
     )
+
+
+TAGS = TaskKind(
+    section="tags",
+    config=TagsConfig,
+    head=TAGGING,
+    loss=Tagging,
+    predict=TAG,
+    huggingface=HuggingFaceTask("ForTokenClassification", "token-classification"),
+)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bert_jax.labeled_data.features import Features
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import CLASSIFIERS, Head, ModelConfig, Problem
+from bert_jax.models.model import ClassifierHead, ModelConfig, Problem
 
 _HEAD_DROPOUT = 0.1  # Devlin et al. 2019, A.3
 Logits = NDArray[np.float32]
@@ -91,22 +91,22 @@ def fingerprint_with(found: str, other: object) -> str:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The head of a task, as `ModelConfig` has it.
+    """The head of a task, with the names and the meaning of its scores.
 
     negative: what an example is called whose one label, of "multi_label", does not hold.
     """
 
-    head: Head
+    head: ClassifierHead
     labels: tuple[str, ...] = ()
     problem: Problem = "single_label"
     negative: str = ""
 
     def on(self, encoder: EncoderConfig, head_dropout: float) -> ModelConfig:
         """The model; head_dropout -1 for the usual one. ValueError if the head has none."""
-        usual = _HEAD_DROPOUT if self.head in CLASSIFIERS else 0.0
+        usual = _HEAD_DROPOUT if self.head.dropout else 0.0
         dropout = usual if head_dropout == -1.0 else head_dropout
         return ModelConfig(
-            encoder, self.head, self.labels, head_dropout=dropout, problem=self.problem
+            encoder, self.head.name, self.labels, head_dropout=dropout, problem=self.problem
         )
 
 

@@ -25,7 +25,7 @@ from bert_jax.inference.predictor import (
 )
 from bert_jax.labeled_data.features import Features, sequences_of
 from bert_jax.models.config import DTypeName
-from bert_jax.models.model import HEADS, Model, infer
+from bert_jax.models.model import Model, infer
 from bert_jax.models.sentence_embedding import SentenceEmbedding, sentence_vectors
 from bert_jax.runs.work_dir import read_sentence_embedding
 from bert_jax.tasks.task import Batch
@@ -131,7 +131,7 @@ class Embed(Predictor):
     array([1.  , 0.93, 0.84, ...], dtype=float32)
     """
 
-    heads = HEADS
+    heads = None
     made_by = "`bert-jax pretrain`"
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,8 +16,6 @@ from bert_jax.text.files import content_suffix
 
 # Names of the fields of which an object must have one set.
 Fields = Sequence[tuple[str, ...]]
-# Fields that hold several strings.
-_LISTS = ("words", "choices")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,12 @@ class UnusableLine(ValueError):
 
 
 def read_input(
-    source: Input, form: Format, fields: Fields, *, report: bool = False
+    source: Input,
+    form: Format,
+    fields: Fields,
+    list_fields: Collection[str] = (),
+    *,
+    report: bool = False,
 ) -> Iterator[InputLine | UnusableLine | None]:
     """Yields what lines ask, and None wherever the next one is not there yet.
 
@@ -62,6 +65,7 @@ def read_input(
         of JSON Lines are passed over; of plain text each is a text.
       fields: sets of fields, one of which an object must have; others are passed over. A line of
         plain text is the field "text".
+      list_fields: fields that hold an array of strings.
       report: yield a line that asks nothing, in place of raising it.
 
     Raises:
@@ -87,7 +91,11 @@ def read_input(
             text = _text(data, place)
             if objects and not text.strip():
                 continue
-            line = _object(text, place, fields) if objects else _plain(text, place, fields)
+            line = (
+                _object(text, place, fields, list_fields)
+                if objects
+                else _plain(text, place, fields)
+            )
         except UnusableLine as error:
             if not report:
                 raise
@@ -140,7 +148,7 @@ def _plain(text: str, place: str, fields: Fields) -> InputLine:
     return InputLine(place, text)
 
 
-def _object(text: str, place: str, fields: Fields) -> InputLine:
+def _object(text: str, place: str, fields: Fields, list_fields: Collection[str]) -> InputLine:
     try:
         record = parse_json(text)
     except ValueError as error:
@@ -162,7 +170,7 @@ def _object(text: str, place: str, fields: Fields) -> InputLine:
         reason = f"its fields are {has}; expected {_expected(fields)}"
         raise UnusableLine(place, reason, **identity)
     try:
-        values = tuple(_checked(record[name], name) for name in names)
+        values = tuple(_checked(record[name], name, name in list_fields) for name in names)
     except ValueError as error:
         raise UnusableLine(place, str(error), **identity) from None
     return InputLine(place, values[0] if len(values) == 1 else values, **identity)
@@ -175,13 +183,13 @@ def _is_squad(record: dict[str, Any]) -> bool:
     return all(isinstance(article, dict) and "paragraphs" in article for article in articles)
 
 
-def _checked(value: Any, name: str) -> Any:
+def _checked(value: Any, name: str, is_list: bool) -> Any:
     expected = "a string"
     if name == "sentences":
         if isinstance(value, list) and all(isinstance(x, str) or _strings(x) for x in value):
             return Document(value)
         expected = "an array of strings or of arrays of words"
-    elif name in _LISTS:
+    elif is_list:
         if _strings(value):
             return value
         expected = "an array of strings"

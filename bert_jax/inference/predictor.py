@@ -24,7 +24,6 @@ from bert_jax.labeled_data.features import (
     sequences_of,
 )
 from bert_jax.models.config import DTypeName
-from bert_jax.models.model import Head
 from bert_jax.processes import format_bytes, memory_bytes
 from bert_jax.runs.work_dir import (
     InferenceDefaults,
@@ -257,11 +256,11 @@ def _fetched(examples: NDArray[np.int64], outputs: Outputs) -> tuple[NDArray[np.
 class Predictor:
     """A trained model on this process's first device that takes text.
 
-    heads: those it can work with. made_by: what makes a model that has one, in words.
+    heads: the heads that it can use; None for any. made_by: the command that makes such a model.
     unsaid: how a model is used of which its work directory does not say it.
     """
 
-    heads: ClassVar[tuple[Head, ...]]
+    heads: ClassVar[tuple[str, ...] | None]
     made_by: ClassVar[str]
     unsaid: ClassVar[InferenceDefaults | None] = None
 
@@ -290,7 +289,7 @@ class Predictor:
             raise ValueError(f"batch_size is {batch_size}; expected 1 or more")
         config, origin = read_model(Path(work_dir))
         head, positions = config.head, config.encoder.max_positions
-        if head not in self.heads:
+        if self.heads is not None and head not in self.heads:
             raise ValueError(
                 f"{work_dir}: its model has the head {head!r}, with which "
                 f"{type(self).__name__} cannot work; expected "

@@ -1,140 +1,20 @@
-"""Answer streamed lines with the predictor of a model's head.
-
-`TASKS` names what each predictor reads and returns.
-"""
+"""Answer streamed lines with the predictor of a model's head."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_jax.inference.answer_question import AnswerQuestion
-from bert_jax.inference.classify import Choose, Classify
-from bert_jax.inference.embed import Embed
-from bert_jax.inference.fill_mask import FillMask, NextSentence
-from bert_jax.inference.input_lines import Document, Fields, InputLine, UnusableLine, read_input
+from bert_jax.inference.input_lines import Fields, InputLine, UnusableLine, read_input
 from bert_jax.inference.input_stream import Format, Input, chunks, open_input
-from bert_jax.inference.predictor import Predictor, UnusableText, refuse
-from bert_jax.inference.tag import Tag, TaggedText, check_words
+from bert_jax.inference.predict_tasks import PredictTask, default_task, with_prompt
+from bert_jax.inference.predictor import Predictor, UnusableText
 from bert_jax.models.config import DTypeName
-from bert_jax.models.model import Head
-from bert_jax.models.sentence_embedding import SentenceEmbedding
-from bert_jax.runs.work_dir import read_model, read_sentence_embedding
-
-# Of a predictor, the values of some lines, and how many alternatives to give: a result a line.
-Predict = Callable[[Any, list[Any], int], list[Any]]
-
-
-@dataclass(frozen=True)
-class PredictTask:
-    """One thing to do with lines.
-
-    top_k: how many alternatives it gives by default; None if it gives none.
-    """
-
-    predictor: type[Predictor]
-    fields: Fields
-    predict: Predict
-    top_k: int | None = None
-
-
-@dataclass(frozen=True)
-class TaggedDocument:
-    """The sentences of one document with their tags."""
-
-    sentences: tuple[TaggedText, ...]
-
-
-TASKS: Mapping[str, PredictTask] = {
-    "fill-mask": PredictTask(FillMask, [("text",)], lambda model, texts, k: model(texts, k), 5),
-    "next-sentence": PredictTask(
-        NextSentence, [("first", "second")], lambda model, pairs, _: model(*_columns(pairs))
-    ),
-    "classify": PredictTask(
-        Classify, [("text",), ("first", "second")], lambda model, texts, _: model(texts)
-    ),
-    "choose": PredictTask(
-        Choose, [("context", "choices")], lambda model, pairs, _: model(*_columns(pairs))
-    ),
-    "tag": PredictTask(
-        Tag, [("words",), ("sentences",), ("text",)], lambda model, values, _: _tag(model, values)
-    ),
-    "answer": PredictTask(
-        AnswerQuestion,
-        [("question", "context")],
-        lambda model, pairs, k: model(*_columns(pairs), k),
-        1,
-    ),
-    "embed": PredictTask(Embed, [("text",)], lambda model, texts, _: model.sentences(texts)),
-}
-
-
-def with_prompt(name: str, work_dir: Path, prompt_name: str) -> PredictTask:
-    """Return the task with one of the prompts of the model in `work_dir` prepended to every text.
-
-    Raises:
-      ValueError: the model has no such prompt, or the task does not embed texts.
-    """
-    if name != "embed":
-        raise ValueError(
-            f"--prompt-name={prompt_name}: {name} does not take a prompt. Add --task embed, or "
-            "leave the prompt out"
-        )
-    settings = read_sentence_embedding(work_dir) or SentenceEmbedding()
-    prompt = settings.prompt_for(prompt_name, None)
-
-    def predict(model: Embed, texts: list[Any], _: int) -> list[Any]:
-        return model.sentences(texts, prompt=prompt)
-
-    return replace(TASKS[name], predict=predict)
-
-
-def default_task(head: Head) -> str:
-    """What a model is for by its head.
-
-    Raises:
-      ValueError: nothing of this; its encoder still embeds.
-    """
-    if head == "encoder":
-        return "embed"
-    for name, task in TASKS.items():
-        if name != "embed" and head in task.predictor.heads:
-            return name
-    raise ValueError(
-        f"a model with the head {head!r} has no task of its own here; --task embed gives the "
-        "vectors of its encoder"
-    )
-
-
-def _tag(model: Tag, values: list[Any]) -> list[Any]:
-    """Texts are tagged together, each of the documents by itself."""
-    texts = [index for index, value in enumerate(values) if not isinstance(value, Document)]
-    documents = {i: value for i, value in enumerate(values) if isinstance(value, Document)}
-    # All are looked at before the first is tagged.
-    reasons = {}
-    for index, document in documents.items():
-        try:
-            check_words(document.sentences)
-        except UnusableText as error:
-            reasons[index] = f"sentence {error.index}: {error.reason}"
-    refuse(reasons, len(values))
-    try:
-        tagged = model([values[index] for index in texts])
-    except UnusableText as error:
-        told = {texts[index]: reason for index, reason in error.reasons.items()}
-        raise UnusableText(told, len(values)) from None
-    found: dict[int, Any] = dict(zip(texts, tagged, strict=True))
-    for index, document in documents.items():
-        found[index] = TaggedDocument(tuple(model.document(document.sentences)))
-    return [found[index] for index in range(len(values))]
-
-
-def _columns(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
-    return [first for first, _ in pairs], [second for _, second in pairs]
+from bert_jax.runs.work_dir import read_model
 
 
 def answers(
@@ -185,12 +65,11 @@ Answer = tuple[InputLine | UnusableLine, Any]
 class LineRequest:
     """A task to do with every line of an input, and the model to do it with.
 
-    work_dir: the model's work directory. name: the task's name in `TASKS`. top_k: number of
-    alternatives, 0 for tasks that have none.
+    work_dir: the model's work directory.
+    top_k: number of alternatives, 0 for tasks that have none.
     """
 
     work_dir: Path
-    name: str
     task: PredictTask
     top_k: int
 
@@ -198,6 +77,7 @@ class LineRequest:
     def resolve(
         cls,
         work_dir: str | os.PathLike[str],
+        tasks: Mapping[str, PredictTask],
         *,
         name: str | None = None,
         top_k: int | None = None,
@@ -207,6 +87,7 @@ class LineRequest:
 
         Args:
           work_dir: the model's work directory.
+          tasks: all tasks by name.
           name: the task; None for the task of the model's head.
           top_k: number of alternatives; None for the task's default.
           prompt_name: name of a prompt of a sentence-transformers model; None for its default.
@@ -215,14 +96,15 @@ class LineRequest:
           ValueError: there is no such model, or an option does not apply to the task.
         """
         config, _ = read_model(Path(work_dir))
-        name = name or default_task(config.head)
-        task = TASKS[name]
+        task = tasks[name] if name else default_task(config.head, tasks)
         if prompt_name is not None:
-            task = with_prompt(name, Path(work_dir), prompt_name)
+            task = with_prompt(task, Path(work_dir), prompt_name)
         if task.top_k is None and top_k is not None:
-            having = " and ".join(other for other, task in TASKS.items() if task.top_k is not None)
-            raise ValueError(f"--top-k is {top_k}, but {name} gives no alternatives; {having} do")
-        return cls(Path(work_dir), name, task, task.top_k or 0 if top_k is None else top_k)
+            others = " and ".join(each.name for each in tasks.values() if each.top_k is not None)
+            raise ValueError(
+                f"--top-k is {top_k}, but {task.name} gives no alternatives; {others} do"
+            )
+        return cls(Path(work_dir), task, task.top_k or 0 if top_k is None else top_k)
 
     def open(self, path: str | None, form: Format, batch_size: int) -> Input:
         """Begin to read a file, or standard input for None and "-"; see `open_input`."""
@@ -257,7 +139,9 @@ class LineRequest:
         Raises:
           UnusableLine: a line cannot be used, and `report` is false.
         """
-        lines = read_input(source, form, self._fields(predictor), report=report)
+        lines = read_input(
+            source, form, self._fields(predictor), self.task.list_fields, report=report
+        )
         parts: Iterator[list[InputLine | UnusableLine]] = chunks(
             lines, batch_size, _BATCHES_AT_ONCE * batch_size, lambda line: line.num_bytes
         )

@@ -13,7 +13,7 @@ from bert_jax.interop.huggingface.config import PAIRS_KEY
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.model_card import model_card
 from bert_jax.json_files import read_json_object
-from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.model import ModelConfig
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.work_dir import (
@@ -56,7 +56,7 @@ def export(
     output: str | os.PathLike[str],
     *,
     format: Format,
-    head: Head | None = None,
+    head: str | None = None,
     dtype: ExportDType | None = None,
     hidden_states: bool = False,
 ) -> ExportResult:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
+from bert_jax.finetuning.registry import kind_of_head
 from bert_jax.interop.huggingface.families import architecture_of
-from bert_jax.models.model import ModelConfig
+from bert_jax.models.model import ClassifierHead, ModelConfig, scores_choices
 from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -104,15 +105,13 @@ def usage(form: Format, config: ModelConfig, *, mask: str, pairs: bool, sentence
 
 
 def _text(config: ModelConfig, mask: str, pairs: bool) -> str:
-    """What a model is asked in its code: as Python has the words of a call."""
-    match config.head:
-        case "pretraining" | "masked_lm":
-            return f'"The {mask} of the sea."'
-        case "span":
-            return '"Where does Matt live?", "Matt lives in Canada."'
-        case "multiple_choice":
-            return '"He opened the door", "and went in."'
-    return '"It rains in Rome.", "Rome is wet."' if pairs else '"A delightful film."'
+    """Return example arguments of a call of the tokenizer as Python source."""
+    if config.head in ("pretraining", "masked_lm"):
+        return f'"The {mask} of the sea."'
+    if pairs:
+        return '"It rains in Rome.", "Rome is wet."'
+    kind = kind_of_head(config.head)
+    return '"A delightful film."' if kind is None else kind.example
 
 
 def _huggingface_usage(config: ModelConfig, text: str) -> str:
@@ -120,10 +119,10 @@ def _huggingface_usage(config: ModelConfig, text: str) -> str:
     poolerless = config.head == "encoder" and not config.pooler and config.encoder.num_segments
     bare = ", add_pooling_layer=False" if poolerless else ""
     more = "outputs = model(**inputs)"
-    match config.head:
-        case "multiple_choice":
+    match config.head_kind:
+        case ClassifierHead(scored="choices"):
             more = f"inputs = {{name: tensor[None] for name, tensor in inputs.items()}}\n{more}"
-        case "classification" if config.problem == "single_label":
+        case ClassifierHead(scored="sequence") if config.problem == "single_label":
             more += "\nprint(model.config.id2label[outputs.logits.argmax().item()])"
         case "pretraining" | "masked_lm":
             logits = "prediction_logits" if config.head == "pretraining" else "logits"
@@ -142,7 +141,7 @@ inputs = tokenizer({text}, return_tensors="pt")
 
 def _ids(config: ModelConfig, text: str, call: str, names: tuple[str, ...], dtype: str) -> str:
     """Code that tokenizes a text and gives the model its ids."""
-    axis = "[None, None]" if config.head == "multiple_choice" else "[None]"
+    axis = "[None, None]" if scores_choices(config.head) else "[None]"
     fields = dict(zip(names, ("ids", "type_ids", "attention_mask"), strict=True))
     lines = [f'encoding = tokenizers.Tokenizer.from_file("tokenizer.json").encode({text})']
     lines += [

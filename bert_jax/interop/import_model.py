@@ -12,7 +12,7 @@ from bert_jax.interop.huggingface.config import Wanted
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.huggingface.load import ForeignModel, open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
-from bert_jax.models.model import Head, ModelConfig, Problem
+from bert_jax.models.model import ModelConfig, Problem
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.outputs import check_output, new_directory
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, PAIRS, TOKENIZER_NAME, write_model
@@ -50,7 +50,7 @@ def import_model(
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    head: Head | None = None,
+    head: str | None = None,
     labels: Sequence[str] = (),
     problem: Problem | None = None,
     tokenizer: str | os.PathLike[str] | None = None,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_jax.finetuning.config import SECTIONS
+from bert_jax.conversion import to_dataclass
+from bert_jax.finetuning.registry import kind_of_head, task_kinds
+from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
@@ -17,15 +19,11 @@ from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.version import __version__
 
-# Hugging Face's words for what a head is for.
-PIPELINES = {
+# The hub's names for the tasks of the heads of pretraining.
+_PRETRAINING_PIPELINES = {
     "encoder": "feature-extraction",
     "pretraining": "fill-mask",
     "masked_lm": "fill-mask",
-    "classification": "text-classification",
-    "tagging": "token-classification",
-    "span": "question-answering",
-    "multiple_choice": "multiple-choice",
 }
 
 
@@ -57,8 +55,8 @@ def model_card(
     lines = ["---", f"library_name: {library}"]
     if library == "sentence-transformers":
         lines.append("pipeline_tag: sentence-similarity")
-    elif config.head in PIPELINES:
-        lines.append(f"pipeline_tag: {PIPELINES[config.head]}")
+    elif (pipeline := _pipeline(config.head)) is not None:
+        lines.append(f"pipeline_tag: {pipeline}")
     lines += ["tags:", f"- {family.model_type}", "---", "", f"# {work_dir.resolve().name}", ""]
     lines.append(
         f"{family.title} with the head `{config.head}` and {count(definition.shapes):,} "
@@ -79,6 +77,14 @@ def model_card(
     lines += [f"- {name}: {value}" for name, value in origin.items()]
     lines += _training(work_dir, step)
     return "\n".join(lines) + "\n"
+
+
+def _pipeline(head: str) -> str | None:
+    """Return the hub's name for the task of a head; None if it has none."""
+    kind = kind_of_head(head)
+    if kind is None or kind.huggingface is None:
+        return _PRETRAINING_PIPELINES.get(head)
+    return kind.huggingface.pipeline
 
 
 def _embedding_section(settings: SentenceEmbedding, library: str, config: ModelConfig) -> list[str]:
@@ -158,12 +164,12 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
 
 
 def _task(run: Mapping[str, Any]) -> list[str]:
-    """What a fine-tuned model learned, and in what batches."""
-    (task,) = (section for section in SECTIONS if run[section] is not None)
-    files = [run[task]["directory"]] if task == "glue" else list(run[task]["files"].values())[:2]
-    of = f" ({run[task]['task']})" if task == "glue" else ""
+    """Return lines on a fine-tuned model's task and on its batches."""
+    (kind,) = (kind for kind in task_kinds() if run.get(kind.section) is not None)
+    task: TaskConfig = to_dataclass(kind.config, run[kind.section], kind.section)
+    name = f" ({task.official_name})" if task.official_name else ""
     return [
-        f"- task: {task}{of}, from {', '.join(Path(file).name for file in files)}",
+        f"- task: {kind.section}{name}, from {', '.join(Path(file).name for file in task.inputs)}",
         f"- {run['num_epochs']} epochs at most, batches of {run['batch_size']} examples, sequences "
         f"of {run['max_length']} tokens at most",
     ]

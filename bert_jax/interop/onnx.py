@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import assert_never
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
+from bert_jax.finetuning.registry import score_outputs
 from bert_jax.interop import onnx_graph
 from bert_jax.interop.comparison import Outputs, Probe, Sizes
 from bert_jax.interop.huggingface.config import positions_fit, write_config
 from bert_jax.interop.huggingface.families import refusal_of
-from bert_jax.interop.huggingface.family import has_pooler
 from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.json_files import expecting_fields, parse_json
-from bert_jax.models.model import ModelConfig
+from bert_jax.models.model import ModelConfig, scores_choices
 from bert_jax.models.parameters import Parameters
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.version import __version__
@@ -44,7 +45,7 @@ def write_onnx(
     embeddings), `hidden_states_1`, ... and `pooler_output` are outputs too.
     """
     graph = onnx_graph.GraphBuilder(config, lambda name: np.asarray(parameters.pop(name)))
-    dims = ["batch", "choices", "sequence"] if config.head == "multiple_choice" else None
+    dims = ["batch", "choices", "sequence"] if scores_choices(config.head) else None
     shape = ir.Shape(dims or ["batch", "sequence"])
     inputs = [ir.Value(name=n, shape=shape, type=ir.TensorType(ir.DataType.INT64)) for n in INPUTS]
     outputs = _outputs(graph, inputs, hidden_states)
@@ -81,7 +82,7 @@ def _outputs(
     """Adds the model to the graph; its outputs, named."""
     config = graph.config
     token_ids, attention_mask, segment_ids = inputs
-    if config.head == "multiple_choice":
+    if scores_choices(config.head):
         flat = graph.constant([-1])
         choices = graph.op("Shape", token_ids, start=0, end=2)
         length = graph.op("Shape", token_ids, start=2, end=3)
@@ -91,10 +92,10 @@ def _outputs(
         )
     states = onnx_graph.hidden_states(graph, token_ids, segment_ids, attention_mask)
     hidden, encoder = states[-1], config.encoder
-    rows_dim = "batch" if config.head != "multiple_choice" else "batch_times_choices"
+    rows_dim = "batch_times_choices" if scores_choices(config.head) else "batch"
     every_token = [rows_dim, "sequence"]
     found: dict[str, tuple[ir.Value, list[str | int]]] = {}
-    pooled = onnx_graph.pooled(graph, hidden) if has_pooler(config) else None
+    pooled = onnx_graph.pooled(graph, hidden) if config.has_pooler else None
     if config.head == "encoder":
         # Under a name of its own, beside the last of `hidden_states`.
         last = graph.op("Identity", hidden)
@@ -109,20 +110,22 @@ def _outputs(
         assert pooled is not None
         name = "seq_relationship_logits" if config.head == "pretraining" else "logits"
         found[name] = graph.dense(pooled, "next_sentence"), [rows_dim, 2]
-    if config.head == "classification":
-        assert pooled is not None
-        found["logits"] = graph.dense(pooled, "classifier"), [rows_dim, len(config.scores)]
-    if config.head == "multiple_choice":
-        assert pooled is not None
-        scores = graph.op("Reshape", graph.dense(pooled, "classifier"), choices)
-        found["logits"] = scores, ["batch", "choices"]
-    if config.head == "tagging":
-        found["logits"] = graph.dense(hidden, "classifier"), [*every_token, len(config.scores)]
-    if config.head == "span":
-        scores = graph.dense(hidden, "classifier")
-        for number, name in enumerate(("start_logits", "end_logits")):
-            score = graph.op("Gather", scores, graph.constant(number), axis=2)
-            found[name] = score, [*every_token]
+    if config.classifier is not None:
+        scores = graph.dense(hidden if pooled is None else pooled, "classifier")
+        names = score_outputs(config.head)
+        match config.classifier.scored:
+            case "sequence":
+                found["logits"] = scores, [rows_dim, len(config.scores)]
+            case "choices":
+                found["logits"] = graph.op("Reshape", scores, choices), ["batch", "choices"]
+            case "tokens" if len(names) == 1:
+                found["logits"] = scores, [*every_token, len(config.scores)]
+            case "tokens":
+                for number, name in enumerate(names):
+                    score = graph.op("Gather", scores, graph.constant(number), axis=2)
+                    found[name] = score, [*every_token]
+            case _:
+                assert_never(config.classifier.scored)
     if hidden_states:
         if pooled is not None:
             found["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
@@ -171,7 +174,7 @@ class OnnxSide:
             ids.astype(np.int64)
             for ids in (probe.token_ids, probe.attention_mask, probe.segment_ids)
         ]
-        if self._head == "multiple_choice":
+        if scores_choices(self._head):
             arrays = [array[:, None] for array in arrays]
         # The segments of a model that has none are no input of it.
         wanted = {value.name for value in self._session.get_inputs()}
@@ -181,9 +184,10 @@ class OnnxSide:
         return self._ours(given)
 
     def _ours(self, given: Outputs) -> Outputs:
-        ends = [given.pop(name) for name in ("start_logits", "end_logits") if name in given]
+        names = score_outputs(self._head)
+        columns = [given.pop(name) for name in names if name in given and len(names) > 1]
         logits = {"masked_lm": "token_logits", "next_sentence": "next_sentence_logits"}
-        names = {
+        renamed = {
             "last_hidden_state": "hidden",
             "pooler_output": "pooled",
             "prediction_logits": "token_logits",
@@ -191,10 +195,10 @@ class OnnxSide:
             "logits": logits.get(self._head, "logits"),
         }
         found = {
-            names.get(name, name.replace("hidden_states_", "hidden_")): array
+            renamed.get(name, name.replace("hidden_states_", "hidden_")): array
             for name, array in given.items()
         }
         numbered = [name for name in found if re.fullmatch(r"hidden_\d+", name)]
         if numbered:
             found.setdefault("hidden", found[f"hidden_{len(numbered) - 1}"])
-        return found | ({"logits": np.stack(ends, axis=-1)} if ends else {})
+        return found | ({"logits": np.stack(columns, axis=-1)} if columns else {})

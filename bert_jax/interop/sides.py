@@ -21,7 +21,7 @@ from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoin
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.model import ModelConfig, define_model, infer
+from bert_jax.models.model import ModelConfig, define_model, infer, scores_choices
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.work_dir import (
     MODEL_NAME,
@@ -58,7 +58,7 @@ class OwnSide:
 
     def __init__(self, title: str, config: ModelConfig, parameters: Mapping[str, Any]):
         self.title, self._parameters = title, parameters
-        self._choices = config.head == "multiple_choice"
+        self._choices = scores_choices(config.head)
         self.labels = config.labels
         encoder = config.encoder
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)

@@ -17,7 +17,7 @@ from bert_jax.interop.comparison import Outputs, Probe, Sizes
 from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.model import ModelConfig, define_model, infer
+from bert_jax.models.model import ModelConfig, define_model, infer, scores_choices
 from bert_jax.models.parameters import Parameters
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
@@ -43,7 +43,7 @@ def export_model(config: ModelConfig, *, hidden_states: bool) -> export.Exported
 
 def dims_of(config: ModelConfig) -> str:
     """The names of the inputs' dims, of any size each."""
-    return "batch, choices, length" if config.head == "multiple_choice" else "batch, length"
+    return "batch, choices, length" if scores_choices(config.head) else "batch, length"
 
 
 def write_stablehlo(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, assert_never, get_args
+from typing import Literal, assert_never, cast, get_args
 
 import jax
 from flax import nnx
@@ -21,62 +20,109 @@ from bert_jax.models.heads import (
 )
 from bert_jax.models.parameters import ModelDefinition, define
 
-Head = Literal[
-    "encoder",
-    "pretraining",
-    "masked_lm",
-    "next_sentence",
-    "classification",
-    "multiple_choice",
-    "tagging",
-    "span",
-]
 Problem = Literal["single_label", "multi_label", "regression"]
-HEADS: tuple[Head, ...] = get_args(Head)
-# The heads that read their vectors through dropout.
-CLASSIFIERS: tuple[Head, ...] = ("classification", "tagging", "multiple_choice")
-# What the heads with a fixed number of scores call them.
-FIXED_LABELS: Mapping[str, tuple[str, ...]] = {
-    "multiple_choice": ("score",),
-    "span": ("start", "end"),
+# The heads that pretraining trains, and the encoder without one.
+PretrainingHead = Literal["encoder", "pretraining", "masked_lm", "next_sentence"]
+PRETRAINING_HEADS: tuple[PretrainingHead, ...] = get_args(PretrainingHead)
+Scored = Literal["sequence", "choices", "tokens"]
+
+
+@dataclass(frozen=True)
+class ClassifierHead:
+    """A head that gives scores, as fine-tuning tasks need (Devlin et al. 2019, figure 4).
+
+    name: the head's name in `model.json`.
+    scored: what has scores: a sequence, through its pooled `[CLS]` vector; each of several choices,
+      which are sequences with one score; or every token of a sequence.
+    labels: the names of the scores in their order; None if each task has its own.
+    dropout: whether the head applies dropout to the vectors that it scores.
+    problems: the meanings that the scores can have.
+    """
+
+    name: str
+    scored: Scored
+    labels: tuple[str, ...] | None = None
+    dropout: bool = True
+    problems: tuple[Problem, ...] = ("single_label",)
+
+
+CLASSIFICATION = ClassifierHead("classification", "sequence", problems=get_args(Problem))
+MULTIPLE_CHOICE = ClassifierHead("multiple_choice", "choices", ("score",))
+TAGGING = ClassifierHead("tagging", "tokens")
+SPAN = ClassifierHead("span", "tokens", ("start", "end"), dropout=False)
+
+_CLASSIFIER_HEADS: dict[str, ClassifierHead] = {
+    head.name: head for head in (CLASSIFICATION, MULTIPLE_CHOICE, TAGGING, SPAN)
 }
+
+
+def register_head(head: ClassifierHead) -> None:
+    """Make a head known, so that models can have it and `model.json` can name it.
+
+    Raises:
+      ValueError: another head has this name.
+    """
+    if head.name in PRETRAINING_HEADS or _CLASSIFIER_HEADS.get(head.name, head) != head:
+        raise ValueError(f"head={head.name!r}: another head has this name. Choose another name")
+    _CLASSIFIER_HEADS[head.name] = head
+
+
+def classifier_heads() -> tuple[ClassifierHead, ...]:
+    """Return the heads of all fine-tuning tasks."""
+    return tuple(_CLASSIFIER_HEADS.values())
+
+
+def scores_choices(head: str) -> bool:
+    """Return whether a head scores choices, so that inputs are [batch, choices, length]."""
+    classifier = _CLASSIFIER_HEADS.get(head)
+    return classifier is not None and classifier.scored == "choices"
+
+
+def head_names() -> tuple[str, ...]:
+    """Return the names of all heads."""
+    return (*PRETRAINING_HEADS, *_CLASSIFIER_HEADS)
+
+
+def _heads_with_dropout() -> str:
+    return ", ".join(head.name for head in classifier_heads() if head.dropout)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """An encoder and its head: everything that decides a model's parameters.
 
-    head: "encoder" is the encoder alone; "pretraining" has masked-LM and sentence-pair heads,
-      "masked_lm" and "next_sentence" one of them; "classification" scores `labels` for a sequence,
-      "tagging" for every token, "multiple_choice" a sequence by one number, "span" every token as
-      start and end of an answer (Devlin et al. 2019, figure 4).
-    labels: names of the scores, in their order, of "classification" and "tagging".
-    pooler: whether "encoder" has one; the other heads know whether they need it.
-    head_dropout: on what "classification", "tagging" and "multiple_choice" read, in training
-      (0.1 in the paper); no other head has any.
-    problem: what the scores of "classification" mean: one label is true, any of them may be, or
-      they are the numbers themselves.
+    head: "encoder" is the encoder without a head; "pretraining" has masked-LM and sentence-pair
+      heads, "masked_lm" and "next_sentence" one of them; the others are `classifier_heads`:
+      "classification" scores `labels` for a sequence, "tagging" for every token, "multiple_choice"
+      gives a sequence one score, "span" scores every token as start and end of an answer (Devlin et
+      al. 2019, figure 4).
+    labels: names of the scores, in their order, for heads whose tasks name them.
+    pooler: whether "encoder" has a pooler; for other heads the head decides.
+    head_dropout: dropout rate on the vectors that the head scores, in training (0.1 in the paper);
+      0 for heads without dropout.
+    problem: meaning of the scores: one label is true, any number of labels may be, or the scores
+      are the predicted numbers themselves.
 
     Raises:
-      ValueError: an unknown head, or labels where it has none of its own (or none where it needs
-        them).
+      ValueError: the head is unknown, or the labels, pooler, dropout or problem do not fit it.
     """
 
     encoder: EncoderConfig
-    head: Head = "pretraining"
+    head: str = "pretraining"
     labels: tuple[str, ...] = ()
     pooler: bool = True
     head_dropout: float = 0.0
     problem: Problem = "single_label"
 
     def __post_init__(self) -> None:
-        if self.head not in HEADS:
-            raise ValueError(f"head={self.head!r}: expected one of {', '.join(HEADS)}")
-        own = self.head in ("classification", "tagging")
-        if own != bool(self.labels):
+        if self.head not in head_names():
+            raise ValueError(f"head={self.head!r}: expected one of {', '.join(head_names())}")
+        classifier = self.classifier
+        named_by_task = classifier is not None and classifier.labels is None
+        if named_by_task != bool(self.labels):
             raise ValueError(
                 f"head={self.head!r} needs labels, the names of its scores"
-                if own
+                if named_by_task
                 else f"head={self.head!r} has no labels of its own, got {self.labels}"
             )
         if len(set(self.labels)) != len(self.labels):
@@ -87,29 +133,58 @@ class ModelConfig:
             raise ValueError(
                 f"problem={self.problem!r}: expected one of {', '.join(get_args(Problem))}"
             )
-        if self.problem != "single_label" and self.head != "classification":
-            raise ValueError(f"problem={self.problem!r} is for head='classification'")
+        if self.problem not in (classifier.problems if classifier else ("single_label",)):
+            fitting = (head for head in classifier_heads() if self.problem in head.problems)
+            raise ValueError(
+                f"problem={self.problem!r} is for head="
+                + " or ".join(repr(head.name) for head in fitting)
+            )
         if not 0.0 <= self.head_dropout < 1.0:
             raise ValueError(f"head_dropout={self.head_dropout}: a dropout rate lies in [0, 1)")
-        if self.head_dropout and self.head not in CLASSIFIERS:
+        if self.head_dropout and not (classifier and classifier.dropout):
             raise ValueError(
                 f"head_dropout={self.head_dropout}: head={self.head!r} has no dropout of its own; "
-                f"expected 0, or one of the heads {', '.join(CLASSIFIERS)}"
+                f"expected 0, or one of the heads {_heads_with_dropout()}"
             )
 
     @property
+    def classifier(self) -> ClassifierHead | None:
+        """The head if it is a classifier's; None for a head of pretraining."""
+        return _CLASSIFIER_HEADS.get(self.head)
+
+    @property
+    def head_kind(self) -> PretrainingHead | ClassifierHead:
+        """The head as a choice to match exhaustively."""
+        return self.classifier or cast(PretrainingHead, self.head)
+
+    @property
     def scores(self) -> tuple[str, ...]:
-        """Names of what a head of the classifier kind gives, in order; () for the others."""
-        return self.labels or FIXED_LABELS.get(self.head, ())
+        """Names of the scores of a classifier's head in their order; () for other heads."""
+        return self.labels or (self.classifier and self.classifier.labels) or ()
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether the model has a dense layer on its `[CLS]` vector."""
+        match self.head_kind:
+            case "encoder":
+                return self.pooler
+            case "pretraining" | "next_sentence":
+                return True
+            case "masked_lm":
+                return False
+            case ClassifierHead() as head:
+                return head.scored != "tokens"
+            case _:
+                assert_never(self.head_kind)
 
 
 Model = EncoderModel | PretrainingModel | NextSentenceModel | Classifier
 
 
 def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> Model:
-    """A model with fresh parameters."""
+    """Return a randomly initialized model."""
     encoder = config.encoder
-    match config.head:
+    match config.head_kind:
         case "encoder":
             return EncoderModel(encoder, compute, rngs, pooler=config.pooler)
         case "pretraining" | "masked_lm":
@@ -117,13 +192,22 @@ def build_model(config: ModelConfig, compute: ComputeConfig, rngs: nnx.Rngs) -> 
             return PretrainingModel(encoder, compute, rngs, next_sentence=next_sentence)
         case "next_sentence":
             return NextSentenceModel(encoder, compute, rngs)
-        case "classification" | "multiple_choice":
-            kind: type[Classifier] = SentenceClassifier
-        case "tagging" | "span":
-            kind = TokenClassifier
+        case ClassifierHead() as head:
+            build = _classifier_class(head)
+            dropout = config.head_dropout
+            return build(encoder, compute, rngs, scores=len(config.scores), dropout=dropout)
         case _:
-            assert_never(config.head)
-    return kind(encoder, compute, rngs, scores=len(config.scores), dropout=config.head_dropout)
+            assert_never(config.head_kind)
+
+
+def _classifier_class(head: ClassifierHead) -> type[Classifier]:
+    match head.scored:
+        case "sequence" | "choices":
+            return SentenceClassifier
+        case "tokens":
+            return TokenClassifier
+        case _:
+            assert_never(head.scored)
 
 
 @lru_cache(maxsize=32)  # a command asks for the same one up to seven times
@@ -132,7 +216,7 @@ def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition
     return define(lambda rngs: build_model(config, compute, rngs))
 
 
-def part_of(config: ModelConfig, head: Head | None) -> ModelConfig:
+def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
     """Return the model with only some of its heads; None keeps all.
 
     Raises:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from bert_jax.analysis.counts import TRAINING_FACTOR, parameter_counts, pretraining_flops
 from bert_jax.models.config import ComputeConfig, Device, EncoderConfig
-from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.model import ModelConfig, PretrainingHead
 from bert_jax.objectives import SentencePairs
 from bert_jax.pipeline.masking import MaskingConfig
 from bert_jax.pretraining.phases import EvaluationConfig, LoaderConfig, PhaseConfig, PhaseCorpus
@@ -87,7 +87,7 @@ class StepSetup:
     @property
     def model_config(self) -> ModelConfig:
         """The encoder with the heads that the run trains."""
-        head: Head = "masked_lm" if self.sentence_pairs == "none" else "pretraining"
+        head: PretrainingHead = "masked_lm" if self.sentence_pairs == "none" else "pretraining"
         return ModelConfig(self.model, head)
 
     @cached_property

@@ -7,13 +7,13 @@ import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_dict import FieldReference
 
-from bert_jax.conversion import without_none
+from bert_jax.conversion import config_keys, values_of, without_none
 from bert_jax.validation import unknown_key
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
@@ -27,31 +27,23 @@ def with_every_key(cls: type, values: Any) -> ConfigDict:
     refuse.
     """
     if dataclasses.is_dataclass(values):
-        values = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
-    hints = typing.get_type_hints(cls)
-    tree = ConfigDict({key: value for key, value in values.items() if key not in hints})
-    for field in dataclasses.fields(cls):
-        if not field.init:
-            continue
-        if field.name in values:
-            value = _on_default(field, values[field.name])
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
+        values = values_of(values)
+    keys = config_keys(cls)
+    tree = ConfigDict({key: value for key, value in values.items() if key not in keys})
+    for key in keys.values():
+        if key.name in values:
+            value = _on_default(key.default, values[key.name])
         else:
-            value = None if field.default is dataclasses.MISSING else field.default
-        tree[field.name] = _with_type(hints[field.name], value)
+            value = None if key.default is dataclasses.MISSING else key.default
+        tree[key.name] = _with_type(key.hint, value)
     return tree
 
 
-def _on_default(field: dataclasses.Field[Any], value: Any) -> Any:
-    """Return a section completed from its field's default, which may differ from its class's."""
-    if field.default_factory is dataclasses.MISSING or not isinstance(value, (Mapping, ConfigDict)):
+def _on_default(default: Any, value: Any) -> Any:
+    """Return a section completed from its key's default, which may differ from its class's."""
+    if not dataclasses.is_dataclass(default) or not isinstance(value, (Mapping, ConfigDict)):
         return value
-    default = field.default_factory()
-    if not dataclasses.is_dataclass(default):
-        return value
-    own = {each.name: getattr(default, each.name) for each in dataclasses.fields(default)}
-    return own | {key: value[key] for key in value}
+    return values_of(default) | {key: value[key] for key in value}
 
 
 def _with_type(hint: Any, value: Any) -> Any:
@@ -120,7 +112,7 @@ def _leave_out(word: str, tree: ConfigDict, cls: type) -> None:
     if get_origin(hint) in (dict, Mapping):
         del tree[name]
         return
-    if not without_none(get_type_hints(hint)[name])[1]:
+    if not without_none(config_keys(hint)[name].hint)[1]:
         raise ValueError(f"{word}: this section cannot be left out")
     del tree[name]
 
@@ -128,7 +120,9 @@ def _leave_out(word: str, tree: ConfigDict, cls: type) -> None:
 def _inside(hint: Any, name: str) -> Any:
     """Return the type of a key in a section of type `hint`."""
     hint, _ = without_none(hint)
-    return get_args(hint)[1] if get_origin(hint) in (dict, Mapping) else get_type_hints(hint)[name]
+    if get_origin(hint) in (dict, Mapping):
+        return get_args(hint)[1]
+    return config_keys(hint)[name].hint
 
 
 def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict[str, Any]:
@@ -166,7 +160,7 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
     """Yield dotted keys and values, with paths as strings."""
     for key, value in values.items():
         if dataclasses.is_dataclass(value):
-            value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+            value = values_of(value)
         if isinstance(value, Mapping | ConfigDict) and len(value):
             yield from _flattened(value, f"{prefix}{key}.")
         else:

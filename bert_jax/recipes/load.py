@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from ml_collections import ConfigDict
 
-from bert_jax.conversion import to_dataclass
+from bert_jax.conversion import config_keys, to_dataclass
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.registry import task_sections
 from bert_jax.local_paths import check_local
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.recipes.files import Kind, find_config, read_config_file
@@ -23,9 +23,13 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 T = TypeVar("T")
 
 # Keys that only one kind of config has.
-_KIND_OF: dict[str, Kind] = {"phases": "pretrain", "masking": "pretrain"}
-_KIND_OF |= dict.fromkeys(("glue", "sentences", "choices", "tags", "spans"), "finetune")
+_PRETRAINING_KEYS = ("phases", "masking")
 _OTHER = {"pretrain": "finetune", "finetune": "pretrain"}
+
+
+def _kinds_by_key() -> dict[str, Kind]:
+    pretraining: dict[str, Kind] = dict.fromkeys(_PRETRAINING_KEYS, "pretrain")
+    return pretraining | dict.fromkeys(task_sections(), "finetune")
 
 
 @overload
@@ -98,19 +102,19 @@ def _read(source: Source, kind: Kind | None) -> tuple[ConfigDict, str]:
 def _kind_of(content: ConfigDict, overrides: Overrides, name: str) -> Kind:
     """Return the kind that the keys of a config belong to."""
     keys = {*content, *(str(key).removeprefix("--config.").split(".")[0] for key in overrides)}
-    kinds = {kind for key, kind in _KIND_OF.items() if key in keys}
+    kinds = {kind for key, kind in _kinds_by_key().items() if key in keys}
     if not kinds:
         raise ValueError(
             f"{name}: neither a pretraining nor a fine-tuning config. Add `phases` or one of "
-            f"{', '.join(key for key, kind in _KIND_OF.items() if kind == 'finetune')}."
+            f"{', '.join(task_sections())}."
         )
     return "pretrain" if "pretrain" in kinds else "finetune"
 
 
 def _check_kind(cls: type, content: ConfigDict, name: str) -> None:
     """Refuse a config of the other kind, whose keys would all be unknown."""
-    own = {field.name for field in fields(cast(Any, cls))}
-    for key, kind in _KIND_OF.items():
+    own = config_keys(cls)
+    for key, kind in _kinds_by_key().items():
         if key in content and key not in own:
             raise ValueError(
                 f"{name}: the key {key!r} makes this a config for `bert-jax {kind}`. "

@@ -19,7 +19,7 @@ from bert_jax.files import write_file
 from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
 from bert_jax.local_paths import local_path, make_directory
 from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
-from bert_jax.models.model import Head, Model, ModelConfig, define_model, part_of
+from bert_jax.models.model import Model, ModelConfig, define_model, part_of
 from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -252,7 +252,7 @@ def load_model_parameters(
 
 
 def load_for_export(
-    work_dir: Path, head: Head | None
+    work_dir: Path, head: str | None
 ) -> tuple[ModelConfig, int, dict[str, jax.Array]]:
     """What is to be exported: the model, the step of its checkpoint, its float32 parameters.
 

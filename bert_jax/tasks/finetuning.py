@@ -1,10 +1,10 @@
-"""Fine-tuning tasks, one for each head: classification, choice, span and tagging."""
+"""Losses and metrics of fine-tuning: classification, choice, span and tagging."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar, assert_never, cast
+from typing import assert_never, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import optax
 
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.heads import Classifier
-from bert_jax.models.model import Head, ModelConfig, Problem, define_model
+from bert_jax.models.model import ModelConfig, Problem, define_model
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.task import Batch, Metric, Metrics, cross_entropy, weighted_mean
 
@@ -30,12 +30,10 @@ class ClassifierTask(abc.ABC):
     subclass names.
     """
 
-    head: ClassVar[Head]
     definition: ModelDefinition[Classifier]
     loss_terms: Mapping[str, float]
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig):
-        assert config.head == self.head, (config.head, self.head)
         self.config, self.compute = config, compute
         self.definition = cast(ModelDefinition[Classifier], define_model(config, compute))
 
@@ -101,8 +99,6 @@ class Classification(ClassifierTask):
     `accuracy` counts examples (single_label) or every label of every example (multi_label).
     """
 
-    head: ClassVar[Head] = "classification"
-
     def __init__(self, config: ModelConfig, compute: ComputeConfig):
         super().__init__(config, compute)
         self.problem = config.problem
@@ -140,7 +136,6 @@ class MultipleChoice(ClassifierTask):
     Tokens are [batch, choices, length]; the target is `labels` [batch], the number of the choice.
     """
 
-    head: ClassVar[Head] = "multiple_choice"
     loss_terms = {"cross_entropy": 1.0}
 
     def weights(self, batch: Batch) -> Arrays:
@@ -162,7 +157,6 @@ class Span(ClassifierTask):
     and Hugging Face's BERT. `accuracy` counts examples with both ends right.
     """
 
-    head: ClassVar[Head] = "span"
     # Two terms: an answer cut off in its middle has one end in the row.
     loss_terms = {"start_cross_entropy": 0.5, "end_cross_entropy": 0.5}
 
@@ -199,7 +193,6 @@ class Tagging(ClassifierTask):
     sentence weighs more than a short one.
     """
 
-    head: ClassVar[Head] = "tagging"
     loss_terms = {"cross_entropy": 1.0}
 
     def weights(self, batch: Batch) -> Arrays:
@@ -211,21 +204,3 @@ class Tagging(ClassifierTask):
         """See `ClassifierTask.values`."""
         found = cross_entropy(logits, batch["labels"], self.compute.ops)
         return {"cross_entropy": found.loss, "accuracy": found.correct}
-
-
-TASKS: Mapping[Head, type[ClassifierTask]] = {
-    task.head: task for task in (Classification, MultipleChoice, Tagging, Span)
-}
-
-
-def task_of(config: ModelConfig, compute: ComputeConfig) -> ClassifierTask:
-    """The task of `config.head`.
-
-    Raises:
-      ValueError: a head that is not fine-tuned.
-    """
-    if config.head not in TASKS:
-        raise ValueError(
-            f"head={config.head!r} is not fine-tuned; expected one of the heads {', '.join(TASKS)}"
-        )
-    return TASKS[config.head](config, compute)

@@ -18,7 +18,7 @@ from bert_jax.cli import evaluate, finetune
 from bert_jax.cli.main import main
 from bert_jax.finetuning.scoring import Scorer
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
@@ -80,7 +80,7 @@ def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     """A function that makes a work directory of random parameters: of a head, with other sizes."""
 
     def make(
-        head: Head = "pretraining", labels: tuple[str, ...] = (), seed: int = 7, **changes: object
+        head: str = "pretraining", labels: tuple[str, ...] = (), seed: int = 7, **changes: object
     ) -> Path:
         sizes = dict(
             vocab_size=len(WORDS), hidden_dim=32, num_layers=1, num_heads=2, ffn_dim=64,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.finetuning.label_matching import score_places, tagged_alike, unnamed_told
+from bert_jax.finetuning.label_matching import score_places, unnamed_told
 from bert_jax.finetuning.tags import TagsConfig
 from bert_jax.finetuning.task_data import HeadConfig
 from bert_jax.labeled_data.tags import TagFiles
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import Head, ModelConfig, Problem
+from bert_jax.models.model import CLASSIFICATION, ModelConfig, Problem
 
 HERE = Path("models/theirs")
 SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, max_positions=8)
@@ -20,7 +20,7 @@ MNLI = ("entailment", "neutral", "contradiction")
 
 
 def model(
-    *labels: str, head: Head = "classification", problem: Problem = "single_label"
+    *labels: str, head: str = "classification", problem: Problem = "single_label"
 ) -> ModelConfig:
     return ModelConfig(EncoderConfig(**SIZES), head, labels, problem=problem)
 
@@ -28,7 +28,7 @@ def model(
 def places(
     theirs: ModelConfig, *labels: str, names: tuple[str, ...] = (), **head: str
 ) -> tuple[int, ...] | None:
-    wanted = HeadConfig("classification", labels, **head)  # type: ignore[arg-type]
+    wanted = HeadConfig(CLASSIFICATION, labels, **head)  # type: ignore[arg-type]
     return score_places(theirs, wanted, names, HERE)
 
 
@@ -66,7 +66,7 @@ def test_a_number_is_one_whatever_it_is_called() -> None:
 
 
 def test_what_unnamed_labels_are_taken_for_is_told() -> None:
-    wanted = HeadConfig("classification", MNLI)
+    wanted = HeadConfig(CLASSIFICATION, MNLI)
     (note,) = unnamed_told(model("LABEL_0", "LABEL_1", "LABEL_2"), wanted)
     assert "LABEL_0 for 'entailment', LABEL_1 for 'neutral', LABEL_2 for 'contradiction'" in note
     assert unnamed_told(model(*MNLI), wanted) == []
@@ -84,7 +84,7 @@ def test_what_unnamed_labels_are_taken_for_is_told() -> None:
 )
 def test_tags_are_read_in_the_scheme_of_the_model(labels, learn_as) -> None:
     tags = TagsConfig(TagFiles(validation="dev.txt"))
-    found = tagged_alike(tags, model(*labels, head="tagging"))
+    found = tags.matching(model(*labels, head="tagging"))
     changed = dataclasses.replace(tags.files, learn_as=learn_as)
     assert found == dataclasses.replace(tags, files=changed)
 
@@ -93,4 +93,4 @@ def test_tags_are_read_in_the_scheme_of_the_model(labels, learn_as) -> None:
 @pytest.mark.parametrize("tag", ["S-LOC", "I-PER"])
 def test_a_scheme_that_was_asked_for_is_kept(tag, learn_as) -> None:
     tags = TagsConfig(TagFiles(validation="dev.txt", learn_as=learn_as))
-    assert tagged_alike(tags, model("O", "B-LOC", "I-LOC", tag, head="tagging")) == tags
+    assert tags.matching(model("O", "B-LOC", "I-LOC", tag, head="tagging")) == tags

@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from bert_jax import Classify
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.cli import sweep
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.glue import GlueConfig
+from bert_jax.finetuning.sentences import SentencesConfig
 from bert_jax.recipes.load import load_config
 
 from ..commands import REPOSITORY
@@ -85,9 +88,9 @@ def test_a_sweep_also_accepts_a_table(tmp_path: Path) -> None:
     args = parser.parse_args(list(map(str, given)))
     args.config_overrides = ["--config.sentences.files.skip_labels=('?',)"]
     config = sweep._load(args).with_columns()
-    assert config.sentences is not None
-    assert config.sentences.files.train == str(data)
-    assert config.sentences.files.first == "what was said"
+    assert isinstance(config.task, SentencesConfig)
+    assert config.task.files.train == str(data)
+    assert config.task.files.first == "what was said"
     assert f"--data {data}" in sweep._command(args, sweep._grid(args, 0), "best")
 
 
@@ -102,23 +105,19 @@ def load(name: str, *overrides: str) -> FinetuneConfig:
 def test_data_is_the_training_file(name: str, tmp_path: Path) -> None:
     config = load(name)
     changed = config.with_file("mine", "train")
-    for section in ("sentences", "choices", "tags", "spans"):
-        before, after = getattr(config, section), getattr(changed, section)
-        if before is not None:
-            assert after == replace(before, files=replace(before.files, train="mine"))
-    assert replace(changed, **{s: getattr(config, s) for s in ("sentences", "choices")}) == (
-        replace(config, tags=changed.tags, spans=changed.spans)
-    )
+    task: Any = config.task
+    assert changed.task == replace(task, files=replace(task.files, train="mine"))
+    assert replace(changed, task=task) == config
     with pytest.raises(ValueError, match=f"{tmp_path} is a directory; expected a file with train"):
         config.with_file(str(tmp_path), "train")
 
 
 def test_data_of_glue_is_the_tasks_directory(tmp_path: Path) -> None:
     config = load("mnli", "glue.validation=dev.tsv")
-    assert config.glue is not None
+    assert isinstance(config.task, GlueConfig)
     for directory in (str(tmp_path), "tfds:glue/mnli"):
         changed = config.with_file(directory, "train")
-        assert changed.glue == replace(config.glue, directory=directory)
+        assert changed.task == replace(config.task, directory=directory)
     with pytest.raises(ValueError, match=r"train.tsv is not a directory: MNLI is trained on"):
         config.with_file("train.tsv", "train")
 
@@ -130,12 +129,11 @@ def test_settings_that_do_not_fit_detected_labels_are_refused(tmp_path: Path) ->
     with pytest.raises(ValueError, match="config.sentences: metrics: 'pearson' is of a number"):
         config.with_columns()
     found = load("table", *options).with_columns()
-    assert found.sentences is not None and found.sentences.files.labels == ("fine", "sad")
+    assert isinstance(found.task, SentencesConfig) and found.task.files.labels == ("fine", "sad")
     assert found.with_columns() is found
 
 
 def test_rows_of_glue_are_skipped_by_their_label(tmp_path, toy, caplog) -> None:
-    from bert_jax.finetuning.sentences import GlueConfig, open_glue
     from bert_jax.tokenizers.tokenizer import Tokenizer
 
     caplog.set_level("INFO")
@@ -144,7 +142,7 @@ def test_rows_of_glue_are_skipped_by_their_label(tmp_path, toy, caplog) -> None:
         (tmp_path / f"{name}.tsv").write_text("sentence1\tsentence2\tgold_label\n" + rows)
     config = GlueConfig("MNLI", str(tmp_path), skip_labels=("-",))
     tokenizer = Tokenizer.load(toy.source / "tokenizer")
-    data = open_glue(config, tokenizer, 16, ("train", "validation"))
+    data = config.open(tokenizer, 16, ("train", "validation"))
     assert data.train is not None and len(data.train) == 1
     assert [len(each.features) for each in data.validation.values()] == [1, 1]
     assert f"{tmp_path}/dev_matched.tsv: skipped 1 row labelled '-'" in caplog.messages

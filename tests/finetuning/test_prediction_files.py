@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.evaluation import named_after
+from bert_jax.finetuning.glue import GlueConfig
 from bert_jax.finetuning.outcome import INPUTS_NAME, check_files, claim_files
-from bert_jax.finetuning.sentences import GlueConfig
 from bert_jax.finetuning.tags import TagsConfig
-from bert_jax.finetuning.task_files import named_after, source_of
 from bert_jax.labeled_data.tags import TagFiles
 
 
@@ -110,13 +110,13 @@ def test_an_input_is_identified_by_its_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.symlink(tmp_path, tmp_path / "link")
     both = {"work_dir": "w", "init_from": "i"}
-    tags = FinetuneConfig(**both, tags=TagsConfig(files=TagFiles(train="t", validation="v.txt")))
-    assert source_of(tags.task, "validation") == str(tmp_path.resolve() / "v.txt")
-    assert source_of(tags.with_file("link/v.txt", "validation").task, "validation") == (
+    tags = FinetuneConfig(**both, task=TagsConfig(files=TagFiles(train="t", validation="v.txt")))
+    assert tags.task.source_of("validation") == str(tmp_path.resolve() / "v.txt")
+    assert tags.with_file("link/v.txt", "validation").task.source_of("validation") == (
         str(tmp_path.resolve() / "v.txt")
     )
-    glue = FinetuneConfig(**both, glue=GlueConfig("SST-2", "data", validation="other.tsv"))
-    assert source_of(glue.task, "validation").endswith("other.tsv")
-    assert source_of(glue.task, "test").endswith("data")
+    glue = FinetuneConfig(**both, task=GlueConfig("SST-2", "data", validation="other.tsv"))
+    assert glue.task.source_of("validation").endswith("other.tsv")
+    assert glue.task.source_of("test").endswith("data")
     tfds = glue.with_file("tfds:glue/sst2", "test")
-    assert source_of(tfds.task, "test") == "tfds:glue/sst2"
+    assert tfds.task.source_of("test") == "tfds:glue/sst2"

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.finetuning.config import SECTIONS, FinetuneConfig
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.registry import kind_of_task, task_sections
 from bert_jax.labeled_data.glue import GLUE_TASKS
 from bert_jax.recipes.load import load_config
 from bert_jax.tokenizers.tokenizer import Tokenizer
@@ -28,8 +29,9 @@ def test_every_recipe_loads(name: str) -> None:
 
 def test_every_task_of_glue_and_every_section_has_a_recipe() -> None:
     configs = [load(name) for name in RECIPES]
-    assert {config.glue.task for config in configs if config.glue} == GLUE_TASKS.keys()
-    assert {s for s in SECTIONS for config in configs if getattr(config, s)} == set(SECTIONS)
+    names = {config.task.official_name for config in configs} - {""}
+    assert names == GLUE_TASKS.keys()
+    assert {kind_of_task(config.task).section for config in configs} == task_sections().keys()
 
 
 def test_a_recipe_without_a_model_says_so() -> None:
@@ -40,11 +42,11 @@ def test_a_recipe_without_a_model_says_so() -> None:
 @pytest.mark.parametrize(
     ("name", "word", "read"),
     [
-        ("cola", "glue.directory=d", lambda config: config.glue.directory),
-        ("table", "sentences.files.validation=d", lambda c: c.sentences.files.validation),
-        ("swag", "choices.files.train=d", lambda config: config.choices.files.train),
-        ("wnut17", "tags.files.test=d", lambda config: config.tags.files.test),
-        ("squad", "spans.files.train=d", lambda config: config.spans.files.train),
+        ("cola", "glue.directory=d", lambda config: config.task.directory),
+        ("table", "sentences.files.validation=d", lambda c: c.task.files.validation),
+        ("swag", "choices.files.train=d", lambda config: config.task.files.train),
+        ("wnut17", "tags.files.test=d", lambda config: config.task.files.test),
+        ("squad", "spans.files.train=d", lambda config: config.task.files.train),
     ],
 )
 def test_paths_are_overridden(name: str, word: str, read) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.sentences import SentencesConfig, open_sentences
-from bert_jax.finetuning.spans import SpansConfig, SpanSet, open_spans
-from bert_jax.finetuning.tags import TagsConfig, TagSet, open_tags
+from bert_jax.finetuning.sentences import SentencesConfig
+from bert_jax.finetuning.spans import SpansConfig, SpanSet
+from bert_jax.finetuning.tags import TagsConfig, TagSet
 from bert_jax.labeled_data.sentences import SentenceFiles
 from bert_jax.labeled_data.squad import SpanFiles
 from bert_jax.labeled_data.tags import TagFiles
@@ -134,7 +134,7 @@ def test_tags_as_written_still_have_entities(toy, tmp_path: Path, letters: str) 
     found = {}
     for learn_as in ("as_written", "IOB2"):
         files = TagFiles(train=str(file), validation=str(file), learn_as=learn_as)
-        data = open_tags(TagsConfig(files), tokenizer, 32, ["train", "validation"])
+        data = TagsConfig(files).open(tokenizer, 32, ["train", "validation"])
         assert data.primary == "f1"
         examples = data.validation["validation"]
         assert isinstance(examples, TagSet)
@@ -166,7 +166,7 @@ def test_a_training_file_with_a_part_of_the_scheme(toy, tmp_path: Path, caplog) 
     scores = {}
     for learn_as in ("as_written", "IOB2"):
         files = TagFiles(train=str(train), validation=str(held_out), learn_as=learn_as)
-        data = open_tags(TagsConfig(files), tokenizer, 32, ["train", "validation"])
+        data = TagsConfig(files).open(tokenizer, 32, ["train", "validation"])
         examples = data.validation["validation"]
         assert isinstance(examples, TagSet)
         logits = np.zeros((len(examples.features.sequences.token_ids), 3), np.float32)
@@ -185,7 +185,7 @@ def test_labels_without_an_example_are_told(tmp_path, toy, caplog) -> None:
     tokenizer = Tokenizer.load(toy.source / "tokenizer")
     labels = ("bad", "none", "good", "mixed")
     files = SentenceFiles(str(file), str(file), first="text", labels=labels)
-    data = open_sentences(SentencesConfig(files), tokenizer, 16, ("train", "validation"))
+    data = SentencesConfig(files).open(tokenizer, 16, ("train", "validation"))
     (message,) = caplog.messages
     assert message.endswith(
         "train.tsv: of 4 labels 2 occur in no example, so nothing is learned of them: 'none', "
@@ -210,7 +210,7 @@ def test_answers_at_random_are_no_better_than_chance(toy, tmp_path: Path) -> Non
     file = tmp_path / "questions.json"
     file.write_text(json.dumps({"data": [article]}))
     config = SpansConfig(SpanFiles(str(file), str(file)), doc_stride=32)
-    examples = open_spans(config, tokenizer, 128, ["validation"]).validation["validation"]
+    examples = config.open(tokenizer, 128, ["validation"]).validation["validation"]
     assert isinstance(examples, SpanSet)
     shape = (len(examples.features.sequences.token_ids), 2)
     found = [examples.scores(rng.normal(size=shape).astype(np.float32))["f1"] for _ in range(3)]
@@ -224,7 +224,7 @@ def test_a_regressor_that_has_collapsed_is_no_better_than_chance(toy, tmp_path: 
     file.write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     files = SentenceFiles(str(file), str(file), first="text")
     tokenizer = Tokenizer.load(toy.source / "tokenizer")
-    data = open_sentences(SentencesConfig(files), tokenizer, 16, ("validation",))
+    data = SentencesConfig(files).open(tokenizer, 16, ("validation",))
     examples = data.validation["validation"]
     chance = examples.chance("pearson")
     assert chance == pytest.approx(1.645 / 499**0.5)

@@ -8,6 +8,7 @@ import math
 import platform
 import re
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,6 +167,54 @@ def _of_parameter(recorded: Any, measured: Any, where: str) -> Iterator[str]:
 
 def _without_decimals(lines: list[str]) -> list[str]:
     return _DECIMAL.sub("#", " ".join(lines)).split()
+
+
+def with_new_texts(recorded: Any, measured: Any, where: str = "") -> Any:
+    """Return recorded values with the texts of measured ones.
+
+    Recorded numbers are kept, so the texts can be measured on another machine than the numbers.
+
+    Raises:
+      ValueError: numbers or checksums differ by more than they may between machines.
+    """
+    if isinstance(recorded, dict) and isinstance(measured, dict):
+        if {"norm", "sum", "sha256"} <= recorded.keys() or where.endswith("/sha256"):
+            _check_equal(recorded, measured, where)
+            return recorded
+        return {
+            name: with_new_texts(recorded[name], value, f"{where}/{name}")
+            if name in recorded
+            else value
+            for name, value in measured.items()
+        }
+    if isinstance(recorded, list) and isinstance(measured, list):
+        if all(isinstance(value, str) for value in (*recorded, *measured)):
+            return _with_new_lines(recorded, measured)
+        if len(recorded) != len(measured):
+            return measured
+        pairs = enumerate(zip(recorded, measured, strict=True))
+        return [with_new_texts(*pair, f"{where}[{number}]") for number, pair in pairs]
+    if isinstance(recorded, str) and isinstance(measured, str):
+        return measured
+    _check_equal(recorded, measured, where)
+    return recorded
+
+
+def _check_equal(recorded: Any, measured: Any, where: str) -> None:
+    problems = list(differences(recorded, measured, exact=False, where=where))
+    if problems:
+        raise ValueError("\n".join(["More than texts changed:", *problems]))
+
+
+def _with_new_lines(recorded: list[str], measured: list[str]) -> list[str]:
+    """Return measured lines; those that differ only in decimals are the recorded ones."""
+    keys = [
+        ["".join(_DECIMAL.sub("#", x).split()) for x in lines] for lines in (recorded, measured)
+    ]
+    lines = list(measured)
+    for block in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
+        lines[block.b : block.b + block.size] = recorded[block.a : block.a + block.size]
+    return lines
 
 
 def fingerprint() -> dict[str, Any]:

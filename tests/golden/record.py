@@ -1,10 +1,13 @@
 """Record the frozen values again: all cases or some.
 
     python -m tests.golden.record [CASE ...]
+    python -m tests.golden.record --texts [CASE ...]
     python -m tests.golden.record --kept
 
-The first writes frozen/values. The second makes the directories in frozen/kept, whose purpose is to
-have been made by older code: do it only if their format had to change, and record all values after.
+The first writes frozen/values. The second records new wording only, on any machine: it keeps all
+recorded numbers, and fails if one of them has changed. The third makes the directories in
+frozen/kept, whose purpose is to have been made by older code: do it only if their format had to
+change, and record all values after.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from .frozen_runs import (
     measure,
     run_command,
 )
-from .frozen_values import fingerprint
+from .frozen_values import fingerprint, with_new_texts
 
 # The kept pretraining run receives SIGTERM after this step of its first phase.
 _STOPPED_IN = "step 13/32"
@@ -42,12 +45,14 @@ _KEPT = ("corpora/wordpiece32", "corpora/wordpiece64", "work/pretrain", "work/so
 _PLACE = Path("/var/tmp/bert_jax_frozen")
 
 
-def _record(names: Sequence[str]) -> None:
+def _record(names: Sequence[str], *, texts: bool) -> None:
     machine = VALUES / "fingerprint.json"
     here = fingerprint()
-    if set(names) < set(CASES) and json.loads(machine.read_text("utf-8")) != here:
-        sys.exit("Other cases were recorded on another machine: record all of them.")
-    results: dict[str, Any] = {"fingerprint": here}
+    if not texts and set(names) < set(CASES) and json.loads(machine.read_text("utf-8")) != here:
+        sys.exit(
+            "The other cases were recorded on another machine. Record all of them, or only --texts."
+        )
+    results: dict[str, Any] = {} if texts else {"fingerprint": here}
     for group in (FAST, SLOW):
         if set(group).isdisjoint(names):
             continue
@@ -57,6 +62,10 @@ def _record(names: Sequence[str]) -> None:
         results |= {name: measured[name] for name in group if name in names}
     VALUES.mkdir(exist_ok=True)
     for name, result in results.items():
+        if texts:
+            result = with_new_texts(
+                json.loads((VALUES / f"{name}.json").read_text("utf-8")), result
+            )
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
         (VALUES / f"{name}.json").write_text(text, encoding="utf-8")
 
@@ -106,6 +115,9 @@ def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kept", action="store_true", help="make the directories in frozen/kept")
     parser.add_argument(
+        "--texts", action="store_true", help="record texts only, and keep all recorded numbers"
+    )
+    parser.add_argument(
         "case",
         nargs="*",
         choices=[*CASES, []],
@@ -116,7 +128,7 @@ def _main() -> None:
     if args.kept:
         _record_kept()
     else:
-        _record(args.case or list(CASES))
+        _record(args.case or list(CASES), texts=args.texts)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.models.config import ComputeConfig, EncoderConfig
-from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.ops import keep_mask
 from bert_jax.models.parameters import Parameters
 
@@ -22,7 +22,7 @@ TOKENS = np.random.default_rng(0).integers(0, 64, (3, 8), dtype=np.int32)
 MASK = (np.arange(8) < np.array([[8], [5], [3]])).astype(np.int32)
 
 
-def model_of(head: Head, dropout: float, encoder_dropout: float) -> ModelConfig:
+def model_of(head: str, dropout: float, encoder_dropout: float) -> ModelConfig:
     rates = dict(hidden_dropout=encoder_dropout, attention_dropout=encoder_dropout)
     return ModelConfig(
         EncoderConfig(**SMALL, **rates), head, labels=("a", "b", "c"), head_dropout=dropout
@@ -46,7 +46,7 @@ def logits_of(
 
 
 @pytest.mark.parametrize("head", ["classification", "tagging"])
-def test_dropout_of_the_head_acts_on_what_it_reads_alone(head: Head) -> None:
+def test_dropout_of_the_head_acts_on_what_it_reads_alone(head: str) -> None:
     config = model_of(head, 0.5, 0.0)
     params, key = perturbed(config), jax.random.key(3)
     model = define_model(config, FLOAT32).module(params)
@@ -75,7 +75,7 @@ def test_a_key_draws_the_same_dropout_in_the_encoder_too() -> None:
 
 
 @pytest.mark.parametrize("head", ["classification", "tagging"])
-def test_scores_are_not_rounded_to_the_compute_dtype(head: Head) -> None:
+def test_scores_are_not_rounded_to_the_compute_dtype(head: str) -> None:
     config = model_of(head, 0.0, 0.0)
     logits = logits_of(config, perturbed(config), None, ComputeConfig("bfloat16", attention="xla"))
     assert logits.dtype == jnp.float32

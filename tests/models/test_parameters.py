@@ -11,7 +11,7 @@ import transformers
 
 from bert_jax.models.config import VARIANTS, ComputeConfig, EncoderConfig, variant
 from bert_jax.models.heads import PretrainingModel
-from bert_jax.models.model import Head, ModelConfig, define_model
+from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import ModelDefinition, count
 from bert_jax.tasks.pretraining import Pretraining
 
@@ -104,7 +104,7 @@ def test_the_other_families_count_as_hugging_face_does(name: str) -> None:
     encoder = define_model(ModelConfig(config, "encoder", pooler=name != "distilbert"), FLOAT32)
     assert PUBLISHED.keys() == VARIANTS.keys() - BERTS
     assert count(encoder.shapes) == bare.num_parameters() == PUBLISHED[name]
-    head: Head = "pretraining" if name.startswith("albert") else "masked_lm"
+    head: str = "pretraining" if name.startswith("albert") else "masked_lm"
     assert count(define_model(ModelConfig(config, head), FLOAT32).shapes) == whole.num_parameters()
 
 

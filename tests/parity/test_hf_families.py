@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from bert_jax.interop.huggingface.config import read_encoder
 from bert_jax.interop.huggingface.families import family_of, origins
 from bert_jax.models.config import ComputeConfig
-from bert_jax.models.model import Head, ModelConfig, define_model, infer
+from bert_jax.models.model import ModelConfig, define_model, infer
 from bert_jax.models.parameters import Parameters
 
 ROWS, LENGTH, VOCABULARY = 4, 14, 61
@@ -26,7 +26,7 @@ SIZES = dict(
     initializer_range=0.1,
 )
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-Model = tuple[type[transformers.PreTrainedModel], transformers.PreTrainedConfig, Head]
+Model = tuple[type[transformers.PreTrainedModel], transformers.PreTrainedConfig, str]
 MODELS: dict[str, Model] = {
     "roberta": (
         transformers.RobertaForMaskedLM,

@@ -12,11 +12,11 @@ import optax
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from bert_jax.finetuning.registry import task_of
 from bert_jax.labeled_data.features import Features, Sequences
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
-from bert_jax.tasks.finetuning import task_of
 from bert_jax.tasks.task import Metrics, add_metrics, total_loss
 from bert_jax.training.sharding import MeshConfig, layout, local_rows, make_mesh, to_global
 from bert_jax.training.step import init_state, parameter_key

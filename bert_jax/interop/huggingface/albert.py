@@ -11,7 +11,6 @@ from bert_jax.interop.huggingface.family import (
     Refusal,
     classifier,
     dense,
-    has_pooler,
     layer,
     norm,
     odd_encoder,
@@ -40,7 +39,7 @@ def _albert(config: ModelConfig) -> dict[str, str]:
         here = f"encoder.layers.{owner}"
         there = f"albert.encoder.albert_layer_groups.{group}.albert_layers.0"
         names |= layer(here, there, ALBERT_LAYER, ALBERT_LAYER_NORMS)
-    if has_pooler(config):
+    if config.has_pooler:
         names |= dense("pooler.dense", "albert.pooler")
     if config.head in ("pretraining", "masked_lm"):
         names["masked_lm.bias"] = "predictions.bias"
@@ -77,14 +76,10 @@ ALBERT = Family(
     model_type="albert",
     title="ALBERT",
     prefix="albert.",
-    architectures={
+    pretraining_classes={
         "encoder": "AlbertModel",
         "pretraining": "AlbertForPreTraining",
         "masked_lm": "AlbertForMaskedLM",
-        "classification": "AlbertForSequenceClassification",
-        "multiple_choice": "AlbertForMultipleChoice",
-        "tagging": "AlbertForTokenClassification",
-        "span": "AlbertForQuestionAnswering",
     },
     names=_albert,
     pooler="albert.pooler.",

@@ -14,7 +14,6 @@ from bert_jax.interop.huggingface.family import (
     Refusal,
     classifier,
     dense,
-    has_pooler,
     layer,
     norm,
     odd_encoder,
@@ -86,7 +85,7 @@ def _encoder(config: ModelConfig, prefix: str) -> dict[str, str]:
 
 def _bert(config: ModelConfig) -> dict[str, str]:
     names = _encoder(config, "bert.")
-    if has_pooler(config):
+    if config.has_pooler:
         names |= dense("pooler.dense", "bert.pooler.dense")
     if config.head in ("pretraining", "masked_lm"):
         names["masked_lm.bias"] = "cls.predictions.bias"
@@ -125,15 +124,11 @@ BERT = Family(
     model_type="bert",
     title="BERT",
     prefix="bert.",
-    architectures={
+    pretraining_classes={
         "encoder": "BertModel",
         "pretraining": "BertForPreTraining",
         "masked_lm": "BertForMaskedLM",
         "next_sentence": "BertForNextSentencePrediction",
-        "classification": "BertForSequenceClassification",
-        "multiple_choice": "BertForMultipleChoice",
-        "tagging": "BertForTokenClassification",
-        "span": "BertForQuestionAnswering",
     },
     names=_bert,
     pooler="bert.pooler.",
@@ -167,7 +162,7 @@ def _roberta(config: ModelConfig) -> dict[str, str]:
             | dense("pooler.dense", "classifier.dense")
             | dense("classifier", "classifier.out_proj")
         )
-    if has_pooler(config):
+    if config.has_pooler:
         names |= dense("pooler.dense", "roberta.pooler.dense")
     if config.head == "masked_lm":
         names["masked_lm.bias"] = "lm_head.bias"
@@ -192,13 +187,9 @@ ROBERTA = Family(
     model_type="roberta",
     title="RoBERTa",
     prefix="roberta.",
-    architectures={
+    pretraining_classes={
         "encoder": "RobertaModel",
         "masked_lm": "RobertaForMaskedLM",
-        "classification": "RobertaForSequenceClassification",
-        "multiple_choice": "RobertaForMultipleChoice",
-        "tagging": "RobertaForTokenClassification",
-        "span": "RobertaForQuestionAnswering",
     },
     names=_roberta,
     pooler="roberta.pooler.",
@@ -240,7 +231,7 @@ def _distilbert(config: ModelConfig) -> dict[str, str]:
         names["masked_lm.bias"] = "vocab_projector.bias"
         names |= dense("masked_lm.transform", "vocab_transform")
         names |= norm("masked_lm.norm", "vocab_layer_norm")
-    if has_pooler(config):
+    if config.has_pooler:
         names |= dense("pooler.dense", "pre_classifier")
     return names | classifier(config) if config.scores else names
 
@@ -255,7 +246,7 @@ def _refusal(config: ModelConfig) -> Refusal | None:
         return "model.position_offset or model.layer_norm_epsilon", "has 0 and 1e-12"
     if config.head == "encoder" and config.pooler:
         return "a pooler on the bare encoder", "has none there"
-    if has_pooler(config) and encoder.pooler_activation != "relu":
+    if config.has_pooler and encoder.pooler_activation != "relu":
         return f"model.pooler_activation={encoder.pooler_activation!r}", "has 'relu' alone"
     return odd_encoder(config)
 
@@ -270,13 +261,9 @@ DISTILBERT = Family(
     model_type="distilbert",
     title="DistilBERT",
     prefix="distilbert.",
-    architectures={
+    pretraining_classes={
         "encoder": "DistilBertModel",
         "masked_lm": "DistilBertForMaskedLM",
-        "classification": "DistilBertForSequenceClassification",
-        "multiple_choice": "DistilBertForMultipleChoice",
-        "tagging": "DistilBertForTokenClassification",
-        "span": "DistilBertForQuestionAnswering",
     },
     names=_distilbert,
     pooler="",

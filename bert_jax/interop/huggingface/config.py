@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from bert_jax.finetuning.registry import task_kinds
 from bert_jax.interop.huggingface.families import (
     architecture_of,
     classes_of,
@@ -20,7 +21,7 @@ from bert_jax.interop.huggingface.families import (
 )
 from bert_jax.interop.huggingface.family import Family
 from bert_jax.models.config import Activation, EncoderConfig
-from bert_jax.models.model import CLASSIFIERS, FIXED_LABELS, Head, ModelConfig, Problem
+from bert_jax.models.model import ClassifierHead, ModelConfig, Problem, classifier_heads
 from bert_jax.objectives import SentencePairs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_label_names
@@ -116,13 +117,11 @@ def _as_float(value: float, place: str) -> float:
         raise ValueError(f"{place} is {str(value)[:20]}..., which is too large") from None
 
 
-def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[str, ...]:
+def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
     """The names of a classifier's `scores`, as `id2label` has them, else LABEL_0, LABEL_1, ...
 
     Of equal names the later ones get their number: every score keeps a name of its own.
     """
-    if head in FIXED_LABELS:
-        return ()
     names = {int(number): str(name) for number, name in (content.get("id2label") or {}).items()}
     labels: list[str] = []
     for number in range(scores):
@@ -138,7 +137,7 @@ def read_labels(content: Mapping[str, Any], head: Head, scores: int) -> tuple[st
     return tuple(labels)
 
 
-def head_dropout(content: Mapping[str, Any], family: Family, head: Head) -> float:
+def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float:
     """Dropout before a classifier: its own rate if that is set, else that of the layers."""
     content = {**family.defaults, **content}
     key = family.dropout_before(head)
@@ -208,13 +207,27 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     if config.labels:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}
-    if config.head in CLASSIFIERS:
-        # Where their head has no rate of its own, it is that of the layers which stands there.
+    if config.classifier is not None and config.classifier.dropout:
+        # If their head has no rate of its own, this key already holds the rate of the layers.
         content.setdefault(family.dropout_before(config.head), config.head_dropout)
-    if config.head == "classification":
+    if config.classifier is not None and len(config.classifier.problems) > 1:
         names = {ours: theirs for theirs, ours in PROBLEMS.items()}
         content["problem_type"] = names[config.problem]
     return content
+
+
+def _classifier_head(name: str) -> ClassifierHead | None:
+    return next((head for head in classifier_heads() if head.name == name), None)
+
+
+def _classifier_names() -> list[str]:
+    """Return the heads whose dense layer they call `classifier`."""
+    named = {
+        kind.head.name: None
+        for kind in task_kinds()
+        if kind.huggingface is not None and kind.huggingface.classifier == "classifier"
+    }
+    return list(named)
 
 
 _HIDDEN_ACT: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
@@ -239,7 +252,7 @@ class Wanted:
     max_positions: keep the first ones of the position table only.
     """
 
-    head: Head | None = None
+    head: str | None = None
     labels: tuple[str, ...] = ()
     problem: Problem | None = None
     max_positions: int | None = None
@@ -290,7 +303,9 @@ def model_config(
     labels, family, scores = wanted.labels, family_of(encoder), classifier_shape(shapes)
     found = wanted.head or _head_of(shapes, classes_of(content), family, directory)
     pooler = found != "encoder" or holds_pooler(family, shapes)
-    if found in ("classification", "tagging") and not labels:
+    head = _classifier_head(found)
+    needs_labels = head is not None and head.labels is None and not labels
+    if needs_labels:
         if scores is None or _another_task(content, found, family):
             raise ValueError(
                 f"--head {found}: {directory} has no such classifier, so one is randomly "
@@ -299,13 +314,14 @@ def model_config(
     if labels and not wanted.head and len(labels) != (scores or (0,))[0]:
         raise ValueError(_wrong_labels(content, shapes, labels, directory))
     try:
-        if found in ("classification", "tagging") and not labels:
+        if needs_labels:
             assert scores is not None
-            labels = read_labels(content, found, scores[0])
+            labels = read_labels(content, scores[0])
         problem = wanted.problem or "single_label"
-        if found == "classification" and not wanted.problem:
+        if head is not None and len(head.problems) > 1 and not wanted.problem:
             problem = read_problem(content, len(labels))
-        dropout = head_dropout(content, family, found) if found in CLASSIFIERS else 0.0
+        with_dropout = head is not None and head.dropout
+        dropout = head_dropout(content, family, found) if with_dropout else 0.0
         return ModelConfig(encoder, found, labels, pooler, dropout, problem)
     except ValueError as error:
         raise ValueError(f"{directory}: {error}") from error
@@ -321,9 +337,9 @@ def _wrong_labels(
     if scores is None:
         return (
             f"--labels: {directory} has no classifier to give names to; for a new one add --head "
-            "with one of classification, tagging"
+            f"with one of {', '.join(head.name for head in classifier_heads() if not head.labels)}"
         )
-    names = read_labels(content, "classification", scores[0])
+    names = read_labels(content, scores[0])
     return (
         f"--labels gives {len(labels)} names, but the classifier of {directory} has {len(names)} "
         f"scores ({', '.join(names)}); for a new one in its place add --head"
@@ -335,15 +351,15 @@ def classifier_fits(
 ) -> bool:
     """Whether the source's classifier, if it has one, is the one that `config` wants."""
     scores = classifier_shape(shapes)
-    if scores is None or config.head not in CLASSIFIERS:
+    if scores is None or config.head not in _classifier_names():
         return True
     family = family_of(config.encoder)
     return not _another_task(content, config.head, family) and scores[0] == len(config.scores)
 
 
-def _another_task(content: Mapping[str, Any], head: Head, family: Family) -> bool:
+def _another_task(content: Mapping[str, Any], head: str, family: Family) -> bool:
     """Whether config.json says that its classifier is of another kind than `head`."""
-    kinds = map(family.architectures.get, CLASSIFIERS)
+    kinds = map(family.architectures.get, _classifier_names())
     named = set(classes_of(content)).intersection(kinds)
     return bool(named) and family.architectures[head] not in named
 
@@ -355,7 +371,7 @@ def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
 
 def _head_of(
     names: Collection[str], architectures: list[str], family: Family, directory: Path
-) -> Head:
+) -> str:
     """The head that takes in most of what is there."""
     masked_lm = any(name.startswith(family.masked_lm) for name in names)
     next_sentence = any(family.pairs and name.startswith(family.pairs) for name in names)
@@ -363,15 +379,17 @@ def _head_of(
         if masked_lm and next_sentence:
             return "pretraining"
         return "masked_lm" if masked_lm else "next_sentence"
-    if any(name.startswith("qa_outputs.") for name in names):
-        return "span"
+    for kind in task_kinds():
+        classifier = kind.huggingface and kind.huggingface.classifier
+        if classifier != "classifier" and any(name.startswith(f"{classifier}.") for name in names):
+            return kind.head.name
     if not any(name.startswith("classifier.") for name in names):
         return "encoder"
     heads = heads_of(family)
     for architecture in architectures:
-        if heads.get(architecture) in CLASSIFIERS:
+        if heads.get(architecture) in _classifier_names():
             return heads[architecture]
     raise ValueError(
         f"{directory}: it has a classifier, and its config.json does not say of what "
-        f"(architectures: {architectures}); add --head with one of {', '.join(CLASSIFIERS)}"
+        f"(architectures: {architectures}); add --head with one of {', '.join(_classifier_names())}"
     )

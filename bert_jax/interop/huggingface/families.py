@@ -10,7 +10,7 @@ from bert_jax.interop.huggingface.bert import BERT, DISTILBERT, ROBERTA
 from bert_jax.interop.huggingface.family import Family
 from bert_jax.interop.tensors import Origin
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.model import ModelConfig
 
 FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT)
 # Other names a family's models go by: model_type to how their classes' names begin. They compute
@@ -67,7 +67,7 @@ def architecture_of(config: ModelConfig) -> str:
     return family_of(config.encoder).architectures[config.head]
 
 
-def heads_of(family: Family) -> dict[str, Head]:
+def heads_of(family: Family) -> dict[str, str]:
     """Their classes to our heads."""
     return {theirs: ours for ours, theirs in family.architectures.items()}
 

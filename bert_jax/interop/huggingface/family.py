@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bert_jax.finetuning.registry import kind_of_head, task_kinds
 from bert_jax.models.config import EncoderConfig
-from bert_jax.models.model import Head, ModelConfig
+from bert_jax.models.model import ModelConfig, PretrainingHead, classifier_heads
 from bert_jax.objectives import SentencePairs
 
 Refusal = tuple[str, str]
@@ -23,7 +24,7 @@ class Family:
 
     model_type: in config.json. title: for people. prefix: of the encoder's tensors, which the bare
       model's own file leaves out.
-    architectures: the class of each head there is one for.
+    pretraining_classes: their class for each head of pretraining that has one.
     names: our parameters' names to theirs, of a model that `refusal` has nothing against.
     pooler: the prefix of a bare model's pooler; "" if it has none. masked_lm, pairs: those of
       the heads of pretraining; pairs_are: what the latter tells apart. parts: those of everything
@@ -44,7 +45,7 @@ class Family:
     model_type: str
     title: str
     prefix: str
-    architectures: Mapping[Head, str]
+    pretraining_classes: Mapping[PretrainingHead, str]
     names: Callable[[ModelConfig], dict[str, str]]
     pooler: str
     masked_lm: str
@@ -65,6 +66,16 @@ class Family:
     write: Callable[[EncoderConfig], dict[str, Any]] = lambda encoder: {}
 
     @property
+    def architectures(self) -> dict[str, str]:
+        """Their class for each head that has one."""
+        family_name = self.pretraining_classes["encoder"].removesuffix("Model")
+        return {**self.pretraining_classes} | {
+            kind.head.name: family_name + kind.huggingface.class_suffix
+            for kind in task_kinds()
+            if kind.huggingface is not None
+        }
+
+    @property
     def token_table(self) -> str:
         """The tensor of token embeddings."""
         return f"{self.prefix}embeddings.word_embeddings.weight"
@@ -74,13 +85,12 @@ class Family:
         """The tensor of position embeddings."""
         return f"{self.prefix}embeddings.position_embeddings.weight"
 
-    def dropout_before(self, head: Head) -> str:
-        """The key of the dropout rate before a classifier."""
-        return (
-            self.tagger_dropout
-            if head == "tagging" and self.tagger_dropout
-            else (self.classifier_dropout)
+    def dropout_before(self, head: str) -> str:
+        """Return the key of the dropout rate before a classifier."""
+        of_tokens = any(
+            each.name == head and each.scored == "tokens" for each in classifier_heads()
         )
+        return self.tagger_dropout if of_tokens and self.tagger_dropout else self.classifier_dropout
 
     def part_of(self, name: str) -> str:
         """Which of `parts` a tensor belongs to; "" for the encoder and what is unknown."""
@@ -93,13 +103,6 @@ def whole_number(content: Mapping[str, Any], key: str) -> int:
     if type(value) is not int:
         raise ValueError(f"{key} is {value!r}; expected a whole number")
     return value
-
-
-def has_pooler(config: ModelConfig) -> bool:
-    """Whether the model has a dense layer on its `[CLS]` vector."""
-    if config.head == "encoder":
-        return config.pooler
-    return config.head not in ("masked_lm", "tagging", "span")
 
 
 def dense(ours: str, theirs: str) -> dict[str, str]:
@@ -125,8 +128,10 @@ def layer(
 
 
 def classifier(config: ModelConfig) -> dict[str, str]:
-    """The names of the dense layer that scores, where it is one."""
-    return dense("classifier", "qa_outputs" if config.head == "span" else "classifier")
+    """Return the names of the dense layer that computes a classifier's scores."""
+    kind = kind_of_head(config.head)
+    assert kind is not None and kind.huggingface is not None
+    return dense("classifier", kind.huggingface.classifier)
 
 
 def odd_encoder(config: ModelConfig) -> Refusal | None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from bert_jax.finetuning.registry import kind_of_head, score_outputs
 from bert_jax.interop.comparison import Outputs, Probe, Sizes
 from bert_jax.interop.huggingface.config import read_encoder
 from bert_jax.interop.huggingface.families import classes_of, family_of, heads_of
 from bert_jax.interop.huggingface.family import Family
 from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.json_files import read_json_object
-from bert_jax.models.model import Head
+from bert_jax.models.model import PretrainingHead, scores_choices
 
-# Ours for what an architecture's output calls its scores.
-LOGITS: dict[Head, dict[str, str]] = {
+# The names of an architecture's scores in its output and in ours.
+LOGITS: dict[PretrainingHead, dict[str, str]] = {
     "pretraining": {
         "prediction_logits": "token_logits",
         "seq_relationship_logits": "next_sentence_logits",
@@ -25,9 +26,6 @@ LOGITS: dict[Head, dict[str, str]] = {
     },
     "masked_lm": {"logits": "token_logits"},
     "next_sentence": {"logits": "next_sentence_logits"},
-    "classification": {"logits": "logits"},
-    "multiple_choice": {"logits": "logits"},
-    "tagging": {"logits": "logits"},
 }
 
 
@@ -100,7 +98,9 @@ class HuggingFaceSide:
             )
         self._model.eval()
         self.title = f"{directory} (Hugging Face, {named})"
-        names = self._model.config.id2label if self._head in ("classification", "tagging") else {}
+        kind = kind_of_head(self._head)
+        own_labels = kind is not None and kind.head.labels is None
+        names = self._model.config.id2label if own_labels else {}
         self.labels = tuple(names.values())
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
 
@@ -139,7 +139,7 @@ class HuggingFaceSide:
             self._torch.from_numpy(ids).long()
             for ids in (probe.token_ids, probe.attention_mask, probe.segment_ids)
         ]
-        if self._head == "multiple_choice":
+        if scores_choices(self._head):
             tensors = [tensor[:, None] for tensor in tensors]
         given_names = ("input_ids", "attention_mask", "token_type_ids")
         inputs = dict(zip(given_names, tensors, strict=True))
@@ -171,12 +171,12 @@ class HuggingFaceSide:
         pooled = self._pooled(given.hidden_states[-1])
         if pooled is not None:
             found["pooled"] = pooled
-        for theirs, ours in LOGITS.get(self._head, {}).items():
+        for theirs, ours in LOGITS.get(cast(PretrainingHead, self._head), {}).items():
             if theirs in given:
                 found[ours] = given[theirs]
-        if self._head == "span":
-            ends = (given["start_logits"], given["end_logits"])
-            found["logits"] = self._torch.stack(ends, dim=-1)
+        scores = [given[name] for name in score_outputs(self._head)]
+        if scores:
+            found["logits"] = scores[0] if len(scores) == 1 else self._torch.stack(scores, dim=-1)
         return found
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from bert_jax import AnswerQuestion, Choose, Classify, Embed, FillMask, NextSentence, Tag
+from bert_jax.finetuning.registry import predict_tasks
 from bert_jax.inference.input_lines import Document, InputLine, UnusableLine
-from bert_jax.inference.requests import TASKS, LineRequest, answers, json_line
+from bert_jax.inference.requests import LineRequest, answers, json_line
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import objects
@@ -238,7 +239,7 @@ def test_unusable_lines_cost_no_more_than_others(models, monkeypatch):
 
     monkeypatch.setattr(Tokenizer, "encode_batch", counted)
     lines = [InputLine(f"f:{n}", "none" if n % 2 else "a [MASK]") for n in range(200)]
-    found = list(answers(TASKS["fill-mask"], model, lines, 1, report=True))
+    found = list(answers(predict_tasks()["fill-mask"], model, lines, 1, report=True))
     assert [isinstance(result, UnusableLine) for _, result in found] == [False, True] * 100
     assert encoded == [200, 100]
 
@@ -248,7 +249,7 @@ def test_documents_are_looked_at_before_any_is_tagged(models, monkeypatch):
     monkeypatch.setattr(Tag, "_run", lambda self, *given: run.append(given))
     lines = [InputLine(f"f:{n}", value) for n, value in enumerate(["a", Document(["\ud800"])])]
     with pytest.raises(UnusableLine, match="f:1: sentence 0: a lone surrogate"):
-        list(answers(TASKS["tag"], model, lines, 1, report=False))
+        list(answers(predict_tasks()["tag"], model, lines, 1, report=False))
     assert not run
 
 
@@ -358,8 +359,8 @@ def test_nothing_is_said_without_a_terminal(models, bert_jax_here, standard_inpu
 def test_lines_are_answered_from_python(models, capfd, tmp_path):
     source = tmp_path / "texts.txt"
     source.write_text("a [MASK] c\nno mask\n[MASK]\n")
-    request = LineRequest.resolve(models["pretraining"], top_k=2)
-    assert (request.name, request.top_k) == ("fill-mask", 2)
+    request = LineRequest.resolve(models["pretraining"], predict_tasks(), top_k=2)
+    assert (request.task.name, request.top_k) == ("fill-mask", 2)
     model = request.load(batch_size=2, max_length=None, dtype="float32")
     with pytest.raises(UnusableLine, match="texts.txt:2"):
         list(request.answer(model, request.open(str(source), "auto", 2), "auto", 2))
@@ -374,5 +375,5 @@ def test_lines_are_answered_from_python(models, capfd, tmp_path):
     ]
     assert [len(guesses) for guesses in results[0]["masks"]] == [2]
     with pytest.raises(ValueError, match="tag gives no alternatives"):
-        LineRequest.resolve(models["tagging"], top_k=2)
+        LineRequest.resolve(models["tagging"], predict_tasks(), top_k=2)
     assert capfd.readouterr() == ("", "")

@@ -1,0 +1,154 @@
+"""The tasks of GLUE, from their official files or from TensorFlow Datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.finetuning.sentences import (
+    SENTENCES,
+    SentenceSet,
+    head_of,
+    read_set,
+    with_pairs,
+)
+from bert_jax.finetuning.task_data import TaskData
+from bert_jax.finetuning.task_kind import TaskConfig
+from bert_jax.labeled_data.files import Split
+from bert_jax.labeled_data.glue import glue_files, glue_task
+from bert_jax.labeled_data.labels import check_skipped
+from bert_jax.labeled_data.sentences import SentenceFiles
+from bert_jax.local_paths import LocalPath
+from bert_jax.runs.work_dir import InferenceDefaults
+from bert_jax.text.files import is_tfds
+from bert_jax.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class GlueConfig(TaskConfig):
+    """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2".
+
+    validation: a validation file in the format of the directory's dev.tsv, "" for that file.
+    tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default. skip_labels: labels
+    of the rows to skip in training and validation files.
+    """
+
+    task: str
+    directory: LocalPath
+    sigmoid: bool = False
+    validation: LocalPath = ""
+    tfds_data_dir: LocalPath = ""
+    skip_labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        labels = glue_task(self.task).labels
+        if self.sigmoid and len(labels) != 2:
+            raise ValueError(f"sigmoid=True is for two labels, which {self.task} has not")
+        check_skipped(self.skip_labels, labels)
+
+    @property
+    def official_name(self) -> str:
+        """See `TaskConfig.official_name`."""
+        return self.task
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """See `TaskConfig.inputs`."""
+        return (self.directory,)
+
+    def paths(self) -> list[str]:
+        """See `TaskConfig.paths`."""
+        paths = [] if is_tfds(self.directory) else [f"{self.directory}/train.tsv"]
+        paths.append(self.validation)
+        return [path for path in paths if path and not is_tfds(path)]
+
+    def input_of(self, split: Split) -> str:
+        """See `TaskConfig.input_of`."""
+        if split == "validation" and self.validation:
+            return self.validation
+        return self.directory
+
+    def is_missing(self) -> bool:
+        """See `TaskConfig.is_missing`."""
+        return super().is_missing() and not Path(self.directory).is_dir()
+
+    def open(
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        splits: Collection[Split],
+        labels: tuple[str, ...] = (),
+    ) -> TaskData:
+        """See `TaskConfig.open`."""
+        return _open(self, tokenizer, max_length, splits)
+
+    def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
+        """See `TaskConfig.inference_defaults`: adds whether the texts are pairs."""
+        return with_pairs(super().inference_defaults(max_length, data), data)
+
+    def with_file(self, path: str, split: Split) -> GlueConfig:
+        """Return the task with another directory, "tfds:glue/..." or validation file.
+
+        Training and test sets cannot be single files, since submissions are named after the files
+        in the directory.
+
+        Raises:
+          ValueError: the path is not a directory, although the split needs one.
+        """
+        is_directory = is_tfds(path) or Path(path).is_dir()
+        kept = self.tfds_data_dir if is_tfds(path) else ""
+        if split == "train":
+            if not is_directory:
+                raise ValueError(
+                    f"{path} is not a directory: {self.task} is trained on a directory with the "
+                    "official files (train.tsv and the others) or on tfds:glue/.... For a file of "
+                    "your own, use configs/finetune/table.py"
+                )
+            return dataclasses.replace(self, directory=path, tfds_data_dir=kept)
+        if is_directory:
+            return dataclasses.replace(self, directory=path, validation="", tfds_data_dir=kept)
+        if split == "test":
+            raise ValueError(
+                f"{path} is no directory: the test sets of {self.task} are taken from one "
+                "with the official files in it (test.tsv), or from TensorFlow Datasets"
+            )
+        return dataclasses.replace(self, validation=path)
+
+
+def _open(
+    config: GlueConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
+) -> TaskData:
+    """Reads a task of GLUE.
+
+    Raises:
+      ValueError: no such task, or a file is missing or not what it should be.
+    """
+    task = glue_task(config.task)
+    found = glue_files(config.task, config.directory, config.tfds_data_dir)
+
+    judged_on = found.validation
+    if config.validation:
+        form = next(iter(judged_on.values()))
+        judged_on = {"validation": dataclasses.replace(form, validation=config.validation)}
+
+    def read(files: SentenceFiles, split: Split) -> SentenceSet:
+        submitted = task if split == "test" else None
+        files = dataclasses.replace(files, skip_labels=config.skip_labels)
+        metrics, sigmoid = task.metrics, config.sigmoid
+        return read_set(files, split, tokenizer, max_length, metrics, sigmoid, submitted)
+
+    def all_of(sets: Mapping[str, SentenceFiles], split: Split) -> dict[str, SentenceSet]:
+        return {name: read(each, split) for name, each in sets.items()} if split in splits else {}
+
+    return TaskData(
+        head=head_of(found.train, config.sigmoid),
+        train=read(found.train, "train").features if "train" in splits else None,
+        validation=all_of(judged_on, "validation"),
+        test=all_of(found.test, "test"),
+        primary=task.primary,
+    )
+
+
+GLUE = dataclasses.replace(SENTENCES, section="glue", config=GlueConfig)

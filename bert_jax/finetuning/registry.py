@@ -1,0 +1,85 @@
+"""The registry of task kinds: the only list of what models can be fine-tuned for."""
+
+from __future__ import annotations
+
+from bert_jax.finetuning.choices import CHOICES
+from bert_jax.finetuning.glue import GLUE
+from bert_jax.finetuning.sentences import SENTENCES
+from bert_jax.finetuning.spans import SPANS
+from bert_jax.finetuning.tags import TAGS
+from bert_jax.finetuning.task_kind import TaskConfig, TaskKind
+from bert_jax.inference.predict_tasks import EMBED, PRETRAINED, PredictTask
+from bert_jax.models.config import ComputeConfig
+from bert_jax.models.model import ModelConfig, register_head
+from bert_jax.tasks.finetuning import ClassifierTask
+
+_KINDS: dict[str, TaskKind] = {
+    kind.section: kind for kind in (GLUE, SENTENCES, CHOICES, TAGS, SPANS)
+}
+
+
+def register(kind: TaskKind) -> None:
+    """Add a kind of task, which can then be fine-tuned, evaluated, predicted and exported.
+
+    Raises:
+      ValueError: another kind has the same section, or another head the same name.
+    """
+    if _KINDS.get(kind.section, kind) != kind:
+        raise ValueError(
+            f"section={kind.section!r}: another kind of task has this section. Choose another name"
+        )
+    register_head(kind.head)
+    _KINDS[kind.section] = kind
+
+
+def task_kinds() -> tuple[TaskKind, ...]:
+    """Return all kinds of tasks."""
+    return tuple(_KINDS.values())
+
+
+def task_sections() -> dict[str, type[TaskConfig]]:
+    """Return the dataclass of each section of a fine-tuning config that describes a task."""
+    return {kind.section: kind.config for kind in task_kinds()}
+
+
+def kind_of_task(task: TaskConfig) -> TaskKind:
+    """Return the kind of a section of a config."""
+    return next(kind for kind in task_kinds() if type(task) is kind.config)
+
+
+def kind_of_head(head: str) -> TaskKind | None:
+    """Return the first kind of task that trains a head; None for a head of pretraining."""
+    return next((kind for kind in task_kinds() if kind.head.name == head), None)
+
+
+def score_outputs(head: str) -> tuple[str, ...]:
+    """Return the names, as in Hugging Face's library, of the outputs with a head's scores.
+
+    One output has all scores, or each score has an output of its own. For a head of pretraining
+    the names are ().
+    """
+    kind = kind_of_head(head)
+    if kind is None:
+        return ()
+    return ("logits",) if kind.huggingface is None else kind.huggingface.outputs
+
+
+def task_of(config: ModelConfig, compute: ComputeConfig) -> ClassifierTask:
+    """Return the loss for a model's head.
+
+    Raises:
+      ValueError: the head is not one of a fine-tuning task.
+    """
+    kind = kind_of_head(config.head)
+    if kind is None:
+        heads = dict.fromkeys(kind.head.name for kind in task_kinds())
+        raise ValueError(
+            f"head={config.head!r} is not fine-tuned; expected one of the heads {', '.join(heads)}"
+        )
+    return kind.loss(config, compute)
+
+
+def predict_tasks() -> dict[str, PredictTask]:
+    """Return the tasks of `predict` by their names."""
+    tasks = (*PRETRAINED, *(kind.predict for kind in task_kinds()), EMBED)
+    return {task.name: task for task in tasks}

@@ -1,0 +1,154 @@
+"""The tasks of `predict`: which predictor reads which fields of a line.
+
+Those here need no fine-tuning or are the built-in ones of fine-tuning; see
+`bert_jax.finetuning.registry.predict_tasks` for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bert_jax.inference.answer_question import AnswerQuestion
+from bert_jax.inference.classify import Choose, Classify
+from bert_jax.inference.embed import Embed
+from bert_jax.inference.fill_mask import FillMask, NextSentence
+from bert_jax.inference.input_lines import Document, Fields
+from bert_jax.inference.predictor import Predictor, UnusableText, refuse
+from bert_jax.inference.tag import Tag, TaggedText, check_words
+from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.runs.work_dir import read_sentence_embedding
+
+# From a predictor, the values of several lines and the number of alternatives to one result a line.
+Predict = Callable[[Any, list[Any], int], list[Any]]
+
+
+@dataclass(frozen=True)
+class PredictTask:
+    """A task that `predict` does with every line of its input.
+
+    name: the task's name on the command line.
+    predictor: the class of the model.
+    fields: sets of fields; a line must have all fields of one set.
+    predict: computes the results of several lines.
+    list_fields: the fields that hold an array of strings; others hold a string.
+    top_k: number of alternatives by default; None if the task gives none.
+    """
+
+    name: str
+    predictor: type[Predictor]
+    fields: Fields
+    predict: Predict
+    list_fields: frozenset[str] = frozenset()
+    top_k: int | None = None
+
+
+@dataclass(frozen=True)
+class TaggedDocument:
+    """The sentences of one document with their tags."""
+
+    sentences: tuple[TaggedText, ...]
+
+
+def _tag(model: Tag, values: list[Any]) -> list[Any]:
+    """Tag all texts together, and each document by itself."""
+    texts = [index for index, value in enumerate(values) if not isinstance(value, Document)]
+    documents = {i: value for i, value in enumerate(values) if isinstance(value, Document)}
+    # Check all documents before tagging the first text.
+    reasons = {}
+    for index, document in documents.items():
+        try:
+            check_words(document.sentences)
+        except UnusableText as error:
+            reasons[index] = f"sentence {error.index}: {error.reason}"
+    refuse(reasons, len(values))
+    try:
+        tagged = model([values[index] for index in texts])
+    except UnusableText as error:
+        reasons = {texts[index]: reason for index, reason in error.reasons.items()}
+        raise UnusableText(reasons, len(values)) from None
+    results: dict[int, Any] = dict(zip(texts, tagged, strict=True))
+    for index, document in documents.items():
+        results[index] = TaggedDocument(tuple(model.document(document.sentences)))
+    return [results[index] for index in range(len(values))]
+
+
+def _columns(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+    return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+EMBED = PredictTask("embed", Embed, [("text",)], lambda model, texts, _: model.sentences(texts))
+PRETRAINED = (
+    PredictTask(
+        "fill-mask", FillMask, [("text",)], lambda model, texts, k: model(texts, k), top_k=5
+    ),
+    PredictTask(
+        "next-sentence",
+        NextSentence,
+        [("first", "second")],
+        lambda model, pairs, _: model(*_columns(pairs)),
+    ),
+)
+CLASSIFY = PredictTask(
+    "classify", Classify, [("text",), ("first", "second")], lambda model, texts, _: model(texts)
+)
+CHOOSE = PredictTask(
+    "choose",
+    Choose,
+    [("context", "choices")],
+    lambda model, pairs, _: model(*_columns(pairs)),
+    list_fields=frozenset({"choices"}),
+)
+TAG = PredictTask(
+    "tag",
+    Tag,
+    [("words",), ("sentences",), ("text",)],
+    lambda model, values, _: _tag(model, values),
+    list_fields=frozenset({"words"}),
+)
+ANSWER = PredictTask(
+    "answer",
+    AnswerQuestion,
+    [("question", "context")],
+    lambda model, pairs, k: model(*_columns(pairs), k),
+    top_k=1,
+)
+
+
+def default_task(head: str, tasks: Mapping[str, PredictTask]) -> PredictTask:
+    """Return the task that a model's head is for.
+
+    Raises:
+      ValueError: there is none, although the model's encoder can embed texts.
+    """
+    if head == "encoder":
+        return EMBED
+    for task in tasks.values():
+        if task.predictor.heads is not None and head in task.predictor.heads:
+            return task
+    raise ValueError(
+        f"a model with the head {head!r} has no task of its own here; --task embed gives the "
+        "vectors of its encoder"
+    )
+
+
+def with_prompt(task: PredictTask, work_dir: Path, prompt_name: str) -> PredictTask:
+    """Return the task with one of the prompts of the model in `work_dir` prepended to every text.
+
+    Raises:
+      ValueError: the model has no such prompt, or the task does not embed texts.
+    """
+    if task is not EMBED:
+        raise ValueError(
+            f"--prompt-name={prompt_name}: {task.name} does not take a prompt. Add --task embed, "
+            "or leave the prompt out"
+        )
+    settings = read_sentence_embedding(work_dir) or SentenceEmbedding()
+    prompt = settings.prompt_for(prompt_name, None)
+
+    def predict(model: Embed, texts: list[Any], _: int) -> list[Any]:
+        return model.sentences(texts, prompt=prompt)
+
+    return replace(task, predict=predict)
