@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from bert_jax.conversion import values_of
+
 # The type of config fields that contain paths, checked by `check_config_paths`.
 LocalPath = Annotated[str, "local path"]
 
@@ -74,15 +76,15 @@ def check_config_paths(config: Any, prefix: str = "") -> None:
       ValueError: a path begins with `scheme://`. The message contains the dotted key.
     """
     hints = typing.get_type_hints(type(config), include_extras=True)
-    for field in dataclasses.fields(config):
-        value, key = getattr(config, field.name), f"{prefix}{field.name}"
+    for name, value in values_of(config).items():
+        key = f"{prefix}{name}"
         if dataclasses.is_dataclass(value):
             check_config_paths(value, f"{key}.")
         elif isinstance(value, Mapping):
-            for name, section in value.items():
+            for part, section in value.items():
                 if dataclasses.is_dataclass(section):
-                    check_config_paths(section, f"{key}.{name}.")
-        elif isinstance(value, str) and is_path(hints[field.name]):
+                    check_config_paths(section, f"{key}.{part}.")
+        elif isinstance(value, str) and is_path(hints[name]):
             check_local(value, key)
 
 
