@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.interop.hub import local_directory
-from bert_jax.interop.huggingface.config import Wanted
+from bert_jax.interop.huggingface.config import ImportOptions
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.huggingface.load import ForeignModel, open_directory
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
@@ -81,8 +81,8 @@ def import_model(
     source, output = os.fspath(source), Path(output)
     check_seed(seed)
     check_output(output, "--output")
-    wanted = Wanted(head, tuple(labels), problem, max_positions)
-    model, commit = _open(source, revision, wanted, None if tokenizer is None else Path(tokenizer))
+    options = ImportOptions(head, tuple(labels), problem, max_positions)
+    model, commit = _open(source, revision, options, None if tokenizer is None else Path(tokenizer))
     origin = _origin(source, commit, model)
     with new_directory(output) as target:
         save_parameters(target / CHECKPOINTS_NAME, model.parameters(seed), origin)
@@ -105,19 +105,19 @@ def import_model(
 
 
 def _open(
-    source: str, revision: str | None, wanted: Wanted, tokenizer: Path | None
+    source: str, revision: str | None, options: ImportOptions, tokenizer: Path | None
 ) -> tuple[ForeignModel, str | None]:
     """Return the model at `source`, and the commit if it is from the hub."""
     is_huggingface = (Path(source) / "config.json").is_file()
     prefix = None if is_huggingface else checkpoint_prefix(Path(source))
     if prefix is None:
         directory, commit = local_directory(source, revision)
-        return open_directory(directory, wanted, tokenizer=tokenizer), commit
+        return open_directory(directory, options, tokenizer=tokenizer), commit
     if revision is not None:
         raise ValueError(
             f"--revision {revision}: {source} is local and has no revisions. Leave --revision out"
         )
-    return open_checkpoint(prefix, wanted, tokenizer=tokenizer), None
+    return open_checkpoint(prefix, options, tokenizer=tokenizer), None
 
 
 def _origin(source: str, commit: str | None, model: ForeignModel) -> dict[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.conversion import to_plain
 from bert_jax.files import check_checksums
 from bert_jax.interop.comparison import Outputs, Probe, Side, Sizes
-from bert_jax.interop.huggingface.config import Wanted, read_encoder
+from bert_jax.interop.huggingface.config import ImportOptions, read_encoder
 from bert_jax.interop.huggingface.sentence_transformers import read_sentence_model, within
 from bert_jax.interop.huggingface.side import HuggingFaceSide
 from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOSide
@@ -83,7 +83,7 @@ def _work_dir_side(work_dir: Path) -> Side:
 def _tensorflow_side(path: Path, prefix: Path) -> Side:
     """Return the model of a TensorFlow checkpoint, read in the same way as by `import`."""
     try:
-        model = open_checkpoint(prefix, Wanted())
+        model = open_checkpoint(prefix, ImportOptions())
         parameters = model.parameters(seed=0)
     except ValueError as error:
         raise ValueError(
@@ -162,6 +162,6 @@ def _sentence_embedding(path: Path) -> SentenceEmbedding | None:
     if not (path / "config.json").is_file():
         return None
     # With any other head, unsupported modules would be dropped instead of refused.
-    settings = read_sentence_model(path, Wanted(head="encoder")).settings
+    settings = read_sentence_model(path, ImportOptions(head="encoder")).settings
     encoder = read_encoder(read_json_object(path / "config.json"), str(path / "config.json"))
     return None if settings is None else within(settings, encoder.max_positions, shortest=1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.interop.huggingface.config import Wanted, read_encoder
+from bert_jax.interop.huggingface.config import ImportOptions, read_encoder
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.huggingface.load import ForeignModel, load_tokenizer, settle_directory
 from bert_jax.interop.huggingface.weights import NewestNames
@@ -116,7 +116,7 @@ def checkpoint_prefix(source: Path) -> Path | None:
 
 def open_checkpoint(
     prefix: Path,
-    wanted: Wanted,
+    options: ImportOptions,
     *,
     tokenizer: Path | None = None,
 ) -> ForeignModel:
@@ -139,7 +139,7 @@ def open_checkpoint(
         NewestNames(variables, family_of(encoder)),
         load_tokenizer(tokenizer, prefix.parent),
         prefix,
-        wanted,
+        options,
     )
     if variables.slots:
         found.notes.append(f"{variables.slots} variables of the optimizer are left out")

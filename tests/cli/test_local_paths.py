@@ -23,7 +23,7 @@ from bert_jax.corpus.inputs import PrepareOptions
 from bert_jax.corpus.prepare import make_corpus
 from bert_jax.files import write_file
 from bert_jax.finetuning.sweep_results import read_results
-from bert_jax.interop.huggingface.config import Wanted
+from bert_jax.interop.huggingface.config import ImportOptions
 from bert_jax.interop.huggingface.load import open_directory
 from bert_jax.interop.sides import open_side
 from bert_jax.interop.tensorflow_import import checkpoint_prefix
@@ -222,7 +222,7 @@ FUNCTIONS: list[Callable[[], object]] = [
     lambda: read_model(Path(BUCKET)),
     lambda: Embed(BUCKET),
     lambda: open_side(Path(BUCKET)),
-    lambda: open_directory(Path(BUCKET), Wanted()),
+    lambda: open_directory(Path(BUCKET), ImportOptions()),
     lambda: checkpoint_prefix(Path(BUCKET)),
     lambda: MetricsLog(f"{BUCKET}/metrics.jsonl", start_step=0),
     lambda: Checkpointer(Path(BUCKET), CheckpointConfig(), {}),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.comparison import random_probe
-from bert_jax.interop.huggingface.config import Wanted
+from bert_jax.interop.huggingface.config import ImportOptions
 from bert_jax.runs.work_dir import load_trained
 
 from .conftest import change_tensors, same, tensors_of
@@ -193,7 +193,7 @@ def test_functions_check_seeds_and_labels_too():
     with pytest.raises(ValueError, match="seed=-1: must be between 0"):
         random_probe(100, 2, 8, seed=-1)
     with pytest.raises(ValueError, match=r"labels=\('a', ''\): contains an empty name"):
-        Wanted(labels=("a", ""))
+        ImportOptions(labels=("a", ""))
 
 
 @pytest.mark.parametrize("gone", ["classifier.bias", "bert.pooler.dense.bias"])

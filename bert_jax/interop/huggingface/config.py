@@ -241,7 +241,7 @@ def classifier_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] |
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImportOptions:
     """What is wanted of a source; by default all that it has.
 
     head: which one; None takes all that the tensors are. A classifier the source does not have is
@@ -292,7 +292,7 @@ def model_config(
     content: Mapping[str, Any],
     encoder: EncoderConfig,
     shapes: Mapping[str, tuple[int, ...]],
-    wanted: Wanted,
+    options: ImportOptions,
     directory: Path,
 ) -> ModelConfig:
     """The model with the head asked for, or with all that the tensors are.
@@ -300,8 +300,8 @@ def model_config(
     Raises:
       ValueError: it is not told what a classifier is of, or a new one's labels.
     """
-    labels, family, scores = wanted.labels, family_of(encoder), classifier_shape(shapes)
-    found = wanted.head or _head_of(shapes, classes_of(content), family, directory)
+    labels, family, scores = options.labels, family_of(encoder), classifier_shape(shapes)
+    found = options.head or _head_of(shapes, classes_of(content), family, directory)
     pooler = found != "encoder" or holds_pooler(family, shapes)
     head = _classifier_head(found)
     needs_labels = head is not None and head.labels is None and not labels
@@ -311,14 +311,14 @@ def model_config(
                 f"--head {found}: {directory} has no such classifier, so one is randomly "
                 "initialized and needs the names of its labels: --labels NAME NAME ..."
             )
-    if labels and not wanted.head and len(labels) != (scores or (0,))[0]:
+    if labels and not options.head and len(labels) != (scores or (0,))[0]:
         raise ValueError(_wrong_labels(content, shapes, labels, directory))
     try:
         if needs_labels:
             assert scores is not None
             labels = read_labels(content, scores[0])
-        problem = wanted.problem or "single_label"
-        if head is not None and len(head.problems) > 1 and not wanted.problem:
+        problem = options.problem or "single_label"
+        if head is not None and len(head.problems) > 1 and not options.problem:
             problem = read_problem(content, len(labels))
         with_dropout = head is not None and head.dropout
         dropout = head_dropout(content, family, found) if with_dropout else 0.0

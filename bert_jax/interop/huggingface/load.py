@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bert_jax.files import check_checksums
 from bert_jax.interop.huggingface.config import (
-    Wanted,
+    ImportOptions,
     classifier_fits,
     classifier_shape,
     holds_pooler,
@@ -109,7 +109,7 @@ class ForeignModel:
 
 def open_directory(
     directory: Path,
-    wanted: Wanted,
+    options: ImportOptions,
     *,
     tokenizer: Path | None = None,
 ) -> ForeignModel:
@@ -118,7 +118,7 @@ def open_directory(
     Args:
       directory: a directory with config.json, weights and a tokenizer's files, or a
         sentence-transformers directory with a modules.json.
-      wanted: what of it to take.
+      options: what of it to take.
       tokenizer: of the model, where `directory` does not hold it.
 
     Raises:
@@ -127,7 +127,7 @@ def open_directory(
     """
     check_local(directory)
     check_checksums(directory)
-    sentences = read_sentence_model(directory, wanted)
+    sentences = read_sentence_model(directory, options)
     directory = sentences.encoder
     file = directory / "config.json"
     if not file.is_file():
@@ -141,7 +141,7 @@ def open_directory(
         NewestNames(open_weights(directory), family_of(encoder)),
         words.lowercased() if sentences.lowercase else words,
         directory,
-        wanted,
+        options,
     )
     settings = sentences.settings
     if settings is not None:
@@ -181,37 +181,37 @@ def settle_directory(
     tensors: ForeignTensors,
     tokenizer: Tokenizer,
     source: Path,
-    wanted: Wanted,
+    options: ImportOptions,
 ) -> ForeignModel:
     """The model that a config, tensors with Hugging Face's names and a tokenizer make.
 
     Args:
       content: config.json, for what `encoder` does not hold.
       source: for messages.
-      wanted: what of it to take.
+      options: what of it to take.
     """
     notes: list[str] = []
-    encoder = with_table_sizes(encoder, tensors.shapes, wanted.max_positions, notes)
+    encoder = with_table_sizes(encoder, tensors.shapes, options.max_positions, notes)
     check_vocabulary(tokenizer, encoder)
     if tokenizer.vocab_size < encoder.vocab_size:
         notes.append(
             f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
             f"{encoder.vocab_size:,} rows"
         )
-    config = model_config(content, encoder, tensors.shapes, wanted, source)
+    config = model_config(content, encoder, tensors.shapes, options, source)
     fits = classifier_fits(content, tensors.shapes, config)
-    if wanted.labels and fits and classifier_shape(tensors.shapes):
-        notes.append(f"the scores of the source's classifier are now {', '.join(wanted.labels)}")
-    if len(wanted.labels) == 1 and config.problem == "regression":
+    if options.labels and fits and classifier_shape(tensors.shapes):
+        notes.append(f"the scores of the source's classifier are now {', '.join(options.labels)}")
+    if len(options.labels) == 1 and config.problem == "regression":
         notes.append("one label: a regression, whose score is the number itself (see --problem)")
     told = len(content.get("id2label") or {})
-    if config.labels and not wanted.labels and told not in (0, len(config.labels)):
+    if config.labels and not options.labels and told not in (0, len(config.labels)):
         notes.append(f"id2label names {told} labels, the classifier has {len(config.labels)}")
     account = settle_model(
         config,
         tensors,
-        asked=wanted.head is not None,
-        positions=wanted.max_positions,
+        asked=options.head is not None,
+        positions=options.max_positions,
         new_classifier=not fits,
     )
     if config.head in MASKED_LM_HEADS:

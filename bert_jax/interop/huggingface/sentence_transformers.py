@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from bert_jax.conversion import to_dataclass
-from bert_jax.interop.huggingface.config import Wanted
+from bert_jax.interop.huggingface.config import ImportOptions
 from bert_jax.json_files import expecting_fields, read_json, read_json_object
 from bert_jax.models.sentence_embedding import PoolingMode, SentenceEmbedding
 
@@ -75,7 +75,7 @@ class _Module:
     directory: Path
 
 
-def read_sentence_model(directory: Path, wanted: Wanted) -> SentenceModel:
+def read_sentence_model(directory: Path, options: ImportOptions) -> SentenceModel:
     """Read modules.json and the files that it names; treat a directory without it as an encoder.
 
     Raises:
@@ -92,7 +92,7 @@ def read_sentence_model(directory: Path, wanted: Wanted) -> SentenceModel:
     try:
         settings, lowercase = _settings(directory, modules)
     except _NotSupported as error:
-        if wanted.head is None:
+        if options.head is None:
             raise ValueError(
                 f"{error}, so the sentence embedding cannot be computed here. To import only the "
                 "encoder, which then embeds texts as the mean of their token vectors, use --head "
