@@ -217,7 +217,7 @@ KINDS = (
     Kind(
         "squad.json",
         make_squad,
-        lambda directory: read_squad(directory / "squad.json", labelled=True),
+        lambda directory: read_squad(directory / "squad.json", labeled=True),
     ),
 )
 READERS = [f"{number}-{kind.name}" for number, kind in enumerate(KINDS)]

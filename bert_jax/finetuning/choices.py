@@ -101,7 +101,7 @@ class ChoicesConfig(FilesTaskConfig):
         """See `TaskConfig.with_file`."""
         task = super().with_file(path, split)
         form = task.files.form
-        return task if split == "train" else task._with_files(form=form.for_another(path))
+        return task if split == "train" else task._with_files(form=form.for_other_file(path))
 
 
 def _open(
@@ -111,7 +111,7 @@ def _open(
     labels = files.choice_labels
 
     def read(split: Split) -> ChoiceSet:
-        examples = read_choices(files, split, labelled=split != "test")
+        examples = read_choices(files, split, labeled=split != "test")
         features = choice_features(examples, tokenizer, max_length, labels)
         return ChoiceSet(features, examples, labels)
 

@@ -114,7 +114,7 @@ def evaluate(
         Path(work_dir),
         None if data is None else os.fspath(data),
         step,
-        labelled=labeled,
+        labeled=labeled,
         into=into,
         task=config,
     )
@@ -130,7 +130,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A checkpoint and the sets to evaluate it on, which are all labelled or all unlabelled.
+    """A checkpoint and the sets to evaluate it on, which are all labeled or all unlabeled.
 
     source: the input of the predictions, from `TaskConfig.source_of`, and their work directory.
     """
@@ -138,7 +138,7 @@ class Evaluation:
     work_dir: Path
     step: int
     sets: Mapping[str, ExampleSet]
-    labelled: bool
+    labeled: bool
     source: str
     scorer: Scorer
     params: Parameters
@@ -159,7 +159,7 @@ class Evaluation:
                 files = examples.write(logits, predictions, name)
                 assert [file.name for file in files] == names
             scores, by_type = {}, {}
-            if self.labelled:
+            if self.labeled:
                 scores = examples.scores(logits) | loss
                 by_type = examples.scores_by_type(logits)
             kind = examples.type_is
@@ -172,13 +172,13 @@ def open_evaluation(
     data: str | None,
     step: int | None,
     *,
-    labelled: bool = True,
+    labeled: bool = True,
     into: Path | None = None,
     task: FinetuneConfig | None = None,
 ) -> Evaluation:
     """Reads a work directory, and its validation set or the file `data` in its place.
 
-    labelled: if not, its test sets, or `data` in their place, whose labels are not known. into:
+    labeled: if not, its test sets, or `data` in their place, whose labels are not known. into:
     where predictions will go, None for nowhere. task: of a model from elsewhere; None for that of
     its own run. Rows are as long and batches as large as in the run, whose numbers these are then,
     bit for bit.
@@ -194,7 +194,7 @@ def open_evaluation(
     check_positions(config.max_length, model, work_dir)
     step = agreed(default_checkpoint_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
-    split: Split = "validation" if labelled else "test"
+    split: Split = "validation" if labeled else "test"
     if data is not None:
         config = config.with_file(data, split)
     if into is not None:
@@ -232,12 +232,12 @@ def open_evaluation(
     params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
     told = unknown_lines({name: each.features for name, each in sets.items()}, tokenizer)
     if task is None:
-        return Evaluation(work_dir, step, sets, labelled, source, scorer, params, told)
+        return Evaluation(work_dir, step, sets, labeled, source, scorer, params, told)
     names = next(iter(sets.values())).labels_in_files
     places = score_places(model, found.head, names, work_dir)
     params = params if places is None else with_scores_in_order(params, places)
     told += unnamed_told(model, found.head)
-    return Evaluation(work_dir, step, sets, labelled, source, scorer, params, told)
+    return Evaluation(work_dir, step, sets, labeled, source, scorer, params, told)
 
 
 def _asked(

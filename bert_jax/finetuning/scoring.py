@@ -87,7 +87,7 @@ class Scorer:
         pending: tuple[int, jax.Array, Metrics] | None = None
         with Loader(FeatureBatches(features, plan, local_rows=rows)) as batches:
             for number, batch in enumerate(batches):
-                size = len(plan.place(number).examples)
+                size = len(plan.planned_batch(number).examples)
                 placed = to_global(batch, self.mesh, rows(size), size)
                 found = self._dispatched(params, placed)
                 # Read one batch late: the next is under way before the host waits for this one.
@@ -130,7 +130,7 @@ class Scorer:
         totals: MetricTotals,
     ) -> None:
         number, logits, metrics = found
-        gathered.put(plan.place(number).examples, np.asarray(logits))
+        gathered.put(plan.planned_batch(number).examples, np.asarray(logits))
         totals.add(metrics)
 
 
@@ -193,6 +193,6 @@ def row_lengths(train: Features, max_shapes: int, max_positions: int) -> tuple[i
 
 def padding(features: Features, plan: ByLength) -> float:
     """The share of padding in the batches of epoch 0, missing rows of a ragged one included."""
-    places = map(plan.place, range(plan.steps_per_epoch))
+    places = map(plan.planned_batch, range(plan.steps_per_epoch))
     padded = sum(len(examples) * length for examples, length in places)
     return 1.0 - len(features.sequences.token_ids) / (padded * features.sequences_per_example)

@@ -64,7 +64,7 @@ def head_of(files: SentenceFiles, sigmoid: bool) -> HeadConfig:
     names = files.label_names or files.labels
     if not names:
         return HeadConfig(CLASSIFICATION, ("score",), "regression")
-    if files.several:
+    if files.is_multi_label:
         return HeadConfig(CLASSIFICATION, names, "multi_label")
     if sigmoid:
         return HeadConfig(CLASSIFICATION, names[1:], "multi_label", negative=names[0])
@@ -85,9 +85,9 @@ def read_set(
     Raises:
       ValueError: see `read_sentences` and, for GLUE's test sets, `check_submission_ids`.
     """
-    examples = read_sentences(files, split, labelled=split != "test")
+    examples = read_sentences(files, split, labeled=split != "test")
     if glue is not None:
-        check_submission_ids(examples.ids, examples.places)
+        check_submission_ids(examples.ids, examples.locations)
     features = sentence_features(examples, tokenizer, max_length, files.labels)
     _report_absent(examples, files, split)
     if sigmoid and features.targets:
@@ -112,10 +112,10 @@ class SentencesConfig(FilesTaskConfig):
     sigmoid: bool = False
 
     def __post_init__(self) -> None:
-        if self.files.several:
+        if self.files.is_multi_label:
             self._check_several()
             return
-        if self.files.labels_detected:  # checked once detection has found classes or numbers
+        if self.files.needs_label_detection:  # checked once detection has found classes or numbers
             return
         need = "class" if self.files.labels else "number"
         for name in self.metrics:
@@ -163,7 +163,7 @@ class SentencesConfig(FilesTaskConfig):
         """See `TaskConfig.with_file`."""
         task = super().with_file(path, split)
         form = task.files.form
-        return task if split == "train" else task._with_files(form=form.for_another(path))
+        return task if split == "train" else task._with_files(form=form.for_other_file(path))
 
     def with_columns(
         self, split: Split = "train", model: ModelConfig | None = None
@@ -173,7 +173,7 @@ class SentencesConfig(FilesTaskConfig):
         Raises:
           ValueError: see `detect_columns`.
         """
-        if not self.files.detected:
+        if not self.files.needs_detection:
             return self
         labels = None
         if model is not None:
@@ -205,11 +205,11 @@ def _open(
     """Read and tokenize a table."""
     files = config.files
     usual = ("accuracy",) if files.labels else ("pearson", "spearman")
-    metrics = config.metrics or (("micro_f1",) if files.several else usual)
+    metrics = config.metrics or (("micro_f1",) if files.is_multi_label else usual)
 
     def read(split: Split) -> ExampleSet:
-        if files.several:
-            examples = read_sentences(files, split, labelled=split != "test")
+        if files.is_multi_label:
+            examples = read_sentences(files, split, labeled=split != "test")
             features = sentence_features(examples, tokenizer, max_length, files.labels)
             _report_absent(examples, files, split)
             return MultiLabelSet(features, examples, files, metrics)

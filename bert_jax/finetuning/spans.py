@@ -167,15 +167,15 @@ def _open(
     """Read the files and cut the passages into windows."""
 
     def read(split: Split) -> SpanSet:
-        labelled = split != "test"
-        examples = read_squad(Path(split_path(config.files, split)), labelled=labelled)
+        labeled = split != "test"
+        examples = read_squad(Path(split_path(config.files, split)), labeled=labeled)
         windows = span_windows(
             examples,
             tokenizer,
             max_length=max_length,
             doc_stride=config.doc_stride,
             max_query_length=config.max_query_length,
-            labelled=labelled,
+            labeled=labeled,
         )
         return SpanSet(windows, examples, config)
 

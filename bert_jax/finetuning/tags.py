@@ -12,7 +12,7 @@ from bert_jax.finetuning.task_kind import FilesTaskConfig, HuggingFaceTask, Task
 from bert_jax.inference.predict_tasks import TAG
 from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.files import Split
-from bert_jax.labeled_data.tag_features import TagFeatures, tag_features, tags_of, write_tags
+from bert_jax.labeled_data.tag_features import TagFeatures, tag_features, word_tags, write_tags
 from bert_jax.labeled_data.tags import TagFiles, TagSentences, collect_labels, read_tags
 from bert_jax.models.model import TAGGING, ModelConfig
 from bert_jax.runs.work_dir import InferenceDefaults
@@ -73,7 +73,7 @@ class TagSet(ExampleSet):
 
     def tags(self, logits: Logits) -> list[list[str]]:
         """The predicted tag of every word of every sentence."""
-        return tags_of(self.windows, logits.argmax(axis=-1))
+        return word_tags(self.windows, logits.argmax(axis=-1))
 
     def scores(self, logits: Logits) -> dict[str, float]:
         """accuracy of words; for entities their f1, precision and recall before it."""
@@ -163,7 +163,7 @@ def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
     """Refuses a tag that marks no entity: ValueError naming file and line."""
     assert sentences.tags is not None
     marked: set[str] = set()
-    for tags, places in zip(sentences.tags, sentences.places, strict=True):
+    for tags, places in zip(sentences.tags, sentences.locations, strict=True):
         if marked.issuperset(tags):  # places are made where they are asked for
             continue
         for tag, place in zip(tags, places, strict=True):
@@ -195,30 +195,37 @@ def _open(
         files = replace(files, labels=())  # what they are is asked of the model, not of the file
     else:
         labels = files.labels
-    learned = read_tags(files, "train", labelled=True) if train or not labels else None
+    learned = read_tags(files, "train", labeled=True) if train or not labels else None
     if learned is not None and not labels:
         labels = collect_labels(learned, files.tag or ("UPOS" if files.kind == "conllu" else ""))
     scheme = scheme_of(labels)
 
-    def windows(sentences: TagSentences, *, judged: bool) -> TagFeatures:
+    def windows(sentences: TagSentences, *, for_evaluation: bool) -> TagFeatures:
         context = config.document_context
         return tag_features(
-            sentences, tokenizer, max_length, labels, document_context=context, judged=judged
+            sentences,
+            tokenizer,
+            max_length,
+            labels,
+            document_context=context,
+            for_evaluation=for_evaluation,
         )
 
     def read(split: Split) -> TagSet:
-        sentences = read_tags(files, split, labelled=split != "test")
+        sentences = read_tags(files, split, labeled=split != "test")
         read_in = scheme
         if scheme is not None and sentences.tags is not None:
             # The training file may lack some of the scheme's prefixes.
             there = {tag for tags in sentences.tags for tag in tags}
             read_in = scheme_of([*labels, *there]) or scheme
             _check_scheme(sentences, read_in)
-        return TagSet(windows(sentences, judged=True), sentences, files, read_in)
+        return TagSet(windows(sentences, for_evaluation=True), sentences, files, read_in)
 
     return TaskData(
         head=HeadConfig(TAGGING, labels),
-        train=windows(learned, judged=False).features if train and learned is not None else None,
+        train=windows(learned, for_evaluation=False).features
+        if train and learned is not None
+        else None,
         validation={"validation": read("validation")} if "validation" in splits else {},
         test={"test": read("test")} if "test" in splits and files.test else {},
         primary="f1" if scheme else "accuracy",

@@ -89,7 +89,7 @@ class AnswerQuestion(Predictor):
             max_length=self.max_length,
             doc_stride=doc_stride,
             max_query_length=query_length,
-            labelled=False,
+            labeled=False,
         )
         starts, ends = self._logits(windows)
         most = max(n_best, _CANDIDATES)

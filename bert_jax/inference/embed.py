@@ -23,7 +23,7 @@ from bert_jax.inference.predictor import (
     listed,
     refuse,
 )
-from bert_jax.labeled_data.features import Features, sequences_of
+from bert_jax.labeled_data.features import Features, build_sequences
 from bert_jax.models.config import DTypeName
 from bert_jax.models.model import Model, infer
 from bert_jax.models.sentence_embedding import SentenceEmbedding, sentence_vectors
@@ -206,7 +206,7 @@ class Embed(Predictor):
         located = self.tokenizer.encode_with_offsets([prompt + text for text in texts])
         capacity = self.max_length - 2
         ids = [each.ids[:capacity].tolist() for each in located]
-        features = Features(sequences_of(self.tokenizer, ids, [None] * len(ids)))
+        features = Features(build_sequences(self.tokenizer, ids, [None] * len(ids)))
         rows = self._run(self._program(_hidden_states, prompt, features), features)
         return [
             self._embedding(text, len(prompt), ids, each, row)

@@ -23,7 +23,7 @@ from bert_jax.inference.predictor import (
     pairs_of,
     refuse,
 )
-from bert_jax.labeled_data.features import Features, sequences_of
+from bert_jax.labeled_data.features import Features, build_sequences
 from bert_jax.models.heads import PretrainingModel
 from bert_jax.models.layers import select_rows
 from bert_jax.models.model import Model, infer
@@ -105,7 +105,7 @@ class FillMask(Predictor):
             for index, places in enumerate(masks)
             for first in range(0, len(places), _MASKS_AT_ONCE)
         ]
-        sequences = sequences_of(
+        sequences = build_sequences(
             self.tokenizer, [encoded[index][:capacity] for index, _ in groups], [None] * len(groups)
         )
         positions = np.zeros((len(groups), _MASKS_AT_ONCE), np.int32)

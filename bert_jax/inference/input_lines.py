@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax.inference.input_stream import MAX_BYTES, OF_THE_TASK, Format, Input
 from bert_jax.json_files import parse_json
-from bert_jax.labeled_data.files import LongLine, decoded
+from bert_jax.labeled_data.files import LongLine, decode_line
 from bert_jax.text.files import content_suffix
 
 # Names of the fields of which an object must have one set.
@@ -121,9 +121,9 @@ def _to_first_text(lines: Iterator[bytes | None]) -> Iterator[bytes]:
 
 def _text(data: bytes, place: str) -> str:
     if isinstance(data, LongLine):
-        raise UnusableLine(place, data.fault(MAX_BYTES))
+        raise UnusableLine(place, data.problem(MAX_BYTES))
     try:
-        return decoded(data).removesuffix("\n").removesuffix("\r")
+        return decode_line(data).removesuffix("\n").removesuffix("\r")
     except ValueError as error:
         raise UnusableLine(place, str(error)) from None
 

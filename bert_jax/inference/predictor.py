@@ -19,9 +19,9 @@ from bert_jax.labeled_data.features import (
     FeatureBatches,
     Features,
     InOrder,
-    cut_pair,
+    build_sequences,
     rows_by_length,
-    sequences_of,
+    truncate_pair,
 )
 from bert_jax.models.config import DTypeName
 from bert_jax.processes import format_bytes, memory_bytes
@@ -148,11 +148,11 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> C
         if second is None:
             first = first[: max_length - 2]
         else:
-            first, second = cut_pair(first, second, max_length - tokenizer.specials_of_pair)
+            first, second = truncate_pair(first, second, max_length - tokenizer.specials_of_pair)
         firsts.append(first)
         seconds.append(second)
         truncated.append(len(first) + len(second or ()) < whole)
-    return CutTexts(Features(sequences_of(tokenizer, firsts, seconds)), truncated)
+    return CutTexts(Features(build_sequences(tokenizer, firsts, seconds)), truncated)
 
 
 _SHORTEST_ROW = 16
@@ -225,7 +225,7 @@ class BatchRunner:
             outputs = program(self._model, batch)
             if pending is not None:
                 yield _fetched(*pending)
-            pending = plan.place(step).examples, outputs
+            pending = plan.planned_batch(step).examples, outputs
         assert pending is not None
         yield _fetched(*pending)
 

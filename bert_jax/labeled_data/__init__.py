@@ -1,1 +1,1 @@
-"""Labeled examples for fine-tuning: files, features, batches. Imports no JAX."""
+"""Labeled examples for fine-tuning: files, features and batches, without importing JAX."""

@@ -1,4 +1,4 @@
-"""From the scores of starts and ends in windows to answers in the passage's own characters."""
+"""Convert logits of answer starts and ends in windows to answers, as text from the passage."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from bert_jax.tokenizers.words import end_of_marks
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A span that may be the answer: characters `start` to `end` of the passage are its text.
+    """A possible answer to a question.
 
-    probability: softmax of start_logit + end_logit over the candidates of a question.
+    Attributes:
+      text: the text of the answer, characters `start` to `end` of the passage.
+      start: the offset of the first character.
+      end: the offset after the last character.
+      start_logit: the start logit of the first token.
+      end_logit: the end logit of the last token.
+      probability: the softmax of start_logit + end_logit over the question's candidates.
     """
 
     text: str
@@ -33,20 +39,27 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The candidates for a question's answer, the best first; none where the passage is empty."""
+    """The candidates for the answer to a question, best first; none if the passage is empty."""
 
     id: str
     candidates: tuple[Candidate, ...]
 
     @property
     def text(self) -> str:
-        """The best candidate's text, "" if there is none."""
+        """The text of the best candidate, "" if there are no candidates."""
         return self.candidates[0].text if self.candidates else ""
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """[tokens] of all windows; window_ends: where the window of the passage ends in its row."""
+    """Arrays over the tokens of all windows.
+
+    Attributes:
+      start_logits: [tokens].
+      end_logits: [tokens].
+      window_ends: [tokens] position of the final separator of the token's row.
+      offsets: [tokens, 2] offsets of the token's characters in the passage.
+    """
 
     start_logits: NDArray[np.float64]
     end_logits: NDArray[np.float64]
@@ -63,51 +76,56 @@ def best_answers(
     n_best: int = 20,
     max_answer_length: int = 30,
 ) -> list[Answer]:
-    """The best answer to every question over all its windows, with the next best ones.
+    """Return the best answers to each question over all of its windows.
 
-    A candidate begins and ends in one window, is at most `max_answer_length` word-pieces long, and
-    begins in the window of maximum context of its first token. Of the highest start_logit +
-    end_logit `n_best` different texts are kept, of equal ones the earlier and shorter; of spans
-    that read the same, the best. Every such span is looked at, not only those of the highest
-    starts and ends.
+    A candidate lies in a single window, has at most `max_answer_length` tokens, and starts in the
+    window that gives its first token the most context. All such spans are scored by start_logit +
+    end_logit, not only those with the highest starts and ends. Ties are broken in favor of earlier
+    and then shorter spans. If several spans have the same text, only the best one is kept.
+
+    The method follows Devlin et al. 2019, section 4.2, and its released code.
 
     Args:
-      windows: as `span_windows` made them of `examples`.
-      start_logits: [windows, length], length >= the longest row; only those of the passage count.
-      end_logits: as `start_logits`.
+      windows: the windows of `examples`, as returned by `span_windows`.
+      examples: the questions.
+      start_logits: [windows, length], with length at least that of the longest row. Only logits of
+        tokens of the passage are used.
+      end_logits: [windows, length].
+      n_best: the maximum number of candidates per question, all with different texts.
+      max_answer_length: the maximum number of tokens of a candidate.
 
-    ValueError if n_best or max_answer_length is below 1, or a logit of the passage is not finite.
-    Source: Devlin et al. 2019, section 4.2, and its released code.
+    Raises:
+      ValueError: `n_best` or `max_answer_length` is less than 1, or a logit of the passage is not
+        finite.
     """
-    if n_best < 1 or max_answer_length < 1:
-        raise ValueError(
-            f"n_best is {n_best} and max_answer_length {max_answer_length}; expected 1 or more"
-        )
-    tokens = _tokens(windows, start_logits, end_logits)
+    for name, value in (("n_best", n_best), ("max_answer_length", max_answer_length)):
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be at least 1")
+    tokens = _tokens_of_windows(windows, start_logits, end_logits)
     firsts = np.flatnonzero(windows.has_maximum_context)
     window_of_first = np.searchsorted(windows.features.sequences.starts, firsts, side="right") - 1
     bounds = np.searchsorted(windows.examples[window_of_first], np.arange(len(examples) + 1))
     _check_finite(tokens, windows, examples)
     answers = []
     for number, example in enumerate(examples):
-        mine = firsts[bounds[number] : bounds[number + 1]]
-        spans = _all_spans(tokens, mine, max_answer_length)
+        own_firsts = firsts[bounds[number] : bounds[number + 1]]
+        spans = _all_spans(tokens, own_firsts, max_answer_length)
         answers.append(Answer(example.id, _candidates(tokens, spans, example.context, n_best)))
     return answers
 
 
-def _tokens(
+def _tokens_of_windows(
     windows: SpanWindows, start_logits: NDArray[np.float32], end_logits: NDArray[np.float32]
 ) -> _Tokens:
     sequences = windows.features.sequences
     assert start_logits.shape == end_logits.shape and len(start_logits) == len(windows)
     width = start_logits.shape[1]
     assert width >= sequences.lengths.max(initial=0)
-    there = np.arange(width) < sequences.lengths[:, None]
+    is_token = np.arange(width) < sequences.lengths[:, None]
     return _Tokens(
-        start_logits[there].astype(np.float64),
-        end_logits[there].astype(np.float64),
-        np.repeat(sequences.starts[1:] - 1, sequences.lengths),  # where the last [SEP] is
+        start_logits[is_token].astype(np.float64),
+        end_logits[is_token].astype(np.float64),
+        np.repeat(sequences.starts[1:] - 1, sequences.lengths),  # the last token is a separator
         windows.character_offsets,
     )
 
@@ -119,15 +137,15 @@ def _check_finite(tokens: _Tokens, windows: SpanWindows, examples: Sequence[Span
     if len(bad):
         window = np.searchsorted(windows.features.sequences.starts, bad[0], side="right") - 1
         raise ValueError(
-            f"a logit of question {examples[windows.examples[window]].id} is "
-            f"{tokens.start_logits[bad[0]]} (start) or {tokens.end_logits[bad[0]]} (end), "
-            f"as are those of {len(bad) - 1} other tokens; expected finite numbers. "
-            "Look whether the model's training diverged"
+            f"question {examples[windows.examples[window]].id}: a token of the passage has the "
+            f"logits {tokens.start_logits[bad[0]]} (start) and {tokens.end_logits[bad[0]]} (end), "
+            f"and {len(bad) - 1} others have non-finite logits too; expected finite numbers. Check "
+            "whether the training of the model diverged"
         )
 
 
 class _Spans(NamedTuple):
-    """[spans] first and last tokens, and start_logit + end_logit."""
+    """Arrays over spans: the first and last token, and the score start_logit + end_logit."""
 
     firsts: NDArray[np.int64]
     lasts: NDArray[np.int64]
@@ -143,7 +161,7 @@ def _all_spans(tokens: _Tokens, firsts: NDArray[np.int64], max_answer_length: in
 
 
 def _best_first(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """[at most count] places of the highest, of equal ones the first."""
+    """Return the indices of the `count` highest scores, best first; ties keep their order."""
     if len(scores) <= count:
         return np.argsort(-scores, kind="stable")
     least = np.partition(scores, len(scores) - count)[len(scores) - count]
@@ -152,10 +170,10 @@ def _best_first(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tuple[Candidate, ...]:
-    kept: dict[str, tuple[int, int, int]] = {}  # begin, end and which span
+    kept: dict[str, tuple[int, int, int]] = {}  # begin, end and index of the span
     count = n_best
     while True:
-        # Where texts repeat more spans are asked for, which few questions need.
+        # Few questions need a second pass, which considers more spans if texts were repeated.
         best = _best_first(spans.scores, count)
         begins = tokens.offsets[spans.firsts[best], 0].tolist()
         ends = [end_of_marks(context, end) for end in tokens.offsets[spans.lasts[best], 1].tolist()]
@@ -181,14 +199,15 @@ def _candidates(tokens: _Tokens, spans: _Spans, context: str, n_best: int) -> tu
 
 
 def write_squad_predictions(answers: Sequence[Answer], path: Path) -> None:
-    """Writes {question id: text}, the JSON that SQuAD's evaluation takes."""
+    """Write a JSON file {question ID: text}, the input of SQuAD's evaluation script."""
     _write_json({answer.id: answer.text for answer in answers}, path)
 
 
 def write_squad_n_best(answers: Sequence[Answer], path: Path) -> None:
-    """Writes {question id: [{text, probability, start_logit, end_logit}, ..]}, the best first.
+    """Write a JSON file {question ID: [{text, probability, start_logit, end_logit}, ...]}.
 
-    Source: `nbest_predictions.json` of Devlin et al.'s release.
+    The candidates are sorted, best first. The format is that of `nbest_predictions.json` in the
+    code released by Devlin et al. 2019.
     """
     names = ("text", "probability", "start_logit", "end_logit")
     _write_json(

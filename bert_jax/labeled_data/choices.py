@@ -1,6 +1,7 @@
-"""Multiple choice: contexts with several endings, one of them right; files, examples, features.
+"""Read multiple-choice examples and make their features.
 
-Source: Zellers et al. 2018, SWAG; as sequences: Devlin et al. 2019, section 4.4.
+An example is a context with several endings, one of which is correct (SWAG, Zellers et al. 2018).
+Each choice becomes a sequence as in Devlin et al. 2019, section 4.4.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from bert_jax.labeled_data.delimited import TableFormat, check_columns, check_no
 from bert_jax.labeled_data.features import (
     Features,
     Ids,
-    as_ids,
+    build_sequences,
     check_max_length,
-    cut_pair,
-    encoded_by_parts,
-    report_cut,
-    sequences_of,
+    encode_in_batches,
+    id_array,
+    log_truncation,
+    truncate_pair,
 )
 from bert_jax.labeled_data.files import Split, check_ids, check_paths, split_path
 from bert_jax.labeled_data.labels import (
@@ -34,12 +35,23 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ChoiceFiles:
-    """Where the examples of a task are: a file (or "tfds:NAME:SPLIT") a split, "" for none.
+    """The files and columns of a multiple-choice task.
 
-    Columns by name or number; those of a JSON list as "choices.0", "choices.1". context: the first
-    segment. beginning: what every ending goes on from, "" for none. endings: a column a choice.
-    labels: how the label column calls the endings in turn; () for "0", "1", ... skip_labels: labels
-    of the rows to skip; "" for rows without a label.
+    Columns are specified by name or number. The items of a JSON array are columns such as
+    "choices.0" and "choices.1".
+
+    Attributes:
+      train: the training file, or "tfds:NAME:SPLIT"; "" for none.
+      validation: the validation file, or "tfds:NAME:SPLIT"; "" for none.
+      test: the test file, or "tfds:NAME:SPLIT"; "" for none.
+      form: the format of all files.
+      context: the column of the first segment.
+      beginning: the column of the text that precedes each ending, "" for none.
+      endings: the columns of the endings.
+      label: the column of the correct choice.
+      index: the column of IDs; "" for the number of the row, from 0.
+      labels: the labels of the endings, in order; () for "0", "1", ...
+      skip_labels: the labels of rows to skip; "" stands for rows without a label.
     """
 
     train: LocalPath = ""
@@ -58,43 +70,49 @@ class ChoiceFiles:
         check_paths(self.train, self.validation, self.test)
         check_label_set(self.labels)
         if not self.context:
-            raise ValueError("context is empty; name its column")
+            raise ValueError("context is empty. Set it to the column of the context")
         if len(set(self.endings)) < max(2, len(self.endings)):
-            raise ValueError(f"endings is {self.endings!r}; expected two different columns or more")
+            raise ValueError(f"endings={self.endings!r}: expected at least two distinct columns")
         endings = {f"endings[{number}]": name for number, name in enumerate(self.endings)}
         texts = {"context": self.context, "beginning": self.beginning}
         check_columns(self.form, texts | endings | {"label": self.label})
         if self.labels and len(self.labels) != len(self.endings):
             raise ValueError(
-                f"{len(self.labels)} labels for {len(self.endings)} endings; expected one each"
+                f"{len(self.labels)} labels for {len(self.endings)} endings: expected one label "
+                "per ending"
             )
         check_skipped(self.skip_labels, self.choice_labels)
 
     @property
     def choice_labels(self) -> tuple[str, ...]:
-        """What the label column may hold, by ending."""
+        """The value of the label column for each ending."""
         return self.labels or tuple(map(str, range(len(self.endings))))
 
 
 @dataclass(frozen=True)
 class ChoiceExamples:
-    """Contexts [examples] and their choices [examples][endings], second segments as they are read.
+    """Multiple-choice examples.
 
-    labels: as in the file, None where they were not read. places: "file:line" of each.
+    Attributes:
+      contexts: [examples] first segments.
+      choices: [examples][endings] second segments.
+      labels: [examples] labels as in the file, None if they were not read.
+      ids: [examples].
+      locations: [examples] "file:line".
     """
 
     contexts: list[str]
     choices: list[list[str]]
     labels: list[str] | None
     ids: list[str]
-    places: list[str]
+    locations: list[str]
 
     def __len__(self) -> int:
         return len(self.contexts)
 
 
 def swag_files(directory: str) -> ChoiceFiles:
-    """SWAG as published: train.csv, val.csv, test.csv; each choice is (sent1, sent2 + ending)."""
+    """Return the files of SWAG as published, whose choices are pairs (sent1, sent2 + ending)."""
     return ChoiceFiles(
         train=f"{directory}/train.csv",
         validation=f"{directory}/val.csv",
@@ -106,21 +124,26 @@ def swag_files(directory: str) -> ChoiceFiles:
     )
 
 
-def read_choices(files: ChoiceFiles, split: Split, *, labelled: bool) -> ChoiceExamples:
-    """Reads the examples of a split; `labelled`, their labels too, and checks them.
+def read_choices(files: ChoiceFiles, split: Split, *, labeled: bool) -> ChoiceExamples:
+    """Read the examples of a split.
+
+    Args:
+        files: the files of the task.
+        split: the split to read.
+        labeled: whether to read and check labels.
 
     Raises:
-        ValueError: as `read_table`, and for a label outside `files.choice_labels`, and as
-            `check_ids` and `check_no_header`; names file, line and value.
+        ValueError: see `read_table`, `check_ids` and `check_no_header`; also if a label is not one
+            of `files.choice_labels`. The message contains the file, line and value.
     """
     texts = [files.context, *([files.beginning] if files.beginning else []), *files.endings]
-    scalars = [*([files.label] if labelled else []), *([files.index] if files.index else [])]
+    scalars = [*([files.label] if labeled else []), *([files.index] if files.index else [])]
     path = split_path(files, split)
-    skip = Skip(files.label, files.skip_labels) if labelled and files.skip_labels else None
-    columns, places, numbers = read_table(path, files.form, texts, scalars, skip=skip)
-    labels = columns[files.label] if labelled else None
+    skip = Skip(files.label, files.skip_labels) if labeled and files.skip_labels else None
+    columns, locations, numbers = read_table(path, files.form, texts, scalars, skip=skip)
+    labels = columns[files.label] if labeled else None
     if labels is not None:
-        check_labels(labels, places, files.choice_labels, header=files.form.header)
+        check_labels(labels, locations, files.choice_labels, header=files.form.header)
     else:
         check_no_header(
             path, files.form, files.label, lambda cell: is_label(cell, files.choice_labels)
@@ -132,46 +155,56 @@ def read_choices(files: ChoiceFiles, split: Split, *, labelled: bool) -> ChoiceE
             for beginning, endings in zip(columns[files.beginning], choices, strict=True)
         ]
     ids = columns[files.index] if files.index else list(map(str, numbers))
-    check_ids(ids, places, split, "\r\n")
+    check_ids(ids, locations, split, "\r\n")
     return ChoiceExamples(
         contexts=columns[files.context],
         choices=choices,
         labels=labels,
         ids=ids,
-        places=places,
+        locations=locations,
     )
 
 
 def choice_features(
     examples: ChoiceExamples, tokenizer: Tokenizer, max_length: int, labels: Sequence[str]
 ) -> Features:
-    """Features with a sequence a choice: the context and, cut longest first, the choice.
+    """Return features with one sequence per choice, a pair of context and choice.
 
-    Target "labels", int32 places of the right choices, if the examples have theirs. All examples
-    have as many choices as there are `labels` (ValueError naming the one that has not).
+    If the examples have labels, their target "labels" is the int32 index of the correct choice.
+
+    Args:
+        examples: the examples.
+        tokenizer: the tokenizer.
+        max_length: the maximum number of tokens of a sequence, with special tokens. A longer pair
+            is truncated by removing tokens from the longer segment.
+        labels: the labels of the choices.
+
+    Raises:
+        ValueError: the number of choices of an example is not the number of labels, or a label is
+            not one of `labels`.
     """
     check_max_length(max_length, tokenizer.specials_of_pair)
-    room = max_length - tokenizer.specials_of_pair
+    budget = max_length - tokenizer.specials_of_pair
     if examples.labels is not None:
-        check_labels(examples.labels, examples.places, labels)
-    for place, choices in zip(examples.places, examples.choices, strict=True):
+        check_labels(examples.labels, examples.locations, labels)
+    for location, choices in zip(examples.locations, examples.choices, strict=True):
         if len(choices) != len(labels):
-            raise ValueError(f"{place}: {len(choices)} choices; expected {len(labels)}")
-    contexts = encoded_by_parts(tokenizer, examples.contexts)
-    endings = encoded_by_parts(tokenizer, [text for each in examples.choices for text in each])
+            raise ValueError(f"{location}: {len(choices)} choices; expected {len(labels)}")
+    contexts = encode_in_batches(tokenizer, examples.contexts)
+    endings = encode_in_batches(tokenizer, [x for choices in examples.choices for x in choices])
     firsts: list[Ids] = []
     seconds: list[Ids | None] = []
-    num_cut = 0
+    num_truncated = 0
     for context, choices in zip(contexts, examples.choices, strict=True):
-        own = [next(endings) for _ in choices]
-        num_cut += len(context) + max(map(len, own)) > room
-        for ending in own:
-            first, second = cut_pair(context, ending, room)
-            firsts.append(as_ids(first))
-            seconds.append(as_ids(second))
-    report_cut(num_cut, len(examples), max_length, examples.places)
+        encoded = [next(endings) for _ in choices]
+        num_truncated += len(context) + max(map(len, encoded)) > budget
+        for ending in encoded:
+            first, second = truncate_pair(context, ending, budget)
+            firsts.append(id_array(first))
+            seconds.append(id_array(second))
+    log_truncation(num_truncated, len(examples), max_length, examples.locations)
     return Features(
-        sequences_of(tokenizer, firsts, seconds),
+        build_sequences(tokenizer, firsts, seconds),
         {} if examples.labels is None else {"labels": label_numbers(examples.labels, labels)},
         sequences_per_example=len(labels),
     )

@@ -1,7 +1,7 @@
-"""Detect a table's text and label columns, and its labels, if they are not given.
+"""Detect a table's text and label columns, and its labels, if they are not configured.
 
-Column names take precedence over column contents. An ambiguous table is refused with a list of its
-columns and the keys to set: a model trained on the wrong column predicts as confidently as any
+Column names take precedence over column contents. An ambiguous table is rejected with a list of its
+columns and of the keys to set, since a model trained on the wrong column looks as confident as any
 other.
 """
 
@@ -19,14 +19,14 @@ from bert_jax.labeled_data.column_profiles import (
     kept,
     labels_in,
 )
-from bert_jax.labeled_data.delimited import other_form
+from bert_jax.labeled_data.delimited import format_advice
 from bert_jax.labeled_data.files import Split
 from bert_jax.labeled_data.sentences import AUTO, DETECT_CLASSES, SentenceFiles
 from bert_jax.text.files import is_tfds
 
 logger = logging.getLogger(__name__)
 
-# Names are compared in lower case, with "_" instead of spaces and hyphens.
+# Column names are compared in lower case, with "_" instead of spaces and hyphens.
 _TEXT_NAMES = frozenset(
     "text sentence review content comment tweet body document message utterance".split()
 )
@@ -50,35 +50,40 @@ _PAIR_NAMES = (
     ("query", "passage"),
     ("query", "document"),
 )
-# Least ratio of the text column's mean length to the next text-like column's.
+# The minimum ratio between the mean lengths of the text column and of the next longest column.
 _CLEARLY_LONGER = 2.0
 
 
 def detect_columns(
     files: SentenceFiles, split: Split = "train", model_labels: Sequence[str] | None = None
 ) -> SentenceFiles:
-    """Read a file and return `files` with its columns and labels instead of "auto".
+    """Replace "auto" in `files` by the detected columns and labels, and log them.
 
-    The labels are in ascending order, whole numbers by value. The result depends only on the
-    file's content and is logged.
+    Labels are in ascending order, with integers ordered by value. The result depends only on the
+    content of the file.
 
     Args:
-        files: the files; returned unchanged if there is nothing to detect.
-        split: the split whose file is read; a test file needs no labels.
-        model_labels: an existing model's labels, () if it predicts numbers, None without a model.
+        files: the files. They are returned unchanged if there is nothing to detect.
+        split: the split whose file is read. A test file needs no labels.
+        model_labels: the labels of an existing model, () if it predicts numbers; None if there is
+            no model.
+
+    Returns:
+        The files, with detected columns and labels.
 
     Raises:
-        ValueError: the file cannot be read or is ambiguous; names the columns and the keys to set.
+        ValueError: the file cannot be read or is ambiguous. The message lists the columns and the
+            keys to set.
     """
-    if not files.detected:
+    if not files.needs_detection:
         return files
     path = getattr(files, files.source_of(split))
     if not path:
-        raise ValueError(f"{KEYS}{split} is not set: there is no file to detect columns in. Set it")
+        raise ValueError(f"{KEYS}{split} is not set. Set it to a file whose columns to detect")
     if is_tfds(path):
         raise ValueError(
-            f"{path}: columns are detected only in files. Set {KEYS}first, second, label and "
-            "labels (the labels' names for a TensorFlow dataset)"
+            f"{path}: columns can be detected only in files. Set {KEYS}first, second, label and "
+            "labels (to the names of the labels in the TensorFlow dataset)"
         )
     table = _Table(path, column_profiles(path, files.form), files)
     label: str | None = files.label
@@ -88,7 +93,7 @@ def detect_columns(
     if label is None:
         label = "label" if split == "test" else table.label_by_content({first, second})
     labels = files.labels
-    if files.labels_detected:
+    if files.needs_label_detection:
         labels = tuple(model_labels or ())
         if model_labels is None or not (split == "test" or table.fits(label, labels)):
             table.check_mostly_known(label, labels)
@@ -100,30 +105,30 @@ def detect_columns(
 
 
 class _Table:
-    """A file's columns, from which it chooses; its messages name the file and the columns."""
+    """The columns of a file, with methods to choose columns and report errors."""
 
     def __init__(self, path: str, profiles: Sequence[ColumnProfile], files: SentenceFiles):
         self._path, self._files = path, files
         self._profiles = {profile.name: profile for profile in profiles}
 
     def named_label(self) -> str | None:
-        """Return the only column with a usual name for labels, None if there is none."""
+        """Return the only column with a typical name for labels, None if there is none."""
         named = self._named(_LABEL_NAMES, self._profiles.values())
         if len(named) > 1:
-            raise self._refused(f"{_listed(named)} could each be the label", "label")
+            raise self._error(f"{_quote(named)} could each be the label", "label")
         return named[0].name if named else None
 
     def label_by_content(self, texts: Collection[str]) -> str:
-        """Return the only column outside `texts` that can hold the labels."""
-        fitting = [
+        """Return the only column outside `texts` whose values can be labels."""
+        candidates = [
             profile
             for name, profile in self._profiles.items()
             if name not in texts and name != self._files.index and self._may_be_label(profile)
         ]
-        if len(fitting) == 1:
-            return fitting[0].name
-        could = f"{_listed(fitting)} could each be" if fitting else "no column seems to be"
-        raise self._refused(f"{could} the label", "label")
+        if len(candidates) == 1:
+            return candidates[0].name
+        could = f"{_quote(candidates)} could each be" if candidates else "no column seems to be"
+        raise self._error(f"{could} the label", "label")
 
     def texts(self, others: Collection[str | None]) -> tuple[str, str]:
         """Return the columns of the first and the second text, "" for none.
@@ -153,14 +158,14 @@ class _Table:
                 singles = [] if pairs else singles
         if len(pairs) + len(singles) > 1:
             named = [self._profiles[name] for pair in pairs for name in pair] + singles
-            raise self._refused(f"{_listed(named)} could each be the text", "first", "second")
+            raise self._error(f"{_quote(named)} could each be the text", "first", "second")
         if pairs:
             return pairs[0]
         given_second = "" if second == AUTO else second
         return (singles[0].name if singles else self._longest(free)), given_second
 
     def fits(self, label: str, model_labels: Sequence[str]) -> bool:
-        """Return whether a column has only a model's labels, () for numbers."""
+        """Return whether all labels in a column are labels of a model, () for numbers."""
         values = self._profile(label).values
         return (
             not model_labels
@@ -169,7 +174,10 @@ class _Table:
         )
 
     def check_mostly_known(self, label: str, model_labels: Sequence[str]) -> None:
-        """Refuse a column with some of a model's labels and others; it may have only others."""
+        """Reject a column with both labels of a model and others.
+
+        A column without any of the model's labels is accepted as belonging to another task.
+        """
         counted = self._profile(label).values
         if counted is None:
             return
@@ -178,8 +186,8 @@ class _Table:
         if others and len(others) < len(values):
             raise ValueError(
                 f"{self._path}: {others[0]!r} in the label column {label!r} is not one of the "
-                f"model's labels ({', '.join(model_labels)}). Fix it, or skip such rows with "
-                f"""{KEYS}skip_labels="({others[0]!r},)\""""
+                f"model's labels ({', '.join(model_labels)}). Fix the label, or skip such rows "
+                f"""with {KEYS}skip_labels="({others[0]!r},)\""""
             )
 
     def labels(self, label: str) -> tuple[str, ...]:
@@ -188,27 +196,32 @@ class _Table:
         return labels_in(self._profile(label), self._path, self._files.skip_labels, forced=forced)
 
     def check_header(self, columns: Sequence[str]) -> None:
-        """Refuse a header that, in one of the chosen columns, looks like an example."""
+        """Reject a header that looks like an example in one of the chosen columns."""
         if not self._files.form.header:
             return
         for profile in (self._profiles[name] for name in columns if name in self._profiles):
             if profile.values is not None and profile.name in profile.values:
                 raise ValueError(
                     f"{self._path}:1: the column name {profile.name!r} is also a value in that "
-                    "column, so the line may be an example. If it is, set "
-                    f"{KEYS}form.header=False; if not, set {self._keys()}"
+                    "column, so the first line may be an example. If it is, set "
+                    f"{KEYS}form.header=False; otherwise, set {self._keys()}"
                 )
 
     def report(self, detected: SentenceFiles) -> None:
         """Log the columns, the labels and the unused columns."""
         texts = " and ".join(repr(name) for name in (detected.first, detected.second) if name)
-        of_labels = [detected.label] if detected.label else detected.labels
-        used = {detected.first, detected.second, detected.index, *of_labels}
+        label_columns = [detected.label] if detected.label else detected.labels
+        used = {detected.first, detected.second, detected.index, *label_columns}
         unused = [repr(name) for name in self._profiles if name not in used]
         logger.info(
             "%s: text in %s, label in %s (%s)%s. To change this, set %sfirst, second, label "
             "or labels",
-            *(self._path, texts, ", ".join(map(repr, of_labels)), _described(detected.labels)),
+            *(
+                self._path,
+                texts,
+                ", ".join(map(repr, label_columns)),
+                _describe_labels(detected.labels),
+            ),
             *(f"; not used: {', '.join(unused)}" if unused else "", KEYS),
         )
 
@@ -222,16 +235,16 @@ class _Table:
         texts = [p for p in free if p.like_text and not self._has_classes(p)]
         texts.sort(key=lambda profile: -profile.mean_length)
         if not texts:
-            raise self._refused("no column seems to hold text", "first")
+            raise self._error("no column seems to contain text", "first")
         if len(texts) > 1 and texts[0].mean_length < _CLEARLY_LONGER * texts[1].mean_length:
-            raise self._refused(f"{_listed(texts[:2])} could each be the text", "first", "second")
+            raise self._error(f"{_quote(texts[:2])} could each be the text", "first", "second")
         return texts[0].name
 
     def _may_be_label(self, profile: ColumnProfile) -> bool:
-        """Return whether a column can hold the given labels or, if none are given, classes."""
+        """Return whether a column can contain the given labels or, if none are given, classes."""
         if not self._files.labels:
             return profile.numbers and profile.rows > 0
-        if self._files.labels_detected or profile.nested or profile.values is None:
+        if self._files.needs_label_detection or profile.nested or profile.values is None:
             return self._has_classes(profile)
         values = kept(profile.values, self._files.skip_labels)
         return bool(values) and values.keys() <= set(self._files.labels)
@@ -245,18 +258,18 @@ class _Table:
 
     def _profile(self, name: str) -> ColumnProfile:
         if name not in self._profiles:
-            raise self._refused(f"no column {name!r}", "label")
+            raise self._error(f"no column {name!r}", "label")
         return self._profiles[name]
 
     def _keys(self, *keys: str) -> str:
         return ", ".join(f"{KEYS}{key}" for key in keys or ("first", "second", "label"))
 
-    def _refused(self, problem: str, *keys: str) -> ValueError:
-        columns = ", ".join(map(_shown, list(self._profiles.values())[:20])) or "none"
-        header, form = "", self._files.form.of(self._path)
+    def _error(self, problem: str, *keys: str) -> ValueError:
+        columns = ", ".join(map(_describe_column, list(self._profiles.values())[:20])) or "none"
+        header, form = "", self._files.form.resolve(self._path)
         if form.header and form.kind in ("csv", "tsv"):
             header = f", or {KEYS}form.header=False if its first line is an example"
-            if advice := other_form(list(self._profiles) or [""], form):
+            if advice := format_advice(list(self._profiles) or [""], form):
                 return ValueError(f"{self._path}: {problem}. Its columns are {columns}. {advice}")
         return ValueError(
             f"{self._path}: {problem}. Its columns are {columns}. Set {self._keys(*keys)}{header}"
@@ -267,19 +280,19 @@ def _plain(name: str) -> str:
     return name.strip().casefold().replace(" ", "_").replace("-", "_")
 
 
-def _listed(profiles: Sequence[ColumnProfile]) -> str:
+def _quote(profiles: Sequence[ColumnProfile]) -> str:
     return " and ".join(repr(profile.name) for profile in profiles)
 
 
-def _shown(profile: ColumnProfile) -> str:
+def _describe_column(profile: ColumnProfile) -> str:
     if profile.like_text:
         return f"{profile.name!r} (text of {profile.mean_length:.0f} characters)"
     count = "many" if profile.values is None else f"{len(profile.values):,}"
     kind = "numbers" if profile.numbers and profile.rows else "values"
-    return f"{profile.name!r} ({count} different {kind})"
+    return f"{profile.name!r} ({count} distinct {kind})"
 
 
-def _described(labels: Sequence[str]) -> str:
+def _describe_labels(labels: Sequence[str]) -> str:
     if not labels:
         return "numbers"
     few = ", ".join(map(repr, labels[:10])) + (", ..." if len(labels) > 10 else "")

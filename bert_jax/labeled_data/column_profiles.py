@@ -1,4 +1,4 @@
-"""Profile a table's columns in one pass, and detect the labels in a column."""
+"""Profile the columns of a table in one pass, and detect the labels in a column."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bert_jax.labeled_data.delimited import TableFormat, delimited_cells, delimi
 from bert_jax.labeled_data.files import find_file
 from bert_jax.labeled_data.tables import json_records
 
-# Distinct values that are counted at most: more than any set of classes has.
-MOST_VALUES = 10_000
-# Two words, or letters of a script written without spaces: dates, addresses and ids have neither.
+# The maximum number of distinct values to count, larger than any set of classes.
+MAX_VALUES = 10_000
+# Two words, or letters of a script written without spaces. Dates, addresses and IDs have neither.
 _LIKE_TEXT = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}|[^\W\d_\x00-\x7f]{2}")
 
 
@@ -25,10 +25,17 @@ _LIKE_TEXT = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}|[^\W\d_\x00-\x7f]{2}")
 class ColumnProfile:
     """Counts over the cells of a column.
 
-    name: the column's name, or its number in a file without a header. rows: the number of rows with
-    a value. missing: the number of rows without one, and first_missing, the first one's place.
-    values: how often each value occurs, None above `MOST_VALUES`. texts: the number of text-like
-    values. nested: whether some values are lists or objects.
+    Attributes:
+      name: the column's name, or its number in a file without a header.
+      rows: the number of rows with a value.
+      missing: the number of rows without a value.
+      first_missing: the location of the first row without a value, "file:line".
+      characters: the total number of characters of all values.
+      texts: the number of values that look like text.
+      numbers: whether all values are finite numbers.
+      whole: whether all values are integers.
+      nested: whether some values are lists or objects.
+      values: the number of occurrences of each value, None if there are more than `MAX_VALUES`.
     """
 
     name: str
@@ -42,15 +49,15 @@ class ColumnProfile:
     nested: bool = False
     values: Counter[str] | None = field(default_factory=Counter)
 
-    def add(self, value: Any, place: str) -> None:
-        """Count a cell; None and an empty string are missing."""
+    def add(self, value: Any, location: str) -> None:
+        """Count a cell, which is missing if it is None or an empty string."""
         if isinstance(value, (list, dict)):
             self.nested = True
             return
         cell = json.dumps(value) if isinstance(value, (bool, int, float)) else value
         if not cell:
             self.missing += 1
-            self.first_missing = self.first_missing or place
+            self.first_missing = self.first_missing or location
             return
         self.rows += 1
         self.characters += len(cell)
@@ -61,7 +68,7 @@ class ColumnProfile:
             self.whole = self.whole and number is not None and number.is_integer()
         if self.values is not None:
             self.values[cell] += 1
-            if len(self.values) > MOST_VALUES:
+            if len(self.values) > MAX_VALUES:
                 self.values = None
 
     @property
@@ -76,7 +83,7 @@ class ColumnProfile:
 
 
 def as_number(cell: str) -> float | None:
-    """Return a cell as a finite number, None if it is not one."""
+    """Return the value of a cell that is a finite number, else None."""
     try:
         number = float(cell)
     except ValueError:
@@ -85,22 +92,22 @@ def as_number(cell: str) -> float | None:
 
 
 def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
-    """Read a file, compressed or not, and return the profiles of its columns in order.
+    """Read a file, which may be compressed, and return the profiles of its columns in order.
 
-    Skips columns that share their name with another, and Parquet columns that do not hold strings,
-    numbers or booleans.
+    Columns with duplicate names are skipped, and so are Parquet columns with values other than
+    strings, numbers and booleans.
 
     Raises:
-        ValueError: the file does not exist or is damaged; names file and line. See also
-            `TableFormat.of`.
+        ValueError: the file does not exist or is damaged, or its format is unknown (see
+            `TableFormat.resolve`). The message contains the file and line.
     """
-    form, file = form.of(path), find_file(path)
-    names: list[str] = []  # JSON Lines name their columns in every row
+    form, file = form.resolve(path), find_file(path)
+    names: list[str] = []  # in JSON Lines, every row names its columns
     match form.kind:
         case "jsonl":
             records = json_records(file)
         case "parquet":
-            # pyarrow takes 0.3 s to import.
+            # Importing pyarrow takes 0.3 s.
             from bert_jax.text.parquet import parquet_columns, parquet_records
 
             names = parquet_columns(file)
@@ -109,20 +116,20 @@ def column_profiles(path: str, form: TableFormat) -> list[ColumnProfile]:
             names = _unique_names(file, form)
             records = _delimited_records(file, form, names)
         case "auto":
-            raise AssertionError("the kind of a file is known by now")
+            raise AssertionError("the kind must be resolved")
         case _:
             assert_never(form.kind)
     profiles = {name: ColumnProfile(name) for name in names}
     total = 0
-    for place, record in records:
+    for location, record in records:
         for name in [name for name in record if name not in profiles]:
-            first = f"{file}:1" if total else ""  # earlier rows lack the field
+            first = f"{file}:1" if total else ""  # missing in earlier rows
             profiles[name] = ColumnProfile(name, missing=total, first_missing=first)
         for name, profile in profiles.items():
-            profile.add(record.get(name), place)
+            profile.add(record.get(name), location)
         total += 1
     if not total:
-        raise ValueError(f"{path} holds no row; expected at least one example")
+        raise ValueError(f"{path} contains no rows; expected at least one example")
     return list(profiles.values())
 
 
@@ -139,56 +146,57 @@ def _unique_names(path: Path, form: TableFormat) -> list[str]:
 def _delimited_records(
     path: Path, form: TableFormat, names: list[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    for place, cells in delimited_rows(path, form, names):
-        yield place, dict(zip(names, cells, strict=False))
+    for location, cells in delimited_rows(path, form, names):
+        yield location, dict(zip(names, cells, strict=False))
 
 
-KEYS = "sentences.files."  # prefix of the keys named in messages
-# Most distinct values with which a column is detected as classes by its content.
+KEYS = "sentences.files."  # prefix of keys in messages
+# The maximum number of distinct values of a column whose content is detected as classes.
 FEW_CLASSES = 20
-_MOST_CLASSES = 1_000
+_MAX_CLASSES = 1_000
 _PLACEHOLDERS = frozenset(["", "-", "--", "?", "nan", "n/a", "#n/a", "<na>", "null"])
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
 def kept(values: Mapping[str, int], skip_labels: Collection[str]) -> Counter[str]:
-    """Return how often each value occurs, leaving out skipped values."""
+    """Return the number of occurrences of each value that is not skipped."""
     return Counter({cell: n for cell, n in values.items() if cell not in skip_labels})
 
 
 def labels_in(
     column: ColumnProfile, path: str, skip_labels: Collection[str], *, forced: bool
 ) -> tuple[str, ...]:
-    """Return the labels in a column in ascending order, numbers by value; () to predict numbers.
+    """Return the labels in a column in ascending order, or () if it contains numbers to predict.
 
-    Up to 20 distinct whole numbers are classes; more than 20 distinct numbers, some of them not
-    whole, are numbers to predict.
+    Up to 20 distinct integers are classes. More than 20 distinct numbers, not all of them integers,
+    are numbers to predict. Numeric labels are sorted by value.
 
     Args:
         column: the label column.
-        path: the file's path, for messages.
+        path: the path of the file, for messages.
         skip_labels: the values that are not labels.
         forced: whether every value, including numbers, is a class.
 
     Raises:
-        ValueError: rows lack a label, there are fewer than two labels or far too many, labels seem
-            to be missing or misspelled, or numbers could be either; says which keys to set.
+        ValueError: rows have no label, there are fewer than two or far too many labels, labels seem
+            to be missing or misspelled, or numbers are ambiguous. The message lists the keys to
+            set.
     """
     where = f"the label column {column.name!r}"
     if column.nested:
         raise ValueError(
-            f"{path}: {where} holds lists. If a row can have several labels, set {KEYS}labels and "
-            "separator"
+            f"{path}: {where} contains lists. If rows can have several labels, set {KEYS}labels "
+            "and separator"
         )
     if column.missing and "" not in skip_labels:
         raise ValueError(
-            f"{column.first_missing}: no label in {where}, as in {column.missing:,} of "
-            f"{column.rows + column.missing:,} rows. Fill it in, or skip such rows with "
+            f"{column.first_missing}: no label in {where}, which is empty in {column.missing:,} of "
+            f"{column.rows + column.missing:,} rows. Add the labels, or skip such rows with "
             f"""{KEYS}skip_labels="('',)\""""
         )
     values = None if column.values is None else kept(column.values, skip_labels)
     few = values is not None and len(values) <= FEW_CLASSES
-    count = f"more than {MOST_VALUES:,}" if values is None else f"{len(values):,}"
+    count = f"more than {MAX_VALUES:,}" if values is None else f"{len(values):,}"
     if values is not None:
         _check_values(values, path, where)
     cells = None if values is None else [as_number(cell) for cell in values]
@@ -199,19 +207,19 @@ def labels_in(
             return ()
         if not few or not whole:
             raise ValueError(
-                f"{path}: {where} has {count} different numbers, which could be numbers to predict "
+                f"{path}: {where} has {count} distinct numbers, which could be numbers to predict "
                 f"""or classes. Set {KEYS}labels="()" for numbers or "('classes',)" for classes"""
             )
     rows = column.rows if values is None else sum(values.values())
     if values and all(map(_DECIMAL_COMMA.fullmatch, values)) and not forced:
         raise ValueError(
             f"{path}: the values of {where}, such as {min(values)!r}, seem to be numbers with "
-            "decimal commas. Write them with decimal points, or, if they are classes, set "
+            "decimal commas. Write them with decimal points or, if they are classes, set "
             f"""{KEYS}labels="('classes',)\""""
         )
-    if values is None or len(values) > _MOST_CLASSES or (2 * len(values) > rows and not forced):
+    if values is None or len(values) > _MAX_CLASSES or (2 * len(values) > rows and not forced):
         raise ValueError(
-            f"{path}: {where} has {count} different values in {rows:,} rows, too many for classes. "
+            f"{path}: {where} has {count} distinct values in {rows:,} rows, too many for classes. "
             f"Set {KEYS}label to another column, or list all labels in {KEYS}labels"
         )
     _check_spelling(values, path, where)
@@ -222,20 +230,20 @@ def _check_values(values: Mapping[str, int], path: str, where: str) -> None:
     if len(values) < 2:
         every = f"every label in {where} is {min(values)!r}" if values else f"{where} has no labels"
         raise ValueError(
-            f"{path}: {every}; expected at least two different labels. Set {KEYS}label to another "
+            f"{path}: {every}; expected at least two distinct labels. Set {KEYS}label to another "
             "column, or add rows with other labels"
         )
     for cell, count in values.items():
         if _is_placeholder(cell, values):
             raise ValueError(
                 f"{path}: {cell!r} in {where} ({count:,} rows) often stands for a missing label. "
-                f"""Skip such rows with {KEYS}skip_labels="({cell!r},)", or, if it is a label, """
+                f"""Skip such rows with {KEYS}skip_labels="({cell!r},)" or, if it is a label, """
                 f"list all labels in {KEYS}labels"
             )
 
 
 def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
-    """Refuse labels that differ only in case, white space or number format."""
+    """Reject labels that differ only in case, white space or number format."""
     spelled: dict[object, str] = {}
     for cell in sorted(values):
         number = as_number(cell)
@@ -243,14 +251,14 @@ def _check_spelling(values: Iterable[str], path: str, where: str) -> None:
         if (other := spelled.setdefault(key, cell)) != cell:
             raise ValueError(
                 f"{path}: {other!r} and {cell!r} in {where} seem to be the same label. Fix the "
-                f"file, or, if they differ, list all labels in {KEYS}labels"
+                f"file or, if they are different labels, list all labels in {KEYS}labels"
             )
 
 
 def _is_placeholder(cell: str, values: Collection[str]) -> bool:
     if cell.strip().casefold() in _PLACEHOLDERS:
         return True
-    # A single negative number before 0, 1, 2, ... means "no label" in many data sets; next to 0 and
-    # 1 only, or to other negative numbers, it may be a polarity or a point on a scale.
+    # In many datasets, -1 next to 0, 1, 2, ... means "no label". Next to only 0 and 1, or to other
+    # negative numbers, it may be a polarity or a point on a scale.
     negative = any(value != cell and value.startswith("-") for value in values)
     return cell == "-1" and {"0", "1", "2"} <= set(values) and not negative

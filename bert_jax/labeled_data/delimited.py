@@ -24,15 +24,20 @@ _KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class TableFormat:
-    """How rows stand in a file.
+    """The format of a table.
 
-    kind: "tsv", a row a line, columns between tabs, no quoting at all; "csv", RFC 4180; "jsonl",
-    one object a line; "parquet"; "auto" is what each file's name says. header: whether the first
-    line of a TSV or CSV file names its columns; if not, they go by number, "0" the first.
-    short_rows: whether a row that ends before a wanted column is an error, or left out and counted
-    in the log. delimiter: what a CSV file has for the comma, such as ";". Of these nothing bears on
-    `tfds:...`, whose columns have names and whose rows are whole; tfds_data_dir: where TensorFlow
-    Datasets keeps it, "" for its own default.
+    Datasets of TensorFlow Datasets, which always have column names and complete rows, are only
+    affected by `tfds_data_dir`.
+
+    Attributes:
+      kind: "tsv", one row per line, with columns separated by tabs and without quoting; "csv", RFC
+        4180; "jsonl", one object per line; "parquet"; or "auto" to use each file's extension.
+      header: whether the first line of a TSV or CSV file contains the column names. Without a
+        header, columns are identified by number, starting at "0".
+      short_rows: whether a row that ends before a required column is an error, or is skipped and
+        counted in the log.
+      tfds_data_dir: the directory of TensorFlow Datasets, "" for its default.
+      delimiter: the character between the columns of a CSV file, such as ";".
     """
 
     kind: Kind = "auto"
@@ -44,25 +49,28 @@ class TableFormat:
     def __post_init__(self) -> None:
         if self.kind not in (kinds := get_args(Kind)):
             expected = ", ".join(map(repr, kinds))
-            raise ValueError(f"kind is {self.kind!r}; expected one of {expected}")
+            raise ValueError(f"kind={self.kind!r}: expected one of {expected}")
         if self.short_rows not in ("error", "skip"):
-            raise ValueError(f"short_rows is {self.short_rows!r}; expected 'error' or 'skip'")
+            raise ValueError(f"short_rows={self.short_rows!r}: expected 'error' or 'skip'")
         if self.kind in ("jsonl", "parquet") and not self.header:
-            raise ValueError("header is False; JSON Lines and Parquet always have names")
+            raise ValueError("header=False: columns of JSON Lines and Parquet always have names")
         if self.kind in ("jsonl", "parquet") and self.short_rows == "skip":
-            raise ValueError("short_rows is 'skip'; rows of JSON Lines and Parquet are never short")
+            raise ValueError(
+                "short_rows='skip': rows of JSON Lines and Parquet files are never short"
+            )
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise ValueError(f"delimiter is {self.delimiter!r}; expected one character, as ';'")
+            raise ValueError(f"delimiter={self.delimiter!r}: expected one character, such as ';'")
         if self.kind not in ("auto", "csv") and self.delimiter != ",":
             raise ValueError(
-                f"delimiter is {self.delimiter!r}; it is for kind='csv' alone, and kind is "
+                f"delimiter={self.delimiter!r}: only supported for kind='csv', but kind is "
                 f"{self.kind!r}"
             )
 
-    def of(self, path: str) -> TableFormat:
-        """The same with the kind of the file `path` in place of "auto", as its name says.
+    def resolve(self, path: str) -> TableFormat:
+        """Return the format of a file, with the kind "auto" replaced according to its extension.
 
-        ValueError: the name says none, or one that does not go with the rest.
+        Raises:
+          ValueError: the extension is unknown, or its format is incompatible with other fields.
         """
         if self.kind != "auto" or is_tfds(path):
             return self
@@ -80,30 +88,34 @@ class TableFormat:
                 f"{path}: {error} (by the file's extension, as form.kind is 'auto')"
             ) from None
 
-    def for_another(self, path: str) -> TableFormat:
-        """Return the format for another file, without a CSV delimiter if it is not a CSV file."""
+    def for_other_file(self, path: str) -> TableFormat:
+        """Return the format of another file, without the delimiter if it is not a CSV file."""
         csv = is_tfds(path) or _KINDS.get(content_suffix(Path(path))) in (None, "csv")
         return self if csv or self.kind != "auto" else replace(self, delimiter=",")
 
 
 def check_columns(form: TableFormat, columns: Mapping[str, str]) -> None:
-    """Refuses one column for two of `columns`, {what it is for: its name or number}, "" for none.
+    """Check that no column is used twice, since a model could then read its label as a text.
 
-    ValueError says which two: a model that reads its label as a text learns nothing else.
+    Args:
+      form: the format of the table.
+      columns: {field: the name or number of its column, "" for none}.
+
+    Raises:
+      ValueError: two fields have the same column.
     """
     seen: dict[str, str] = {}
-    for what, name in columns.items():
+    for field, name in columns.items():
         number = not form.header and name.isascii() and name.isdigit()
-        column = str(int(name)) if number else name  # "01" is "1"
-        if column and (before := seen.setdefault(column, what)) != what:
+        column = str(int(name)) if number else name  # "01" is the same as "1"
+        if column and (other := seen.setdefault(column, field)) != field:
             raise ValueError(
-                f"{before} and {what} are both column {name!r}; expected a column of its own for "
-                "each"
+                f"{other} and {field} are both column {name!r}; expected different columns"
             )
 
 
 LONE_RETURN = (
-    "a carriage return (CR) without a line feed; expected lines that end with a line feed. "
+    "a carriage return (CR) without a line feed (LF); expected lines that end with a line feed. "
     r"Convert the file, for example with `tr '\r' '\n'`"
 )
 
@@ -111,13 +123,13 @@ LONE_RETURN = (
 def delimited_rows(
     path: Path, form: TableFormat, names: Sequence[str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yields where each row stands, "file:line", and its cells of the columns `names`.
+    """Yield the location ("file:line") of each row, and its cells of the columns `names`.
 
-    A row that ends before a column gives the cells before.
+    For a row that ends before one of the columns, only the preceding cells are returned.
 
     Raises:
-        ValueError: there is no such column, the file is empty or not of its kind, or a row is
-            longer than the first line; names file and line.
+        ValueError: a column does not exist, the file is empty or malformed, or a row has more
+            columns than the first line. The message contains the file and line.
     """
     cells = delimited_cells(path, form)
     first = next(cells, None)
@@ -129,48 +141,49 @@ def delimited_rows(
     else:
         indices = [_index_by_number(name, first, form, path) for name in names]
         cells = itertools.chain([first], cells)
-    for place, row in cells:
+    for location, row in cells:
         if len(row) > width:
-            if width == 1 and (advice := other_form(first[1], form)):
+            if width == 1 and (advice := format_advice(first[1], form)):
                 raise ValueError(
-                    f"{place}: {len(row)} columns, but the first line has one, "
+                    f"{location}: {len(row)} columns, but the first line has only one, "
                     f"{first[1][0][:80]!r}. {advice}"
                 )
-            quoted = f'put a text that holds "{form.delimiter}" between quotes ("...")'
-            advice = "a text cannot hold tabs"
+            advice = "Remove tabs from the texts"
             if form.kind == "csv":
-                advice = quoted
-            raise ValueError(f"{place}: {len(row)} columns, the first line has {width}: {advice}")
+                advice = f'Put texts that contain "{form.delimiter}" in quotes ("...")'
+            raise ValueError(
+                f"{location}: {len(row)} columns, but the first line has {width}. {advice}"
+            )
         values: list[str] = []
         for index in indices:
             if index >= len(row):
                 break
             values.append(row[index])
-        yield place, values
+        yield location, values
 
 
 def _index_by_name(name: str, header: Sequence[str], form: TableFormat, path: Path) -> int:
     if header.count(name) == 1:
         return header.index(name)
-    found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
+    columns = ", ".join(repr(cell[:40]) for cell in header[:20]) or "none"
     problem = f"{header.count(name)} columns are" if name in header else "no column is"
-    problem = f"{path}:1: {problem} named {name!r}; the line's columns are {found}."
-    if advice := other_form(header, form):
+    problem = f"{path}:1: {problem} named {name!r}; the columns in this line are {columns}."
+    if advice := format_advice(header, form):
         raise ValueError(f"{problem} {advice}")
     raise ValueError(
-        f"{problem} Name a column {name!r} in the file, in a line before this one if this is an "
-        f"example. For a new run you can instead set the config's key that is {name!r} to one of "
-        "these columns, or set form.header=False and columns by number."
+        f"{problem} Name a column of the file {name!r}, in a new first line if this line is an "
+        f"example. For a new run, you can instead change the config key that is {name!r} to one of "
+        "these columns, or set form.header=False and specify columns by number."
     )
 
 
-# What to set for a file whose columns are separated by commas, by the kind that was expected.
+# The setting for a file whose columns are separated by commas, by the kind that was configured.
 _COMMAS: dict[Kind, str] = dict.fromkeys(get_args(Kind), 'form.delimiter=","')
 _COMMAS["tsv"] = 'form.kind="csv"'
 
 
-def other_form(first: Sequence[str], form: TableFormat) -> str:
-    """Return advice if the first line seems to be of another format, "" if not."""
+def format_advice(first: Sequence[str], form: TableFormat) -> str:
+    """Return a hint if the first line seems to have a different format, else ""."""
     if first[0].lstrip().startswith("{"):
         return 'If the file is JSON Lines, set form.kind="jsonl".'
     if len(first) > 1:
@@ -181,9 +194,9 @@ def other_form(first: Sequence[str], form: TableFormat) -> str:
         ";": ("semicolons", 'form.kind="csv" and ' * (form.kind == "tsv") + 'form.delimiter=";"'),
     }
     advice = [
-        f"If {what} separate the columns, set {key}."
-        for sign, (what, key) in keys.items()
-        if sign in first[0]
+        f"If {name} separate the columns, set {key}."
+        for separator, (name, key) in keys.items()
+        if separator in first[0]
     ]
     return " ".join(advice)
 
@@ -191,27 +204,27 @@ def other_form(first: Sequence[str], form: TableFormat) -> str:
 def _index_by_number(name: str, first: tuple[str, list[str]], form: TableFormat, path: Path) -> int:
     if not (name.isascii() and name.isdigit()):
         raise ValueError(
-            f"{path}: column {name!r} is asked for by name, but header is False; give its number, "
-            "'0' for the first, or say header=True if the first line names the columns"
+            f"{path}: column {name!r} is specified by name, but header=False. Specify the column's "
+            "number, '0' for the first, or set header=True if the first line contains the names"
         )
-    place, row = first
-    if int(name) >= len(row):  # as in every row, of which none is longer than the first
-        there = f"'0' to '{len(row) - 1}'" if len(row) > 1 else "only '0'"
-        problem = f"{place}: no column {name!r}; the line's columns are {there}."
-        if advice := other_form(row, form):
+    location, row = first
+    if int(name) >= len(row):  # no row is longer than the first one
+        numbers = f"'0' to '{len(row) - 1}'" if len(row) > 1 else "only '0'"
+        problem = f"{location}: no column {name!r}; the columns in this line are {numbers}."
+        if advice := format_advice(row, form):
             raise ValueError(f"{problem} {advice}")
         raise ValueError(
-            f"{problem} Fix the line, or for a new run set the config's key that is {name!r} to "
+            f"{problem} Fix the line or, for a new run, change the config key that is {name!r} to "
             "one of these columns."
         )
     return int(name)
 
 
 def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[str]]]:
-    """Yields where each line that is not empty stands, "file:line", and all its cells.
+    """Yield the location ("file:line") and all cells of each non-empty line.
 
     Raises:
-        ValueError: as `delimited_rows`, where the file is not of its kind.
+        ValueError: the file is malformed. The message contains the file and line.
     """
     match form.kind:
         case "tsv":
@@ -219,13 +232,13 @@ def delimited_cells(path: Path, form: TableFormat) -> Iterator[tuple[str, list[s
         case "csv":
             return _csv_cells(path, form.delimiter)
         case "auto" | "jsonl" | "parquet":
-            raise AssertionError(f"a file of kind {form.kind!r} has no cells")
+            raise AssertionError(f"a file of kind {form.kind!r} is not delimited")
         case _:
             assert_never(form.kind)
 
 
 def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
-    empty = 0  # lines that wait for another: at the end of a file they are no rows
+    empty = 0  # number of preceding empty lines, which are not rows at the end of a file
     for number, line in enumerate(file_lines(path), 1):
         text = line.rstrip("\n").removesuffix("\r")
         if number == 1 and "\r" in text and not line.endswith("\n"):
@@ -240,7 +253,7 @@ def _tsv_cells(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
-    # A process-wide limit in characters; the default is 131,072.
+    # The limit is process-wide and in characters; the default is 131,072.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(file_lines(path), strict=True, delimiter=delimiter)
     while True:
@@ -250,12 +263,12 @@ def _csv_cells(path: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise ValueError(f"{path}:{number}: {_not_csv(error, path)}") from error
+            raise ValueError(f"{path}:{number}: {_csv_problem(error, path)}") from error
         if row:
             yield f"{path}:{number}", row
 
 
-def _not_csv(error: csv.Error, path: Path) -> str:
+def _csv_problem(error: csv.Error, path: Path) -> str:
     if "new-line character" in str(error):
         return f"{LONE_RETURN}, or put texts that contain one in quotes"
     if "field larger than" in str(error):
@@ -265,20 +278,29 @@ def _not_csv(error: csv.Error, path: Path) -> str:
         )
     hint = ""
     if "end of data" in str(error):
-        hint = ' (a quote, ", opens here that nothing closes)'
+        hint = ' (the opening quote, ", in this row is never closed)'
     elif next(file_lines(path)).lstrip().startswith("{"):
         hint = '. If the file is JSON Lines, set form.kind="jsonl"'
-    return f"not CSV as of RFC 4180: {error}{hint}"
+    return f"not valid CSV (RFC 4180): {error}{hint}"
 
 
 def check_no_header(
     path: str, form: TableFormat, column: str, is_label: Callable[[str], bool]
 ) -> None:
-    """Refuses a file read without a header whose first line is one, judging by its label column.
+    """Reject a file that is read without a header but has one, according to its label column.
 
-    It tells where the first row alone has a word there that is no label: other rows may have
-    labels, numbers, signs ("?", "-1"), nothing, or no such column, as test sets do. Raises
-    ValueError naming file, line and value.
+    The first line is a header if it is the only one whose cell in the label column contains letters
+    and is not a label. In a test set, the other cells may be labels, numbers, placeholders such as
+    "?" or "-1", empty, or missing.
+
+    Args:
+      path: the file.
+      form: its format.
+      column: the label column.
+      is_label: a function that returns whether a cell is a label.
+
+    Raises:
+      ValueError: the first line is a header. The message contains the file, line and value.
     """
     if form.header or is_tfds(path) or not (column.isascii() and column.isdigit()):
         return
@@ -287,8 +309,8 @@ def check_no_header(
         cell = row[int(column)] if int(column) < len(row) else ""
         return cell if any(map(str.isalpha, cell)) and not is_label(cell) else ""
 
-    rows = delimited_cells(find_file(path), form.of(path))
-    place, first = next(rows, ("", []))
+    rows = delimited_cells(find_file(path), form.resolve(path))
+    location, first = next(rows, ("", []))
     word, others = word_in(first), 0
     if not word:
         return
@@ -298,8 +320,8 @@ def check_no_header(
         others += 1
     if others:
         raise ValueError(
-            f"{place}: {word[:80]!r} in the label column, {column}, is no label, and no other row "
-            "has such a word: the line seems to name the columns, but form.header=False says that "
-            "it is an example. Remove it, set form.header=True if all files have such a line, "
-            "or correct the cell"
+            f"{location}: {word[:80]!r} in the label column, {column}, is not a label, and no "
+            "other row contains such a word there. The line seems to be a header, but is read as "
+            "an example because of form.header=False. Remove the line, set form.header=True if all "
+            "files have such a line, or correct the cell"
         )

@@ -1,4 +1,4 @@
-"""Find and read a task's files of examples: their splits, lines, and ids."""
+"""Find and read files of examples: their splits, lines and IDs."""
 
 from __future__ import annotations
 
@@ -14,68 +14,72 @@ from bert_jax.text.documents import SourceCounts
 from bert_jax.text.files import BROKEN_ARCHIVE, COMPRESSIONS, is_tfds, open_stream
 from bert_jax.text.tfds import parse_tfds
 
-# Limit on a line of a file of examples, equal to the default limit for a corpus's documents. Lines
-# are read before they are checked, and a line of 200 MB would take gigabytes.
+# The maximum length of a line, equal to the default limit for documents of a corpus. Lines are read
+# before they are checked, and a line of 200 MB would take gigabytes of memory.
 MAX_LINE_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 _BEGINNING_BYTES = 100
 
 
 class LongLine(bytes):
-    """The beginning of a line that is too long to read; `num_bytes` is the whole line's length."""
+    """The beginning of a line that is too long; `num_bytes` is the length of the entire line."""
 
     num_bytes: int
 
-    def fault(self, limit: int) -> str:
-        """Return a description of the fault, to follow the line's place in a message."""
+    def problem(self, limit: int) -> str:
+        """Return a description of the problem, to follow the line's location in a message."""
         return (
             f"the line has {self.num_bytes:,} bytes; expected at most {limit:,}. Split its text, "
-            "or check whether the file lacks line feeds"
+            "or check whether line feeds are missing"
         )
 
 
 def find_file(path: str | Path) -> Path:
-    """The file of this name, or the one packed beside it: "dev.tsv.xz" where there is no "dev.tsv".
+    """Return a file or, if it does not exist, a compressed file such as "dev.tsv.xz" next to it.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: neither exists.
     """
-    found = _first_there(Path(path))
-    if found is None:
+    file = _first_existing(Path(path))
+    if file is None:
         raise ValueError(
-            f"{path} does not exist, nor does it with {', '.join(COMPRESSIONS)} after its name"
+            f"{path} does not exist, nor does it with one of the extensions "
+            f"{', '.join(COMPRESSIONS)}"
         )
-    return found
+    return file
 
 
 def has_file(path: str | Path) -> bool:
-    """Whether `find_file` finds one."""
-    return _first_there(Path(path)) is not None
+    """Return whether a file exists, compressed or not."""
+    return _first_existing(Path(path)) is not None
 
 
-def _first_there(plain: Path) -> Path | None:
+def _first_existing(plain: Path) -> Path | None:
     check_local(plain)
-    packed = (plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS)
-    return next((path for path in (plain, *packed) if path.is_file()), None)
+    compressed = (plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS)
+    return next((path for path in (plain, *compressed) if path.is_file()), None)
 
 
 def file_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file with their line ends, without a byte-order mark.
+    """Yield the lines of a UTF-8 file with their line ends, without a byte-order mark.
 
-    Only a line feed ends a line. Raises ValueError with file and line for a line that is not UTF-8
-    or is longer than `MAX_LINE_BYTES`, and for a damaged archive.
+    Only a line feed ends a line.
+
+    Raises:
+        ValueError: a line is not UTF-8 or is longer than `MAX_LINE_BYTES`, or the file is a damaged
+            archive. The message contains the file and line.
     """
     with open_stream(path, SourceCounts()) as stream:
         yield from stream_lines(stream, str(path))
 
 
 def stream_lines(stream: IO[bytes], name: str) -> Iterator[str]:
-    """As `file_lines`, of a stream that messages call `name`."""
+    """Yield the lines of a stream in the same way as `file_lines`; `name` is for messages."""
     for number, data in enumerate(stream_bytes(stream, name), start=1):
         if isinstance(data, LongLine):
-            raise ValueError(f"{name}:{number}: {data.fault(MAX_LINE_BYTES)}")
+            raise ValueError(f"{name}:{number}: {data.problem(MAX_LINE_BYTES)}")
         try:
-            yield decoded(data)
+            yield decode_line(data)
         except ValueError as error:
             raise ValueError(f"{name}:{number}: {error}") from None
 
@@ -86,8 +90,12 @@ def file_bytes(path: Path, limit: int) -> Iterator[bytes]:
         yield from stream_bytes(stream, str(path), limit)
 
 
-def decoded(data: bytes) -> str:
-    """The text of a line; ValueError if it is not UTF-8."""
+def decode_line(data: bytes) -> str:
+    """Return the text of a line.
+
+    Raises:
+        ValueError: the line is not UTF-8.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -98,21 +106,26 @@ def decoded(data: bytes) -> str:
 
 
 def stream_bytes(stream: IO[bytes], name: str, limit: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the undecoded lines of a stream; a `LongLine` replaces a line above `limit` bytes.
+    """Yield the undecoded lines of a stream, with a `LongLine` for each line above `limit` bytes.
+
+    Args:
+        stream: the stream.
+        name: the name of the stream, for messages.
+        limit: the maximum number of bytes of a line.
 
     Raises:
-        ValueError: the stream, called `name` in messages, is a damaged archive.
+        ValueError: the stream is a damaged archive.
     """
     number = 0
     while True:
         try:
             data = stream.readline(limit + 1)
             if len(data) > limit and not data.endswith(b"\n"):
-                data = _rest_skipped(stream, data)
+                data = _skip_rest(stream, data)
         except BROKEN_ARCHIVE as error:
             raise ValueError(
                 f"{name}:{number + 1}: the {Path(name).suffix} archive is truncated or damaged: "
-                f"{error}. Fetch or write the file again"
+                f"{error}. Download or write the file again"
             ) from error
         if not data:
             return
@@ -122,7 +135,7 @@ def stream_bytes(stream: IO[bytes], name: str, limit: int = MAX_LINE_BYTES) -> I
         yield data
 
 
-def _rest_skipped(stream: IO[bytes], data: bytes) -> LongLine:
+def _skip_rest(stream: IO[bytes], data: bytes) -> LongLine:
     line = LongLine(data[:_BEGINNING_BYTES].removeprefix(codecs.BOM_UTF8))
     line.num_bytes = len(data)
     while piece := stream.readline(_PIECE_BYTES):
@@ -132,15 +145,15 @@ def _rest_skipped(stream: IO[bytes], data: bytes) -> LongLine:
     return line
 
 
-class WordPlaces(Sequence[Sequence[str]]):
-    """Where the words of sentences stand, "file:line" [sentences][words]; kept in 8 bytes each."""
+class WordLocations(Sequence[Sequence[str]]):
+    """The locations ("file:line") of words, [sentences][words], stored in 8 bytes per word."""
 
     def __init__(self, file: Path):
         self._file = file
         self._lines: list[array[int]] = []
 
     def append(self, lines: Iterable[int]) -> None:
-        """Another sentence, whose words stand on these lines, counted from 1."""
+        """Append a sentence, given the line numbers of its words, counted from 1."""
         self._lines.append(array("q", lines))
 
     def __len__(self) -> int:
@@ -160,32 +173,39 @@ Split = Literal["train", "validation", "test"]
 
 
 def check_paths(train: str, validation: str, test: str) -> None:
-    """Refuses a task without files, and TFDS's train split under another name."""
+    """Reject a task without files, and the train split of TFDS for validation or testing."""
     if not (train or validation or test):
-        raise ValueError("train, validation and test are all empty; name at least one file")
+        raise ValueError("train, validation and test are all empty. Specify at least one file")
     for split, path in (("validation", validation), ("test", test)):
         if is_tfds(path) and parse_tfds(path).split == "train":
             raise ValueError(
-                f"{split} is {path!r}, which is the train split; name another, such as "
+                f"{split}={path!r}: this is the train split. Specify another, such as "
                 f"{path.removesuffix(':train')}:{split}"
             )
 
 
 def split_path(files: object, split: Split) -> str:
-    """The path of a split. ValueError if the task has none, or no such split or test file is there.
+    """Return the path of a split.
 
-    A training or validation file that is not there is for who reads it to refuse: no task goes
-    without, and there is no more to say.
+    A missing training or validation file is reported when it is read. The test file is checked
+    here, since it is optional.
+
+    Args:
+        files: the files of a task, with an attribute for each split.
+        split: the split.
+
+    Raises:
+        ValueError: the split is unknown or not configured, or the test file does not exist.
     """
     if split not in ("train", "validation", "test"):
-        raise ValueError(f"split is {split!r}; expected 'train', 'validation' or 'test'")
+        raise ValueError(f"split={split!r}: expected 'train', 'validation' or 'test'")
     path: str = getattr(files, split)
     if not path:
-        raise ValueError(f"no {split} file was given; set {split}")
+        raise ValueError(f"{split} is not set. Set it to a file")
     if split == "test" and not is_tfds(path) and not has_file(path):
         raise ValueError(
-            f"{path}, the test file, does not exist, nor does it packed. Name another; a run that "
-            "is to predict none has files.test=''"
+            f"test={path}: the file does not exist, compressed or not. Specify another, or "
+            "files.test='' to make no predictions"
         )
     return path
 
@@ -193,33 +213,43 @@ def split_path(files: object, split: Split) -> str:
 def is_held_out(texts: Sequence[str], share: float) -> bool:
     """Return whether a row with these texts belongs to the share held out for validation.
 
-    The result depends only on a hash of the texts, ignoring case and white space: duplicates are on
-    the same side, adding rows to a file moves no other rows, and a larger share contains all rows
-    of a smaller one.
+    The result depends only on a hash of the texts, ignoring case and white space. Duplicates are
+    therefore in the same split, adding rows to a file does not move other rows, and a larger share
+    contains all rows of a smaller one.
     """
     digest = document_digest(b"".join(map(folded_digest, texts)))
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
-def check_ids(ids: Sequence[str], places: Sequence[str], split: Split, breaks: str) -> None:
-    """Refuses an id that a file of predictions cannot hold, of a test set also one that repeats.
+def check_ids(ids: Sequence[str], locations: Sequence[str], split: Split, breaks: str) -> None:
+    """Check that IDs can be written to a file of predictions and, in a test set, are unique.
 
-    breaks: the characters that would end a cell of it or a line. Nothing is predicted for the
-    training set. Raises ValueError naming file, line and value.
+    IDs of a training set, for which no predictions are made, are not checked.
+
+    Args:
+        ids: [examples].
+        locations: [examples] "file:line".
+        split: the split of the examples.
+        breaks: the characters that would end a cell or a line of the file of predictions.
+
+    Raises:
+        ValueError: an ID contains one of these characters or is repeated. The message contains the
+            file, line and value.
     """
     if split == "train":
         return
     seen: dict[str, str] = {}
-    for index, place in zip(ids, places, strict=True):
+    for index, location in zip(ids, locations, strict=True):
         if any(character in index for character in breaks):
-            signs = ", ".join(map(repr, breaks))
+            characters = ", ".join(map(repr, breaks))
             raise ValueError(
-                f"{place}: index {index[:80]!r}; expected none of {signs} in it, which break the "
-                "lines of predictions. Change it, or name no index column to number the rows."
+                f"{location}: index {index[:80]!r} contains one of {characters}, which would "
+                "corrupt the file of predictions. Change it, or set no index column to number the "
+                "rows."
             )
-        # A validation set is scored, whatever its rows are called.
-        if split == "test" and (before := seen.setdefault(index, place)) != place:
+        # Repeated IDs do not affect the scores of a validation set.
+        if split == "test" and (first := seen.setdefault(index, location)) != location:
             raise ValueError(
-                f"{place}: index {index[:80]!r} is that of {before} too; expected one of its own "
-                "for each row. Is it the right column?"
+                f"{location}: index {index[:80]!r} is also used by {first}; expected a unique "
+                "index for each row. Check whether it is the right column."
             )

@@ -1,7 +1,8 @@
-"""The tasks of GLUE: their files, labels, metrics and submissions.
+"""The files, labels, metrics and submissions of the GLUE tasks.
 
-Source: Wang et al. 2019, GLUE, table 1; Devlin et al. 2019, section 4.1, for the primary metrics
-(it leaves WNLI out, and so the diagnostic set AX, which a complete submission wants too).
+The tasks are those of Wang et al. 2019 (GLUE), table 1, and the primary metrics those of Devlin et
+al. 2019, section 4.1. The latter omits WNLI and the diagnostic set AX, both of which a complete
+submission requires.
 """
 
 from __future__ import annotations
@@ -23,20 +24,32 @@ from bert_jax.text.files import TFDS_PREFIX, is_tfds
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
-_LARGEST_SCORE = 5.0  # of STS-B; the least is 0
-# What models of MNLI are asked besides: the submission, the file, its place in TFDS.
+_MAX_STSB_SCORE = 5.0  # the minimum is 0
+# The diagnostic set for models of MNLI: the names of its submission, its file and its TFDS config.
 _AX, _AX_FILE, _AX_TFDS = "AX", "diagnostic.tsv", "ax"
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task. Columns are those of the official files; label_names and classes as in TFDS.
+    """A task of GLUE.
 
-    metrics: in the order of the GLUE paper. primary: the one the BERT paper reports. labels: in
-    the files and in submissions, () for regression. test_index: column of the test files.
-    train_columns: first, second and label by number where train and dev files have no header.
-    tfds_columns: first and second in TFDS. parts: of validation and test sets that come in two.
-    diagnosed: whether GLUE's diagnostic set, AX, is a test set of it.
+    Attributes:
+      name: the official name.
+      metrics: the metrics, in the order of the GLUE paper.
+      primary: the metric reported by the BERT paper.
+      first: the column of the first segment in the official files.
+      second: the column of the second segment, "" for none.
+      label: the column of the label.
+      tfds_config: the name of the config in TFDS.
+      tfds_columns: the columns of the first and second segment in TFDS.
+      labels: the labels in files and submissions, () for regression.
+      label_names: the names of the labels in TFDS, () if they are the same as `labels`.
+      test_index: the column of IDs in the test files.
+      train_columns: the numbers of the columns of the first segment, second segment and label, if
+        the training and validation files have no header; else None.
+      short_rows: whether train.tsv contains rows that are broken by line feeds.
+      parts: the names of the two parts of the validation and test sets, () for one part.
+      has_diagnostic_set: whether GLUE's diagnostic set AX is a test set of the task.
     """
 
     name: str
@@ -51,15 +64,19 @@ class GlueTask:
     label_names: tuple[str, ...] = ()
     test_index: str = "index"
     train_columns: tuple[str, str, str] | None = None
-    short_rows: bool = False  # whether train.tsv has rows broken by line feeds
+    short_rows: bool = False
     parts: tuple[str, ...] = ()
-    diagnosed: bool = False
+    has_diagnostic_set: bool = False
 
 
 class GlueFiles(NamedTuple):
-    """Files of a task: `train`; those of `validation` by name; those of `test` by submission.
+    """The files of a task.
 
-    A test set is left out where its file is not there: many copies of GLUE come without.
+    Attributes:
+      train: the training set.
+      validation: the validation sets by name.
+      test: the test sets by name of submission, without missing files: many copies of GLUE have no
+        test sets.
     """
 
     train: SentenceFiles
@@ -91,7 +108,7 @@ _TASKS = (
     ),
     GlueTask(
         "MNLI", ("accuracy",), "accuracy", *_PAIR, "gold_label", "mnli", ("premise", "hypothesis"),
-        labels=_MNLI, parts=("matched", "mismatched"), diagnosed=True,
+        labels=_MNLI, parts=("matched", "mismatched"), has_diagnostic_set=True,
     ),
     GlueTask(
         "QNLI", ("accuracy",), "accuracy", "question", "sentence", "label", "qnli",
@@ -107,37 +124,47 @@ GLUE_TASKS = {task.name: task for task in _TASKS}
 
 
 def glue_task(name: str) -> GlueTask:
-    """The task of an official name, such as "SST-2". ValueError for another."""
+    """Return the task with an official name, such as "SST-2".
+
+    Raises:
+      ValueError: there is no such task.
+    """
     if name not in GLUE_TASKS:
-        raise ValueError(
-            f"no GLUE task is called {name!r}; expected one of {', '.join(GLUE_TASKS)}"
-        )
+        raise ValueError(f"unknown GLUE task {name!r}; expected one of {', '.join(GLUE_TASKS)}")
     return GLUE_TASKS[name]
 
 
-def glue_files(task_name: str, where: str, tfds_data_dir: str = "") -> GlueFiles:
-    """The files of a task in its official directory, or in TensorFlow Datasets.
+def glue_files(task_name: str, source: str, tfds_data_dir: str = "") -> GlueFiles:
+    """Return the files of a task in its official directory or in TensorFlow Datasets.
 
-    where: the task's own directory, with train.tsv in it (files may be packed: train.tsv.xz), or
-    "tfds:glue/CONFIG[:VERSION]", kept in tfds_data_dir ("" for TFDS's default). Validation sets are
-    called "validation", MNLI's "validation_matched" and "validation_mismatched"; test sets as the
-    submissions of their predictions, "CoLA", "MNLI-m", "MNLI-mm". MNLI's "AX" is in a directory
-    with diagnostic.tsv in it, and is all there is in "tfds:glue/ax". ValueError: unknown or
-    another task's TFDS config; tfds_data_dir with a directory.
+    Validation sets are called "validation", or "validation_matched" and "validation_mismatched" for
+    MNLI. Test sets have the names of their submissions, such as "CoLA", "MNLI-m" and "MNLI-mm".
+    MNLI's test set "AX" is part of directories that contain diagnostic.tsv, and is the only set of
+    "tfds:glue/ax".
+
+    Args:
+      task_name: the official name of the task.
+      source: the task's own directory with train.tsv (files may be compressed, such as
+        train.tsv.xz), or "tfds:glue/CONFIG[:VERSION]".
+      tfds_data_dir: the directory of TensorFlow Datasets, "" for its default.
+
+    Raises:
+      ValueError: the task is unknown, the TFDS config is unknown or belongs to another task, a
+        directory contains the files of another task, or `tfds_data_dir` is set for a directory.
     """
     task = glue_task(task_name)
-    if is_tfds(where):
-        return _tfds_files(task, where, tfds_data_dir)
+    if is_tfds(source):
+        return _tfds_files(task, source, tfds_data_dir)
     if tfds_data_dir:
         raise ValueError(
-            f"tfds_data_dir={tfds_data_dir!r} is for 'tfds:glue/...', and the files of {task_name} "
-            f"are in {where!r}: leave it out"
+            f"tfds_data_dir={tfds_data_dir!r}: only supported for 'tfds:glue/...', but the files "
+            f"of {task_name} are in {source!r}. Omit it"
         )
-    return _directory_files(task, where)
+    return _directory_files(task, source)
 
 
 def submission_names(task: GlueTask) -> tuple[str, ...]:
-    """What the submissions of its own test sets are called, without ".tsv"."""
+    """Return the names of the submissions for the task's own test sets, without ".tsv"."""
     return (f"{task.name}-m", f"{task.name}-mm") if task.parts else (task.name,)
 
 
@@ -149,22 +176,22 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
         "labels": task.labels,
         "label_names": task.label_names,
     }
-    learning, form = dict(columns), TableFormat(kind="tsv")
+    labeled_columns, form = dict(columns), TableFormat(kind="tsv")
     if task.train_columns is not None:
         form = TableFormat(kind="tsv", header=False)
-        learning |= dict(zip(("first", "second", "label"), task.train_columns, strict=True))
+        labeled_columns |= dict(zip(("first", "second", "label"), task.train_columns, strict=True))
     train_form = replace(form, short_rows="skip") if task.short_rows else form
     suffixes = _suffixes(task)
-    tests = dict(zip(submission_names(task), (f"test{each}.tsv" for each in suffixes), strict=True))
-    if task.diagnosed:
+    tests = dict(zip(submission_names(task), (f"test{s}.tsv" for s in suffixes), strict=True))
+    if task.has_diagnostic_set:
         tests[_AX] = _AX_FILE
-    train = SentenceFiles(train=f"{directory}/train.tsv", form=train_form, **learning)
-    _check_is_of(task, train)
+    train = SentenceFiles(train=f"{directory}/train.tsv", form=train_form, **labeled_columns)
+    _check_task(task, train)
     return GlueFiles(
         train=train,
         validation={
             f"validation{suffix}": SentenceFiles(
-                validation=f"{directory}/dev{suffix}.tsv", form=form, **learning
+                validation=f"{directory}/dev{suffix}.tsv", form=form, **labeled_columns
             )
             for suffix in suffixes
         },
@@ -176,29 +203,29 @@ def _directory_files(task: GlueTask, directory: str) -> GlueFiles:
     )
 
 
-def _check_is_of(task: GlueTask, files: SentenceFiles) -> None:
-    """Refuses the training set of another task, if there is one, by its first line."""
+def _check_task(task: GlueTask, files: SentenceFiles) -> None:
+    """Check the first line of the training set, if there is one, for the columns of the task."""
     if not has_file(files.train):
         return
     first = next(delimited_cells(find_file(files.train), files.form), None)
     if first is None:
         return
-    (place, cells), wanted = first, [files.first, files.second, files.label]
-    wanted = [column for column in wanted if column]
+    (location, cells), columns = first, [files.first, files.second, files.label]
+    columns = [column for column in columns if column]
     if files.form.header:
-        fits = set(wanted) <= set(cells)
-        told = f"columns {', '.join(map(repr, wanted))}"
+        matches = set(columns) <= set(cells)
+        expected = f"has the columns {', '.join(map(repr, columns))}"
     else:
-        fits = len(cells) > max(map(int, wanted)) and is_label(
+        matches = len(cells) > max(map(int, columns)) and is_label(
             cells[int(files.label)], files.labels
         )
-        told = f"no names of columns, and column {files.label} is a label"
-    if not fits:
-        found = ", ".join(repr(cell[:40]) for cell in cells[:20])
+        expected = f"has no header and a label in column {files.label}"
+    if not matches:
+        beginning = ", ".join(repr(cell[:40]) for cell in cells[:20])
         raise ValueError(
-            f"{place}: not {task.name}'s train.tsv, which has {told}; this one begins with {found}"
-            f". glue.directory is the folder of {task.name}'s own files; files of your own are "
-            "learned from by configs/finetune/table.py"
+            f"{location}: not the train.tsv of {task.name}, which {expected}; this file begins "
+            f"with {beginning}. Set glue.directory to the directory of {task.name}'s own files; to "
+            "train on other files, use --config table"
         )
 
 
@@ -206,12 +233,12 @@ def _suffixes(task: GlueTask) -> list[str]:
     return [f"_{part}" for part in task.parts] or [""]
 
 
-def _tfds_files(task: GlueTask, where: str, data_dir: str) -> GlueFiles:
-    known = [task.tfds_config, *([_AX_TFDS] if task.diagnosed else [])]
-    found = re.fullmatch(rf"{TFDS_PREFIX}glue/({'|'.join(known)})(:\d+\.\d+\.\d+)?", where)
-    if found is None:
-        expected = " or ".join(f"{TFDS_PREFIX}glue/{name}" for name in known)
-        raise ValueError(f"{task.name} is {expected}, got {where!r}; give it without a split")
+def _tfds_files(task: GlueTask, source: str, data_dir: str) -> GlueFiles:
+    configs = [task.tfds_config, *([_AX_TFDS] if task.has_diagnostic_set else [])]
+    match = re.fullmatch(rf"{TFDS_PREFIX}glue/({'|'.join(configs)})(:\d+\.\d+\.\d+)?", source)
+    if match is None:
+        expected = " or ".join(f"{TFDS_PREFIX}glue/{config}" for config in configs)
+        raise ValueError(f"{source!r}: expected {expected} for {task.name}, without a split")
     columns: dict[str, Any] = {
         "first": task.tfds_columns[0],
         "second": task.tfds_columns[1],
@@ -220,65 +247,80 @@ def _tfds_files(task: GlueTask, where: str, data_dir: str) -> GlueFiles:
         "labels": task.label_names or task.labels,
     }
     suffixes = _suffixes(task)
-    tests = dict(zip(submission_names(task), (f"test{each}" for each in suffixes), strict=True))
-    if found[1] == _AX_TFDS:
+    tests = dict(zip(submission_names(task), (f"test{s}" for s in suffixes), strict=True))
+    if match[1] == _AX_TFDS:
         tests = {_AX: "test"}
     return GlueFiles(
-        train=SentenceFiles(train=f"{where}:train", **columns),
+        train=SentenceFiles(train=f"{source}:train", **columns),
         validation={
             f"validation{suffix}": SentenceFiles(
-                validation=f"{where}:validation{suffix}", **columns
+                validation=f"{source}:validation{suffix}", **columns
             )
             for suffix in suffixes
         },
         test={
-            name: SentenceFiles(test=f"{where}:{split}", **columns) for name, split in tests.items()
+            name: SentenceFiles(test=f"{source}:{split}", **columns)
+            for name, split in tests.items()
         },
     )
 
 
-def check_submission_ids(ids: Sequence[str], places: Sequence[str]) -> None:
-    """Refuses a test set whose index column is not a number of its own for every row."""
+def check_submission_ids(ids: Sequence[str], locations: Sequence[str]) -> None:
+    """Check that the IDs of a test set are distinct non-negative integers.
+
+    Args:
+      ids: [examples].
+      locations: [examples] "file:line".
+
+    Raises:
+      ValueError: an ID is not an integer or is repeated. The message contains the file and line.
+    """
     seen: dict[int, str] = {}
-    for index, place in zip(ids, places, strict=True):
+    for index, location in zip(ids, locations, strict=True):
         if not (index.isascii() and index.isdigit()):
-            raise ValueError(f"{place}: index {index!r}; expected a whole number from 0 on")
-        if (before := seen.setdefault(int(index), place)) != place:
-            raise ValueError(f"{place}: index {index!r} is that of {before} too")
+            raise ValueError(f"{location}: index {index!r}; expected a non-negative integer")
+        if (first := seen.setdefault(int(index), location)) != location:
+            raise ValueError(f"{location}: index {index!r} is also used by {first}")
 
 
 def write_glue_submission(
     task: GlueTask, predictions: Sequence[float], ids: Sequence[str], file: Path
 ) -> None:
-    """Writes the predictions of a test set as gluebenchmark.com takes them, in order of `ids`.
+    """Write the predictions for a test set in the format of gluebenchmark.com.
 
-    predictions: places in `task.labels`; of STS-B numbers, written within 0 to 5. ids: what the
-    index column has for each, which `check_submission_ids` has seen: TensorFlow Datasets has rows
-    in another order than the official files. The file's name must be that of a submission
-    ("CoLA.tsv", "MNLI-m.tsv").
+    Rows are sorted by ID, since they have a different order in TensorFlow Datasets than in the
+    official files.
+
+    Args:
+      task: the task.
+      predictions: [examples] indices in `task.labels`; for STS-B numbers, which are clipped to the
+        range from 0 to 5.
+      ids: [examples] IDs that were checked with `check_submission_ids`.
+      file: the file to write, which must have the name of a submission, such as "CoLA.tsv" or
+        "MNLI-m.tsv".
 
     Raises:
-        ValueError: another file name, no predictions, one that is no place of a label or not
-            finite.
+      ValueError: the file has another name, there are no predictions, or a prediction is not the
+        index of a label or not finite.
     """
-    known = (*submission_names(task), *([_AX] if task.diagnosed else []))
-    names = [f"{name}.tsv" for name in known]
+    submissions = (*submission_names(task), *([_AX] if task.has_diagnostic_set else []))
+    names = [f"{name}.tsv" for name in submissions]
     if file.name not in names:
-        raise ValueError(f"{file}: a submission of {task.name} is called {' or '.join(names)}")
+        raise ValueError(f"{file}: a submission of {task.name} must be called {' or '.join(names)}")
     if not len(predictions):
-        raise ValueError(f"{file}: no predictions to write")
+        raise ValueError(f"{file}: there are no predictions to write")
     rows = sorted(zip(map(int, ids), predictions, strict=True))
-    lines = [f"{index}\t{_submitted(task, value, index)}\n" for index, value in rows]
+    lines = [f"{index}\t{_format_prediction(task, value, index)}\n" for index, value in rows]
     write_file(file, "index\tprediction\n" + "".join(lines))
 
 
-def _submitted(task: GlueTask, value: float, index: int) -> str:
+def _format_prediction(task: GlueTask, value: float, index: int) -> str:
     if not task.labels:
         if not math.isfinite(value):
-            raise ValueError(f"prediction {index} is {value}; expected a finite number")
-        return f"{min(max(float(value), 0.0), _LARGEST_SCORE):.6f}"
+            raise ValueError(f"prediction {index} is {value}, not a finite number")
+        return f"{min(max(float(value), 0.0), _MAX_STSB_SCORE):.6f}"
     if value != int(value) or not 0 <= value < len(task.labels):
         raise ValueError(
-            f"prediction {index} is {value}; expected a whole number of 0 to {len(task.labels) - 1}"
+            f"prediction {index} is {value}; expected an integer from 0 to {len(task.labels) - 1}"
         )
     return task.labels[int(value)]

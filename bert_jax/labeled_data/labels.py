@@ -1,4 +1,4 @@
-"""Check labels against a task's set and convert them to numbers, for one label or several."""
+"""Check single labels and sets of labels against a task's labels, and convert them to numbers."""
 
 from __future__ import annotations
 
@@ -15,31 +15,39 @@ from bert_jax.validation import check_label_names
 
 
 def check_labels(
-    labels: Sequence[str], places: Sequence[str], expected: Sequence[str], *, header: bool = True
+    labels: Sequence[str], locations: Sequence[str], expected: Sequence[str], *, header: bool = True
 ) -> None:
-    """Refuses a label outside `expected`; without `expected`, one that is no finite number.
+    """Check that labels are in `expected` or, if that is empty, are finite numbers.
 
-    header: whether the file's first line was read as names of columns. Raises ValueError naming
-    file, line, value and what was expected.
+    Args:
+        labels: [examples].
+        locations: [examples] "file:line".
+        expected: the labels of the task, () if it predicts numbers.
+        header: whether the first line of the file was read as column names.
+
+    Raises:
+        ValueError: a label is not expected. The message contains the file, line and value.
     """
-    known = frozenset(expected)
-    wrong = [i for i, label in enumerate(labels) if not is_label(label, known)]
-    if not wrong:
+    expected_set = frozenset(expected)
+    invalid = [i for i, label in enumerate(labels) if not is_label(label, expected_set)]
+    if not invalid:
         return
-    index = wrong[0]
+    index = invalid[0]
     hint = ""
-    if not header and wrong == [0] and len(labels) > 1:
+    if not header and invalid == [0] and len(labels) > 1:
         hint = (
-            ". All other rows have one: if this line names the columns, take it out, or say "
-            "form.header=True if all files have such a line"
+            ". All other rows have a valid label, so this line may contain the column names: "
+            "remove it, or set form.header=True if all files have such a line"
         )
-    raise ValueError(f"{places[index]}: label {labels[index]!r}; expected {_set(expected)}{hint}")
+    raise ValueError(
+        f"{locations[index]}: label {labels[index]!r}; expected {_describe(expected)}{hint}"
+    )
 
 
-def is_label(label: str, known: Collection[str]) -> bool:
-    """Whether it is one of `known`; without them, a finite number."""
-    if known:
-        return label in known
+def is_label(label: str, expected: Collection[str]) -> bool:
+    """Return whether a label is in `expected` or, if that is empty, is a finite number."""
+    if expected:
+        return label in expected
     try:
         return math.isfinite(float(label))
     except ValueError:
@@ -47,24 +55,32 @@ def is_label(label: str, known: Collection[str]) -> bool:
 
 
 def check_label_set(labels: Sequence[str], names: Sequence[str] = ()) -> None:
-    """Refuses a set of labels with less than two or the same twice, or names that do not fit it.
+    """Check the labels of a task and their display names.
 
-    Also refuses labels that `check_label_names` refuses.
+    Args:
+        labels: the labels as they appear in files, () if the task predicts numbers.
+        names: the display names of the labels, () to use the labels.
+
+    Raises:
+        ValueError: there is only one label, the number of names is not the number of labels, or
+            `check_label_names` rejects the labels or the names.
     """
     if len(labels) == 1:
         parts = tuple(part.strip(" []()'\"") for part in labels[0].split(","))
-        hint = f'. Several are written "{parts}", quotes included' if len(parts) > 1 else ""
+        hint = f'. Write several labels as "{parts}", with the quotes' if len(parts) > 1 else ""
         raise ValueError(
-            f"labels is {tuple(labels)}; expected at least two, or () for numbers{hint}"
+            f"labels={tuple(labels)}: expected at least two labels, or () for numbers{hint}"
         )
-    for what, values in (("labels", labels), ("label_names", names)):
-        check_label_names(values, what)
+    for key, values in (("labels", labels), ("label_names", names)):
+        check_label_names(values, key)
     if names and len(names) != len(labels):
-        raise ValueError(f"{len(names)} label_names for {len(labels)} labels; expected one each")
+        raise ValueError(
+            f"{len(names)} label_names for {len(labels)} labels: expected one name per label"
+        )
 
 
 def check_skipped(skip_labels: Sequence[str], labels: Sequence[str]) -> None:
-    """Refuse skip_labels that are also labels."""
+    """Check that none of the labels to skip is a label of the task."""
     if both := set(skip_labels) & set(labels):
         raise ValueError(
             f"skip_labels={tuple(skip_labels)}: {min(both)!r} is also one of the labels. Remove it "
@@ -73,98 +89,118 @@ def check_skipped(skip_labels: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def label_numbers(labels: Sequence[str], expected: Sequence[str]) -> NDArray:
-    """Checked labels as int32 places in `expected`; without it float32 numbers. [labels]"""
+    """Return valid labels as int32 indices in `expected` or, if that is empty, float32 numbers."""
     if not expected:
         return np.array([float(label) for label in labels], np.float32)
     number_of = {label: number for number, label in enumerate(expected)}
     return np.array([number_of[label] for label in labels], np.int32)
 
 
-def _set(expected: Sequence[str]) -> str:
+def _describe(expected: Sequence[str]) -> str:
     if not expected:
-        return "a finite number, as no labels are given"
-    more = f" or another of {len(expected)}" if len(expected) > 40 else ""
+        return "a finite number, since no labels are configured"
+    more = f" (the first 40 of {len(expected)})" if len(expected) > 40 else ""
     return f"one of {', '.join(map(repr, expected[:40]))}{more}"
 
 
-_TRUTHS = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
+_BOOLEANS = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
 
 
-def sets_in_cells(
-    cells: Sequence[str], places: Sequence[str], expected: Sequence[str], separator: str
+def label_sets_in_cells(
+    cells: Sequence[str], locations: Sequence[str], expected: Sequence[str], separator: str
 ) -> list[frozenset[str]]:
-    """The labels of every cell: none in an empty one, else between separators or a JSON array.
+    """Return the set of labels in each cell of a column.
 
-    Spaces around a label are not of it. Numbers of an array are labels as JSON writes them.
+    A cell is empty, or contains labels between separators or in a JSON array. Spaces around labels
+    are removed. A number in an array is the label that is its JSON text.
+
+    Args:
+        cells: [examples].
+        locations: [examples] "file:line".
+        expected: the labels of the task.
+        separator: the separator of labels.
 
     Raises:
-        ValueError: an array that is not JSON or holds more than strings and numbers, a label
-            outside `expected`; names file, line and value.
+        ValueError: an array is not valid JSON or contains values other than strings and numbers, or
+            a label is not in `expected`. The message contains the file, line and value.
     """
-    found = [
-        _split(cell, place, separator, expected) for cell, place in zip(cells, places, strict=True)
+    label_lists = [
+        _split(cell, location, separator, expected)
+        for cell, location in zip(cells, locations, strict=True)
     ]
-    flat = [(label, place) for each, place in zip(found, places, strict=True) for label in each]
-    check_labels([label for label, _ in flat], [place for _, place in flat], expected)
-    return [frozenset(each) for each in found]
+    flat = [
+        (label, location)
+        for labels, location in zip(label_lists, locations, strict=True)
+        for label in labels
+    ]
+    check_labels([label for label, _ in flat], [location for _, location in flat], expected)
+    return list(map(frozenset, label_lists))
 
 
-def sets_in_columns(
-    columns: Mapping[str, Sequence[str]], places: Sequence[str]
+def label_sets_in_columns(
+    columns: Mapping[str, Sequence[str]], locations: Sequence[str]
 ) -> list[frozenset[str]]:
-    """The labels of every row, each of which has a column of its name.
+    """Return the set of labels of each row of a table with one column per label.
+
+    Args:
+        columns: {label: [examples] cells}.
+        locations: [examples] "file:line".
 
     Raises:
-        ValueError: a cell that is neither 1 (true) nor 0 (false); names file, line and value.
+        ValueError: a cell is neither 1 (true) nor 0 (false). The message contains the file, line
+            and value.
     """
-    found: list[set[str]] = [set() for _ in places]
+    label_sets: list[set[str]] = [set() for _ in locations]
     for label, cells in columns.items():
-        for each, cell, place in zip(found, cells, places, strict=True):
-            if cell.strip().lower() not in _TRUTHS:
+        for label_set, cell, location in zip(label_sets, cells, locations, strict=True):
+            if cell.strip().lower() not in _BOOLEANS:
                 raise ValueError(
-                    f"{place}: column {label!r} is {cell[:80]!r}; expected 1 (or true) where the "
-                    "label holds, else 0 (or false)"
+                    f"{location}: column {label!r} contains {cell[:80]!r}; expected 1 (or true) if "
+                    "the row has this label, else 0 (or false)"
                 )
-            if _TRUTHS[cell.strip().lower()]:
-                each.add(label)
-    return [frozenset(each) for each in found]
+            if _BOOLEANS[cell.strip().lower()]:
+                label_set.add(label)
+    return list(map(frozenset, label_sets))
 
 
 def is_label_cell(cell: str, expected: Sequence[str], separator: str) -> bool:
-    """Whether `sets_in_cells` takes a cell; without a separator `sets_in_columns`."""
+    """Return whether a cell contains a valid set of labels or, without a separator, a boolean."""
     if not separator:
-        return cell.strip().lower() in _TRUTHS
+        return cell.strip().lower() in _BOOLEANS
     try:
-        sets_in_cells([cell], [""], expected, separator)
+        label_sets_in_cells([cell], [""], expected, separator)
     except ValueError:
         return False
     return True
 
 
-def label_truths(
+def label_indicators(
     label_sets: Sequence[frozenset[str]], expected: Sequence[str]
 ) -> NDArray[np.float32]:
-    """[examples, labels] 1 where a label of `expected` holds, else 0."""
-    truths = [[label in each for label in expected] for each in label_sets]
-    return np.array(truths, np.float32)
+    """Return [examples, labels] indicators: 1 if an example has a label of `expected`, else 0."""
+    indicators = [[label in label_set for label in expected] for label_set in label_sets]
+    return np.array(indicators, np.float32)
 
 
-def _split(cell: str, place: str, separator: str, expected: Sequence[str]) -> list[str]:
+def _split(cell: str, location: str, separator: str, expected: Sequence[str]) -> list[str]:
     text = cell.strip()
     parts = [part.strip() for part in text.split(separator)] if text else []
-    # A label may begin with a bracket itself.
+    # A label may itself begin with a bracket.
     if text.startswith("[") and parts[0] not in expected:
-        return _array(text, place)
+        return _parse_array(text, location)
     return parts
 
 
-def _array(text: str, place: str) -> list[str]:
+def _parse_array(text: str, location: str) -> list[str]:
     try:
         values: list[Any] = parse_json(text)
     except ValueError as error:
         raise ValueError(
-            f"{place}: labels {text[:80]!r} begin like a JSON array and are none: {error}"
+            f"{location}: labels {text[:80]!r} begin with a bracket but are not a JSON array: "
+            f"{error}"
         ) from error
     if any(x is None or isinstance(x, (list, dict)) for x in values):
-        raise ValueError(f"{place}: labels {text[:80]!r}; expected strings or numbers in the array")
+        raise ValueError(
+            f"{location}: labels {text[:80]!r}; expected strings or numbers in the array"
+        )
     return [x if isinstance(x, str) else json.dumps(x) for x in values]

@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences with a class or a number: files, examples, features."""
+"""Read sentences and sentence pairs labeled with classes or numbers, and make their features."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bert_jax.labeled_data.delimited import TableFormat, check_columns, check_no
 from bert_jax.labeled_data.features import (
     Features,
     Ids,
-    as_ids,
+    build_sequences,
     check_max_length,
-    cut_pair,
-    encoded_by_parts,
-    report_cut,
-    sequences_of,
+    encode_in_batches,
+    id_array,
+    log_truncation,
+    truncate_pair,
 )
 from bert_jax.labeled_data.files import Split, check_ids, check_paths, is_held_out, split_path
 from bert_jax.labeled_data.labels import (
@@ -25,10 +25,10 @@ from bert_jax.labeled_data.labels import (
     check_skipped,
     is_label,
     is_label_cell,
+    label_indicators,
     label_numbers,
-    label_truths,
-    sets_in_cells,
-    sets_in_columns,
+    label_sets_in_cells,
+    label_sets_in_columns,
 )
 from bert_jax.labeled_data.tables import Skip, Table, read_table
 from bert_jax.local_paths import LocalPath
@@ -42,21 +42,33 @@ DETECT_LABELS, DETECT_CLASSES = (AUTO,), ("classes",)
 
 @dataclass(frozen=True)
 class SentenceFiles:
-    """Where the examples of a task are: a file (or "tfds:NAME:SPLIT") a split, "" for none.
+    """The files and columns of a task on sentences or sentence pairs.
 
-    form: of all files. first, second, label, index: columns, by name or number; second "" for
-    single sentences, index "" for the number of the row from 0. labels: as they stand in the files,
-    () for regression. label_names: how people call them, () for the same.
+    Columns are specified by name or number. The columns `first`, `second` and `label` may be
+    "auto", and `labels` ("auto",), to detect them from the file's content.
 
-    first, second and label may be "auto", and labels ("auto",), for `detect_columns` to detect;
-    labels ("classes",) makes every value a class, including numbers. skip_labels: labels of the
-    rows to skip, ("-",) in SNLI; "" for rows without a label. validation_share: share of the rows
-    of `train` that are held out for validation if `validation` is "", see `is_held_out`; 0 for
-    none.
+    If an example may have several labels or none, either set `separator`, or set `label` to "" and
+    give each label a column with its name that is 1 (or true) for examples with the label, else 0
+    (or false).
 
-    Where several labels may hold, or none: separator, what stands between them in the label's
-    column (any, where that holds JSON arrays); or label "": each label has a column of its own
-    name, 1 (or true) where it holds, else 0 (or false).
+    Attributes:
+      train: the training file, or "tfds:NAME:SPLIT"; "" for none.
+      validation: the validation file, or "tfds:NAME:SPLIT"; "" for none.
+      test: the test file, or "tfds:NAME:SPLIT"; "" for none.
+      form: the format of all files.
+      first: the column of the (first) sentence.
+      second: the column of the second sentence, "" for single sentences.
+      label: the column of the label; "" if each label has a column.
+      separator: the separator of several labels in the label column; any character if the column
+        contains JSON arrays.
+      index: the column of IDs; "" for the number of the row, from 0.
+      labels: the labels as they appear in the files; () for regression, ("classes",) to detect
+        labels and treat every value as a class, including numbers.
+      label_names: the names of the labels for display, () to use the labels.
+      skip_labels: the labels of rows to skip, such as ("-",) for SNLI; "" stands for rows without a
+        label.
+      validation_share: the share of the rows of `train` that is held out for validation if
+        `validation` is "", from 0 to less than 1. Rows are chosen by a hash of their texts.
     """
 
     train: LocalPath = ""
@@ -75,12 +87,12 @@ class SentenceFiles:
 
     def __post_init__(self) -> None:
         check_paths(self.train, self.validation, self.test)
-        if not self.labels_detected:
+        if not self.needs_label_detection:
             check_label_set(self.labels, self.label_names)
-        elif self.several or self.label_names:
+        elif self.is_multi_label or self.label_names:
             raise ValueError(
                 f"labels={self.labels}: labels cannot be detected with label_names or with several "
-                "labels per row. Give them as a tuple of strings"
+                "labels per row. List them as a tuple of strings"
             )
         self._check_skipped()
         if not 0.0 <= self.validation_share < 1.0:
@@ -88,179 +100,205 @@ class SentenceFiles:
                 f"validation_share={self.validation_share}: expected 0 <= share < 1, such as 0.1"
             )
         if not self.first:
-            raise ValueError("first is empty; name the column of the (first) sentence")
-        of_labels = [self.label] if self.label else self.labels
-        named = {"label" if self.label else f"label {name!r}": name for name in of_labels}
-        columns = {"first": self.first, "second": self.second} | named
-        given = {what: name for what, name in columns.items() if name != AUTO}
-        check_columns(self.form, given)
-        if self.several and not self.labels:
-            raise ValueError("labels is (); where several may hold they must be named")
+            raise ValueError("first is empty. Set it to the column of the (first) sentence")
+        names = [self.label] if self.label else self.labels
+        label_columns = {"label" if self.label else f"label {name!r}": name for name in names}
+        columns = {"first": self.first, "second": self.second} | label_columns
+        check_columns(self.form, {key: name for key, name in columns.items() if name != AUTO})
+        if self.is_multi_label and not self.labels:
+            raise ValueError("labels=(): list all labels if examples may have several")
         if self.separator and not self.label:
             raise ValueError(
-                f"separator is {self.separator!r} and label is '': name the column that holds the "
-                "labels, or leave separator empty where each has a column of its own"
+                f"separator={self.separator!r}, but label=''. Set label to the column that "
+                "contains the labels, or separator='' if each label has a column"
             )
         if self.separator and any(self.separator in label for label in self.labels):
-            raise ValueError(f"a label holds the separator {self.separator!r}: {self.labels}")
+            raise ValueError(
+                f"separator={self.separator!r}: a label contains the separator: {self.labels}"
+            )
 
     def _check_skipped(self) -> None:
         if self.skip_labels and not self.label:
             raise ValueError(
-                f"skip_labels={self.skip_labels}: rows are skipped by the label column's value, "
-                "but label is ''. Leave skip_labels empty"
+                f"skip_labels={self.skip_labels}: rows are skipped by the value of the label "
+                "column, but label=''. Set skip_labels=()"
             )
         check_skipped(self.skip_labels, self.labels)
 
     @property
-    def labels_detected(self) -> bool:
-        """Whether the labels have to be detected."""
+    def needs_label_detection(self) -> bool:
+        """Whether the labels must be detected."""
         return self.labels in (DETECT_LABELS, DETECT_CLASSES)
 
     @property
-    def detected(self) -> bool:
-        """Whether columns or labels have to be detected before the files are read."""
-        return self.labels_detected or AUTO in (self.first, self.second, self.label)
+    def needs_detection(self) -> bool:
+        """Whether columns or labels must be detected before the files are read."""
+        return self.needs_label_detection or AUTO in (self.first, self.second, self.label)
 
     def source_of(self, split: Split) -> Split:
-        """Return the split whose file has a split's rows: train if a share of it is held out."""
+        """Return the split whose file contains the rows of a split.
+
+        It is "train" for the validation set if a share of the training file is held out.
+        """
         held_out = self.validation_share and not self.validation
         return "train" if held_out and split == "validation" else split
 
     @property
-    def several(self) -> bool:
-        """Whether several labels may hold for an example, or none."""
+    def is_multi_label(self) -> bool:
+        """Whether an example may have several labels or none."""
         return bool(self.separator) or not self.label
 
 
 @dataclass(frozen=True)
 class SentenceExamples:
-    """Sentences as they stand in a file, the second ones None without pairs.
+    """Sentences or sentence pairs from a file.
 
-    labels: as in the file, None where they were not read. places: "file:line" of each. label_sets:
-    in place of labels where several may hold.
+    Attributes:
+      firsts: [examples] first sentences.
+      seconds: [examples] second sentences, None without pairs.
+      labels: [examples] labels as in the file; None if they were not read or are sets.
+      ids: [examples].
+      locations: [examples] "file:line".
+      label_sets: [examples] sets of labels, None if each example has one label.
     """
 
     firsts: list[str]
     seconds: list[str] | None
     labels: list[str] | None
     ids: list[str]
-    places: list[str]
+    locations: list[str]
     label_sets: list[frozenset[str]] | None = None
 
     def __len__(self) -> int:
         return len(self.firsts)
 
 
-def read_sentences(files: SentenceFiles, split: Split, *, labelled: bool) -> SentenceExamples:
-    """Read the examples of a split, with their labels if `labelled`, and check them.
+def read_sentences(files: SentenceFiles, split: Split, *, labeled: bool) -> SentenceExamples:
+    """Read the examples of a split.
+
+    Args:
+        files: the files of the task, without columns to detect.
+        split: the split to read.
+        labeled: whether to read and check labels.
 
     Raises:
-        ValueError: as `read_table`, and for a label outside `files.labels` (without them, one that
-            is no finite number), and as `check_ids` and `check_no_header`; names file, line and
-            value. Also if `files` has columns to detect or holds out none or all of the rows.
+        ValueError: see `read_table`, `check_ids` and `check_no_header`; also if a label is not one
+            of `files.labels` (or not a finite number if that is empty), if columns have to be
+            detected, or if none or all of the rows are held out. The message contains the file,
+            line and value.
     """
-    if files.detected:
-        raise ValueError("first, second, label or labels are 'auto': call detect_columns first")
+    if files.needs_detection:
+        raise ValueError("first, second, label or labels is 'auto'. Call detect_columns first")
     source = files.source_of(split)
     path = split_path(files, source)
     texts = [files.first, *([files.second] if files.second else [])]
-    of_labels = [files.label] if files.label else list(files.labels)
-    scalars = [*(of_labels if labelled else []), *([files.index] if files.index else [])]
-    arrays = of_labels if labelled and files.separator else []
+    label_columns = [files.label] if files.label else list(files.labels)
+    scalars = [*(label_columns if labeled else []), *([files.index] if files.index else [])]
+    arrays = label_columns if labeled and files.separator else []
     skip = None
-    if labelled and files.skip_labels:  # if validation shares the file, train logs the rows
+    if labeled and files.skip_labels:  # logged only for train if validation shares the file
         skip = Skip(files.label, files.skip_labels, logged=source == split)
     table = read_table(path, files.form, texts, scalars, arrays, skip)
-    columns, places, numbers = _of_split(table, files, split, texts)
+    columns, locations, numbers = _rows_of_split(table, files, split, texts)
     labels = label_sets = None
-    if labelled and files.several:
-        label_sets = _label_sets(files, columns, places)
-    elif labelled:
+    if labeled and files.is_multi_label:
+        label_sets = _label_sets(files, columns, locations)
+    elif labeled:
         labels = columns[files.label]
-        check_labels(labels, places, files.labels, header=files.form.header)
+        check_labels(labels, locations, files.labels, header=files.form.header)
     else:
-        check_no_header(path, files.form, of_labels[0], lambda cell: _is_label(files, cell))
+        check_no_header(path, files.form, label_columns[0], lambda cell: _is_label(files, cell))
     ids = columns[files.index] if files.index else list(map(str, numbers))
-    check_ids(ids, places, split, "\t\r\n")
+    check_ids(ids, locations, split, "\t\r\n")
     return SentenceExamples(
         firsts=columns[files.first],
         seconds=columns[files.second] if files.second else None,
         labels=labels,
         ids=ids,
-        places=places,
+        locations=locations,
         label_sets=label_sets,
     )
 
 
-def _of_split(table: Table, files: SentenceFiles, split: Split, texts: Sequence[str]) -> Table:
-    """Return a split's rows: a part of a file shared by train and validation, else all rows."""
+def _rows_of_split(table: Table, files: SentenceFiles, split: Split, texts: Sequence[str]) -> Table:
+    """Return all rows of a table, or the rows of a split if train and validation share a file."""
     if split == "test" or files.validation or not files.validation_share:
         return table
-    wanted, share = split == "validation", files.validation_share
+    held_out, share = split == "validation", files.validation_share
     rows = zip(*(table.columns[name] for name in texts), strict=True)
-    kept = [number for number, row in enumerate(rows) if is_held_out(row, share) == wanted]
-    total = len(table.places)
+    kept = [number for number, row in enumerate(rows) if is_held_out(row, share) == held_out]
+    total = len(table.locations)
     if not kept:
         raise ValueError(
-            f"{files.train}: validation_share={share} leaves none of its {total:,} rows to "
-            f"{'validate' if wanted else 'train'} on. Set another share, or give a validation file"
+            f"{files.train}: validation_share={share} leaves none of its {total:,} rows for "
+            f"{'validation' if held_out else 'training'}. Set another share, or specify a "
+            "validation file"
         )
-    if wanted:
+    if held_out:
         logger.info(
             "%s: %s of %s rows are held out for validation, chosen by a hash of their texts "
             "(validation_share=%s)",
             *(files.train, f"{len(kept):,}", f"{total:,}", share),
         )
     columns = {name: [cells[i] for i in kept] for name, cells in table.columns.items()}
-    return Table(columns, [table.places[i] for i in kept], [table.numbers[i] for i in kept])
+    return Table(columns, [table.locations[i] for i in kept], [table.numbers[i] for i in kept])
 
 
 def _is_label(files: SentenceFiles, cell: str) -> bool:
-    if files.several:
+    if files.is_multi_label:
         return is_label_cell(cell, files.labels, files.separator)
     return is_label(cell, files.labels)
 
 
 def _label_sets(
-    files: SentenceFiles, columns: Mapping[str, list[str]], places: Sequence[str]
+    files: SentenceFiles, columns: Mapping[str, list[str]], locations: Sequence[str]
 ) -> list[frozenset[str]]:
     if files.label:
-        return sets_in_cells(columns[files.label], places, files.labels, files.separator)
-    return sets_in_columns({label: columns[label] for label in files.labels}, places)
+        return label_sets_in_cells(columns[files.label], locations, files.labels, files.separator)
+    return label_sets_in_columns({label: columns[label] for label in files.labels}, locations)
 
 
 def sentence_features(
     examples: SentenceExamples, tokenizer: Tokenizer, max_length: int, labels: Sequence[str]
 ) -> Features:
-    """Features of at most `max_length` tokens; pairs are cut longest first, single ones at the end.
+    """Return the features of examples.
 
-    Token and segment ids are those of Hugging Face's `BertTokenizerFast(first, second,
-    truncation=True, max_length=max_length)`. Target "labels" if the examples have theirs: int32
-    places in `labels`, float32 numbers where that is (); where several may hold float32
-    [examples, labels], 1 where one does.
+    Token and segment IDs are the same as those of `BertTokenizerFast(first, second,
+    truncation=True, max_length=max_length)` in Hugging Face Transformers. If the examples have
+    labels, their target "labels" is an int32 index in `labels`, a float32 number if `labels` is (),
+    or float32 indicators [examples, labels] if an example may have several labels.
+
+    Args:
+        examples: the examples.
+        tokenizer: the tokenizer.
+        max_length: the maximum number of tokens of a sequence, with special tokens. A longer pair
+            is truncated by removing tokens from the longer sentence.
+        labels: the labels of the task, () for regression.
+
+    Raises:
+        ValueError: `max_length` is too small, or a label is not one of `labels`.
     """
     if examples.labels is not None:
-        check_labels(examples.labels, examples.places, labels)
+        check_labels(examples.labels, examples.locations, labels)
     paired = examples.seconds is not None
     specials = tokenizer.specials_of_pair if paired else 2
     check_max_length(max_length, specials)
-    room, num_cut = max_length - specials, 0
+    budget, num_truncated = max_length - specials, 0
     firsts: list[Ids] = []
     seconds: list[Ids | None] = []
-    # A single sentence is cut as a pair whose second is empty.
+    # A single sentence is truncated like a pair with an empty second sentence.
     others = (
-        repeat([]) if (texts := examples.seconds) is None else encoded_by_parts(tokenizer, texts)
+        repeat([]) if (texts := examples.seconds) is None else encode_in_batches(tokenizer, texts)
     )
-    for first, second in zip(encoded_by_parts(tokenizer, examples.firsts), others, strict=False):
-        num_cut += len(first) + len(second) > room
-        kept, beside = cut_pair(first, second, room)
-        firsts.append(as_ids(kept))
-        seconds.append(as_ids(beside) if paired else None)
-    report_cut(num_cut, len(firsts), max_length, examples.places)
+    for first, second in zip(encode_in_batches(tokenizer, examples.firsts), others, strict=False):
+        num_truncated += len(first) + len(second) > budget
+        kept_first, kept_second = truncate_pair(first, second, budget)
+        firsts.append(id_array(kept_first))
+        seconds.append(id_array(kept_second) if paired else None)
+    log_truncation(num_truncated, len(firsts), max_length, examples.locations)
     targets = {}
     if examples.labels is not None:
         targets["labels"] = label_numbers(examples.labels, labels)
     if examples.label_sets is not None:
-        targets["labels"] = label_truths(examples.label_sets, labels)
-    return Features(sequences_of(tokenizer, firsts, seconds), targets)
+        targets["labels"] = label_indicators(examples.label_sets, labels)
+    return Features(build_sequences(tokenizer, firsts, seconds), targets)

@@ -1,4 +1,4 @@
-"""Read questions on passages from SQuAD v1.1 files, and cut them into windows."""
+"""Read questions about passages from SQuAD v1.1 files, and split the passages into windows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bert_jax.corpus.records import ranges
 from bert_jax.json_files import parse_json
-from bert_jax.labeled_data.features import TEXTS_AT_ONCE, Features, Sequences
+from bert_jax.labeled_data.features import TEXTS_PER_BATCH, Features, Sequences
 from bert_jax.labeled_data.files import check_paths
 from bert_jax.local_paths import LocalPath
 from bert_jax.text.documents import SourceCounts
@@ -24,7 +24,13 @@ _KINDS = {list: "an array", dict: "an object", str: "a string", int: "an integer
 
 @dataclass(frozen=True)
 class SpanFiles:
-    """Files of SQuAD's JSON, also .gz, .xz or .zst; "" for none. Answers of `test` are not read."""
+    """The files of a question-answering task, in SQuAD's JSON format, optionally compressed.
+
+    Attributes:
+      train: the training file (.json, .json.gz, .json.xz or .json.zst), "" for none.
+      validation: the validation file, "" for none.
+      test: the test file, "" for none. Its answers are not read.
+    """
 
     train: LocalPath = ""
     validation: LocalPath = ""
@@ -36,10 +42,15 @@ class SpanFiles:
 
 @dataclass(frozen=True, slots=True)
 class SpanExample:
-    """A question and the passage that answers it.
+    """A question about a passage.
 
-    answer_texts, answer_starts: the answers, any of which is right, and the character of `context`
-    at which each begins; both empty where the answers are not known.
+    Attributes:
+      id: the ID of the question.
+      question: the question.
+      context: the passage.
+      title: the title of the article, "" if unknown.
+      answer_texts: the answers, all of which are correct; () if unknown.
+      answer_starts: the offset of each answer in `context`, in characters.
     """
 
     id: str
@@ -50,15 +61,22 @@ class SpanExample:
     answer_starts: tuple[int, ...] = ()
 
 
-def read_squad(path: Path, *, labelled: bool) -> list[SpanExample]:
-    """Reads a file of SQuAD v1.1; answers are read, and demanded, if it is `labelled`.
+def read_squad(path: Path, *, labeled: bool) -> list[SpanExample]:
+    """Read a file in the format of SQuAD v1.1.
 
-    An answer that stands at its offset but for white space around it is moved to its first other
-    character. ValueError names file and place of what is not JSON or lacks a key, and file,
-    question id, offset, expected and found text of an answer that is not at its offset.
+    White space around answers is removed, and their offsets are corrected accordingly.
+
     Source: Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text".
+
+    Args:
+      path: the file.
+      labeled: whether to read answers, which are then required.
+
+    Raises:
+      ValueError: the file is not valid JSON, lacks a key, or repeats a question ID, or an answer is
+        missing or is not found at its offset. The message contains the location in the file.
     """
-    root = _Node(_parsed(path), f"{path}: ")
+    root = _Node(_read(path), f"{path}: ")
     examples: list[SpanExample] = []
     seen: set[str] = set()
     for article in root.field("data", list).items():
@@ -66,59 +84,63 @@ def read_squad(path: Path, *, labelled: bool) -> list[SpanExample]:
         for paragraph in article.field("paragraphs", list).items():
             context = paragraph.field("context", str).value
             for question in paragraph.field("qas", list).items():
-                example = _example(question, title, context, labelled)
+                example = _example(question, title, context, labeled)
                 if example.id in seen:
-                    question.fail(f"the id {example.id!r} repeats; every question needs its own")
+                    question.fail(f"duplicate question ID {example.id!r}; IDs must be unique")
                 seen.add(example.id)
                 examples.append(example)
     if not examples:
-        raise ValueError(f"{path}: holds no question; expected SQuAD's data[].paragraphs[].qas[]")
+        raise ValueError(
+            f"{path}: contains no questions; expected SQuAD's data[].paragraphs[].qas[]"
+        )
     return examples
 
 
-def _example(question: _Node, title: str, context: str, labelled: bool) -> SpanExample:
+def _example(question: _Node, title: str, context: str, labeled: bool) -> SpanExample:
     identifier = question.field("id", str).value
     text = question.field("question", str).value
-    if not labelled:
+    if not labeled:
         return SpanExample(identifier, text, context, title)
     answers = [
-        _located(answer, identifier, context) for answer in question.field("answers", list).items()
+        _locate(answer, identifier, context) for answer in question.field("answers", list).items()
     ]
     if not answers:
         question.fail(
-            f"question {identifier} has no answer; expected one or more, as in SQuAD v1.1 "
-            "(v2.0's unanswerable questions are not supported)"
+            f"question {identifier} has no answer; expected at least one, as in SQuAD v1.1 "
+            "(unanswerable questions of v2.0 are not supported)"
         )
     texts, starts = zip(*answers, strict=True)
     return SpanExample(identifier, text, context, title, texts, starts)
 
 
-def _located(answer: _Node, question: str, context: str) -> tuple[str, int]:
+def _locate(answer: _Node, question: str, context: str) -> tuple[str, int]:
+    """Return the text of an answer without surrounding white space, and its offset."""
     text, start = answer.field("text", str).value, answer.field("answer_start", int).value
-    bare = text.strip()
-    if not bare:
+    stripped = text.strip()
+    if not stripped:
         answer.fail(
-            f"the answer of question {question} is {text!r}, empty; expected characters of the "
+            f"the answer to question {question} is empty ({text!r}); expected text from the "
             "passage, as in SQuAD v1.1. Fix the answer, or remove the question"
         )
     begin = start
     while 0 <= begin < len(context) and context[begin].isspace():
         begin += 1
-    if start >= 0 and context.startswith(bare, begin):
-        return bare, begin
-    found = context[start : start + len(text)] if start >= 0 else ""
+    if start >= 0 and context.startswith(stripped, begin):
+        return stripped, begin
+    actual = context[start : start + len(text)] if start >= 0 else ""
     answer.fail(
-        f"the answer of question {question} is not at its offset {start}: expected {text!r}, "
-        f"found {found!r}; correct answer_start (in characters, from 0) or the text"
+        f"the answer to question {question} is not at its offset {start}: expected {text!r}, but "
+        f"the passage has {actual!r} there. Correct answer_start (in characters, from 0) or the "
+        "text"
     )
 
 
 class _Node:
-    """A part of a parsed file that knows where it stands."""
+    """A value in a JSON file with its location, for error messages."""
 
-    def __init__(self, value: Any, place: str):
+    def __init__(self, value: Any, location: str):
         self.value = value
-        self._place = place
+        self._location = location
 
     def keys(self) -> list[str]:
         self._expect(dict)
@@ -127,57 +149,62 @@ class _Node:
     def field(self, key: str, kind: type) -> _Node:
         if key not in self.keys():
             names = ", ".join(map(repr, self.keys()[:20])) or "none"
-            self.fail(f"no key {key!r}; expected SQuAD v1.1's form; its keys are {names}")
-        place = self._place if self._place.endswith(": ") else f"{self._place}."
-        node = _Node(self.value[key], place + key)
+            self.fail(f"missing key {key!r} of SQuAD v1.1; the keys are {names}")
+        location = self._location if self._location.endswith(": ") else f"{self._location}."
+        node = _Node(self.value[key], location + key)
         node._expect(kind)
         return node
 
     def items(self) -> Iterator[_Node]:
         for number, value in enumerate(self.value):
-            yield _Node(value, f"{self._place}[{number}]")
+            yield _Node(value, f"{self._location}[{number}]")
 
-    def fail(self, what: str) -> Never:
-        raise ValueError(f"{self._place.removesuffix(': ')}: {what}")
+    def fail(self, problem: str) -> Never:
+        raise ValueError(f"{self._location.removesuffix(': ')}: {problem}")
 
     def _expect(self, kind: type) -> None:
         if type(self.value) is not kind:
-            self.fail(f"{str(self.value)[:80]!r} is not {_KINDS[kind]}; expected SQuAD v1.1's form")
+            self.fail(f"{str(self.value)[:80]!r} is not {_KINDS[kind]}, as required by SQuAD v1.1")
         if isinstance(self.value, str) and not self.value.isascii():
             try:
                 self.value.encode("utf-8")
             except UnicodeEncodeError as error:
-                self.fail(f"a lone surrogate at character {error.start}, which is no Unicode text")
+                self.fail(
+                    f"contains a lone surrogate at character {error.start}, which is not a valid "
+                    "Unicode character"
+                )
 
 
-def _parsed(path: Path) -> Any:
+def _read(path: Path) -> Any:
     if not path.is_file():
-        raise ValueError(f"{path} does not exist or is no file; give a file of SQuAD's JSON")
+        raise ValueError(f"{path} is not a file. Specify a JSON file in the format of SQuAD")
     try:
         with open_stream(path, SourceCounts()) as stream:
             return parse_json(stream.read().decode("utf-8-sig"))
     except BROKEN_ARCHIVE as error:
         raise ValueError(
             f"{path}: the {path.suffix} archive is truncated or damaged: {error}. "
-            "Fetch or write the file again"
+            "Download or write the file again"
         ) from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error}); expected SQuAD's JSON") from error
+        raise ValueError(f"{path}: not UTF-8 text ({error}); expected JSON") from error
     except ValueError as error:
-        raise ValueError(f"{path}: not valid JSON: {error}; expected SQuAD's JSON") from error
+        raise ValueError(f"{path}: not valid JSON: {error}") from error
 
 
 @dataclass(frozen=True)
 class SpanWindows:
-    """Rows `[CLS] question [SEP] window [SEP]`; those of a question follow each other.
+    """Rows `[CLS] question [SEP] window [SEP]`, where the rows of a question are consecutive.
 
-    features: with int32 targets `start_positions` and `end_positions` [windows] if labelled: the
-    first and last token of the first answer within the row, 0 (the `[CLS]`) where the answer is not
-    wholly in the window. examples: int64 [windows], the question of each, ascending.
-    character_offsets: int32 [tokens, 2], as `features.sequences.token_ids`: the characters of the
-    passage a token stands for, (0, 0) outside of the window. has_maximum_context: bool [tokens],
-    whether this window shows the most of what is around the token; of the windows a token of the
-    passage is in, one.
+    Attributes:
+      features: the rows. If labeled, they have int32 targets `start_positions` and `end_positions`
+        [windows]: the positions in the row of the first and last token of the first answer, or 0
+        (the `[CLS]`) if the answer is not completely in the window.
+      examples: int64 [windows] indices of the questions, ascending.
+      character_offsets: int32 [tokens, 2], aligned with `features.sequences.token_ids`: the start
+        and end of each token in the passage, in characters; (0, 0) for other tokens.
+      has_maximum_context: bool [tokens] whether the token has the most context in this window. It
+        is true in exactly one of the windows that contain a token of the passage.
     """
 
     features: Features
@@ -190,7 +217,13 @@ class SpanWindows:
 
 
 class _Texts(NamedTuple):
-    """Tokens of some texts end to end; `starts` [texts + 1] is where each begins, and the end."""
+    """Concatenated tokens of several texts.
+
+    Attributes:
+      ids: [tokens].
+      offsets: [tokens, 2] start and end in the text, in characters.
+      starts: [texts + 1] index of the first token of each text, followed by the number of tokens.
+    """
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int32]
@@ -205,7 +238,13 @@ class _Texts(NamedTuple):
 
 
 class _Cuts(NamedTuple):
-    """[windows] the question of each, its first token of the passage, and how many it has."""
+    """The windows of passages.
+
+    Attributes:
+      examples: [windows] index of the question.
+      begins: [windows] index in the passage of the first token.
+      sizes: [windows] number of tokens.
+    """
 
     examples: NDArray[np.int64]
     begins: NDArray[np.int64]
@@ -219,49 +258,55 @@ def span_windows(
     max_length: int = 384,
     doc_stride: int = 128,
     max_query_length: int = 64,
-    labelled: bool,
+    labeled: bool,
 ) -> SpanWindows:
-    """Cuts the passage of every question into windows that overlap.
+    """Split the passage of each question into overlapping windows.
+
+    The texts of special tokens, such as "[SEP]", are encoded as ordinary text.
+
+    The method follows Devlin et al. 2019, section 4.2, and its released code.
 
     Args:
-      max_length: the most tokens of a row, special ones included.
-      doc_stride: tokens from the beginning of a window to that of the next, as in Devlin et al.'s
-        release. Hugging Face calls `stride` what two windows share: the tokens of the passage in a
-        full row (max_length less special tokens and question) less `doc_stride`.
-      max_query_length: a question's tokens beyond these are dropped.
-      labelled: whether to look up where the answers are; the first of each question is the target.
-        One that begins or ends within a word-piece takes in the whole of it.
+      examples: the questions.
+      tokenizer: the tokenizer.
+      max_length: the maximum number of tokens of a row, with special tokens.
+      doc_stride: the number of tokens between the starts of consecutive windows, as in the code
+        released by Devlin et al. In contrast, `stride` in Hugging Face Tokenizers is the number of
+        tokens shared by two windows: max_length minus special tokens, question and `doc_stride`.
+      max_query_length: the maximum number of tokens of a question, which is truncated at the end.
+      labeled: whether to return targets, the positions of the first answer of each question. They
+        include any token that the answer only partially covers.
 
-    "[SEP]" and the like spelled out in a text are read as text. ValueError if a window could not
-    hold `doc_stride` tokens beside the longest question, or for an example without an answer.
-    Source: Devlin et al. 2019, section 4.2, and its released code.
+    Raises:
+      ValueError: a window would have fewer than `doc_stride` tokens next to the longest question,
+        or an example has no answer although `labeled` is true.
     """
     num_specials = tokenizer.specials_of_pair
     _check_lengths(max_length, doc_stride, max_query_length, num_specials)
-    questions = _encoded(tokenizer, [example.question for example in examples])
-    numbers: dict[str, int] = {}  # SQuAD asks five questions on a passage, which is encoded once
+    questions = _encode(tokenizer, [example.question for example in examples])
+    numbers: dict[str, int] = {}  # SQuAD has five questions per passage, which is encoded once
     passage_of = np.array(
         [numbers.setdefault(example.context, len(numbers)) for example in examples], np.int64
     )
-    passages = _encoded(tokenizer, list(numbers))
+    passages = _encode(tokenizer, list(numbers))
     query_sizes = np.minimum(questions.lengths, max_query_length)
     capacities = max_length - num_specials - query_sizes
     cuts = _cut(passages.lengths[passage_of], capacities, doc_stride)
 
     queries = ranges(questions.starts[cuts.examples], query_sizes[cuts.examples])
-    shown = ranges(passages.starts[passage_of[cuts.examples]] + cuts.begins, cuts.sizes)
-    sequences = _laid_out(
+    windows = ranges(passages.starts[passage_of[cuts.examples]] + cuts.begins, cuts.sizes)
+    sequences = _build_rows(
         tokenizer,
         (questions.ids[queries], query_sizes[cuts.examples]),
-        (passages.ids[shown], cuts.sizes),
+        (passages.ids[windows], cuts.sizes),
     )
     in_window = ranges(sequences.starts[:-1] + sequences.second_starts, cuts.sizes)
     offsets = np.zeros((len(sequences.token_ids), 2), np.int32)
-    offsets[in_window] = passages.offsets[shown]
+    offsets[in_window] = passages.offsets[windows]
     maximum = np.zeros(len(sequences.token_ids), np.bool_)
     maximum[in_window] = _maximum_context(cuts)
     targets = {}
-    if labelled:
+    if labeled:
         spans = list(map(_token_span, examples, passages.offsets_of(passage_of)))
         targets = _targets(np.array(spans).reshape(-1, 2), cuts, sequences.second_starts)
     return SpanWindows(Features(sequences, targets), cuts.examples, offsets, maximum)
@@ -270,26 +315,24 @@ def span_windows(
 def _check_lengths(
     max_length: int, doc_stride: int, max_query_length: int, num_specials: int
 ) -> None:
-    if max_query_length < 1 or doc_stride < 1:
+    for name, value in (("doc_stride", doc_stride), ("max_query_length", max_query_length)):
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be at least 1")
+    capacity = max_length - num_specials - max_query_length
+    if capacity < doc_stride:
+        largest = f": here, a doc_stride of at most {capacity}" if capacity > 0 else ""
         raise ValueError(
-            f"doc_stride is {doc_stride} and max_query_length {max_query_length}; both are numbers "
-            "of tokens, expected 1 or more"
-        )
-    room = max_length - num_specials - max_query_length
-    if room < doc_stride:
-        raise ValueError(
-            f"max_length {max_length} leaves {room} tokens of the passage beside a question of "
-            f"max_query_length {max_query_length} and {num_specials} special tokens; windows "
-            f"doc_stride {doc_stride} apart would pass tokens over. Expected max_length >= "
-            f"max_query_length + doc_stride + {num_specials}"
-            + (f": here a doc_stride of at most {room}" if room > 0 else "")
+            f"max_length={max_length}: leaves {capacity} tokens for the passage next to a question "
+            f"of max_query_length={max_query_length} tokens and {num_specials} special tokens, so "
+            f"windows doc_stride={doc_stride} tokens apart would skip tokens. Expected max_length "
+            f">= max_query_length + doc_stride + {num_specials}{largest}"
         )
 
 
-def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> _Texts:
+def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> _Texts:
     parts: list[LocatedTokens] = []
-    for first in range(0, len(texts), TEXTS_AT_ONCE):
-        batch = texts[first : first + TEXTS_AT_ONCE]
+    for first in range(0, len(texts), TEXTS_PER_BATCH):
+        batch = texts[first : first + TEXTS_PER_BATCH]
         parts += tokenizer.encode_with_offsets(batch, specials_as_text=True)
     starts = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([len(part.ids) for part in parts], out=starts[1:])
@@ -300,19 +343,31 @@ def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> _Texts:
 
 
 def _cut(lengths: NDArray[np.int64], capacities: NDArray[np.int64], doc_stride: int) -> _Cuts:
-    """Windows of passages of these lengths; the last of a passage is the first to reach its end."""
+    """Split passages into windows; the first window that reaches the end of a passage is its last.
+
+    Args:
+      lengths: [questions] number of tokens of the passage.
+      capacities: [questions] maximum number of tokens of a window.
+      doc_stride: the number of tokens between the starts of consecutive windows.
+    """
     counts = 1 + -(-np.maximum(lengths - capacities, 0) // doc_stride)
     examples = np.repeat(np.arange(len(lengths)), counts)
     begins = ranges(np.zeros(len(lengths), np.int64), counts) * doc_stride
     return _Cuts(examples, begins, np.minimum(lengths[examples] - begins, capacities[examples]))
 
 
-def _laid_out(
+def _build_rows(
     tokenizer: Tokenizer,
     queries: tuple[NDArray[np.int32], NDArray[np.int64]],
     windows: tuple[NDArray[np.int32], NDArray[np.int64]],
 ) -> Sequences:
-    """The rows of queries and windows: the ids of all, end to end, and [rows] how many each has."""
+    """Build rows from questions and windows.
+
+    Args:
+      tokenizer: the tokenizer.
+      queries: the concatenated token IDs of all rows' questions, and their lengths, [rows].
+      windows: the concatenated token IDs of all rows' windows, and their lengths, [rows].
+    """
     second_starts = queries[1] + 1 + tokenizer.separators_between
     starts = np.zeros(len(second_starts) + 1, np.int64)
     np.cumsum(second_starts + windows[1] + 1, out=starts[1:])
@@ -324,8 +379,11 @@ def _laid_out(
 
 
 def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
-    """[tokens of all windows] whether a token scores highest here; of equal windows, the first."""
-    # 98 % of SQuAD's passages are one window of 384 tokens, in which there is nothing to compare.
+    """Return [tokens of all windows] whether a token has the most context in its window.
+
+    If several windows give a token the same context, the first one is chosen.
+    """
+    # 98% of SQuAD's passages fit into one window of 384 tokens and need no comparison.
     several = np.bincount(cuts.examples)[cuts.examples] > 1
     chosen = np.ones(int(cuts.sizes.sum()), np.bool_)
     several_windows = _Cuts(*(array[several] for array in cuts))
@@ -334,14 +392,15 @@ def _maximum_context(cuts: _Cuts) -> NDArray[np.bool_]:
 
 
 def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
-    """As `_maximum_context`, by the score of Devlin et al.'s release.
+    """Implement `_maximum_context` with the score used in the code released by Devlin et al.
 
-    It is min(tokens to the left, tokens to the right) + 0.01 x tokens of the window.
+    The score is min(tokens to the left, tokens to the right) + 0.01 * (tokens of the window).
     """
     window = np.repeat(np.arange(len(cuts.sizes)), cuts.sizes)
     left = ranges(np.zeros(len(cuts.sizes), np.int64), cuts.sizes)
     score = np.minimum(left, cuts.sizes[window] - 1 - left) + 0.01 * cuts.sizes[window]
-    # The token's place among those of all questions' passages, each passage counted per question.
+    # The index of each token in the concatenated passages of all questions, where a passage is
+    # repeated for each of its questions.
     lengths = np.zeros(cuts.examples[-1] + 1 if len(cuts.examples) else 0, np.int64)
     np.maximum.at(lengths, cuts.examples, cuts.begins + cuts.sizes)
     firsts = np.cumsum(lengths) - lengths
@@ -356,13 +415,14 @@ def _highest_score(cuts: _Cuts) -> NDArray[np.bool_]:
 
 
 def _token_span(example: SpanExample, offsets: NDArray[np.int32]) -> tuple[int, int]:
-    """First and last token of the passage in touch with the first answer; (1, 0) if none is.
+    """Return the first and last token of the passage that overlap the first answer.
 
-    None is in touch with an answer of characters the tokenizer drops.
+    The result is (1, 0) if there is none, because the tokenizer drops all characters of the answer.
     """
     if not example.answer_texts:
         raise ValueError(
-            f"question {example.id} has no answer, which training needs; read the file as labelled"
+            f"question {example.id} has no answer, which training requires. Read the file with "
+            "labeled=True"
         )
     begin = example.answer_starts[0]
     end = begin + len(example.answer_texts[0])
@@ -378,6 +438,6 @@ def _targets(
     inside = (first >= 0) & (first <= last) & (last < cuts.sizes)
     names = ("start_positions", "end_positions")
     return {
-        name: np.where(inside, second_starts + place, 0).astype(np.int32)
-        for name, place in zip(names, (first, last), strict=True)
+        name: np.where(inside, second_starts + token, 0).astype(np.int32)
+        for name, token in zip(names, (first, last), strict=True)
     }

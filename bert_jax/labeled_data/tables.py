@@ -1,4 +1,4 @@
-"""Tables of examples, by named column: TSV, CSV, JSON Lines, Parquet and TensorFlow Datasets."""
+"""Read columns of TSV, CSV, JSON Lines and Parquet files and of TensorFlow Datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
-from bert_jax.json_files import parse_json
+from bert_jax.json_files import json_kind, parse_json
 from bert_jax.labeled_data.delimited import TableFormat, delimited_rows
 from bert_jax.labeled_data.files import file_lines, find_file
 from bert_jax.text.files import is_tfds
@@ -22,9 +22,12 @@ _JSON_KINDS = {"NoneType": "null", "dict": "object", "list": "array", "bool": "b
 
 
 class Skip(NamedTuple):
-    """Rows to skip: their cell in `column` is one of `values`, "" for null.
+    """A condition for rows to skip: their cell in `column` is one of `values`.
 
-    logged: whether to log their number.
+    Attributes:
+      column: the name of the column.
+      values: the values of rows to skip; "" also stands for null.
+      logged: whether to log the number of skipped rows.
     """
 
     column: str
@@ -33,19 +36,22 @@ class Skip(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns by name, each [rows], and where each row stands: "file:line", "tfds:name[row]".
+    """Columns of a table.
 
-    numbers: of the rows, from 0; those left out are counted too.
+    Attributes:
+      columns: {name: [rows] cells}.
+      locations: [rows] "file:line" or "tfds:name[row]".
+      numbers: [rows] numbers of the rows, from 0, counting skipped rows.
     """
 
     columns: dict[str, list[str]]
-    places: list[str]
+    locations: list[str]
     numbers: list[int]
 
 
 class _Row(NamedTuple):
-    place: str
-    values: list[Any]  # as the columns asked for; shorter in a row that ends before
+    location: str
+    values: list[Any]  # of the requested columns; fewer if the row is too short
 
 
 def read_table(
@@ -56,57 +62,67 @@ def read_table(
     arrays: Sequence[str] = (),
     skip: Skip | None = None,
 ) -> Table:
-    """Reads columns of a file, packed or not, or of "tfds:NAME[:SPLIT]" (its train split if none).
+    """Read columns of a table.
 
-    texts: columns of strings. scalars: columns that may also hold JSON or TFDS numbers and
-    booleans, which become their JSON text. arrays: those of them that may hold arrays too. A class
-    label of TFDS becomes its name, "" where there is none. A JSON field of which "a.0" or "a.b"
-    names a part is taken apart where no field has that very name. skip: the rows to skip; its
-    column is one of the scalars.
+    A class label of TFDS is converted to its name, "" if it has none. A column such as "a.0" or
+    "a.b" is an item of an array or object in the JSON field "a", unless a field has that full name.
+
+    Args:
+        path: a file, which may be compressed, or "tfds:NAME[:SPLIT]", with the default split train.
+        form: the format of the table.
+        texts: the columns of strings.
+        scalars: the columns that may also contain JSON or TFDS numbers and booleans, which are
+            converted to their JSON text.
+        arrays: the columns among `scalars` that may also contain arrays.
+        skip: the rows to skip, by the value of one of `scalars`; None to keep all rows.
 
     Raises:
-        ValueError: no such file or column, a row without a column, a value of another type, a file
-            without rows; names file, line and value. As `TableFormat.of`.
+        ValueError: the file or a column does not exist, the file's format is unknown (see
+            `TableFormat.resolve`), a row has no value for a column, a value has another type, or
+            there are no rows. The message contains the file, line and value.
     """
     names = list(dict.fromkeys([*texts, *scalars]))
-    form = form.of(path)
+    form = form.resolve(path)
     rows = _rows(path, form, names, skip)
     columns: list[list[str]] = [[] for _ in names]
-    places: list[str] = []
+    locations: list[str] = []
     numbers: list[int] = []
     short = 0
     skipped: Counter[str] = Counter()
-    for number, (place, values) in enumerate(rows):
+    for number, (location, values) in enumerate(rows):
         if len(values) < len(names):
-            _check_short(place, names[len(values)], form)
+            _check_short(location, names[len(values)], form)
             short += 1
             continue
-        if skip and (cell := _skipped(values[names.index(skip.column)], skip, place)) is not None:
+        if (
+            skip
+            and (cell := _skipped(values[names.index(skip.column)], skip, location)) is not None
+        ):
             skipped[cell] += 1
             continue
         for name, column, value in zip(names, columns, values, strict=True):
             if name in arrays and isinstance(value, list):
                 value = json.dumps(value)
-            column.append(_as_text(value, name, place, scalar=name in scalars))
-        places.append(place)
+            column.append(_as_text(value, name, location, scalar=name in scalars))
+        locations.append(location)
         numbers.append(number)
     if short:
-        logger.warning("%s: left out %d rows that end before their last column", path, short)
+        logger.warning("%s: skipped %d rows that end before their last column", path, short)
     for cell, count in skipped.items() if skip and skip.logged else ():
         num_rows = "1 row" if count == 1 else f"{count:,} rows"
-        logger.info("%s: skipped %s labelled %r", path, num_rows, cell)
-    if skipped and not places:
+        logger.info("%s: skipped %s labeled %r", path, num_rows, cell)
+    if skipped and not locations:
         raise ValueError(
-            f"{path}: all rows have one of the labels {', '.join(map(repr, skipped))}, which are "
-            "skipped (skip_labels); expected at least one other example"
+            f"{path}: all rows have one of the skipped labels {', '.join(map(repr, skipped))} "
+            "(skip_labels); expected at least one other example"
         )
-    if not places:
-        raise ValueError(f"{path} holds no row; expected at least one example")
-    return Table(dict(zip(names, columns, strict=True)), places, numbers)
+    if not locations:
+        raise ValueError(f"{path} contains no rows; expected at least one example")
+    return Table(dict(zip(names, columns, strict=True)), locations, numbers)
 
 
 def _rows(path: str, form: TableFormat, names: list[str], skip: Skip | None) -> Iterator[_Row]:
-    """Return the rows of a file or data set whose format is known."""
+    """Return the rows of a file or dataset whose format is resolved."""
     if is_tfds(path):
         return _tfds_rows(path, form, names)
     match form.kind:
@@ -117,36 +133,36 @@ def _rows(path: str, form: TableFormat, names: list[str], skip: Skip | None) -> 
         case "tsv" | "csv":
             return itertools.starmap(_Row, delimited_rows(find_file(path), form, names))
         case "auto":
-            raise AssertionError("the kind of a file is known by now")
+            raise AssertionError("the kind must be resolved")
         case _:
             assert_never(form.kind)
 
 
-def _skipped(value: Any, skip: Skip, place: str) -> str | None:
-    """Return the label of a row to skip, None for a row to keep."""
+def _skipped(value: Any, skip: Skip, location: str) -> str | None:
+    """Return the label of a row to skip, or None to keep the row."""
     if value is None:
         return "" if "" in skip.values else None
     if isinstance(value, (list, dict)):
         return None
-    cell = _as_text(value, skip.column, place, scalar=True)
+    cell = _as_text(value, skip.column, location, scalar=True)
     return cell if cell in skip.values else None
 
 
-def _check_short(place: str, name: str, form: TableFormat) -> None:
+def _check_short(location: str, name: str, form: TableFormat) -> None:
     if form.short_rows == "error":
         raise ValueError(
-            f"{place}: the row ends before column {name!r}. Complete it, or skip such rows with "
-            "form.short_rows='skip'"
+            f"{location}: the row ends before column {name!r}. Complete the row, or skip such rows "
+            "with form.short_rows='skip'"
         )
 
 
-def _as_text(value: Any, name: str, place: str, *, scalar: bool) -> str:
+def _as_text(value: Any, name: str, location: str, *, scalar: bool) -> str:
     if scalar and isinstance(value, (bool, int, float)):
         return json.dumps(value)
     if not isinstance(value, str):
         kind = _JSON_KINDS.get(type(value).__name__, "number")
         raise ValueError(
-            f"{place}: column {name!r} is {json.dumps(value)[:80]}, a JSON {kind}; expected a "
+            f"{location}: column {name!r} is {json.dumps(value)[:80]}, a JSON {kind}; expected a "
             f"string{' or a number' if scalar else ''}"
         )
     if not value.isascii():
@@ -154,51 +170,51 @@ def _as_text(value: Any, name: str, place: str, *, scalar: bool) -> str:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"{place}: column {name!r} holds a lone surrogate at character {error.start}, "
-                "which is not a character of Unicode text"
+                f"{location}: column {name!r} contains a lone surrogate at character "
+                f"{error.start}, which is not a valid Unicode character"
             ) from None
     return value
 
 
 def _json_rows(path: Path, names: Sequence[str], skip: Skip | None) -> Iterator[_Row]:
     optional = skip.column if skip and "" in skip.values else None
-    for place, record in json_records(path):
+    for location, record in json_records(path):
         if optional is not None and optional not in record and "." not in optional:
             record[optional] = None
-        yield _Row(place, [_field(record, name, place) for name in names])
+        yield _Row(location, [_field(record, name, location) for name in names])
 
 
 def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place ("file:line") and content of every object of a JSON Lines file.
+    """Yield the location ("file:line") and content of each object in a JSON Lines file.
 
     Raises:
-        ValueError: a line is not a JSON object; names file and line.
+        ValueError: a line is not a JSON object. The message contains the file and line.
     """
     for number, line in enumerate(file_lines(path), 1):
         if not line.strip():
             continue
-        place = f"{path}:{number}"
+        location = f"{path}:{number}"
         try:
             record = parse_json(line)
         except ValueError as error:
             raise ValueError(
-                f"{place}: not valid JSON: {error}; expected one object on each line"
+                f"{location}: not valid JSON: {error}; expected one JSON object on each line"
             ) from error
         if not isinstance(record, dict):
             raise ValueError(
-                f"{place}: a JSON {type(record).__name__}; expected one object on each line"
+                f"{location}: {json_kind(record)}; expected one JSON object on each line"
             )
-        yield place, record
+        yield location, record
 
 
 def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[_Row]:
-    from bert_jax.text.parquet import parquet_records  # pyarrow takes 0.3 s
+    from bert_jax.text.parquet import parquet_records  # importing pyarrow takes 0.3 s
 
-    for place, record in parquet_records(path, names):
-        yield _Row(place, [_field(record, name, place) for name in names])
+    for location, record in parquet_records(path, names):
+        yield _Row(location, [_field(record, name, location) for name in names])
 
 
-def _field(record: dict[str, Any], name: str, place: str) -> Any:
+def _field(record: dict[str, Any], name: str, location: str) -> Any:
     if name in record:
         return record[name]
     value: Any = record
@@ -209,7 +225,7 @@ def _field(record: dict[str, Any], name: str, place: str) -> Any:
             value = value[int(part)]
         else:
             fields = ", ".join(map(repr, list(record)[:20])) or "none"
-            raise ValueError(f"{place}: no field {name!r}; its fields are {fields}")
+            raise ValueError(f"{location}: no field {name!r}; its fields are {fields}")
     return value
 
 

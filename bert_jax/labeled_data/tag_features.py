@@ -1,6 +1,6 @@
-"""Cut tagged sentences into windows of tokens, and turn predictions back into tags of words.
+"""Split tagged sentences into windows of tokens, and convert predictions to tags of words.
 
-Predicted tags are written in the files that the official scorers read.
+Predicted tags are written in formats that the official scorers read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from numpy.typing import NDArray
 
 from bert_jax.corpus.records import ranges
 from bert_jax.files import write_file
-from bert_jax.labeled_data.features import Features, Ids, as_ids, check_max_length, sequences_of
+from bert_jax.labeled_data.features import (
+    Features,
+    Ids,
+    build_sequences,
+    check_max_length,
+    id_array,
+)
 from bert_jax.labeled_data.tag_formats import (
     CONLLU_COLUMNS,
     Scheme,
     cells_of,
-    recognise_scheme,
+    recognize_scheme,
     to_closed,
     to_iob1,
     to_iob2,
@@ -35,13 +41,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TagFeatures:
-    """Features of windows, each word of every sentence scored in exactly one of them.
+    """The features of windows, where each word of each sentence is scored in exactly one window.
 
-    features: its token targets are "label_weights", 1 at the first word-piece of every word of the
-    window's own sentence whose tag is not outside `labels`, else 0, and, if the sentences have
-    tags, "labels", places in `labels`.
-    positions: int64 [words], the place of each scored word-piece in `features.sequences.token_ids`;
-    sentences, words: int64 [words], whose word it is. sizes: int64 [sentences], words of each.
+    A word is scored at its first token.
+
+    Attributes:
+      features: the windows. The token target "label_weights" is 1 at the scored tokens, except for
+        words whose tag is not one of `labels`, and 0 elsewhere. If the sentences have tags, the
+        token target "labels" is the index of the tag in `labels`.
+      labels: the labels of the task.
+      positions: int64 [words] index of the scored token in `features.sequences.token_ids`.
+      sentences: int64 [words] index of the sentence.
+      words: int64 [words] index of the word in the sentence.
+      sizes: int64 [sentences] number of words.
     """
 
     features: Features
@@ -55,8 +67,8 @@ class TagFeatures:
 class _Window(NamedTuple):
     token_ids: list[int]
     sentence: int
-    word: int  # the first that is scored
-    offsets: Ids  # of the first piece of each word that is scored
+    word: int  # index in the sentence of the first scored word
+    offsets: Ids  # index in the window of the first token of each scored word
 
 
 def tag_features(
@@ -66,47 +78,55 @@ def tag_features(
     labels: Sequence[str],
     *,
     document_context: bool,
-    judged: bool = False,
+    for_evaluation: bool = False,
 ) -> TagFeatures:
-    """Windows `[CLS] pieces [SEP]` of at most `max_length` tokens.
+    """Split sentences into windows `[CLS] tokens [SEP]`.
 
-    Words are tokenised one by one, as Hugging Face's `is_split_into_words` does; one without any
-    word-piece is [UNK], one longer than a window is cut. A sentence that does not fit is taken in
-    parts of half a window, each with as much of the sentence around it as fits. With
-    `document_context` what is left of any window is filled with the document before and after,
-    which is not scored. Source: Devlin et al. 2019, section 5.3, "maximal document context".
+    Words are tokenized separately, as with `is_split_into_words` in Hugging Face Transformers. A
+    word without tokens is replaced by [UNK], and a word longer than a window is truncated. A
+    sentence longer than a window is divided into parts of half a window, each of which gets a
+    window with as much of the surrounding sentence as fits.
 
-    judged: the sentences are to be scored, not learned: some may have a tag outside `labels`, which
-    has no weight in the loss, and where no line says where documents begin there is no context.
+    Args:
+        sentences: the sentences.
+        tokenizer: the tokenizer.
+        max_length: the maximum number of tokens of a window, with special tokens.
+        labels: the labels of the task.
+        document_context: whether to fill the rest of each window with the preceding and following
+            text of the document, which is not scored (Devlin et al. 2019, section 5.3, "maximal
+            document context").
+        for_evaluation: whether the sentences are evaluated instead of trained on. Then up to half
+            of the tags may be outside `labels`, which are excluded from the loss, and document
+            context is not used if the file does not mark documents.
 
     Raises:
-        ValueError: a tag outside `labels`, or more than half of those that are judged, naming file
-            and line; what is learned in context from a file that does not say where documents
-            begin.
+        ValueError: `max_length` is too small, a tag is not one of `labels` (for evaluation: more
+            than half of the tags), or `document_context` is set for training on a file that does
+            not mark documents. The message contains the file and line.
     """
     check_max_length(max_length, 2)
     if sentences.tags is not None:
-        (report_unknown_tags if judged else check_tags)(sentences, labels)
+        (report_unknown_tags if for_evaluation else check_tags)(sentences, labels)
     if document_context and sentences.documents is None:
-        unmarked = (
-            f"{sentences.places[0][0].rpartition(':')[0]}: document_context is True, but no line "
-            "says where a document begins (-DOCSTART-, or '# newdoc' in CoNLL-U)"
+        problem = (
+            f"{sentences.locations[0][0].rpartition(':')[0]}: document_context=True, but no line "
+            "marks the beginning of a document (-DOCSTART-, or '# newdoc' in CoNLL-U)"
         )
-        if not judged:
-            raise ValueError(f"{unmarked}. Say False")
-        logger.warning("%s: each sentence is read by itself", unmarked)
+        if not for_evaluation:
+            raise ValueError(f"{problem}. Set document_context=False")
+        logger.warning("%s: sentences are evaluated without context", problem)
         document_context = False
-    pieces = _pieces_of_words(sentences, tokenizer, max_length - 2)
+    tokens_of_words = _tokenize_words(sentences, tokenizer, max_length - 2)
     windows = [
         window
         for scope in _scopes(sentences, document_context)
-        for window in _windows(scope, pieces, max_length - 2)
+        for window in _windows(scope, tokens_of_words, max_length - 2)
     ]
-    sequences = sequences_of(tokenizer, [w.token_ids for w in windows], [None] * len(windows))
+    sequences = build_sequences(tokenizer, [w.token_ids for w in windows], [None] * len(windows))
     counts = np.array([len(window.offsets) for window in windows], np.int64)
     offsets = np.concatenate([window.offsets for window in windows])
     positions = np.repeat(sequences.starts[:-1], counts) + 1 + offsets  # 1 for [CLS]
-    owners = np.repeat(np.array([window.sentence for window in windows], np.int64), counts)
+    sentence_of_word = np.array([window.sentence for window in windows], np.int64).repeat(counts)
     words = ranges(np.array([window.word for window in windows], np.int64), counts)
     targets = {"label_weights": np.zeros(len(sequences.token_ids), np.int32)}
     targets["label_weights"][positions] = 1
@@ -115,34 +135,36 @@ def tag_features(
         numbers = np.array(
             [
                 number_of.get(sentences.tags[sentence][word], -1)
-                for sentence, word in zip(owners.tolist(), words.tolist(), strict=True)
+                for sentence, word in zip(sentence_of_word.tolist(), words.tolist(), strict=True)
             ],
             np.int32,
         )
         targets["label_weights"][positions] = numbers >= 0
         targets["labels"] = np.zeros(len(sequences.token_ids), np.int32)
         targets["labels"][positions] = np.maximum(numbers, 0)
-    sizes = np.array([len(each) for each in sentences.words], np.int64)
+    sizes = np.array(list(map(len, sentences.words)), np.int64)
     features = Features(sequences, token_targets=targets)
-    return TagFeatures(features, tuple(labels), positions, owners, words, sizes)
+    return TagFeatures(features, tuple(labels), positions, sentence_of_word, words, sizes)
 
 
-def tags_of(features: TagFeatures, predicted_ids: NDArray[np.integer]) -> list[list[str]]:
-    """The predicted tag of every word of every sentence.
+def word_tags(features: TagFeatures, predicted_ids: NDArray[np.integer]) -> list[list[str]]:
+    """Return the predicted tags, [sentences][words].
 
-    predicted_ids: [tokens], places in `features.labels`, of `features.features.sequences.token_ids`
-    in turn.
+    Args:
+        features: the features of the sentences.
+        predicted_ids: [tokens] indices in `features.labels`, aligned with the token IDs of
+            `features.features.sequences`.
     """
     assert predicted_ids.shape == features.features.sequences.token_ids.shape
     starts = np.concatenate([[0], np.cumsum(features.sizes)])
     ids = np.full(starts[-1], -1, np.int64)
     ids[starts[features.sentences] + features.words] = predicted_ids[features.positions]
-    assert (ids >= 0).all(), "every word is scored"
+    assert (ids >= 0).all(), "every word must be scored"
     tags = [features.labels[index] for index in ids.tolist()]
     return [tags[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
 
 
-def _pieces_of_words(
+def _tokenize_words(
     sentences: TagSentences, tokenizer: Tokenizer, capacity: int
 ) -> dict[str, list[int]]:
     distinct = list(dict.fromkeys(word for words in sentences.words for word in words))
@@ -155,24 +177,24 @@ def _pieces_of_words(
 def _scopes(
     sentences: TagSentences, document_context: bool
 ) -> Iterator[list[tuple[int, list[str]]]]:
-    """Yields runs of (number, words) of sentences whose windows may show each other."""
+    """Yield lists of (number, words) of sentences that may share windows."""
     numbered = list(enumerate(sentences.words))
     if not document_context:
-        yield from ([each] for each in numbered)
+        yield from ([sentence] for sentence in numbered)
         return
     documents = sentences.documents
     assert documents is not None
-    for _, group in groupby(numbered, key=lambda each: documents[each[0]]):
+    for _, group in groupby(numbered, key=lambda sentence: documents[sentence[0]]):
         yield list(group)
 
 
 def _windows(
-    scope: Sequence[tuple[int, list[str]]], pieces: dict[str, list[int]], capacity: int
+    scope: Sequence[tuple[int, list[str]]], tokens_of_words: dict[str, list[int]], capacity: int
 ) -> Iterator[_Window]:
-    tokens = [token for _, words in scope for word in words for token in pieces[word]]
-    begin = 0  # of the sentence
+    tokens = [token for _, words in scope for word in words for token in tokens_of_words[word]]
+    begin = 0  # index of the first token of the sentence
     for sentence, words in scope:
-        sizes = [len(pieces[word]) for word in words]
+        sizes = [len(tokens_of_words[word]) for word in words]
         offsets = list(accumulate(sizes, initial=begin))
         begin = offsets[-1]
         for part in _parts(sizes, capacity):
@@ -181,12 +203,17 @@ def _windows(
                 tokens[start : start + capacity],
                 sentence,
                 part.start,
-                as_ids([offsets[word] - start for word in part]),
+                id_array([offsets[word] - start for word in part]),
             )
 
 
 def _parts(sizes: Sequence[int], capacity: int) -> Iterator[range]:
-    """Yields the words of a sentence, all that fit in a window, or by parts of half a window."""
+    """Yield ranges of words: the entire sentence if it fits in a window, else parts of half one.
+
+    Args:
+        sizes: [words] number of tokens.
+        capacity: the number of tokens of a window, without special tokens.
+    """
     if sum(sizes) <= capacity:
         yield range(len(sizes))
         return
@@ -200,58 +227,66 @@ def _parts(sizes: Sequence[int], capacity: int) -> Iterator[range]:
 
 
 def _window_start(begin: int, end: int, total: int, capacity: int) -> int:
-    """Where a window around [begin, end) begins: centred, moved inside [0, total)."""
-    centred = begin - (capacity - (end - begin)) // 2
-    return max(0, min(centred, total - capacity))
+    """Return the start of a window that is centered on [begin, end) but lies in [0, total)."""
+    centered = begin - (capacity - (end - begin)) // 2
+    return max(0, min(centered, total - capacity))
 
 
 def write_tags(
     files: TagFiles, sentences: TagSentences, predicted: Sequence[Sequence[str]], file: Path
 ) -> None:
-    """Write the lines that `sentences` were read from, with the predicted tags.
+    """Write the lines of the file that the sentences were read from, with predicted tags.
 
-    In a column file the predicted tag follows the columns of its line, with the line's separator
-    (tab or space), and a blank line ends every sentence: conlleval, CoNLL's scorer, reads the right
-    tag and the predicted one from the last two columns. If `tag` is not the last column, the right
-    tag is repeated before the predicted one. In CoNLL-U the predicted tag replaces the one in its
-    column, as the Universal Dependencies scorer expects, and all other lines are unchanged.
+    In a column file, the predicted tag is appended to the columns of its line, with the same
+    separator (tab or space), and a blank line ends each sentence: CoNLL's scorer conlleval reads
+    the correct and the predicted tag from the last two columns. If the tags are not in the last
+    column, the correct tag is repeated before the predicted tag. In CoNLL-U, the predicted tag
+    replaces the one in the file, as expected by the Universal Dependencies scorer, and all other
+    lines are unchanged.
 
     Predictions for a file in BILOU or BMES, which conlleval does not support, are written in the
-    file's scheme. If the schemes of the file and of the predictions differ, the right tag is
-    repeated in the predictions' scheme, so that conlleval can compare them. A file without entity
-    tags gets the predictions unchanged.
+    scheme of the file. Otherwise, if the schemes of the file and of the predictions differ, the
+    correct tag is repeated in the scheme of the predictions, so that conlleval can compare them.
+    Predictions for a file without entity tags are written unchanged.
+
+    Args:
+        files: the files of the task.
+        sentences: the sentences.
+        predicted: [sentences][words] predicted tags.
+        file: the file to write.
     """
-    lines, written = sentences.lines.copy(), []
+    lines, output = sentences.lines.copy(), []
     numbers = [
-        [int(place.rpartition(":")[2]) - 1 for place in places] for places in sentences.places
+        [int(location.rpartition(":")[2]) - 1 for location in sentence]
+        for sentence in sentences.locations
     ]
     tags_in_file = _tags_in_file(files, lines, numbers)
     scheme = _scheme_of(tags_in_file) if files.learn_as != "as_written" else "plain"
     if scheme == "BILOU" or scheme == "BMES":
         predicted = [to_closed(tags, scheme) for tags in predicted]
-    right = None if files.kind == "conllu" else _right_tags(files, tags_in_file, scheme)
-    for sentence, (places, tags) in enumerate(zip(numbers, predicted, strict=True)):
-        for word, (number, tag) in enumerate(zip(places, tags, strict=True)):
+    correct = None if files.kind == "conllu" else _correct_tags(files, tags_in_file, scheme)
+    for sentence, (line_numbers, tags) in enumerate(zip(numbers, predicted, strict=True)):
+        for word, (number, tag) in enumerate(zip(line_numbers, tags, strict=True)):
             if files.kind == "conllu":
-                lines[number] = _in_its_column(lines[number], tag, files)
+                lines[number] = _replace_tag(lines[number], tag, files)
                 continue
             line = lines[number].rstrip(" \t")
-            behind = [right[sentence][word], tag] if right else [tag]
-            written.append(("\t" if "\t" in line else " ").join([line, *behind]))
-        written.append("")
-    content = lines if files.kind == "conllu" else written
+            appended = [correct[sentence][word], tag] if correct else [tag]
+            output.append(("\t" if "\t" in line else " ").join([line, *appended]))
+        output.append("")
+    content = lines if files.kind == "conllu" else output
     write_file(file, "".join(f"{line}\n" for line in content))
 
 
 class _TagsInFile(NamedTuple):
     tags: list[list[str]]  # [sentences][words]
-    at_the_end: bool  # whether they are the last column of every line
+    is_last_column: bool  # whether the tags are in the last column of every line
 
 
 def _tags_in_file(
     files: TagFiles, lines: Sequence[str], numbers: Sequence[Sequence[int]]
 ) -> _TagsInFile | None:
-    """Return the tags in the file's tag column, None if a line lacks that column."""
+    """Return the tags in the file's tag column, or None if the column is missing in a line."""
     if files.kind == "conllu":
         column = CONLLU_COLUMNS.index(files.tag or "UPOS")
         rows = [[lines[number].split("\t") for number in sentence] for sentence in numbers]
@@ -266,15 +301,14 @@ def _tags_in_file(
     return _TagsInFile(tags, column == max(widths) - 1)
 
 
-def _right_tags(
+def _correct_tags(
     files: TagFiles, in_file: _TagsInFile | None, scheme: Scheme
 ) -> list[list[str]] | None:
-    """Return the right tags to repeat, None if lines already end with them or have none."""
+    """Return the correct tags to repeat, or None if lines already end with them or have none."""
     if in_file is None:
         return None
-    kept = scheme in (files.learn_as, "plain", "BILOU", "BMES")
-    if kept:
-        return None if in_file.at_the_end else in_file.tags
+    if scheme in (files.learn_as, "plain", "BILOU", "BMES"):
+        return None if in_file.is_last_column else in_file.tags
     match files.learn_as:
         case "IOB1":
             return [to_iob1(tags, scheme) for tags in in_file.tags]
@@ -288,12 +322,12 @@ def _right_tags(
 
 def _scheme_of(in_file: _TagsInFile | None) -> Scheme:
     try:
-        return recognise_scheme(in_file.tags) if in_file else "plain"
-    except ValueError:  # a test file's tags are not checked
+        return recognize_scheme(in_file.tags) if in_file else "plain"
+    except ValueError:  # the tags of test files are not checked
         return "plain"
 
 
-def _in_its_column(line: str, tag: str, files: TagFiles) -> str:
+def _replace_tag(line: str, tag: str, files: TagFiles) -> str:
     cells = line.split("\t")
     cells[CONLLU_COLUMNS.index(files.tag or "UPOS")] = tag
     return "\t".join(cells)

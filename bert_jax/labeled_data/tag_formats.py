@@ -1,7 +1,7 @@
-"""Read lines of tagged words, and recognize and convert tag schemes.
+"""Parse lines of tagged words, and recognize and convert tag schemes.
 
-Formats: column files (CoNLL-2003, WNUT-17) and CoNLL-U. Schemes: IOB1, IOB2, BIOES, BILOU and
-BMES.
+The formats are column files (CoNLL-2003, WNUT-17) and CoNLL-U. The schemes are IOB1, IOB2, BIOES,
+BILOU and BMES.
 """
 
 from __future__ import annotations
@@ -17,37 +17,44 @@ CONLLU_COLUMNS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
 
 
 class Word(NamedTuple):
-    """A word, the cells of its line, and where that stands."""
+    """A word, the cells of its line, and the location ("file:line") and text of that line."""
 
     text: str
     cells: list[str]
-    place: str
+    location: str
     line: str
 
 
-Lines = Iterator[tuple[str, str]]  # a line without its end, and its place
+Lines = Iterator[tuple[str, str]]  # each line, without its line end, and its location
 
 
 class End(Enum):
-    """What ends before the next word."""
+    """The end of a sentence or document, between two words."""
 
     SENTENCE = auto()
     DOCUMENT = auto()
 
 
 def cells_of(line: str) -> list[str]:
-    """The columns of a line of a column file."""
+    """Return the cells of a line of a column file."""
     return line.split("\t") if "\t" in line else re.split(" +", line)
 
 
 def column_events(lines: Lines, column: int, comment: str) -> Iterator[Word | End]:
-    """The words and ends of a column file. ValueError names file and line of what has no word.
+    """Yield the words, ends of sentences and ends of documents of a column file.
 
-    column: of the words. comment: what lines begin with that are passed over, "" for none.
+    Args:
+        lines: the lines of the file.
+        column: the column of words, from 0.
+        comment: the prefix of lines to skip, "" for none.
+
+    Raises:
+        ValueError: a line has no word, or has another number of columns than previous lines. The
+            message contains the file and line.
     """
     width = 0
-    for whole, place in lines:
-        line = whole.rstrip(" \t")
+    for line_with_spaces, location in lines:
+        line = line_with_spaces.rstrip(" \t")
         cells = cells_of(line)
         if not line:
             yield End.SENTENCE
@@ -60,15 +67,20 @@ def column_events(lines: Lines, column: int, comment: str) -> Iterator[Word | En
         width = width or len(cells)
         if len(cells) != width:
             raise ValueError(
-                f"{place}: {line[:80]!r} has {len(cells)} columns, the lines before have {width}"
+                f"{location}: {line[:80]!r} has {len(cells)} columns, but previous lines have "
+                f"{width}"
             )
-        _check_word(cells, column, place)
-        yield Word(cells[column], cells, place, line)
+        _check_word(cells, column, location)
+        yield Word(cells[column], cells, location, line)
 
 
 def conllu_events(lines: Lines) -> Iterator[Word | End]:
-    """As `column_events`, of CoNLL-U."""
-    for line, place in lines:
+    """Yield the words, ends of sentences and ends of documents of a CoNLL-U file.
+
+    Raises:
+        ValueError: a line is malformed. The message contains the file and line.
+    """
+    for line, location in lines:
         if not line:
             yield End.SENTENCE
             continue
@@ -79,20 +91,20 @@ def conllu_events(lines: Lines) -> Iterator[Word | End]:
         cells = line.split("\t")
         if len(cells) != len(CONLLU_COLUMNS):
             raise ValueError(
-                f"{place}: {line[:80]!r} has {len(cells)} columns; expected the "
-                f"{len(CONLLU_COLUMNS)} of CoNLL-U, between tabs"
+                f"{location}: {line[:80]!r} has {len(cells)} columns; expected the "
+                f"{len(CONLLU_COLUMNS)} columns of CoNLL-U, separated by tabs"
             )
         if re.fullmatch(r"\d+", cells[0]):
-            _check_word(cells, 1, place)
-            yield Word(cells[1], cells, place, line)
+            _check_word(cells, 1, location)
+            yield Word(cells[1], cells, location, line)
         elif not re.fullmatch(r"\d+[-.]\d+", cells[0]):
-            raise ValueError(f"{place}: ID {cells[0]!r}; expected a number, '1-2' or '1.1'")
+            raise ValueError(f"{location}: ID {cells[0]!r}; expected a number, '1-2' or '1.1'")
 
 
-def _check_word(cells: Sequence[str], column: int, place: str) -> None:
+def _check_word(cells: Sequence[str], column: int, location: str) -> None:
     if column >= len(cells) or not cells[column]:
         raise ValueError(
-            f"{place}: the line has no word in column {column}, counted from 0; expected one"
+            f"{location}: the line has no word in column {column} (columns are counted from 0)"
         )
 
 
@@ -101,27 +113,27 @@ Scheme = Literal["IOB1", "IOB2", ClosedScheme, "plain"]
 
 
 class _Letters(NamedTuple):
-    """The prefixes, apart from B-, of a scheme that marks the ends of entities."""
+    """The prefixes other than B- of a scheme that marks the ends of entities."""
 
     inside: str
     last: str
     single: str
-    own: str  # prefixes that no other scheme has; for BIOES, that IOB1 and IOB2 do not have
+    distinctive: str  # prefixes of no other scheme; for BIOES, of neither IOB1 nor IOB2
 
 
 _CLOSED: Mapping[ClosedScheme, _Letters] = {
-    "BILOU": _Letters("I", "L", "U", own="LU"),
-    "BMES": _Letters("M", "E", "S", own="M"),
-    "BIOES": _Letters("I", "E", "S", own="ES"),  # last, since BMES has its letters too
+    "BILOU": _Letters("I", "L", "U", distinctive="LU"),
+    "BMES": _Letters("M", "E", "S", distinctive="M"),
+    "BIOES": _Letters("I", "E", "S", distinctive="ES"),  # checked last, since BMES has E and S too
 }
 _MARKED = re.compile(r"([BIESLUM])-(.+)")
-# Prefixes that plain tags may also have: they mark entities only if all other tags have prefixes.
+# Prefixes that also occur in plain tags. They mark entities only if all other tags have prefixes.
 _RARE = frozenset("LUM")
 _ADVICE = "Fix the file, or set tags.files.learn_as='as_written' to use the tags as they are"
 
 
 class _Mark(NamedTuple):
-    prefix: str  # "" outside
+    prefix: str  # "" for a tag without a prefix
     kind: str
     tag: str
     sentence: int
@@ -129,37 +141,40 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks of sentences, made anew whenever they are iterated over."""
+    """The marks of sentences, created in each iteration instead of stored."""
 
-    def __init__(self, tags: Sequence[Sequence[str]], places: Sequence[Sequence[str]] | None):
-        self._tags, self._places = tags, places
+    def __init__(self, tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None):
+        self._tags, self._places = tags, locations
 
     def __iter__(self) -> Iterator[list[_Mark]]:
         for number, sentence in enumerate(self._tags):
-            yield [_Mark(*_parsed(tag), tag, number, word) for word, tag in enumerate(sentence)]
+            yield [
+                _Mark(*_split_prefix(tag), tag, number, word) for word, tag in enumerate(sentence)
+            ]
 
-    def place(self, mark: _Mark) -> str:
+    def location(self, mark: _Mark) -> str:
         if self._places is None:
             return f"sentence {mark.sentence}, word {mark.word}"
         return self._places[mark.sentence][mark.word]
 
 
-def recognise_scheme(
-    tags: Sequence[Sequence[str]], places: Sequence[Sequence[str]] | None = None
+def recognize_scheme(
+    tags: Sequence[Sequence[str]], locations: Sequence[Sequence[str]] | None = None
 ) -> Scheme:
-    """Return the tag scheme of sentences, "plain" if their tags do not mark entities.
+    """Return the tag scheme of sentences, or "plain" if their tags do not mark entities.
 
-    Sentences without entities are "plain". B-, E- and S- without any I- or M- are BIOES.
+    The scheme of sentences without entities is "plain". The scheme of sentences with B-, E- and S-
+    but neither I- nor M- is BIOES.
 
     Args:
         tags: [sentences][words].
-        places: "file:line" of every tag, for messages.
+        locations: [sentences][words] "file:line", for messages.
 
     Raises:
-        ValueError: some tags have a prefix and others are neither that nor "O", or entities are
-            marked in different schemes; names file, line and value of each.
+        ValueError: there are tags with prefixes and others that are not "O", or entities are marked
+            in different schemes. The message contains the file, line and value of each.
     """
-    sentences = _Marks(tags, places)
+    sentences = _Marks(tags, locations)
     first = _first_of_prefix(sentences)
     if not first:
         return "plain"
@@ -170,21 +185,26 @@ def recognise_scheme(
                     return "plain"
                 raise ValueError(_unmarked(sentences, mark))
     for scheme, letters in _CLOSED.items():
-        if not first.keys().isdisjoint(letters.own):
+        if not first.keys().isdisjoint(letters.distinctive):
             _check_closed(sentences, scheme, first)
             return scheme
     not_iob1, not_iob2 = _first_beginning(sentences, "B"), _first_beginning(sentences, "I")
     if not_iob1 and not_iob2:
         raise ValueError(
-            f"mixed tag schemes: {sentences.place(not_iob1)}: {not_iob1.tag!r} begins an entity as "
-            f"in IOB2, and {sentences.place(not_iob2)}: {not_iob2.tag!r} begins one as in IOB1; "
-            f"expected one scheme per file. {_ADVICE}"
+            f"mixed tag schemes: {sentences.location(not_iob1)}: {not_iob1.tag!r} begins an entity "
+            f"as in IOB2, but {sentences.location(not_iob2)}: {not_iob2.tag!r} begins one as in "
+            f"IOB1; expected one scheme per file. {_ADVICE}"
         )
     return "IOB2" if not_iob1 else "IOB1"
 
 
 def to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """The tags of a sentence in IOB2, whatever scheme they follow; plain tags stay."""
+    """Convert the tags of a sentence to IOB2, except plain tags.
+
+    Args:
+        tags: the tags.
+        scheme: their scheme.
+    """
     if scheme in ("IOB2", "plain"):
         return list(tags)
     converted = []
@@ -205,13 +225,18 @@ def to_iob2(tags: Sequence[str], scheme: Scheme) -> list[str]:
 
 
 def to_iob1(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """The tags of a sentence in IOB1, whatever scheme they follow; plain tags stay."""
+    """Convert the tags of a sentence to IOB1, except plain tags.
+
+    Args:
+        tags: the tags.
+        scheme: their scheme.
+    """
     if scheme in ("IOB1", "plain"):
         return list(tags)
-    begun = to_iob2(tags, scheme)
+    iob2 = to_iob2(tags, scheme)
     return [
-        f"I-{tag[2:]}" if tag.startswith("B-") and before[2:] != tag[2:] else tag
-        for before, tag in zip(["O", *begun], begun, strict=False)
+        f"I-{tag[2:]}" if tag.startswith("B-") and previous[2:] != tag[2:] else tag
+        for previous, tag in zip(["O", *iob2], iob2, strict=False)
     ]
 
 
@@ -219,14 +244,14 @@ def to_closed(tags: Sequence[str], scheme: ClosedScheme) -> list[str]:
     """Convert the tags of a sentence to a scheme that marks the ends of entities.
 
     Args:
-        tags: tags in IOB2; an I- that follows no entity of its type begins one, as in IOB1.
+        tags: the tags in IOB2 or IOB1: an I- that does not follow an entity of its type begins one.
         scheme: the target scheme.
     """
-    letters, begun = _CLOSED[scheme], to_iob2(tags, "IOB1")
+    letters, iob2 = _CLOSED[scheme], to_iob2(tags, "IOB1")
     converted = []
-    for tag, after in zip(begun, [*begun[1:], "O"], strict=True):
+    for tag, following in zip(iob2, [*iob2[1:], "O"], strict=True):
         prefix, _, kind = tag.partition("-")
-        ends = after != f"I-{kind}"
+        ends = following != f"I-{kind}"
         match prefix:
             case "B":
                 converted.append(f"{letters.single if ends else 'B'}-{kind}")
@@ -238,7 +263,7 @@ def to_closed(tags: Sequence[str], scheme: ClosedScheme) -> list[str]:
 
 
 @cache
-def _parsed(tag: str) -> tuple[str, str]:
+def _split_prefix(tag: str) -> tuple[str, str]:
     match = _MARKED.fullmatch(tag)
     return (match[1], match[2]) if match else ("", "")
 
@@ -255,25 +280,25 @@ def _first_of_prefix(sentences: Iterable[Sequence[_Mark]]) -> dict[str, _Mark]:
 
 def _unmarked(sentences: _Marks, mark: _Mark) -> str:
     return (
-        f"{sentences.place(mark)}: tag {mark.tag!r} does not fit the other tags, which have "
-        "prefixes of IOB1, IOB2, BIOES, BILOU or BMES; expected 'O' or one of B-, I-, E-, S-, L-, "
-        f"U-, M- and the entity's type. {_ADVICE}"
+        f"{sentences.location(mark)}: tag {mark.tag!r} has no prefix of IOB1, IOB2, BIOES, BILOU "
+        "or BMES, but other tags do; expected 'O', or a prefix (B-, I-, E-, S-, L-, U- or M-) and "
+        f"the type of an entity. {_ADVICE}"
     )
 
 
 def _first_beginning(sentences: Iterable[Sequence[_Mark]], prefix: str) -> _Mark | None:
-    """The first mark with this prefix that does not follow one of its own type."""
+    """Return the first mark with a prefix that does not follow a mark of the same entity type."""
     for sentence in sentences:
-        before = ("", "")
+        previous = ("", "")
         for mark in sentence:
-            if mark.prefix == prefix and not (before[0] and before[1] == mark.kind):
+            if mark.prefix == prefix and not (previous[0] and previous[1] == mark.kind):
                 return mark
-            before = (mark.prefix, mark.kind)
+            previous = (mark.prefix, mark.kind)
     return None
 
 
 def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _Mark]) -> None:
-    """Refuse prefixes that the scheme does not have and entities that do not end as it requires.
+    """Reject prefixes that are not in the scheme, and entities that do not end as it requires.
 
     Args:
         sentences: the marks.
@@ -285,27 +310,27 @@ def _check_closed(sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _
         if prefix not in {"B", letters.inside, letters.last, letters.single}:
             raise _mixed(sentences, scheme, first, mark, f"{prefix}- is not a prefix of {scheme}")
     for sentence in sentences:
-        unfinished: _Mark | None = None  # the B- or inside mark that the next word must continue
+        unfinished: _Mark | None = None  # a B- or inside mark, which the next word must continue
         for mark in sentence:
             continues = mark.prefix in (letters.inside, letters.last)
             if unfinished and not (continues and unfinished.kind == mark.kind):
-                raise _mixed(sentences, scheme, first, unfinished, _NOTHING_AFTER)
+                raise _mixed(sentences, scheme, first, unfinished, _NOT_CONTINUED)
             if continues and not unfinished:
-                raise _mixed(sentences, scheme, first, mark, "it continues no entity of its type")
+                raise _mixed(sentences, scheme, first, mark, "no entity of its type precedes it")
             unfinished = mark if mark.prefix in ("B", letters.inside) else None
         if unfinished:
-            raise _mixed(sentences, scheme, first, unfinished, _NOTHING_AFTER)
+            raise _mixed(sentences, scheme, first, unfinished, _NOT_CONTINUED)
 
 
-_NOTHING_AFTER = "no tag of its type continues it"
+_NOT_CONTINUED = "no tag of its type follows it"
 
 
 def _mixed(
     sentences: _Marks, scheme: ClosedScheme, first: Mapping[str, _Mark], mark: _Mark, problem: str
 ) -> ValueError:
-    own = [f"{letter}-" for letter in _CLOSED[scheme].own if letter in first]
-    reason = f"the prefixes {' and '.join(own)} mean" if len(own) > 1 else f"{own[0]} means"
+    prefixes = [f"{letter}-" for letter in _CLOSED[scheme].distinctive if letter in first]
+    verb = "imply" if len(prefixes) > 1 else "implies"
     return ValueError(
-        f"mixed tag schemes: {reason} {scheme}, but {sentences.place(mark)}: {mark.tag!r}: "
-        f"{problem}. {_ADVICE}"
+        f"mixed tag schemes: {' and '.join(prefixes)} {verb} {scheme}, but in "
+        f"{sentences.location(mark)}, {mark.tag!r} is invalid: {problem}. {_ADVICE}"
     )

@@ -1,4 +1,4 @@
-"""Sentences of words with a tag each, from column files and CoNLL-U, and the tags there are."""
+"""Read sentences of tagged words from column files and CoNLL-U, and collect and check tags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from bert_jax.labeled_data.delimited import LONE_RETURN
 from bert_jax.labeled_data.files import (
     Split,
-    WordPlaces,
+    WordLocations,
     check_paths,
     file_lines,
     find_file,
@@ -25,7 +25,7 @@ from bert_jax.labeled_data.tag_formats import (
     Word,
     column_events,
     conllu_events,
-    recognise_scheme,
+    recognize_scheme,
     to_iob1,
     to_iob2,
 )
@@ -38,16 +38,23 @@ LearnAs = Literal["IOB2", "IOB1", "as_written"]
 
 @dataclass(frozen=True)
 class TagFiles:
-    """Where tagged sentences are: a file a split, "" for none.
+    """The files and columns of a task on tagged sentences.
 
-    kind: "columns", a word a line, columns between tabs or, in a line without one, spaces, a blank
-    line after every sentence; or "conllu". tag: the tag's column; "" for the last one, "UPOS" in
-    CoNLL-U; columns go by number, "0" the first, in CoNLL-U by name. word: the word's column; ""
-    for the first, FORM of CoNLL-U. comment: what lines begin with that are passed over, "" for
-    none: in most column files "#" is a word. learn_as: "IOB2" recognizes the scheme of entity tags
-    (IOB1, IOB2, BIOES, BILOU or BMES), refuses a mixture and converts the tags to IOB2; "IOB1" does
-    the same with IOB1; "as_written" keeps the tags as they are. labels: () to collect them from
-    train.
+    Columns are specified by number, starting at "0", or by name in CoNLL-U.
+
+    Attributes:
+      train: the training file, "" for none.
+      validation: the validation file, "" for none.
+      test: the test file, "" for none.
+      kind: "columns", one word per line, with columns separated by tabs (or by spaces, in a line
+        without tabs), and a blank line after each sentence; or "conllu".
+      tag: the column of the tags; "" for the last column, or UPOS in CoNLL-U.
+      word: the column of the words, "" for the first one; not used for CoNLL-U, where it is FORM.
+      comment: the prefix of lines to skip; "" for none, since "#" is a word in most column files.
+      learn_as: "IOB2" to recognize the scheme of entity tags (IOB1, IOB2, BIOES, BILOU or BMES),
+        reject mixed schemes and convert the tags to IOB2; "IOB1" to convert them to IOB1; or
+        "as_written" to use the tags as they are.
+      labels: the labels, () to collect them from the training file.
     """
 
     train: LocalPath = ""
@@ -64,75 +71,84 @@ class TagFiles:
         check_paths(self.train, self.validation, self.test)
         check_label_set(self.labels)
         if self.kind not in ("columns", "conllu"):
-            raise ValueError(f"kind is {self.kind!r}; expected 'columns' or 'conllu'")
+            raise ValueError(f"kind={self.kind!r}: expected 'columns' or 'conllu'")
         if self.learn_as not in get_args(LearnAs):
             expected = "'IOB2', 'IOB1' or 'as_written'"
-            raise ValueError(f"learn_as is {self.learn_as!r}; expected {expected}")
+            raise ValueError(f"learn_as={self.learn_as!r}: expected {expected}")
         if self.kind == "conllu" and self.tag and self.tag not in CONLLU_COLUMNS[2:]:
-            raise ValueError(
-                f"tag is {self.tag!r}; expected one of {', '.join(CONLLU_COLUMNS[2:])}"
-            )
+            raise ValueError(f"tag={self.tag!r}: expected one of {', '.join(CONLLU_COLUMNS[2:])}")
         if self.kind == "conllu" and (self.word or self.comment):
-            raise ValueError("word and comment are for kind='columns'; CoNLL-U has its own")
+            raise ValueError(
+                "word and comment are only supported for kind='columns', since CoNLL-U defines both"
+            )
         for name, column in (("tag", self.tag), ("word", self.word)):
             if self.kind == "columns" and column and not (column.isascii() and column.isdigit()):
-                raise ValueError(
-                    f"{name} is {column!r}; expected the number of a column, such as '1'"
-                )
+                raise ValueError(f"{name}={column!r}: expected the number of a column, such as '1'")
         if self.word and self.tag and int(self.word) == int(self.tag):
-            raise ValueError(f"word and tag are both column {self.tag}; expected two columns")
+            raise ValueError(f"word and tag are both column {self.tag}; expected different columns")
 
 
 @dataclass
 class TagSentences:
-    """Sentences as they stand in a file.
+    """Tagged sentences from a file.
 
-    words and places ("file:line") are [sentences][words], and so are tags, None where they were not
-    read. documents: the document of every sentence, ascending; None if the file does not say where
-    documents begin. lines: of the whole file, without their ends. written: the tags as the file
-    has them, where `tags` are those in another scheme, `scheme`.
+    Attributes:
+      words: [sentences][words].
+      tags: [sentences][words], None if they were not read.
+      locations: [sentences][words] "file:line".
+      documents: [sentences] number of the document, ascending; None if the file does not mark
+        documents.
+      lines: all lines of the file, without line ends.
+      original_tags: [sentences][words] tags as in the file, None if they are the same as `tags`.
+      scheme: the scheme that `tags` were converted to.
     """
 
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
-    places: Sequence[Sequence[str]] = ()
+    locations: Sequence[Sequence[str]] = ()
     documents: list[int] | None = None
     lines: list[str] = field(default_factory=list)
-    written: list[list[str]] | None = None
+    original_tags: list[list[str]] | None = None
     scheme: LearnAs = "as_written"
 
     def __len__(self) -> int:
         return len(self.words)
 
-    def tag_told(self, sentence: int, word: int) -> str:
-        """A tag as messages tell it: as it stands in the file, and what it is read as."""
+    def describe_tag(self, sentence: int, word: int) -> str:
+        """Return a description of a tag as in the file and, if it differs, as converted."""
         assert self.tags is not None
         tag = self.tags[sentence][word]
-        written = self.written[sentence][word] if self.written is not None else tag
-        return repr(tag) if written == tag else f"{written!r} ({tag!r} in {self.scheme})"
+        original = self.original_tags[sentence][word] if self.original_tags is not None else tag
+        return repr(tag) if original == tag else f"{original!r} ({tag!r} in {self.scheme})"
 
 
-def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
-    """Reads the sentences of a split; `labelled`, their tags too, in the scheme of `learn_as`.
+def read_tags(files: TagFiles, split: Split, *, labeled: bool) -> TagSentences:
+    """Read the sentences of a split.
 
-    Words of several rows of CoNLL-U ("1-2") and its empty nodes ("1.1") are passed over.
+    Multiword tokens ("1-2") and empty nodes ("1.1") of CoNLL-U are skipped.
+
+    Args:
+        files: the files of the task.
+        split: the split to read.
+        labeled: whether to read and check tags, and convert them to the scheme `files.learn_as`.
 
     Raises:
-        ValueError: no such file, one without a sentence, a line without a word or a tag, entity
-            tags of mixed schemes, a tag outside `files.labels`; names file, line and value.
+        ValueError: the file does not exist or has no sentences, a line has no word or no tag,
+            entity tags have mixed schemes, or a tag is not one of `files.labels`. The message
+            contains the file, line and value.
     """
     path = find_file(split_path(files, split))
-    places = WordPlaces(path)
+    locations = WordLocations(path)
     sentences = TagSentences(
-        tags=[] if labelled else None,
-        places=places,
+        tags=[] if labeled else None,
+        locations=locations,
         lines=list(_text_lines(path)),
     )
-    placed = ((line, f"{path}:{number}") for number, line in enumerate(sentences.lines, 1))
+    located = ((line, f"{path}:{number}") for number, line in enumerate(sentences.lines, 1))
     events = (
-        conllu_events(placed)
+        conllu_events(located)
         if files.kind == "conllu"
-        else column_events(placed, int(files.word or 0), files.comment)
+        else column_events(located, int(files.word or 0), files.comment)
     )
     documents, document = [], 0
     for item in _sentences(events):
@@ -140,34 +156,35 @@ def read_tags(files: TagFiles, split: Split, *, labelled: bool) -> TagSentences:
             document += 1
             continue
         sentences.words.append([sys.intern(word.text) for word in item])
-        places.append(int(word.place.rpartition(":")[2]) for word in item)
+        locations.append(int(word.location.rpartition(":")[2]) for word in item)
         documents.append(document)
         if sentences.tags is not None:
             sentences.tags.append([sys.intern(_tag(word, files)) for word in item])
     if not len(sentences):
-        raise ValueError(f"{path} holds no sentence; expected at least one")
+        raise ValueError(f"{path} contains no sentences; expected at least one")
     sentences.documents = documents if document else None
     if sentences.tags is not None:
         if files.learn_as != "as_written":
-            scheme = recognise_scheme(sentences.tags, sentences.places)
+            scheme = recognize_scheme(sentences.tags, sentences.locations)
             if scheme not in (files.learn_as, "plain"):
-                converted = {"IOB2": to_iob2, "IOB1": to_iob1}[files.learn_as]
-                sentences.written, sentences.scheme = sentences.tags, files.learn_as
-                sentences.tags = [converted(tags, scheme) for tags in sentences.tags]
+                convert = {"IOB2": to_iob2, "IOB1": to_iob1}[files.learn_as]
+                sentences.original_tags, sentences.scheme = sentences.tags, files.learn_as
+                sentences.tags = [convert(tags, scheme) for tags in sentences.tags]
         if files.labels:
             check_tags(sentences, files.labels)
     return sentences
 
 
-# So many tags, at more than one for two different words, are words, lemmas or the like. The largest
-# tag sets have thousands, all told (morphology in one tag, entities of hundreds of types), but each
-# is that of many words: FEATS of English EWT are 230 of 19,674 words; its lemmas, 14,194. Below,
-# files of a few lines may be anything.
-_FEWEST_TOO_MANY = 200
+# A column with more distinct values than this, and more than one per two distinct words, contains
+# words, lemmas or the like. The largest tag sets have thousands of tags (combined morphological
+# features, entities of hundreds of types), but each of them is used for many words: English EWT has
+# 19,674 distinct words with 230 distinct values of FEATS, but 14,194 lemmas. For smaller numbers,
+# as in files of a few lines, the ratio says nothing.
+_MAX_UNCHECKED_TAGS = 200
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file without line ends; raise ValueError for a CR without a LF."""
+    """Yield the lines of a file without line ends, and reject a CR without a LF."""
     for number, raw in enumerate(file_lines(path), start=1):
         line = raw.rstrip("\r\n")
         if "\r" in line:
@@ -176,76 +193,88 @@ def _text_lines(path: Path) -> Iterator[str]:
 
 
 def collect_labels(sentences: TagSentences, column: str = "") -> tuple[str, ...]:
-    """The tags of sentences, sorted, "O" first.
+    """Return the distinct tags of sentences, "O" first and the others sorted.
 
-    column: of the file they are from, for messages; "" for the last one. ValueError if the tags are
-    fewer than two, or so many that they are the words.
+    Args:
+        sentences: the sentences.
+        column: the column of the tags, for messages; "" for the last one.
+
+    Raises:
+        ValueError: there are fewer than two tags, or so many that they may be words.
     """
     assert sentences.tags is not None
-    found = {tag for tags in sentences.tags for tag in tags}
-    file = sentences.places[0][0].rpartition(":")[0]
-    if len(found) < 2:
+    distinct = {tag for tags in sentences.tags for tag in tags}
+    file = sentences.locations[0][0].rpartition(":")[0]
+    if len(distinct) < 2:
         raise ValueError(
-            f"{file}: every tag is {min(found)!r}; expected at least two different ones. Name the "
-            "tag's column"
+            f"{file}: every tag is {min(distinct)!r}; expected at least two distinct tags. Set "
+            "tags.files.tag to the column of the tags"
         )
     num_words = len({word for words in sentences.words for word in words})
-    if len(found) > _FEWEST_TOO_MANY and 2 * len(found) > num_words:
+    if len(distinct) > _MAX_UNCHECKED_TAGS and 2 * len(distinct) > num_words:
         where = f"column {column!r}" if column else "the last column"
         raise ValueError(
-            f"{file}: {len(found):,} different tags in {where} for {num_words:,} different words; "
-            "expected few tags for many words. Is it the word's? Set tags.files.tag (and in column "
-            "files tags.files.word); or, if it is right, give all tags as tags.files.labels"
+            f"{file}: {len(distinct):,} distinct tags in {where} for {num_words:,} distinct words; "
+            "expected few tags for many words. If the column contains words, set tags.files.tag "
+            "(and, for column files, tags.files.word); if it contains tags, list all of them in "
+            "tags.files.labels"
         )
-    return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
+    return tuple(sorted(distinct, key=lambda tag: (tag != "O", tag)))
 
 
 def check_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
-    """Refuses a tag outside `labels`: ValueError naming file, line, value and the labels."""
+    """Check that all tags are labels of the task.
+
+    Raises:
+        ValueError: a tag is not one of `labels`. The message contains the file, line and value.
+    """
     assert sentences.tags is not None
-    known = frozenset(labels)
+    label_set = frozenset(labels)
     for number, tags in enumerate(sentences.tags):
         for word, tag in enumerate(tags):
-            if tag not in known:
+            if tag not in label_set:
+                location = sentences.locations[number][word]
                 raise ValueError(
-                    f"{sentences.places[number][word]}: tag {sentences.tag_told(number, word)}; "
-                    f"expected one of {', '.join(map(repr, labels))}. If it is right, give all "
-                    "tags as labels"
+                    f"{location}: tag {sentences.describe_tag(number, word)}; expected one of "
+                    f"{', '.join(map(repr, labels))}. If the tag is correct, list all tags in "
+                    "labels"
                 )
 
 
 def report_unknown_tags(sentences: TagSentences, labels: Sequence[str]) -> None:
-    """Logs how many words have a tag outside `labels`, none of which a prediction can be.
+    """Log the number of words whose tag is not one of `labels` and thus cannot be predicted.
 
     Raises:
-        ValueError: they are more than half: it is another column or another task. Names the first.
+        ValueError: more than half of the tags are unknown, so the tags may be from another column
+            or task. The message contains the file, line and value of the first one.
     """
     assert sentences.tags is not None
-    known = frozenset(labels)
+    label_set = frozenset(labels)
     unknown = [
         (number, word)
         for number, tags in enumerate(sentences.tags)
         for word, tag in enumerate(tags)
-        if tag not in known
+        if tag not in label_set
     ]
     if not unknown:
         return
     total, (number, word) = sum(map(len, sentences.tags)), unknown[0]
-    place, tag = sentences.places[number][word], sentences.tag_told(number, word)
+    location, tag = sentences.locations[number][word], sentences.describe_tag(number, word)
     if 2 * len(unknown) > total:
         raise ValueError(
-            f"{place}: tag {tag}; expected one of {', '.join(map(repr, labels))}, but "
-            f"{len(unknown):,} of {total:,} words have another. Is it the right column?"
+            f"{location}: tag {tag}; expected one of {', '.join(map(repr, labels))}, but "
+            f"{len(unknown):,} of {total:,} words have another tag. Check whether it is the right "
+            "column"
         )
     logger.warning(
-        "%s: tag %s: %s of %s words have one that is not learned, which counts as wrong whatever "
-        "is predicted",
-        *(place, tag, f"{len(unknown):,}", f"{total:,}"),
+        "%s: tag %s is not a label of the model. %s of %s words have such tags, and every "
+        "prediction for them counts as wrong",
+        *(location, tag, f"{len(unknown):,}", f"{total:,}"),
     )
 
 
 def _sentences(events: Iterator[Word | End]) -> Iterator[list[Word] | None]:
-    """Yields sentences, and None where another document begins."""
+    """Yield sentences, and None at the beginning of each document that is marked."""
     sentence: list[Word] = []
     for event in events:
         if isinstance(event, Word):
@@ -266,16 +295,19 @@ def _tag(word: Word, files: TagFiles) -> str:
         tag = word.cells[CONLLU_COLUMNS.index(name)]
         if not tag:
             raise ValueError(
-                f"{word.place}: {word.line[:80]!r} has nothing in its column {name}; expected a "
-                'tag, or "_" for none'
+                f"{word.location}: column {name} of {word.line[:80]!r} is empty; expected a tag, "
+                'or "_" for none'
             )
         return tag
     column = int(files.tag) if files.tag else max(1, len(word.cells) - 1)
     if column == int(files.word or 0):
-        raise ValueError(f"{word.place}: the last column is that of the words; name the tag's")
+        raise ValueError(
+            f"{word.location}: the last column contains the words. Set tag to the column of the "
+            "tags"
+        )
     if column >= len(word.cells) or not word.cells[column]:
         raise ValueError(
-            f"{word.place}: {word.line[:80]!r} has no tag: expected it in column {column}, counted "
-            "from 0"
+            f"{word.location}: {word.line[:80]!r} has no tag in column {column} (columns are "
+            "counted from 0)"
         )
     return word.cells[column]

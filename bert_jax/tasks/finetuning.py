@@ -186,10 +186,10 @@ class Span(ClassifierTask):
 
 
 class Tagging(ClassifierTask):
-    """Softmax cross-entropy of the labelled tokens (Devlin et al. 2019, section 5.3).
+    """Softmax cross-entropy of the labeled tokens (Devlin et al. 2019, section 5.3).
 
     The targets are `labels` and `label_weights` [batch, length], 1 where a label counts (the first
-    word-piece of a word). The loss is the mean over all labelled tokens of the batch: a long
+    word-piece of a word). The loss is the mean over all labeled tokens of the batch: a long
     sentence weighs more than a short one.
     """
 

@@ -64,7 +64,7 @@ class OurBatches(torch.utils.data.Sampler):
         first = self._epoch * len(self)
         self._epoch += 1
         for step in range(first, first + len(self)):
-            examples = self._plan.place(step).examples
+            examples = self._plan.planned_batch(step).examples
             yield examples[examples >= 0].tolist()
 
 

@@ -37,7 +37,7 @@ def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]
     """Seconds by row length: what the first step on rows of a length takes longer than the next."""
     state, size = first_state(run), run.config.batch_size
     rows, found = local_rows(run.mesh, size), {}
-    for length in sorted({run.plan.place(step).length for step in range(run.total_steps)}):
+    for length in sorted({run.plan.planned_batch(step).length for step in range(run.total_steps)}):
         fitting = np.flatnonzero(features.lengths <= length)
         batch = features.batch(np.resize(fitting, size), length)
         seconds = []

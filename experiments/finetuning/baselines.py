@@ -93,11 +93,11 @@ def _size(task: Task, files: Files, split: Split) -> int:
     if task.glue:
         found = glue_files(task.glue, files.directory)
         sentences = found.train if split == "train" else found.validation["validation"]
-        return len(read_sentences(sentences, split, labelled=True).firsts)
+        return len(read_sentences(sentences, split, labeled=True).firsts)
     if task.name == "SQuAD":
-        return len(read_squad(Path(getattr(files, split)), labelled=True))
+        return len(read_squad(Path(getattr(files, split)), labeled=True))
     named = TagFiles(train=files.train, validation=files.validation)
-    return len(read_tags(named, split, labelled=True).words)
+    return len(read_tags(named, split, labeled=True).words)
 
 
 def _sentences(
@@ -110,7 +110,7 @@ def _sentences(
 ) -> list[float]:
     """longest: how many words in a row are a feature of their own. mnli: to learn from as well."""
     found, metric = glue_files(task.glue, sets[0].directory), glue_task(task.glue).primary
-    training = read_sentences(found.train, "train", labelled=True)
+    training = read_sentences(found.train, "train", labeled=True)
     training = _with_mnli(training, mnli, task, found.train.labels) if mnli else training
     words = TfidfVectorizer(ngram_range=(1, longest), sublinear_tf=True, token_pattern=_WORD)
     words.fit(training.firsts + (training.seconds or []))
@@ -122,7 +122,7 @@ def _sentences(
 
     def judge(files: Files) -> Callable[[_Linear], float]:
         validation = glue_files(task.glue, files.directory).validation["validation"]
-        examples = read_sentences(validation, "validation", labelled=True)
+        examples = read_sentences(validation, "validation", labeled=True)
         judged = _bag(words, examples, compared)
         gold = label_numbers(examples.labels or [], validation.labels)
         return lambda fit: sentence_scores([metric], fit.predict(judged), gold)[metric]
@@ -165,7 +165,7 @@ def _bag(words: TfidfVectorizer, examples: SentenceExamples, compared: bool) -> 
 def _tags(sets: Sequence[Files], *, capitals: bool) -> list[float]:
     def read(files: Files, split: Split) -> TagSentences:
         named = TagFiles(train=files.train, validation=files.validation)
-        return read_tags(named, split, labelled=True)
+        return read_tags(named, split, labeled=True)
 
     training, features = read(sets[0], "train"), DictVectorizer()
     learned = features.fit_transform(_words(training.words, capitals))
@@ -211,7 +211,7 @@ def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
     """Of a logistic regression for where answers begin and one for where they end."""
     rng = np.random.default_rng(0)
     rows, ends = [], []
-    for example in read_squad(Path(sets[0].train), labelled=True):
+    for example in read_squad(Path(sets[0].train), labeled=True):
         words = list(re.finditer(_WORD, example.context))
         start = example.answer_starts[0]
         stop = start + len(example.answer_texts[0])
@@ -232,7 +232,7 @@ def _spans(sets: Sequence[Files], *, compared: bool) -> list[float]:
 
     def judge(files: Files) -> Callable[[Sequence[LogisticRegression]], float]:
         held_out = []
-        for example in read_squad(Path(files.validation), labelled=True):
+        for example in read_squad(Path(files.validation), labeled=True):
             words = list(re.finditer(_WORD, example.context))
             held_out.append((example, words, vectors.transform(_places(example, words, compared))))
         gold = {example.id: example.answer_texts for example, _, _ in held_out}

@@ -38,15 +38,15 @@ BAD_FILES = {
     "a wrong column": ("reviews.tsv", "text\tlabel\na\t1\n", ":1: no column is named 'sentence'"),
     "another label": ("reviews.tsv", TSV + "a\t2\n", ":4: label '2'; expected one of '0', '1'"),
     "a row too short": ("reviews.tsv", TSV + "a\n", ":4: the row ends before column 'label'"),
-    "nothing but a header": ("reviews.tsv", "sentence\tlabel\n", "holds no row; expected"),
+    "nothing but a header": ("reviews.tsv", "sentence\tlabel\n", "contains no rows; expected"),
     "an empty file": ("reviews.tsv", "", "is empty; expected at least one example"),
-    "a tab in a text": ("reviews.tsv", TSV + "a\tb\t1\n", ":4: 3 columns, the first line has 2"),
+    "a tab in a text": ("reviews.tsv", TSV + "a\tb\t1\n", ":4: 3 columns, but the first line"),
     "no number": ("scores.jsonl", '{"a": "x", "b": "y", "score": "high"}\n', ":1: label 'high'"),
     "no such choice": ("choices.csv", "context,e0,e1,e2,label\na,b,c,d,3\n", ":2: label '3'; exp"),
     "mixed schemes": ("tagged.txt", IOB1, "mixed tag schemes: "),
     "a tag never seen": ("tagged.txt", "matt\tB-GPE\n", ":1: tag 'B-GPE'; expected one of 'O'"),
-    "no sentence": ("tagged.txt", "\n\n", "holds no sentence; expected at least one"),
-    "no question": ("questions.json", '{"data": []}', "holds no question; expected"),
+    "no sentence": ("tagged.txt", "\n\n", "contains no sentences; expected at least one"),
+    "no question": ("questions.json", '{"data": []}', "contains no questions; expected"),
 }
 PLACES = {
     "reviews": ("glue", "glue.validation"),
@@ -73,8 +73,8 @@ def test_an_answer_that_is_not_at_its_offset(refused, tmp_path):
     file = tmp_path / "questions.json"
     file.write_text(json.dumps(content))
     errors = refused("spans", f"spans.files.train={file}")
-    assert f"{file}: data[0].paragraphs[1].qas[0].answers[0]: the answer of question q1" in errors
-    assert f"offset {answer['answer_start']}: expected {answer['text']!r}, found" in errors
+    assert f"{file}: data[0].paragraphs[1].qas[0].answers[0]: the answer to question q1" in errors
+    assert f"offset {answer['answer_start']}: expected {answer['text']!r}, but the" in errors
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_an_answer_that_is_not_at_its_offset(refused, tmp_path):
     [
         ("regression", '{"a": "x", "b": "y"}\n', "sentences.files.train", "no field 'score'"),
         ("choices", "context,e0,e1,label\na,b,c,1\n", "choices.files.train", "no column is named"),
-        ("tags", "matt\n", "tags.files.train", "'matt' has no tag: expected it in column"),
+        ("tags", "matt\n", "tags.files.train", "'matt' has no tag in column 1 (columns are"),
         ("spans", "{", "spans.files.test", "not valid JSON"),
-        ("tags", "", "tags.files.test", "holds no sentence"),
+        ("tags", "", "tags.files.test", "contains no sentences"),
     ],
 )
 def test_every_split_is_read_before_training(refused, tmp_path, task, text, override, message):
@@ -98,9 +98,9 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
     ("task", "overrides", "message"),
     [
         ("glue", ["glue.directory=nowhere"], "nowhere/train.tsv does not exist"),
-        ("glue", ["glue.task=SST2"], "no GLUE task is called 'SST2'; expected one of CoLA"),
+        ("glue", ["glue.task=SST2"], "unknown GLUE task 'SST2'; expected one of CoLA"),
         ("glue", ["max_length=33"], "max_length=33, but the model of"),
-        ("glue", ["max_length=2"], "max_length is 2; expected at least 3"),
+        ("glue", ["max_length=2"], "max_length=2: expected at least 3"),
         ("glue", ["best_metric=f1"], "best_metric='f1' is no metric of this task; expected one"),
         ("tags", ["best_metric=pearson"], "expected one of f1, precision, recall, accuracy, loss"),
         ("glue", ["batch_size=12"], "batch_size=12 is not divisible by 8"),
@@ -117,7 +117,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         (
             "regression",
             ["sentences.files.labels=a,b"],
-            "Several are written \"('a', 'b')\", quotes",
+            "Write several labels as \"('a', 'b')\", with the quotes",
         ),
         ("glue", ["max_shapes=0"], "max_shapes=0: must be at least 1"),
         ("glue", ["num_epoch=1"], "config.num_epoch: no such key; nearest: num_epochs"),
@@ -131,7 +131,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
             ["sentences.files.labels=('a', 'b', 'c')", "sentences.metrics=('f1',)"],
             "'f1' is that of the second of two labels, not of ('a', 'b', 'c'); expected 'macro_f1'",
         ),
-        ("spans", ["max_length=10"], "max_length 10 leaves 3 tokens of the passage"),
+        ("spans", ["max_length=10"], "max_length=10: leaves 3 tokens for the passage"),
         ("glue", ["batch_size=8000000000"], "does not fit in memory: it needs at least"),
         ("glue", ["batch_size=8000000000"], "Lower batch_size=8000000000 or max_length="),
         ("choices", ["num_epochs=1000000000000"], "expected at most 2,147,483,647. Lower"),

@@ -48,7 +48,7 @@ def test_a_table_is_trained_on_without_any_settings(
     trained = bert_jax_here(*words(source, run, data))
     assert trained.code == 0, trained.errors
     assert "text in 'what was said', label in 'opinion' (2 classes: 'fine', 'sad')" in caplog.text
-    assert caplog.messages.count(f"{data}: skipped 1 row labelled '?'") == 1
+    assert caplog.messages.count(f"{data}: skipped 1 row labeled '?'") == 1
     files = json.loads((run / "config.json").read_text())["sentences"]["files"]
     assert (files["first"], files["second"], files["label"]) == ("what was said", "", "opinion")
     assert files["labels"] == ["fine", "sad"] and files["validation_share"] == 0.1
@@ -145,6 +145,6 @@ def test_rows_of_glue_are_skipped_by_their_label(tmp_path, toy, caplog) -> None:
     data = config.open(tokenizer, 16, ("train", "validation"))
     assert data.train is not None and len(data.train) == 1
     assert [len(each.features) for each in data.validation.values()] == [1, 1]
-    assert f"{tmp_path}/dev_matched.tsv: skipped 1 row labelled '-'" in caplog.messages
+    assert f"{tmp_path}/dev_matched.tsv: skipped 1 row labeled '-'" in caplog.messages
     with pytest.raises(ValueError, match="'neutral' is also one of the labels"):
         GlueConfig("MNLI", "x", skip_labels=("neutral",))

@@ -176,7 +176,7 @@ def test_a_training_file_with_a_part_of_the_scheme(toy, tmp_path: Path, caplog) 
         scores[learn_as] = examples.scores(logits)
     assert scores["as_written"]["precision"] == 1.0 and scores["as_written"]["recall"] == 0.5
     assert scores["IOB2"] == scores["as_written"] | {"accuracy": 0.8}
-    assert "tag 'L-LOC': 2 of 5 words have one that is not learned" in caplog.text
+    assert "tag 'L-LOC' is not a label of the model. 2 of 5 words have such tags" in caplog.text
 
 
 def test_labels_without_an_example_are_told(tmp_path, toy, caplog) -> None:

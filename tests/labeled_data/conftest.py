@@ -1,3 +1,3 @@
-"""The tokenizer that the tests of `corpus` use."""
+"""Fixtures shared with the tests of `corpus`."""
 
 from ..corpus.conftest import tokenizer, words  # noqa: F401

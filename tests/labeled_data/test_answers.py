@@ -1,4 +1,4 @@
-"""Answers from logits against every span tried in turn, and gold answers there and back."""
+"""Compare answers with an exhaustive search over spans, and recover gold answers."""
 
 from __future__ import annotations
 
@@ -41,50 +41,51 @@ def tokenizer_of(examples: list[SpanExample], lowercase: bool = True) -> Tokeniz
 def logits_of(windows: SpanWindows, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     shape = (len(windows), int(windows.features.lengths.max()) + 3)
-    # A few values only, so that spans tie.
+    # Use few distinct values, so that scores are tied.
     start, end = rng.integers(-4, 4, (2, *shape)).astype(np.float32)
     return start, end
 
 
 def gold_logits(windows: SpanWindows) -> list[np.ndarray]:
-    """Logits of a model that is sure of the targets, and of the rest thinks this and that."""
+    """Return start and end logits that are high for the targets and random for other tokens."""
     rows, rng = np.arange(len(windows)), np.random.default_rng(0)
     shape = (len(windows), int(windows.features.lengths.max()))
-    both = []
-    for side in ("start_positions", "end_positions"):
-        both.append(rng.random(shape, np.float32))
-        both[-1][rows, windows.features.targets[side]] = 10
-    return both
+    start_and_end = []
+    for target in ("start_positions", "end_positions"):
+        logits = rng.random(shape, np.float32)
+        logits[rows, windows.features.targets[target]] = 10
+        start_and_end.append(logits)
+    return start_and_end
 
 
-def every_span(windows: SpanWindows, number: int, start, end, longest: int) -> list[tuple]:
-    """(-score, begin, end, first logit, last logit) of all allowed spans of a question."""
-    found = []
+def all_spans(windows: SpanWindows, number: int, start, end, longest: int) -> list[tuple]:
+    """Return (-score, begin, end, start logit, end logit) of all allowed spans of a question."""
+    spans = []
     sequences = windows.features.sequences
     for row in np.flatnonzero(windows.examples == number):
-        place = slice(sequences.starts[row], sequences.starts[row + 1])
-        offsets = windows.character_offsets[place].tolist()
-        maximum = windows.has_maximum_context[place]
+        tokens = slice(sequences.starts[row], sequences.starts[row + 1])
+        offsets = windows.character_offsets[tokens].tolist()
+        maximum = windows.has_maximum_context[tokens]
         passage = range(sequences.second_starts[row], sequences.lengths[row] - 1)
         for first in passage:
             for last in range(first, min(first + longest, passage.stop)):
                 if maximum[first]:
                     logits = float(start[row, first]), float(end[row, last])
-                    found.append((-sum(logits), offsets[first][0], offsets[last][1], *logits))
-    return found
+                    spans.append((-sum(logits), offsets[first][0], offsets[last][1], *logits))
+    return spans
 
 
 @pytest.mark.parametrize("n_best, longest", [(1, 1), (5, 4), (20, 30), (1000, 6)])
-def test_the_best_spans_are_those_that_trying_all_finds(n_best: int, longest: int) -> None:
+def test_best_answers_match_an_exhaustive_search(n_best: int, longest: int) -> None:
     examples = examples_of(40)
-    windows = span_windows(examples, tokenizer_of(examples), **SIZES, labelled=False)
+    windows = span_windows(examples, tokenizer_of(examples), **SIZES, labeled=False)
     start, end = logits_of(windows, seed=n_best)
     answers = best_answers(windows, examples, start, end, n_best=n_best, max_answer_length=longest)
     assert [answer.id for answer in answers] == [example.id for example in examples]
     assert np.bincount(windows.examples).max() > 3
     for number, (example, answer) in enumerate(zip(examples, answers, strict=True)):
-        spans = every_span(windows, number, start, end, longest)
-        best = sorted(spans, key=lambda span: span[0])  # stable: earlier, then shorter
+        spans = all_spans(windows, number, start, end, longest)
+        best = sorted(spans, key=lambda span: span[0])  # stable: ties keep earlier, shorter spans
         expected: dict[str, tuple] = {}
         for span in best:
             marks = example.context[span[2] :]
@@ -93,18 +94,18 @@ def test_the_best_spans_are_those_that_trying_all_finds(n_best: int, longest: in
             stop = len(example.context) - len(marks)
             if len(expected) < n_best:
                 expected.setdefault(example.context[span[1] : stop], (span[1], stop, *span[3:]))
-        found = {c.text: (c.start, c.end, c.start_logit, c.end_logit) for c in answer.candidates}
-        assert list(found.items()) == list(expected.items()) and "" not in found
-        if not spans:  # of a line that the tokenizer drops
+        actual = {c.text: (c.start, c.end, c.start_logit, c.end_logit) for c in answer.candidates}
+        assert list(actual.items()) == list(expected.items()) and "" not in actual
+        if not spans:  # the tokenizer drops the entire line
             continue
         probabilities = softmax([span[2] + span[3] for span in expected.values()])
         np.testing.assert_allclose([c.probability for c in answer.candidates], probabilities, 1e-12)
 
 
-def test_of_spans_that_read_the_same_the_best_stays() -> None:
+def test_only_the_best_span_with_a_text_is_kept() -> None:
     example = SpanExample("q", "who", "the cat and the dog", "")
     tokenizer = tokenizer_of([example])
-    windows = span_windows([example], tokenizer, labelled=False)
+    windows = span_windows([example], tokenizer, labeled=False)
     start = np.zeros((1, 10), np.float32)
     start[0, 3 + 3] = 5  # the second "the"
     (answer,) = best_answers(windows, [example], start, start, max_answer_length=1)
@@ -113,20 +114,20 @@ def test_of_spans_that_read_the_same_the_best_stays() -> None:
     assert math.fsum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
 
 
-def test_texts_that_repeat_take_no_place_from_others() -> None:
-    """As in the release of Devlin et al., which keeps n_best texts that differ."""
+def test_repeated_texts_do_not_count_toward_n_best() -> None:
+    """The code released by Devlin et al. also keeps n_best distinct texts."""
     example = SpanExample("q", "where?", "Paris. Paris. Paris. Paris. Paris. Paris. Lyon.", "")
-    windows = span_windows([example], tokenizer_of([example]), labelled=False)
+    windows = span_windows([example], tokenizer_of([example]), labeled=False)
     start = np.zeros((1, int(windows.features.lengths.max())), np.float32)
-    start[0, windows.features.sequences.lengths[0] - 3 :] = -1  # of 27 spans Lyon's are the last
-    every = {"Paris", "Paris.", ".", ". Paris", ". Lyon", "Lyon", "Lyon."}
+    start[0, windows.features.sequences.lengths[0] - 3 :] = -1  # ranks Lyon last of 27 spans
+    possible = {"Paris", "Paris.", ".", ". Paris", ". Lyon", "Lyon", "Lyon."}
     for n_best, count in ((20, 7), (7, 7), (5, 5), (1, 1)):
         (answer,) = best_answers(
             windows, [example], start, start, n_best=n_best, max_answer_length=2
         )
         texts = [candidate.text for candidate in answer.candidates]
-        assert len(texts) == count and every.issuperset(texts) and len(set(texts)) == count
-        assert math.fsum(each.probability for each in answer.candidates) == pytest.approx(1)
+        assert len(texts) == count and possible.issuperset(texts) and len(set(texts)) == count
+        assert math.fsum(c.probability for c in answer.candidates) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_texts_that_repeat_take_no_place_from_others() -> None:
     [
         ("Zoë ate crème brûlée in Kraków.", "crème brûlée", None),
         ("un cafe\u0301 et un the\u0301 noir", "cafe\u0301", None),
-        ("un cafe\u0301 et un the\u0301 noir", "the", "the\u0301"),  # a letter and its accent
+        ("un cafe\u0301 et un the\u0301 noir", "the", "the\u0301"),  # includes the accent
         ("c a\u0301\u0323 b", "a\u0301\u0323", None),
         ("He met 👩‍🚀 and 🤖, then 👍🏽!", "🤖", None),
         ("He met 👩‍🚀 and 🤖, then 👍🏽!", "👩‍🚀", None),
@@ -155,63 +156,64 @@ def test_texts_that_repeat_take_no_place_from_others() -> None:
     ],
 )
 @pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
-def test_an_answer_comes_back_in_the_characters_of_the_passage(
+def test_answers_are_exact_text_of_the_passage(
     context: str, gold: str, expected: str | None, lowercase: bool
 ) -> None:
     example = SpanExample("q", "what?", context, "", (gold,), (context.index(gold),))
     words = SpanExample("", "", "In Super Bowl 50 they won nine other contenders", "")
-    windows = span_windows([example], tokenizer_of([example, words], lowercase), labelled=True)
+    windows = span_windows([example], tokenizer_of([example, words], lowercase), labeled=True)
     (answer,) = best_answers(windows, [example], *gold_logits(windows))
     assert answer.text == (expected or gold)
 
 
-def test_every_window_is_looked_at() -> None:
+def test_answers_are_found_in_all_windows() -> None:
     words = [f"w{number}" for number in range(60)]
     context = " ".join(words)
     for number in range(0, 57, 4):
         gold = " ".join(words[number : number + 3])
         start = (context + " ").index(gold + " ")
         example = SpanExample("q", "w0", context, "", (gold,), (start,))
-        windows = span_windows([example], tokenizer_of([example]), **SIZES, labelled=True)
+        windows = span_windows([example], tokenizer_of([example]), **SIZES, labeled=True)
         assert len(windows) > 3
         (answer,) = best_answers(windows, [example], *gold_logits(windows))
         assert answer.text == gold
 
 
-def test_a_text_is_empty_only_where_the_passage_is() -> None:
+def test_answers_are_empty_only_for_empty_passages() -> None:
     examples = [
         SpanExample("none", "who?", "", ""),
         SpanExample("spaces", "who?", " \u200b\n", ""),
         SpanExample("one", "who?", " x ", ""),
     ]
-    windows = span_windows(examples, tokenizer_of(examples), labelled=False)
+    windows = span_windows(examples, tokenizer_of(examples), labeled=False)
     shape = (3, windows.features.lengths.max())
     logits = np.full(shape, -1e30, np.float32)
     assert [answer.text for answer in best_answers(windows, examples, logits, logits)] == [
         "", "", "x",
     ]  # fmt: skip
-    nothing = span_windows([], tokenizer_of(examples), labelled=False)
+    no_windows = span_windows([], tokenizer_of(examples), labeled=False)
     empty = np.zeros((0, 8), np.float32)
-    assert best_answers(nothing, [], empty, empty) == []
+    assert best_answers(no_windows, [], empty, empty) == []
 
 
-def test_what_is_not_finite_is_refused_where_it_counts() -> None:
+def test_non_finite_logits_of_the_passage_are_rejected() -> None:
     example = SpanExample("q7", "who?", "the cat", "")
-    windows = span_windows([example], tokenizer_of([example]), labelled=False)
+    windows = span_windows([example], tokenizer_of([example]), labeled=False)
     start = np.zeros((1, 8), np.float32)
-    start[0, [0, 7]] = -np.inf, np.nan  # [CLS], and behind the row
+    start[0, [0, 7]] = -np.inf, np.nan  # [CLS] and padding
     assert best_answers(windows, [example], start, np.zeros_like(start))[0].text == "the"
     start[0, windows.features.sequences.second_starts[0]] = np.nan
-    with pytest.raises(ValueError, match="question q7 is nan"):
+    message = r"question q7: a token of the passage has the logits nan \(start\) and 0.0 \(end\)"
+    with pytest.raises(ValueError, match=message):
         best_answers(windows, [example], start, np.zeros_like(start))
-    for limits in (dict(n_best=0), dict(max_answer_length=0)):
-        with pytest.raises(ValueError, match="expected 1 or more"):
-            best_answers(windows, [example], start, start, **limits)
+    for name in ("n_best", "max_answer_length"):
+        with pytest.raises(ValueError, match=f"{name}=0: must be at least 1"):
+            best_answers(windows, [example], start, start, **{name: 0})
 
 
-def test_files_hold_what_the_evaluation_takes(tmp_path: Path) -> None:
+def test_prediction_files_have_the_formats_of_squad(tmp_path: Path) -> None:
     example = SpanExample("q", "what?", "Zoë’s cat", "")
-    windows = span_windows([example], tokenizer_of([example]), labelled=False)
+    windows = span_windows([example], tokenizer_of([example]), labeled=False)
     logits = np.zeros((1, 10), np.float32)
     answers = [*best_answers(windows, [example], logits, logits, n_best=2), Answer("none", ())]
     write_squad_predictions(answers, tmp_path / "predictions.json")
@@ -219,17 +221,17 @@ def test_files_hold_what_the_evaluation_takes(tmp_path: Path) -> None:
         "q": "Zoë", "none": "",
     }  # fmt: skip
     write_squad_n_best(answers, tmp_path / "n_best.json")
-    written = json.loads((tmp_path / "n_best.json").read_text(encoding="utf-8"))
+    n_best = json.loads((tmp_path / "n_best.json").read_text(encoding="utf-8"))
     first = {"text": "Zoë", "probability": 0.5, "start_logit": 0.0, "end_logit": 0.0}
-    assert written["q"] == [first, first | {"text": "Zoë’"}] and written["none"] == []
+    assert n_best["q"] == [first, first | {"text": "Zoë’"}] and n_best["none"] == []
 
 
 @pytest.mark.parametrize("model", ["bert-base-uncased", "bert-base-cased"])
-def test_gold_answers_of_the_official_dev_set_come_back(shared_data: Path, model: str) -> None:
+def test_gold_answers_of_the_official_dev_set_are_recovered(shared_data: Path, model: str) -> None:
     tokenizer = Tokenizer.load(shared_data / "vocab" / model / "vocab.txt")
-    examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labelled=True)
-    windows = span_windows(examples, tokenizer, labelled=True)
-    # The longest answer of the set has 59 uncased word-pieces.
+    examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
+    windows = span_windows(examples, tokenizer, labeled=True)
+    # The longest answer in the set has 59 uncased tokens.
     answers = best_answers(windows, examples, *gold_logits(windows), max_answer_length=80)
     missed = 0
     for example, answer in zip(examples, answers, strict=True):
@@ -239,7 +241,7 @@ def test_gold_answers_of_the_official_dev_set_come_back(shared_data: Path, model
         missed += 1
         begin, end = answer.candidates[0].start, answer.candidates[0].end
         assert begin <= start and start + len(gold) <= end
-        # Only a word-piece that sticks out of the gold answer makes ours longer.
+        # The answer is longer only if a token extends beyond the gold answer.
         offsets = tokenizer.encode_with_offsets([example.context])[0].offsets
         for border in {start} - {begin} | {start + len(gold)} - {end}:
             assert ((offsets[:, 0] < border) & (border < offsets[:, 1])).any()

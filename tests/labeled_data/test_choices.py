@@ -1,4 +1,4 @@
-"""Multiple choice: SWAG's rows and others', each choice as Hugging Face would write the pair."""
+"""Read multiple-choice files, and compare features with Hugging Face's tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_jax.labeled_data.choices import ChoiceFiles, choice_features, read_cho
 from bert_jax.labeled_data.delimited import TableFormat
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# The header of SWAG's train.csv, whose first column has no name.
+# The header of SWAG's train.csv, whose first column is unnamed.
 SWAG_HEADER = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
 )
@@ -35,11 +35,9 @@ def swag(shared_data: Path, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("max_length", [128, 20])
-def test_swag_is_four_pairs_as_hugging_face_writes_them(
-    swag: str, shared_data: Path, max_length: int
-) -> None:
+def test_swag_features_match_hugging_face(swag: str, shared_data: Path, max_length: int) -> None:
     files = swag_files(swag)
-    examples = read_choices(files, "train", labelled=True)
+    examples = read_choices(files, "train", labeled=True)
     rows = swag_rows(shared_data)
     assert len(examples) == len(rows) == 10
     vocabulary = shared_data / "vocab/bert-base-uncased/vocab.txt"
@@ -48,8 +46,8 @@ def test_swag_is_four_pairs_as_hugging_face_writes_them(
     )
     assert features.sequences_per_example == 4
     assert features.targets["labels"].tolist() == [row["label"] for row in rows]
-    # As transformers' examples/pytorch/multiple-choice/run_swag.py pairs them.
-    theirs = BertTokenizerFast(vocab=str(vocabulary))(
+    # The same pairs as in examples/pytorch/multiple-choice/run_swag.py of transformers.
+    expected = BertTokenizerFast(vocab=str(vocabulary))(
         [row["sent1"] for row in rows for _ in range(4)],
         [f"{row['sent2']} {row[f'ending{i}']}" for row in rows for i in range(4)],
         truncation=True,
@@ -58,22 +56,22 @@ def test_swag_is_four_pairs_as_hugging_face_writes_them(
         return_tensors="np",
     )
     batch = features.batch(np.arange(10), max_length)
-    for ours, name in [
+    for name, hf_name in [
         ("token_ids", "input_ids"),
         ("segment_ids", "token_type_ids"),
         ("attention_mask", "attention_mask"),
     ]:
-        assert (batch[ours] == theirs[name].reshape(10, 4, max_length)).all()
+        assert (batch[name] == expected[hf_name].reshape(10, 4, max_length)).all()
 
 
-def test_a_list_of_choices_in_json_lines(shared_data: Path) -> None:
+def test_choices_can_be_an_array_in_json_lines(shared_data: Path) -> None:
     files = ChoiceFiles(
         validation=str(shared_data / "csqa/valid.jsonl"),
         form=TableFormat(kind="jsonl"),
         context="question",
         endings=tuple(f"choices.{number}" for number in range(5)),
     )
-    examples = read_choices(files, "validation", labelled=True)
+    examples = read_choices(files, "validation", labeled=True)
     lines = (shared_data / "csqa/valid.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     assert len(examples) == 987
@@ -85,7 +83,7 @@ def test_a_list_of_choices_in_json_lines(shared_data: Path) -> None:
     assert features.targets["labels"].tolist() == [record["label"] for record in records]
 
 
-def test_columns_by_number_and_letters_for_labels(tmp_path: Path) -> None:
+def test_columns_can_be_numbers_and_labels_letters(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join("[PAD] [UNK] [CLS] [SEP] [MASK] a b c".split()))
     path = tmp_path / "test.tsv"
     path.write_text("q1\ta\tb\tc\tB\nq2\tb\tc\ta\tA\n")
@@ -98,7 +96,7 @@ def test_columns_by_number_and_letters_for_labels(tmp_path: Path) -> None:
         index="0",
         labels=("A", "B"),
     )
-    examples = read_choices(files, "test", labelled=True)
+    examples = read_choices(files, "test", labeled=True)
     assert examples.ids == ["q1", "q2"] and examples.choices == [["b", "c"], ["c", "a"]]
     features = choice_features(
         examples, Tokenizer.load(tmp_path / "vocab.txt"), 8, files.choice_labels
@@ -108,17 +106,17 @@ def test_columns_by_number_and_letters_for_labels(tmp_path: Path) -> None:
     assert tokens == [[[2, 5, 3, 6, 3, 0, 0, 0], [2, 5, 3, 7, 3, 0, 0, 0]]]
     path.write_text("q1\ta\tb\tc\tC\n")
     with pytest.raises(ValueError, match=r"test\.tsv:1: label 'C'; expected one of 'A', 'B'"):
-        read_choices(files, "test", labelled=True)
-    unlabelled = read_choices(files, "test", labelled=False)
+        read_choices(files, "test", labeled=True)
+    unlabeled = read_choices(files, "test", labeled=False)
     with pytest.raises(ValueError, match=r"test\.tsv:1: 2 choices; expected 3"):
-        choice_features(unlabelled, Tokenizer.load(tmp_path / "vocab.txt"), 8, ("A", "B", "C"))
+        choice_features(unlabeled, Tokenizer.load(tmp_path / "vocab.txt"), 8, ("A", "B", "C"))
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"endings": ("a",)}, "two different columns or more"),
-        ({"endings": ("a", "a")}, "two different columns or more"),
+        ({"endings": ("a",)}, r"endings=\('a',\): expected at least two distinct columns"),
+        ({"endings": ("a", "a")}, r"endings=\('a', 'a'\): expected at least two distinct columns"),
         ({"endings": ("a", "b"), "labels": ("x", "y", "z")}, "3 labels for 2 endings"),
         ({"endings": ("a", "b"), "context": ""}, "context is empty"),
         ({"endings": ("a", "label")}, r"endings\[1\] and label are both column 'label'; expected"),
@@ -127,6 +125,6 @@ def test_columns_by_number_and_letters_for_labels(tmp_path: Path) -> None:
         ({"endings": ("a", "b"), "beginning": "b"}, r"beginning and endings\[1\] are both"),
     ],
 )
-def test_bad_configurations_are_refused(options, message: str) -> None:
+def test_invalid_configurations_are_rejected(options, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ChoiceFiles(train="a", **options)

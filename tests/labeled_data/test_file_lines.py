@@ -1,4 +1,4 @@
-"""Lines of files of examples: overlong lines are never held in memory."""
+"""Lines of files of examples, with a limit on their length and on memory."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from bert_jax.labeled_data.files import MAX_LINE_BYTES, LongLine, file_lines, st
 from bert_jax.labeled_data.tables import read_table
 
 
-class Unending(io.RawIOBase):
-    """Yields `size` bytes without a line feed, then a short line."""
+class LongLineStream(io.RawIOBase):
+    """A stream of `size` bytes without a line feed, followed by a short line."""
 
     def __init__(self, size: int) -> None:
-        self._left = size
+        self._remaining = size
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:
-        if self._left > 0:
-            size = min(len(buffer), self._left)
+        if self._remaining > 0:
+            size = min(len(buffer), self._remaining)
             buffer[:size] = b"x" * size
         else:
-            size = len(b"\nend\n") if self._left == 0 else 0
+            size = len(b"\nend\n") if self._remaining == 0 else 0
             buffer[:size] = b"\nend\n"[:size]
-        self._left -= size
+        self._remaining -= size
         return size
 
 
-def test_a_long_line_takes_no_more_memory_than_the_longest_allowed() -> None:
+def test_a_long_line_is_not_kept_in_memory() -> None:
     size, limit = 200_000_000, 1 << 20
     tracemalloc.start()
-    long, short = stream_bytes(io.BufferedReader(Unending(size)), "stream", limit)
+    long, short = stream_bytes(io.BufferedReader(LongLineStream(size)), "stream", limit)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(long, LongLine) and long.num_bytes == size + 1
@@ -45,25 +45,25 @@ def test_a_long_line_takes_no_more_memory_than_the_longest_allowed() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_line_of_exactly_the_limit_is_whole(end: bytes) -> None:
-    for size, whole in ((8, True), (9, False)):
+def test_a_line_may_be_as_long_as_the_limit(end: bytes) -> None:
+    for size, allowed in ((8, True), (9, False)):
         (line,) = stream_bytes(io.BytesIO(size * b"x" + end), "stream", 8)
-        assert isinstance(line, LongLine) != whole
-        if whole:
+        assert isinstance(line, LongLine) != allowed
+        if allowed:
             assert line == size * b"x" + end
 
 
-def test_a_byte_order_mark_does_not_count_for_a_long_line() -> None:
+def test_the_length_of_a_long_line_includes_a_byte_order_mark() -> None:
     (line,) = stream_bytes(io.BytesIO(b"\xef\xbb\xbf{" + 20 * b"x"), "stream", 8)
     assert isinstance(line, LongLine) and line.startswith(b"{") and line.num_bytes == 24
 
 
-def test_long_lines_and_cells_are_refused_by_place(tmp_path: Path) -> None:
+def test_errors_name_the_location_of_long_lines_and_cells(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_bytes(b"text\nfine\n" + (MAX_LINE_BYTES + 1) * b"x" + b"\n")
     with pytest.raises(ValueError, match=r"train.tsv:3: the line has 16,777,218 bytes; expected"):
         list(file_lines(path))
-    # An unclosed quote takes in the lines after it.
+    # An unclosed quote includes the following lines.
     path = tmp_path / "train.csv"
     path.write_bytes(b'text\nfine\n"open\n' + (MAX_LINE_BYTES // 99 + 1) * (98 * b"x" + b"\n"))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""GLUE as published: official directories, the same rows from TFDS, submissions."""
+"""Official directories of GLUE, the same rows from TFDS, and submissions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.labeled_data.glue import (
 )
 from bert_jax.labeled_data.sentences import read_sentences
 
-# Published counts of (train, dev, test), and of dev's second class where the label is one.
+# Published numbers of examples (train, dev, test), and of dev examples of the second class.
 COUNTS = {
     "CoLA": (8_551, 1_043, 1_063, 721),
     "SST-2": (67_349, 872, 1_821, 444),
@@ -30,11 +30,11 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_official_directories_hold_what_was_published(shared_data: Path, name: str) -> None:
+def test_official_directories_have_the_published_sizes(shared_data: Path, name: str) -> None:
     files = glue_files(name, str(shared_data / "glue" / name))
-    train = read_sentences(files.train, "train", labelled=True)
-    dev = read_sentences(files.validation["validation"], "validation", labelled=True)
-    test = read_sentences(files.test[name], "test", labelled=False)
+    train = read_sentences(files.train, "train", labeled=True)
+    dev = read_sentences(files.validation["validation"], "validation", labeled=True)
+    test = read_sentences(files.test[name], "test", labeled=False)
     assert (len(train), len(dev), len(test)) == COUNTS[name][:3]
     assert (dev.seconds is None) == (name in ("CoLA", "SST-2"))
     assert test.ids == [str(row) for row in range(len(test))]
@@ -53,28 +53,28 @@ def test_mnli_has_two_validation_and_test_sets(shared_data: Path, tmp_path: Path
     files = glue_files("MNLI", str(tmp_path))
     assert list(files.validation) == ["validation_matched", "validation_mismatched"]
     assert list(files.test) == ["MNLI-m", "MNLI-mm"]
-    paths = [each.validation for each in files.validation.values()]
+    paths = [part.validation for part in files.validation.values()]
     assert paths == [f"{tmp_path}/dev_matched.tsv", f"{tmp_path}/dev_mismatched.tsv"]
-    for each in files.validation.values():
-        examples = read_sentences(each, "validation", labelled=True)
+    for part in files.validation.values():
+        examples = read_sentences(part, "validation", labeled=True)
         assert examples.labels is not None
-        assert [examples.labels.count(label) for label in each.labels] == [16, 16, 16]
-    assert len(read_sentences(files.test["MNLI-mm"], "test", labelled=False)) == 48
+        assert [examples.labels.count(label) for label in part.labels] == [16, 16, 16]
+    assert len(read_sentences(files.test["MNLI-mm"], "test", labeled=False)) == 48
 
 
-def test_a_test_set_that_is_not_there_is_left_out(tmp_path: Path) -> None:
+def test_missing_test_sets_are_skipped(tmp_path: Path) -> None:
     assert glue_files("RTE", str(tmp_path)).test == {}
     assert list(glue_files("RTE", str(tmp_path)).validation) == ["validation"]
     (tmp_path / "test_mismatched.tsv.xz").touch()
-    (tmp_path / "test.tsv").mkdir()  # no file
-    found = glue_files("MNLI", str(tmp_path)).test
-    assert {name: each.test for name, each in found.items()} == {
+    (tmp_path / "test.tsv").mkdir()  # not a file
+    tests = glue_files("MNLI", str(tmp_path)).test
+    assert {name: files.test for name, files in tests.items()} == {
         "MNLI-mm": f"{tmp_path}/test_mismatched.tsv"
     }
     assert glue_files("RTE", str(tmp_path)).test == {}
 
 
-# A few rows of every task's files, as the official ones are laid out.
+# A few rows of each task, in the format of the official files.
 OFFICIAL = {
     "CoLA": {
         "train": "gj04\t1\t\tGood \"one.\ngj04\t0\t*\tBad one.\ngj04\t1\t\tThird.\n",
@@ -132,7 +132,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
-def test_tfds_reads_the_same(
+def test_tfds_has_the_same_examples(
     official: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import tensorflow_datasets as tfds
@@ -143,68 +143,71 @@ def test_tfds_reads_the_same(
     config = glue_task(name).tfds_config
     builder = tfds.builder(f"glue/{config}", data_dir=tmp_path, file_format="array_record")
     builder.download_and_prepare()
-    theirs, ours = glue_files(name, f"tfds:glue/{config}"), glue_files(name, str(official / name))
-    pairs = [("train", theirs.train, ours.train)]
-    if name != "QQP":  # whose broken row is refused in a dev set
-        for their_set, our_set in zip(
-            theirs.validation.values(), ours.validation.values(), strict=True
-        ):
-            pairs.append(("validation", their_set, our_set))
-    for split, their_files, our_files in pairs:
-        _assert_same(their_files, our_files, split, str(tmp_path))
+    tfds_sets = glue_files(name, f"tfds:glue/{config}")
+    official_sets = glue_files(name, str(official / name))
+    pairs = [("train", tfds_sets.train, official_sets.train)]
+    if name != "QQP":  # its broken row is not allowed in a dev set
+        validation = zip(
+            tfds_sets.validation.values(), official_sets.validation.values(), strict=True
+        )
+        pairs += [("validation", *pair) for pair in validation]
+    for split, tfds_files, official_files in pairs:
+        _assert_same(tfds_files, official_files, split, str(tmp_path))
     for submission in submission_names(glue_task(name)):
-        _assert_same(theirs.test[submission], ours.test[submission], "test", str(tmp_path))
+        pair = tfds_sets.test[submission], official_sets.test[submission]
+        _assert_same(*pair, "test", str(tmp_path))
     assert ("tensorflow" in sys.modules) == before
 
 
-def _assert_same(their_files, our_files, split, data_dir: str) -> None:
-    labelled = split != "test"
-    form = replace(their_files.form, tfds_data_dir=data_dir)
-    theirs = read_sentences(replace(their_files, form=form), split, labelled=labelled)
-    ours = read_sentences(our_files, split, labelled=labelled)
-    rows = [theirs.ids.index(number) for number in sorted(theirs.ids, key=int)]
-    assert [theirs.firsts[row] for row in rows] == ours.firsts
-    if ours.seconds is not None:
-        assert theirs.seconds is not None
-        assert [theirs.seconds[row] for row in rows] == ours.seconds
-    if not labelled:
-        assert [theirs.ids[row] for row in rows] == ours.ids
+def _assert_same(tfds_files, official_files, split, data_dir: str) -> None:
+    labeled = split != "test"
+    form = replace(tfds_files.form, tfds_data_dir=data_dir)
+    actual = read_sentences(replace(tfds_files, form=form), split, labeled=labeled)
+    expected = read_sentences(official_files, split, labeled=labeled)
+    rows = [actual.ids.index(number) for number in sorted(actual.ids, key=int)]
+    assert [actual.firsts[row] for row in rows] == expected.firsts
+    if expected.seconds is not None:
+        assert actual.seconds is not None
+        assert [actual.seconds[row] for row in rows] == expected.seconds
+    if not labeled:
+        assert [actual.ids[row] for row in rows] == expected.ids
         return
-    assert theirs.labels is not None and ours.labels is not None
-    if not our_files.labels:
-        assert [float(theirs.labels[row]) for row in rows] == list(map(float, ours.labels))
+    assert actual.labels is not None and expected.labels is not None
+    if not official_files.labels:
+        assert [float(actual.labels[row]) for row in rows] == list(map(float, expected.labels))
         return
-    numbers = [their_files.labels.index(theirs.labels[row]) for row in rows]
-    assert numbers == [our_files.labels.index(label) for label in ours.labels]
+    numbers = [tfds_files.labels.index(actual.labels[row]) for row in rows]
+    assert numbers == [official_files.labels.index(label) for label in expected.labels]
 
 
-def test_the_diagnostic_set_is_a_test_set_of_mnli_alone(tmp_path, monkeypatch) -> None:
+def test_the_diagnostic_set_is_a_test_set_of_mnli_only(tmp_path, monkeypatch) -> None:
     import tensorflow_datasets as tfds
 
     (tmp_path / "diagnostic.tsv").write_text(
         'index\tsentence1\tsentence2\n0\tA "b.\tB.\n1\tC.\tD.\n'
     )
     assert glue_files("RTE", str(tmp_path)).test == {}
-    found = glue_files("MNLI", str(tmp_path)).test
-    assert list(found) == ["AX"]
-    examples = read_sentences(found["AX"], "test", labelled=False)
+    tests = glue_files("MNLI", str(tmp_path)).test
+    assert list(tests) == ["AX"]
+    examples = read_sentences(tests["AX"], "test", labeled=False)
     assert (examples.firsts, examples.seconds) == (['A "b.', "C."], ["B.", "D."])
     assert examples.ids == ["0", "1"]
     manager = tfds.download.DownloadManager
     monkeypatch.setattr(manager, "download", lambda self, url: tmp_path / "diagnostic.tsv")
     builder = tfds.builder("glue/ax", data_dir=tmp_path / "t", file_format="array_record")
     builder.download_and_prepare()
-    theirs = glue_files("MNLI", "tfds:glue/ax")
-    assert list(theirs.test) == ["AX"]
-    _assert_same(theirs.test["AX"], found["AX"], "test", str(tmp_path / "t"))
-    with pytest.raises(ValueError, match="RTE is tfds:glue/rte, got 'tfds:glue/ax'"):
+    tfds_tests = glue_files("MNLI", "tfds:glue/ax").test
+    assert list(tfds_tests) == ["AX"]
+    _assert_same(tfds_tests["AX"], tests["AX"], "test", str(tmp_path / "t"))
+    with pytest.raises(ValueError, match="'tfds:glue/ax': expected tfds:glue/rte for RTE"):
         glue_files("RTE", "tfds:glue/ax")
-    for where in ("tfds:glue/axb", "tfds:glue/ax:test"):
-        with pytest.raises(ValueError, match="MNLI is tfds:glue/mnli or tfds:glue/ax, got"):
-            glue_files("MNLI", where)
+    for source in ("tfds:glue/axb", "tfds:glue/ax:test"):
+        message = f"'{source}': expected tfds:glue/mnli or tfds:glue/ax for MNLI, without a split"
+        with pytest.raises(ValueError, match=message):
+            glue_files("MNLI", source)
 
 
-def test_metrics_are_those_of_the_paper() -> None:
+def test_metrics_are_the_same_as_in_the_papers() -> None:
     assert {name: (task.metrics, task.primary) for name, task in GLUE_TASKS.items()} == {
         "CoLA": (("matthews",), "matthews"),
         "SST-2": (("accuracy",), "accuracy"),
@@ -229,7 +232,9 @@ def test_metrics_are_those_of_the_paper() -> None:
         ("STS-B", "STS-B.tsv", [5.25, -1, 2.5], ["0\t5.000000", "1\t0.000000", "2\t2.500000"]),
     ],
 )
-def test_submissions(tmp_path: Path, task: str, file: str, predictions, lines) -> None:
+def test_submissions_have_the_official_format(
+    tmp_path: Path, task: str, file: str, predictions, lines
+) -> None:
     ids = [str(index) for index in range(len(predictions))]
     write_glue_submission(glue_task(task), predictions, ids, tmp_path / file)
     expected = "\n".join(["index\tprediction", *lines]) + "\n"
@@ -239,54 +244,57 @@ def test_submissions(tmp_path: Path, task: str, file: str, predictions, lines) -
 @pytest.mark.parametrize(
     "task, file, predictions, message",
     [
-        ("MNLI", "MNLI.tsv", [0], "is called MNLI-m.tsv or MNLI-mm.tsv or AX.tsv"),
-        ("RTE", "AX.tsv", [0], "is called RTE.tsv"),
-        ("RTE", "RTE.tsv", [0, 2], "prediction 1 is 2; expected a whole number of 0 to 1"),
-        ("RTE", "RTE.tsv", [0.5], "prediction 0 is 0.5; expected a whole number"),
+        ("MNLI", "MNLI.tsv", [0], "must be called MNLI-m.tsv or MNLI-mm.tsv or AX.tsv"),
+        ("RTE", "AX.tsv", [0], "must be called RTE.tsv"),
+        ("RTE", "RTE.tsv", [0, 2], "prediction 1 is 2; expected an integer from 0 to 1"),
+        ("RTE", "RTE.tsv", [0.5], "prediction 0 is 0.5; expected an integer"),
         ("RTE", "RTE.tsv", [], "no predictions"),
-        ("STS-B", "STS-B.tsv", [float("nan")], "prediction 0 is nan; expected a finite number"),
+        ("STS-B", "STS-B.tsv", [float("nan")], "prediction 0 is nan, not a finite number"),
     ],
 )
-def test_bad_submissions_are_refused(tmp_path: Path, task, file, predictions, message) -> None:
+def test_invalid_submissions_are_rejected(tmp_path: Path, task, file, predictions, message) -> None:
     with pytest.raises(ValueError, match=message):
         ids = [str(index) for index in range(len(predictions))]
         write_glue_submission(glue_task(task), predictions, ids, tmp_path / file)
 
 
-def test_where_tfds_keeps_its_data_is_no_matter_of_directories() -> None:
-    with pytest.raises(ValueError, match="tfds_data_dir='/tfds' is for 'tfds:glue/...'"):
+def test_the_tfds_directory_is_only_allowed_with_tfds() -> None:
+    message = "tfds_data_dir='/tfds': only supported for 'tfds:glue/...'"
+    with pytest.raises(ValueError, match=message):
         glue_files("MRPC", "data/MRPC", "/tfds")
 
 
 @pytest.mark.parametrize(
-    ("name", "directory", "has", "begins"),
+    ("name", "directory", "expected", "beginning"),
     [
-        ("RTE", "MRPC", "columns 'sentence1', 'sentence2', 'label'", "'Quality', '#1 ID',"),
-        ("RTE", "CoLA", "columns 'sentence1', 'sentence2', 'label'", "'gj04', '1', '',"),
-        ("CoLA", "RTE", "no names of columns, and column 1 is a label", "'index', 'sentence1',"),
-        ("CoLA", "SST-2", "no names of columns, and column 1 is a label", "'sentence', 'label'."),
+        ("RTE", "MRPC", "the columns 'sentence1', 'sentence2', 'label'", "'Quality', '#1 ID',"),
+        ("RTE", "CoLA", "the columns 'sentence1', 'sentence2', 'label'", "'gj04', '1', '',"),
+        ("CoLA", "RTE", "no header and a label in column 1", "'index', 'sentence1',"),
+        ("CoLA", "SST-2", "no header and a label in column 1", "'sentence', 'label'."),
     ],
 )
-def test_another_tasks_directory_is_told(
-    shared_data: Path, name: str, directory: str, has: str, begins: str
+def test_the_directory_of_another_task_is_rejected(
+    shared_data: Path, name: str, directory: str, expected: str, beginning: str
 ) -> None:
-    where = str(shared_data / "glue" / directory)
-    message = f":1: not {name}'s train.tsv, which has {has}; this one begins with {begins}"
+    source = str(shared_data / "glue" / directory)
+    message = (
+        f":1: not the train.tsv of {name}, which has {expected}; this file begins with {beginning}"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
-        glue_files(name, where)
+        glue_files(name, source)
 
 
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="no GLUE task is called 'cola'; expected one of CoLA"):
+def test_unknown_names_are_rejected() -> None:
+    with pytest.raises(ValueError, match="unknown GLUE task 'cola'; expected one of CoLA"):
         glue_files("cola", "anywhere")
-    for where in ("tfds:glue/sst2", "tfds:glue/cola:train", "tfds:cola"):
-        with pytest.raises(ValueError, match="CoLA is tfds:glue/cola, got"):
-            glue_files("CoLA", where)
+    for source in ("tfds:glue/sst2", "tfds:glue/cola:train", "tfds:cola"):
+        with pytest.raises(ValueError, match=f"'{source}': expected tfds:glue/cola for CoLA"):
+            glue_files("CoLA", source)
     assert glue_files("CoLA", "tfds:glue/cola:2.0.0").train.train == "tfds:glue/cola:2.0.0:train"
 
 
-def test_a_submission_is_in_the_order_of_its_numbers(tmp_path: Path) -> None:
-    """TensorFlow Datasets has the rows of a test set in an order of its own."""
+def test_submissions_are_sorted_by_id(tmp_path: Path) -> None:
+    """TensorFlow Datasets has another order of rows than the official files."""
     file = tmp_path / "SST-2.tsv"
     write_glue_submission(glue_task("SST-2"), [0, 0, 1, 0], ["2", "0", "10", "1"], file)
     assert file.read_text() == "index\tprediction\n0\t0\n1\t0\n2\t0\n10\t1\n"
@@ -295,11 +303,11 @@ def test_a_submission_is_in_the_order_of_its_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["0", "a"], "b: index 'a'; expected a whole number from 0 on"),
-        (["0", "-1"], "b: index '-1'; expected a whole number"),
-        (["3", "03"], "b: index '03' is that of a too"),
+        (["0", "a"], "b: index 'a'; expected a non-negative integer"),
+        (["0", "-1"], "b: index '-1'; expected a non-negative integer"),
+        (["3", "03"], "b: index '03' is also used by a"),
     ],
 )
-def test_numbers_of_a_test_set_are_checked(ids: list[str], message: str) -> None:
+def test_invalid_ids_for_submissions_are_rejected(ids: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_submission_ids(ids, ["a", "b"])

@@ -1,4 +1,4 @@
-"""Ids of examples: those that predictions can be written under."""
+"""IDs of examples can be written to files of predictions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from bert_jax.labeled_data.sentences import SentenceFiles, read_sentences
 
 
 def read_ids(path: Path, ids: list, task: str, split: Split) -> list[str]:
-    rows = [{"i": each, "sentence": "a", "b": "b", "c": "c", "label": 1} for each in ids]
+    rows = [{"i": x, "sentence": "a", "b": "b", "c": "c", "label": 1} for x in ids]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     form = TableFormat(kind="jsonl")
-    labelled = split != "test"
+    labeled = split != "test"
     if task == "choices":
         options = {"context": "sentence", "endings": ("b", "c"), "form": form, "index": "i"}
         return read_choices(
-            ChoiceFiles(**{split: str(path)}, **options), split, labelled=labelled
+            ChoiceFiles(**{split: str(path)}, **options), split, labeled=labeled
         ).ids
     files = SentenceFiles(**{split: str(path)}, form=form, index="i")
-    return read_sentences(files, split, labelled=labelled).ids
+    return read_sentences(files, split, labeled=labeled).ids
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -32,22 +32,23 @@ def read_ids(path: Path, ids: list, task: str, split: Split) -> list[str]:
     ("task", "bad"),
     [("sentences", "\t"), ("sentences", "\n"), ("sentences", "\r"), ("choices", "\r")],
 )
-def test_an_id_that_breaks_the_lines_of_predictions(tmp_path: Path, task, bad, split) -> None:
+def test_ids_that_would_corrupt_predictions_are_rejected(tmp_path: Path, task, bad, split) -> None:
     ids = ["u", f"x{bad}y"]
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
         read_ids(tmp_path / "f", ids, task, split)
-    assert f"f:2: index {ids[1]!r}; expected none of" in str(told.value)
+    assert f"f:2: index {ids[1]!r} contains one of" in str(error.value)
     assert read_ids(tmp_path / "f", ids, task, "train") == ids
     assert read_ids(tmp_path / "f", ["a,b", "c d"], task, split) == ["a,b", "c d"]
 
 
 @pytest.mark.parametrize("task", ["sentences", "choices"])
-def test_an_id_that_repeats_in_what_is_predicted(tmp_path: Path, task) -> None:
+def test_repeated_ids_of_a_test_set_are_rejected(tmp_path: Path, task) -> None:
     ids = [7, 8, 7]
-    with pytest.raises(ValueError, match="f:3: index '7' is that of .*f:1 too; expected one of"):
+    message = "f:3: index '7' is also used by .*f:1; expected a unique index"
+    with pytest.raises(ValueError, match=message):
         read_ids(tmp_path / "f", ids, task, "test")
     assert read_ids(tmp_path / "f", ids, task, "validation") == ["7", "8", "7"]
 
 
-def test_a_tab_in_csv_breaks_nothing(tmp_path: Path) -> None:
+def test_ids_of_choices_may_contain_tabs(tmp_path: Path) -> None:
     assert read_ids(tmp_path / "f", ["x\ty"], "choices", "test") == ["x\ty"]

@@ -15,9 +15,9 @@ from bert_jax.labeled_data.sentences import SentenceExamples, SentenceFiles, rea
 
 
 def split(path: Path, name: str, **options) -> SentenceExamples:
-    usual = dict(first="text", labels=("a", "b"), validation_share=0.3)
-    files = SentenceFiles(train=str(path), **(usual | options))
-    return read_sentences(files, name, labelled=True)  # type: ignore[arg-type]
+    defaults = dict(first="text", labels=("a", "b"), validation_share=0.3)
+    files = SentenceFiles(train=str(path), **(defaults | options))
+    return read_sentences(files, name, labeled=True)  # type: ignore[arg-type]
 
 
 def write(path: Path, texts: list[str]) -> Path:
@@ -33,13 +33,13 @@ def test_train_and_validation_are_parts_of_one_file(tmp_path: Path) -> None:
     assert sorted(train.firsts + validation.firsts) == sorted(texts)
     assert len(validation) == pytest.approx(300, abs=45)  # three standard deviations
     assert [texts[int(i)] for i in validation.ids] == validation.firsts
-    assert validation.places[0] == f"{path}:{int(validation.ids[0]) + 2}"
+    assert validation.locations[0] == f"{path}:{int(validation.ids[0]) + 2}"
     for share in (0.2, 0.1):  # smaller shares are subsets
         smaller = split(path, "validation", validation_share=share)
         assert 0 < len(smaller) < len(validation) and set(smaller.firsts) < set(validation.firsts)
 
 
-def test_added_rows_move_no_others_and_duplicates_stay_together(tmp_path: Path) -> None:
+def test_added_rows_do_not_move_others_and_duplicates_stay_together(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(100)]
     held_out = set(split(write(tmp_path / "a.tsv", texts), "validation").firsts)
     more = ["new text", *texts[::-1], *(text.upper() for text in texts), *texts]
@@ -56,7 +56,7 @@ def test_a_separate_validation_file_is_used_in_full(tmp_path: Path) -> None:
     held_out = write(tmp_path / "b.tsv", ["one", "two"])
     assert len(split(path, "train", validation=str(held_out))) == 50
     assert split(path, "validation", validation=str(held_out)).firsts == ["one", "two"]
-    with pytest.raises(ValueError, match="no validation file was given; set validation"):
+    with pytest.raises(ValueError, match="validation is not set. Set it to a file"):
         split(path, "validation", validation_share=0.0)
 
 
@@ -78,21 +78,23 @@ def test_the_hash_does_not_change() -> None:
     for number in range(100):
         first, second = f"A  text {number}", "Another"
         parts = (b"folded" + blake(f"a text {number}".encode()), b"folded" + blake(b"another"))
-        place = int(blake(b"".join(parts)).hex()[:16], 16) / 2**64
-        assert is_held_out((first, second), 0.3) == (place < 0.3)
+        fraction = int(blake(b"".join(parts)).hex()[:16], 16) / 2**64
+        assert is_held_out((first, second), 0.3) == (fraction < 0.3)
 
 
-@pytest.mark.parametrize(("share", "message"), [(0.01, "validate on"), (0.999, "train on")])
-def test_a_share_of_no_rows_is_refused(tmp_path: Path, share: float, message: str) -> None:
+@pytest.mark.parametrize(("share", "use"), [(0.01, "validation"), (0.999, "training")])
+def test_a_share_that_leaves_a_split_empty_is_rejected(
+    tmp_path: Path, share: float, use: str
+) -> None:
     path = write(tmp_path / "a.tsv", ["a", "b", "c", "d"])
-    with pytest.raises(ValueError, match=f"leaves none of its 4 rows to {message}"):
-        split(path, "validation" if "val" in message else "train", validation_share=share)
-    for wrong in (1.0, -0.1, float("nan")):
+    with pytest.raises(ValueError, match=f"leaves none of its 4 rows for {use}. Set another"):
+        split(path, "validation" if use == "validation" else "train", validation_share=share)
+    for invalid in (1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match=r"validation_share=.*: expected 0 <= share < 1"):
-            split(path, "train", validation_share=wrong)
+            split(path, "train", validation_share=invalid)
 
 
-def test_rows_are_skipped_by_their_label_and_counted(
+def test_rows_are_skipped_by_label_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -100,14 +102,14 @@ def test_rows_are_skipped_by_their_label_and_counted(
     path.write_text("text\tlabel\none\ta\ntwo\t-\nthree\tb\nfour\t-\nfive\t\n")
     examples = split(path, "train", validation_share=0.0, skip_labels=("-", ""))
     assert examples.firsts == ["one", "three"] and examples.ids == ["0", "2"]
-    assert f"{path}: skipped 2 rows labelled '-'" in caplog.messages
-    assert f"{path}: skipped 1 row labelled ''" in caplog.messages
+    assert f"{path}: skipped 2 rows labeled '-'" in caplog.messages
+    assert f"{path}: skipped 1 row labeled ''" in caplog.messages
     lines = tmp_path / "a.jsonl"
     rows = [{"text": "one", "label": "a"}, {"text": "two", "label": None}, {"text": "three"}]
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
     examples = split(lines, "train", validation_share=0.0, skip_labels=("",))
     assert examples.firsts == ["one"]
-    assert f"{lines}: skipped 2 rows labelled ''" in caplog.messages
+    assert f"{lines}: skipped 2 rows labeled ''" in caplog.messages
     with pytest.raises(ValueError, match=r"a.jsonl:2: column 'label' is null, a JSON null"):
         split(lines, "train", validation_share=0.0)
     several = split(
@@ -116,14 +118,14 @@ def test_rows_are_skipped_by_their_label_and_counted(
     assert several.firsts == ["one", "three", "five"]
 
 
-def test_choices_are_skipped_by_their_label(tmp_path: Path) -> None:
+def test_choices_are_skipped_by_label(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("context,e0,e1,label\nc,a,b,0\nd,a,b,-1\ne,a,b,1\n")
     options = dict(endings=("e0", "e1"), form=TableFormat(kind="csv"))
     files = ChoiceFiles(train=str(path), skip_labels=("-1",), **options)  # type: ignore[arg-type]
-    assert read_choices(files, "train", labelled=True).contexts == ["c", "e"]
+    assert read_choices(files, "train", labeled=True).contexts == ["c", "e"]
     test = ChoiceFiles(test=str(path), skip_labels=("-1",), **options)  # type: ignore[arg-type]
-    assert len(read_choices(test, "test", labelled=False)) == 3
+    assert len(read_choices(test, "test", labeled=False)) == 3
     with pytest.raises(ValueError, match="'1' is also one of the labels"):
         ChoiceFiles(train="a", skip_labels=("1",), **options)  # type: ignore[arg-type]
 
@@ -132,16 +134,16 @@ def test_choices_are_skipped_by_their_label(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"skip_labels": ("a",)}, "'a' is also one of the labels"),
-        ({"skip_labels": ("-",), "label": ""}, "but label is ''"),
+        ({"skip_labels": ("-",), "label": ""}, "but label=''"),
     ],
 )
-def test_labels_that_cannot_be_skipped(options, message: str) -> None:
+def test_invalid_skip_labels_are_rejected(options, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SentenceFiles(train="a.tsv", labels=("a", "b"), **options)
 
 
-def test_a_file_of_skipped_rows_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_only_skipped_rows_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\none\t-\ntwo\t-\n")
-    with pytest.raises(ValueError, match="all rows have one of the labels '-', which are skipped"):
+    with pytest.raises(ValueError, match="all rows have one of the skipped labels '-'"):
         split(path, "train", skip_labels=("-",))

@@ -1,4 +1,4 @@
-"""SQuAD's files: what is read of them, and what is refused in which words."""
+"""SQuAD files: read questions and answers, and reject malformed files."""
 
 from __future__ import annotations
 
@@ -32,33 +32,36 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "squad.json"
 
 
-def test_a_question_is_read_with_its_answers(file: Path) -> None:
+def test_questions_are_read_with_their_answers(file: Path) -> None:
     write(file, squad(("Ada Lovelace", 2), ("Lovelace", 6)))
     expected = SpanExample(
         "q1", "Who wrote it?", CONTEXT, "Ada", ("Ada Lovelace", "Lovelace"), (2, 6)
     )
-    assert read_squad(file, labelled=True) == [expected]
-    unlabelled = SpanExample("q1", "Who wrote it?", CONTEXT, "Ada")
-    assert read_squad(file, labelled=False) == [unlabelled]
+    assert read_squad(file, labeled=True) == [expected]
+    unlabeled = SpanExample("q1", "Who wrote it?", CONTEXT, "Ada")
+    assert read_squad(file, labeled=False) == [unlabeled]
 
 
-def test_a_test_set_needs_no_answers(file: Path) -> None:
+def test_test_sets_need_no_answers(file: Path) -> None:
     content = squad()
     del content["data"][0]["paragraphs"][0]["qas"][0]["answers"]
-    assert read_squad(write(file, content), labelled=False)[0].answer_texts == ()
-    with pytest.raises(ValueError, match=r"squad.json: data\[0\].paragraphs\[0\].qas\[0\]: no key"):
-        read_squad(file, labelled=True)
+    assert read_squad(write(file, content), labeled=False)[0].answer_texts == ()
+    message = r"squad.json: data\[0\].paragraphs\[0\].qas\[0\]: missing key 'answers' of SQuAD v1.1"
+    with pytest.raises(ValueError, match=message):
+        read_squad(file, labeled=True)
 
 
-@pytest.mark.parametrize("suffix, pack", [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_packed_files_are_read_and_damaged_ones_named(tmp_path: Path, suffix: str, pack) -> None:
-    packed = pack(json.dumps(squad(("Ada", 2))).encode())
-    whole, half = tmp_path / f"whole.json{suffix}", tmp_path / f"half.json{suffix}"
-    whole.write_bytes(packed)
-    half.write_bytes(packed[: len(packed) // 2])
-    assert read_squad(whole, labelled=True)[0].answer_texts == ("Ada",)
+@pytest.mark.parametrize("suffix, compress", [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_compressed_files_are_read_and_damaged_ones_rejected(
+    tmp_path: Path, suffix: str, compress
+) -> None:
+    content = compress(json.dumps(squad(("Ada", 2))).encode())
+    intact, half = tmp_path / f"intact.json{suffix}", tmp_path / f"half.json{suffix}"
+    intact.write_bytes(content)
+    half.write_bytes(content[: len(content) // 2])
+    assert read_squad(intact, labeled=True)[0].answer_texts == ("Ada",)
     with pytest.raises(ValueError, match=rf"half.json{suffix}: .* truncated or damaged"):
-        read_squad(half, labelled=True)
+        read_squad(half, labeled=True)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +74,14 @@ def test_packed_files_are_read_and_damaged_ones_named(tmp_path: Path, suffix: st
         ("1843. ", 42, ("1843.", 42)),
     ],
 )
-def test_white_space_around_an_answer_is_set_right(file: Path, text, start, expected) -> None:
-    example = read_squad(write(file, squad((text, start))), labelled=True)[0]
+def test_white_space_around_answers_is_removed(file: Path, text, start, expected) -> None:
+    example = read_squad(write(file, squad((text, start))), labeled=True)[0]
     assert (example.answer_texts[0], example.answer_starts[0]) == expected
     assert CONTEXT.startswith(expected[0], expected[1])
 
 
 @pytest.mark.parametrize(
-    "text, start, found",
+    "text, start, actual",
     [
         ("Ada", 3, "da "),
         ("ada", 2, "Ada"),
@@ -87,18 +90,21 @@ def test_white_space_around_an_answer_is_set_right(file: Path, text, start, expe
         ("Ada", -1, ""),
     ],
 )
-def test_an_answer_elsewhere_is_refused(file: Path, text: str, start: int, found: str) -> None:
-    with pytest.raises(ValueError) as refused:
-        read_squad(write(file, squad((text, start))), labelled=True)
-    message = str(refused.value)
-    for part in (str(file), "question q1", f"offset {start}", repr(text), f"found {found!r}"):
-        assert part in message
+def test_wrong_offsets_of_answers_are_rejected(
+    file: Path, text: str, start: int, actual: str
+) -> None:
+    with pytest.raises(ValueError) as error:
+        read_squad(write(file, squad((text, start))), labeled=True)
+    message = f"answer to question q1 is not at its offset {start}: expected {text!r}, but the "
+    message += f"passage has {actual!r} there"
+    assert str(error.value).startswith(str(file)) and message in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["", "  "])
-def test_an_empty_answer_is_refused(file: Path, text: str) -> None:
-    with pytest.raises(ValueError, match=rf"answers.0.: .* question q1 is '{text}', empty"):
-        read_squad(write(file, squad((text, 0))), labelled=True)
+def test_empty_answers_are_rejected(file: Path, text: str) -> None:
+    message = rf"answers.0.: the answer to question q1 is empty \('{text}'\)"
+    with pytest.raises(ValueError, match=message):
+        read_squad(write(file, squad((text, 0))), labeled=True)
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
@@ -108,56 +114,56 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "content, words",
+    "content, message",
     [
         ([], "'[]' is not an object"),
-        ({}, "no key 'data'"),
-        ({"data": []}, "holds no question"),
+        ({}, "missing key 'data' of SQuAD v1.1"),
+        ({"data": []}, "contains no questions"),
         ({"data": {}}, "data: '{}' is not an array"),
-        ({"data": [{"title": "Ada"}]}, r"data[0]: no key 'paragraphs'"),
+        ({"data": [{"title": "Ada"}]}, r"data[0]: missing key 'paragraphs' of SQuAD v1.1"),
         (changed("context", None), "data[0].paragraphs[0].context: 'None' is not a string"),
         (
             changed("context", "Ada \ud800"),
-            "paragraphs[0].context: a lone surrogate at character 4",
+            "paragraphs[0].context: contains a lone surrogate at character 4",
         ),
         (changed("qas", ["?"]), "data[0].paragraphs[0].qas[0]: '?' is not an object"),
         (squad(), "question q1 has no answer"),
-        (squad(answers=[{"text": "Ada"}]), "answers[0]: no key 'answer_start'"),
+        (squad(answers=[{"text": "Ada"}]), "answers[0]: missing key 'answer_start' of SQuAD v1.1"),
         (squad(("Ada", "2")), "answers[0].answer_start: '2' is not an integer"),
         (squad(("Ada", True)), "answers[0].answer_start: 'True' is not an integer"),
         (squad(("Ada", 2), id=7), "qas[0].id: '7' is not a string"),
     ],
 )
-def test_what_is_not_squad_is_named(file: Path, content: Any, words: str) -> None:
-    with pytest.raises(ValueError) as refused:
-        read_squad(write(file, content), labelled=True)
-    assert str(refused.value).startswith(str(file)) and words in str(refused.value)
+def test_malformed_content_is_rejected(file: Path, content: Any, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        read_squad(write(file, content), labeled=True)
+    assert str(error.value).startswith(str(file)) and message in str(error.value)
 
 
-def test_an_id_is_used_once(file: Path) -> None:
+def test_duplicate_ids_are_rejected(file: Path) -> None:
     content = squad(("Ada", 2))
     content["data"] *= 2
-    with pytest.raises(ValueError, match=r"data\[1\].*'q1' repeats"):
-        read_squad(write(file, content), labelled=True)
+    with pytest.raises(ValueError, match=r"data\[1\].*duplicate question ID 'q1'"):
+        read_squad(write(file, content), labeled=True)
 
 
 @pytest.mark.parametrize(
-    "data, words",
+    "data, message",
     [(b'{"data": [', "not valid JSON"), (b"[" * 100_000, "not valid JSON"), (b"\xff{}", "UTF-8")],
 )
-def test_what_is_not_json_is_named(file: Path, data: bytes, words: str) -> None:
+def test_invalid_json_is_rejected(file: Path, data: bytes, message: str) -> None:
     file.write_bytes(data)
-    with pytest.raises(ValueError, match=f"squad.json: .*{words}"):
-        read_squad(file, labelled=True)
+    with pytest.raises(ValueError, match=f"squad.json: .*{message}"):
+        read_squad(file, labeled=True)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not exist"):
-        read_squad(tmp_path / "none.json", labelled=True)
+def test_missing_files_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="none.json is not a file. Specify a JSON file"):
+        read_squad(tmp_path / "none.json", labeled=True)
 
 
-def test_the_official_dev_set(shared_data: Path) -> None:
-    examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labelled=True)
+def test_the_official_dev_set_has_the_published_size(shared_data: Path) -> None:
+    examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
     assert len(examples) == 10_570  # Rajpurkar et al. 2016, table 1
     assert len({example.title for example in examples}) == 48
     for example in examples:

@@ -1,4 +1,4 @@
-"""Tables: what a column holds and where it came from, whatever the file is and is packed in."""
+"""Tables: contents and locations are the same for all file formats, compressed or not."""
 
 from __future__ import annotations
 
@@ -55,49 +55,49 @@ def test_tsv_has_no_quoting(tmp_path: Path, mark: bytes, end: str, rest: bytes) 
     path = write(tmp_path / "a.tsv", data)
     table = read_table(path, TSV, ["text", "label"])
     assert table.columns == columns_of(ROWS)
-    assert table.places == [f"{path}:{number}" for number in range(2, len(ROWS) + 2)]
+    assert table.locations == [f"{path}:{number}" for number in range(2, len(ROWS) + 2)]
 
 
-def test_columns_go_by_number_without_a_header(tmp_path: Path) -> None:
+def test_columns_are_numbered_without_a_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv_bytes(ROWS).removesuffix(b"\n"))
     table = read_table(path, BARE, ["1", "0"])
     assert table.columns == {"1": columns_of(ROWS)["label"], "0": columns_of(ROWS)["text"]}
-    assert table.places[0] == f"{path}:1"
+    assert table.locations[0] == f"{path}:1"
 
 
-@pytest.mark.parametrize("suffix, pack", [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_packed_files_are_found_by_the_plain_name(tmp_path: Path, suffix, pack) -> None:
+@pytest.mark.parametrize("suffix, compress", [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_compressed_files_are_found_without_their_suffix(tmp_path: Path, suffix, compress) -> None:
     data = tsv_bytes([["text", "label"], *ROWS])
-    packed = write(tmp_path / f"a.tsv{suffix}", pack(data))
-    plain = read_table(str(tmp_path / "a.tsv"), TSV, ["text", "label"])
-    assert plain == read_table(packed, TSV, ["text", "label"])
-    assert plain.columns == columns_of(ROWS) and plain.places[0] == f"{packed}:2"
-    write(tmp_path / f"b.tsv{suffix}", pack(data * 1000)[:-20])
+    compressed = write(tmp_path / f"a.tsv{suffix}", compress(data))
+    table = read_table(str(tmp_path / "a.tsv"), TSV, ["text", "label"])
+    assert table == read_table(compressed, TSV, ["text", "label"])
+    assert table.columns == columns_of(ROWS) and table.locations[0] == f"{compressed}:2"
+    write(tmp_path / f"b.tsv{suffix}", compress(data * 1000)[:-20])
     with pytest.raises(ValueError, match=r"b\.tsv\.\wz:\d+: the .* archive is truncated"):
         read_table(str(tmp_path / "b.tsv"), TSV, ["text"])
 
 
-def test_a_text_of_csv_may_be_long(tmp_path: Path) -> None:
-    """Longer than what Python's module takes unless told otherwise, 131,072 characters."""
+def test_texts_in_csv_may_be_long(tmp_path: Path) -> None:
+    """The default limit of Python's module is 131,072 characters."""
     path, text = tmp_path / "a.csv", "a, b " * 30_000
     path.write_text(f'text,label\n"{text}",1\n')
     assert read_table(str(path), CSV, ["text"]).columns["text"] == [text]
 
 
-def test_csv_is_that_of_python(tmp_path: Path) -> None:
+def test_csv_files_written_by_python_are_read_correctly(tmp_path: Path) -> None:
     rows = [*ROWS, ["two\nlines", "1"], ["after", "0"]]
     path = tmp_path / "a.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["text", "label"], *rows])
     table = read_table(str(path), CSV, ["label", "text"])
     assert table.columns == columns_of(rows)
-    first = 2 + len(ROWS)  # a row is where it begins
-    assert table.places[-2:] == [f"{path}:{first}", f"{path}:{first + 2}"]
+    first = 2 + len(ROWS)  # the location of a row is its first line
+    assert table.locations[-2:] == [f"{path}:{first}", f"{path}:{first + 2}"]
 
 
 @pytest.mark.parametrize("delimiter", [";", "|", "\t"])
-def test_a_delimiter_of_csv(tmp_path: Path, delimiter: str) -> None:
-    """As spreadsheets write it where the comma is in numbers."""
+def test_csv_can_have_another_delimiter(tmp_path: Path, delimiter: str) -> None:
+    """Spreadsheets use other delimiters in locales with decimal commas."""
     rows = [*ROWS, ["two\nlines", "1,5"], [f"a{delimiter}b", "0"]]
     path = tmp_path / "a.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
@@ -106,7 +106,7 @@ def test_a_delimiter_of_csv(tmp_path: Path, delimiter: str) -> None:
     assert read_table(str(path), form, ["label", "text"]).columns == columns_of(rows)
 
 
-def test_json_lines_give_numbers_as_text_where_they_may(tmp_path: Path) -> None:
+def test_numbers_in_json_lines_are_converted_to_text(tmp_path: Path) -> None:
     records = [
         {"text": "a", "label": 1, "more": {"choices": ["x", "y"]}},
         {"text": "é", "label": 2.5, "more": {"choices": ["z", "w"]}},
@@ -118,10 +118,10 @@ def test_json_lines_give_numbers_as_text_where_they_may(tmp_path: Path) -> None:
     table = read_table(path, JSONL, ["text", "more.choices.1"], ["label"])
     assert table.columns["label"] == ["1", "2.5", "true", "neutral"]
     assert table.columns["more.choices.1"] == ["y", "w", "v", "t"]
-    assert table.places[1] == f"{path}:3"
+    assert table.locations[1] == f"{path}:3"
 
 
-def test_parquet_gives_what_json_lines_do(tmp_path: Path) -> None:
+def test_parquet_is_read_like_json_lines(tmp_path: Path) -> None:
     records = [
         {"text": f"é{n}", "label": n % 3, "more": {"choices": ["x", f"y{n}"]}, "sets": ["a", "b"]}
         for n in range(2500)
@@ -129,14 +129,14 @@ def test_parquet_gives_what_json_lines_do(tmp_path: Path) -> None:
     path, lines = tmp_path / "a.parquet", tmp_path / "a.jsonl"
     pq.write_table(pa.Table.from_pylist(records), path, row_group_size=700)
     lines.write_text("".join(json.dumps(record) + "\n" for record in records))
-    wanted = (["text", "more.choices.1"], ["label", "sets"], ["sets"])
-    found = read_table(str(path), PARQUET, *wanted)
-    assert found.columns == read_table(str(lines), JSONL, *wanted).columns
-    assert found.columns["sets"][0] == '["a", "b"]'
-    assert found.places[2400] == f"{path}:row 2400" and found.numbers[2400] == 2400
+    columns = (["text", "more.choices.1"], ["label", "sets"], ["sets"])
+    table = read_table(str(path), PARQUET, *columns)
+    assert table.columns == read_table(str(lines), JSONL, *columns).columns
+    assert table.columns["sets"][0] == '["a", "b"]'
+    assert table.locations[2400] == f"{path}:row 2400" and table.numbers[2400] == 2400
 
 
-def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
+def test_errors_name_the_row_of_invalid_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a"
     rows = [{"text": "a", "day": datetime.date(2026, 1, 1)}, {"text": None, "day": None}]
     pq.write_table(pa.Table.from_pylist(rows), path)
@@ -162,18 +162,18 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
         (TSV, b"text\tlabel\na\t0\n", ["label", "body"], r"a:1: no column is named 'body'.*'text'"),
         (TSV, b"x\tx\na\t0\n", ["x"], "a:1: 2 columns are named 'x'"),
         (TSV, b"text,label\na,0\n", ["text"], "named 'text'; .*If commas .*, set form.kind=.csv."),
-        (CSV, b"text\tlabel\na\t0\n", ["text"], "columns are .*If tabs .*, set form.kind=.tsv."),
+        (CSV, b"text\tlabel\na\t0\n", ["text"], "are 'text.*If tabs .*, set form.kind=.tsv."),
         (CSV, b"text;label\na;0\n", ["text"], "If semicolons .*, set form.delimiter=.;."),
         (CSV, b"text;label\na, b;0\n", ["text;label"], "a:2: 2 columns, .*set form.delimiter=.;."),
         (TSV, b"text;label\na;0\n", ["text"], "set form.kind=.csv. and form.delimiter=.;."),
-        (BARE, b"a\tb\nc\td\n", ["0", "7"], "columns are '0' to '1'. Fix"),
+        (BARE, b"a\tb\nc\td\n", ["0", "7"], "columns in this line are '0' to '1'. Fix"),
         (
             TableFormat(kind="tsv", header=False, short_rows="skip"),
             b"a;b\n",
             ["1"],
             "only '0'.*delimiter=.;.",
         ),
-        (TSV, b"a\tlabel\na\t0\n", ["text"], "Name a column 'text' in the file, in a line before"),
+        (TSV, b"a\tlabel\na\t0\n", ["text"], "Name a column of the file 'text', in a new"),
         (TSV, JSON_LINE, ["text"], "JSON Lines, set form.kind=.jsonl."),
         (CSV, JSON_LINE, ["text"], "JSON Lines, set form.kind=.jsonl."),
         (
@@ -198,37 +198,44 @@ def test_bad_parquet_is_refused_by_row(tmp_path: Path) -> None:
             ["text", "label"],
             "a:3: the row ends .*'label'",
         ),
-        (TSV, b"text\tlabel\n", ["text"], "holds no row"),
+        (TSV, b"text\tlabel\n", ["text"], "contains no rows"),
         (TSV, b"", ["text"], "a is empty; expected at least one example"),
-        (TSV, b"text\tlabel\na\t0\nb\tc\t1\n", ["text"], "a:3: 3 columns, the first line has 2"),
-        (CSV, b"label,text\n1,well, this\n", ["text"], "a:2: 3 columns, .* has 2: .* quotes"),
-        (BARE, b"a\tb\na\tb\tc\n", ["0"], "a:2: 3 columns, the first"),
+        (
+            TSV,
+            b"text\tlabel\na\t0\nb\tc\t1\n",
+            ["text"],
+            "a:3: 3 columns, but the first line has 2",
+        ),
+        (CSV, b"label,text\n1,well, this\n", ["text"], "a:2: 3 columns, .* has 2. Put .* quotes"),
+        (BARE, b"a\tb\na\tb\tc\n", ["0"], "a:2: 3 columns, but the first"),
         (TSV, b"text\nab\xff\n", ["text"], "a:2: byte 0xff is not UTF-8"),
-        (BARE, b"a\tb\n", ["text"], "'text' is asked for by name, but header"),
+        (BARE, b"a\tb\n", ["text"], "'text' is specified by name, but header=False"),
         (BARE, b"a\tb\n", ["2"], "a:1: no column '2'; .* '0' to '1'"),
-        (CSV, b'text\nok\n"open\nand on', ["text"], "a:3: not CSV as of RFC 4180"),
-        (CSV, b'text\n"open\nand on', ["text"], r'a quote, ", opens here that nothing closes'),
+        (CSV, b'text\nok\n"open\nand on', ["text"], r"a:3: not valid CSV \(RFC 4180\)"),
+        (CSV, b'text\n"open\nand on', ["text"], 'the opening quote, ", in this row is never cl'),
         (JSONL, b'{"text": "a"}\n{"text": 3}\n', ["text"], "a:2: column 'text' is 3, a JSON num"),
         (JSONL, b'{"text": null}\n', ["text"], "a:1: column 'text' is null, a JSON null"),
         (JSONL, b'{"text": "\\ud800"}\n', ["text"], "a:1: .*lone surrogate at character 0"),
         (JSONL, b'{"body": "a"}\n', ["text"], "a:1: no field 'text'; its fields are 'body'"),
         (JSONL, b'{"text": ["a"]}\n', ["text.1"], r"a:1: no field 'text\.1'"),
-        (JSONL, b'["text"]\n', ["text"], "a:1: a JSON list; expected one object"),
+        (JSONL, b'["text"]\n', ["text"], "a:1: an array; expected one JSON object"),
         (JSONL, b'{"text": "a"\n', ["text"], "a:1: not valid JSON"),
     ],
 )
-def test_bad_files_are_refused_by_line(tmp_path: Path, form, data, columns, message) -> None:
+def test_errors_name_the_line_of_malformed_content(
+    tmp_path: Path, form, data, columns, message
+) -> None:
     with pytest.raises(ValueError, match=message):
         read_table(write(tmp_path / "a", data), form, columns)
 
 
-def test_short_rows_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_short_rows_can_be_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "a.tsv", b"text\tlabel\na\t0\nbroken\nb\t1\n")
     with caplog.at_level(logging.WARNING):
         table = read_table(path, TableFormat(short_rows="skip"), ["text", "label"])
-    assert table.places == [f"{path}:2", f"{path}:4"]
-    assert table.numbers == [0, 2]  # that which is left out has one too
-    assert "left out 1 rows" in caplog.text
+    assert table.locations == [f"{path}:2", f"{path}:4"]
+    assert table.numbers == [0, 2]  # skipped rows are counted
+    assert "skipped 1 rows" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -242,20 +249,24 @@ def test_short_rows_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFix
         ("a.jsonl.gz", gzip.compress(b'{"t": "\\"x, y"}\n', mtime=0)),
     ],
 )
-def test_a_name_tells_how_rows_stand(tmp_path: Path, name: str, data: bytes) -> None:
+def test_the_format_is_recognized_by_the_extension(tmp_path: Path, name: str, data: bytes) -> None:
     path = write(tmp_path / name, data)
     assert read_table(path, TableFormat(), ["t"]).columns == {"t": ['"x, y']}
 
 
-def test_another_file_needs_no_delimiter_unless_it_is_csv() -> None:
+def test_the_delimiter_is_dropped_for_other_formats() -> None:
     semicolons = TableFormat(delimiter=";")
-    assert semicolons.for_another("b.csv") == semicolons.for_another("b.txt") == semicolons
-    assert semicolons.for_another("b.jsonl.gz") == semicolons.for_another("b.tsv") == TableFormat()
+    assert semicolons.for_other_file("b.csv") == semicolons.for_other_file("b.txt") == semicolons
+    assert (
+        semicolons.for_other_file("b.jsonl.gz")
+        == semicolons.for_other_file("b.tsv")
+        == TableFormat()
+    )
     csv = TableFormat(kind="csv", delimiter=";")
-    assert csv.for_another("b.tsv") == csv
+    assert csv.for_other_file("b.tsv") == csv
 
 
-def test_a_packed_file_beside_the_name_is_told_by_that_name(tmp_path: Path) -> None:
+def test_the_format_of_compressed_files_is_recognized(tmp_path: Path) -> None:
     write(tmp_path / "a.csv.gz", gzip.compress(b"t;u\nx;y\n"))
     form = TableFormat(delimiter=";")
     assert read_table(str(tmp_path / "a.csv"), form, ["u"]).columns == {"u": ["y"]}
@@ -270,11 +281,11 @@ def test_a_packed_file_beside_the_name_is_told_by_that_name(tmp_path: Path) -> N
             "a.txt: the format cannot be .* Set form.kind to one of .* end in one of .tsv, .csv",
         ),
         ("a", {}, "Set form.kind to one of tsv, csv, jsonl, parquet, or rename"),
-        ("a.jsonl", {"header": False}, "a.jsonl: header is False; JSON Lines"),
-        ("a.tsv", {"delimiter": ";"}, "a.tsv: delimiter is ';'; it is for kind='csv' alone"),
+        ("a.jsonl", {"header": False}, "a.jsonl: header=False: columns of JSON Lines"),
+        ("a.tsv", {"delimiter": ";"}, "a.tsv: delimiter=';': only supported for kind='csv'"),
     ],
 )
-def test_a_name_that_tells_nothing_or_what_cannot_be_is_refused(
+def test_unknown_and_incompatible_extensions_are_rejected(
     tmp_path: Path, name: str, form: dict[str, Any], message: str
 ) -> None:
     path = write(tmp_path / name, b"t\nx\n")
@@ -282,17 +293,18 @@ def test_a_name_that_tells_nothing_or_what_cannot_be_is_refused(
         read_table(path, TableFormat(**form), ["t"])
 
 
-def test_what_cannot_be_is_said() -> None:
-    with pytest.raises(ValueError, match="nowhere.tsv does not exist, nor does it with .gz, .xz"):
+def test_missing_files_and_invalid_formats_are_rejected() -> None:
+    message = "nowhere.tsv does not exist, nor does it with one of the extensions .gz, .xz"
+    with pytest.raises(ValueError, match=message):
         read_table("nowhere.tsv", TSV, ["text"])
     for arguments, message in [
         ({"kind": "xls"}, "expected one of 'auto', 'tsv', 'csv', 'jsonl', 'parquet'"),
         ({"kind": "parquet", "header": False}, "JSON Lines and Parquet always have names"),
         ({"kind": "jsonl", "header": False}, "always have names"),
-        ({"kind": "csv", "delimiter": ""}, "delimiter is ''; expected one character"),
-        ({"kind": "csv", "delimiter": "\n"}, r"delimiter is '\\n'; expected one character"),
-        ({"kind": "tsv", "delimiter": ";"}, "it is for kind='csv' alone, and kind is 'tsv'"),
-        ({"kind": "jsonl", "short_rows": "skip"}, "JSON Lines and Parquet are never short"),
+        ({"kind": "csv", "delimiter": ""}, "delimiter='': expected one character"),
+        ({"kind": "csv", "delimiter": "\n"}, r"delimiter='\\n': expected one character"),
+        ({"kind": "tsv", "delimiter": ";"}, "only supported for kind='csv', but kind is 'tsv'"),
+        ({"kind": "jsonl", "short_rows": "skip"}, "JSON Lines and Parquet files are never short"),
         ({"short_rows": "pad"}, "expected 'error' or 'skip'"),
     ]:
         with pytest.raises(ValueError, match=message):

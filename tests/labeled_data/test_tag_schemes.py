@@ -1,4 +1,4 @@
-"""Schemes of entity tags: told apart, converted, and never mixed."""
+"""Schemes of entity tags are recognized and converted, and mixed schemes are rejected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bert_jax.labeled_data.tag_formats import recognise_scheme, to_closed, to_iob1, to_iob2
+from bert_jax.labeled_data.tag_formats import recognize_scheme, to_closed, to_iob1, to_iob2
 
 CLOSED = {"BIOES": "IES", "BILOU": "ILU", "BMES": "MES"}  # inside, last, single
 Entities = list[tuple[int, int, str]]  # [first, last] words and type
@@ -22,8 +22,8 @@ def random_sentence(rng: random.Random) -> tuple[int, Entities]:
     return word + rng.randint(0, 2) or 1, entities
 
 
-def written(size: int, entities: Entities, scheme: str) -> list[str]:
-    """The tags of entities, by each scheme's definition."""
+def tags_in_scheme(size: int, entities: Entities, scheme: str) -> list[str]:
+    """Return the tags of entities according to the definition of a scheme."""
     inside, end, single = CLOSED.get(scheme, "III")
     tags = ["O"] * size
     last_of = {last: kind for _, last, kind in entities}
@@ -40,20 +40,21 @@ def written(size: int, entities: Entities, scheme: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", *CLOSED])
-def test_every_scheme_is_recognised_and_becomes_iob2_or_iob1(scheme: str) -> None:
+def test_all_schemes_are_recognized_and_converted(scheme: str) -> None:
     rng = random.Random(0)
     for _ in range(300):
         sentences = [random_sentence(rng) for _ in range(4)] + [(5, [(0, 2, "PER"), (3, 3, "LOC")])]
-        tags = [written(*sentence, scheme) for sentence in sentences]
-        assert recognise_scheme(tags) == scheme
+        tags = [tags_in_scheme(*sentence, scheme) for sentence in sentences]
+        assert recognize_scheme(tags) == scheme
         for sentence, line in zip(sentences, tags, strict=True):
-            assert to_iob2(line, scheme) == written(*sentence, "IOB2")  # type: ignore[arg-type]
-            assert to_iob1(line, scheme) == written(*sentence, "IOB1")  # type: ignore[arg-type]
+            iob1, iob2 = (tags_in_scheme(*sentence, name) for name in ("IOB1", "IOB2"))
+            assert to_iob2(line, scheme) == iob2  # type: ignore[arg-type]
+            assert to_iob1(line, scheme) == iob1  # type: ignore[arg-type]
             if scheme in CLOSED:
-                assert to_closed(written(*sentence, "IOB2"), scheme) == line  # type: ignore[arg-type]
+                assert to_closed(iob2, scheme) == line  # type: ignore[arg-type]
 
 
-def test_invalid_predictions_are_closed_as_conlleval_reads_them() -> None:
+def test_invalid_predictions_are_converted_as_read_by_conlleval() -> None:
     tags = ["I-PER", "I-PER", "I-LOC", "O", "B-LOC", "B-LOC", "I-LOC", "I-LOC"]
     expected = ["B-PER", "L-PER", "U-LOC", "O", "U-LOC", "B-LOC", "I-LOC", "L-LOC"]
     assert to_closed(tags, "BILOU") == expected
@@ -71,37 +72,37 @@ def test_invalid_predictions_are_closed_as_conlleval_reads_them() -> None:
         (["U-1", "PROPN"], "plain"),
     ],
 )
-def test_a_few_tags_are_enough(tags: list[str], scheme: str) -> None:
-    assert recognise_scheme([tags]) == scheme
+def test_a_few_tags_are_enough_to_recognize_a_scheme(tags: list[str], scheme: str) -> None:
+    assert recognize_scheme([tags]) == scheme
 
 
 def test_tags_without_prefixes_are_plain() -> None:
-    assert recognise_scheme([["NOUN", "-LRB-", "O"], ["PRP$"]]) == "plain"
-    assert recognise_scheme([["O", "O"]]) == "plain"
+    assert recognize_scheme([["NOUN", "-LRB-", "O"], ["PRP$"]]) == "plain"
+    assert recognize_scheme([["O", "O"]]) == "plain"
     assert to_iob2(["NOUN", "O"], "plain") == ["NOUN", "O"]
 
 
 @pytest.mark.parametrize(
     "tags, message",
     [
-        (["B-LOC", "O", "I-PER"], r"f:1: 'B-LOC' begins .* IOB2, and f:3: 'I-PER' begins .* IOB1"),
-        (["I-LOC", "B-PER"], r"f:2: 'B-PER' begins .* IOB2, and f:1: 'I-LOC' begins .* IOB1"),
-        (["S-LOC", "B-PER", "O"], r": S- means BIOES, but f:2: 'B-PER': no tag of its type"),
-        (["S-LOC", "B-PER", "E-PER", "B-PER", "O"], r"E- and S- mean BIOES, but f:4: 'B-PER'"),
-        (["S-LOC", "I-PER"], r"f:2: 'I-PER': it continues no entity"),
-        (["S-LOC", "B-PER", "E-LOC"], r"f:2: 'B-PER': no tag of its type"),
-        (["S-LOC", "B-PER"], r"f:2: 'B-PER': no tag of its type"),
-        (["B-LOC", "X-LOC"], r"f:2: tag 'X-LOC' does not fit .*learn_as='as_written'"),
-        (["U-LOC", "S-PER"], r": U- means BILOU, but f:2: 'S-PER': S- is not a prefix of"),
-        (["U-LOC", "B-LOC", "M-LOC", "L-LOC"], r"f:3: 'M-LOC': M- is not a prefix of BILOU"),
-        (["B-LOC", "M-LOC", "E-LOC", "I-LOC"], r"M- means BMES, but f:4: 'I-LOC': I- is not"),
-        (["U-LOC", "B-PER", "O"], r": U- means BILOU, but f:2: 'B-PER': no tag of its type"),
-        (["B-PER", "L-PER", "I-PER"], r"f:3: 'I-PER': it continues no entity"),
-        (["B-LOC", "M-LOC"], r"M- means BMES, but f:2: 'M-LOC': no tag of its type"),
+        (["B-LOC", "O", "I-PER"], "f:1: 'B-LOC' begins .* IOB2, but f:3: 'I-PER' begins .* IOB1"),
+        (["I-LOC", "B-PER"], "f:2: 'B-PER' begins .* IOB2, but f:1: 'I-LOC' begins .* IOB1"),
+        (["S-LOC", "B-PER", "O"], "S- implies BIOES, but in f:2, 'B-PER' is invalid: no tag of"),
+        (["S-LOC", "B-PER", "E-PER", "B-PER", "O"], "E- and S- imply BIOES, but in f:4, 'B-PER'"),
+        (["S-LOC", "I-PER"], "f:2, 'I-PER' is invalid: no entity of its type precedes it"),
+        (["S-LOC", "B-PER", "E-LOC"], "f:2, 'B-PER' is invalid: no tag of its type follows it"),
+        (["S-LOC", "B-PER"], "f:2, 'B-PER' is invalid: no tag of its type follows it"),
+        (["B-LOC", "X-LOC"], "f:2: tag 'X-LOC' has no prefix of .*learn_as='as_written'"),
+        (["U-LOC", "S-PER"], "U- implies BILOU, but in f:2, 'S-PER' .*: S- is not a prefix of"),
+        (["U-LOC", "B-LOC", "M-LOC", "L-LOC"], "f:3, 'M-LOC' .*: M- is not a prefix of BILOU"),
+        (["B-LOC", "M-LOC", "E-LOC", "I-LOC"], "M- implies BMES, but in f:4, 'I-LOC' .*: I- is"),
+        (["U-LOC", "B-PER", "O"], "U- implies BILOU, but in f:2, 'B-PER' is invalid: no tag of"),
+        (["B-PER", "L-PER", "I-PER"], "f:3, 'I-PER' is invalid: no entity of its type precedes it"),
+        (["B-LOC", "M-LOC"], "M- implies BMES, but in f:2, 'M-LOC' is invalid: no tag of its type"),
         (["U-LOC", "B-LOC", "NOUN"], r"f:3: tag 'NOUN'"),
         (["B-LOC", "NOUN"], r"f:2: tag 'NOUN'"),
     ],
 )  # fmt: skip
-def test_mixed_schemes_are_refused_by_line(tags: list[str], message: str) -> None:
+def test_errors_name_the_lines_of_mixed_schemes(tags: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        recognise_scheme([tags], [[f"f:{line}" for line in range(1, len(tags) + 1)]])
+        recognize_scheme([tags], [[f"f:{line}" for line in range(1, len(tags) + 1)]])

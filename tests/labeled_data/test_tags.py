@@ -1,4 +1,4 @@
-"""Tagged sentences: what column files and CoNLL-U hold, and what is wrong in them, by line."""
+"""Read, check and write tagged sentences in column files and CoNLL-U."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.labeled_data.tags import (
     report_unknown_tags,
 )
 
-# As in CoNLL-2003's eng.testb, which is IOB1 in the original release.
+# The format of CoNLL-2003's eng.testb, which uses IOB1 in the original release.
 CONLL_2003 = """-DOCSTART- -X- O O
 
 SOCCER NN I-NP O
@@ -34,13 +34,13 @@ AL-AIN NNP I-NP I-LOC
 """
 
 
-def tags_of_text(tmp_path: Path, text: str, *, labelled: bool = True, **options) -> TagSentences:
+def tags_of_text(tmp_path: Path, text: str, *, labeled: bool = True, **options) -> TagSentences:
     path = tmp_path / "train.txt"
     path.write_text(text, encoding="utf-8")
-    return read_tags(TagFiles(train=str(path), **options), "train", labelled=labelled)
+    return read_tags(TagFiles(train=str(path), **options), "train", labeled=labeled)
 
 
-def test_carriage_returns_without_line_feeds_are_refused(tmp_path: Path) -> None:
+def test_carriage_returns_without_line_feeds_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train.txt:1: a carriage return \(CR\)"):
         tags_of_text(tmp_path, CONLL_2003.replace("\n", "\r"))
 
@@ -53,7 +53,7 @@ def test_column_files(tmp_path: Path, separator: str, end: str) -> None:
     assert sentences.words == [["SOCCER", "JAPAN", "CHINA"], ["Nadim", "Ladki"], ["AL-AIN"]]
     assert sentences.tags == [["O", "B-LOC", "B-LOC"], ["B-PER", "I-PER"], ["B-LOC"]]
     assert sentences.documents == [1, 1, 2]
-    assert sentences.places[1] == [f"{tmp_path}/train.txt:7", f"{tmp_path}/train.txt:8"]
+    assert sentences.locations[1] == [f"{tmp_path}/train.txt:7", f"{tmp_path}/train.txt:8"]
     assert collect_labels(sentences) == ("O", "B-LOC", "B-PER", "I-PER")
     iob1 = tags_of_text(tmp_path, text, learn_as="IOB1")
     assert iob1.tags == [["O", "I-LOC", "B-LOC"], ["I-PER", "I-PER"], ["I-LOC"]]
@@ -65,10 +65,10 @@ def test_column_files(tmp_path: Path, separator: str, end: str) -> None:
     assert collect_labels(speech) == ("NN", "NNP")
 
 
-def test_an_empty_cell_of_conllu_is_no_tag(tmp_path: Path) -> None:
+def test_empty_tags_of_conllu_are_rejected(tmp_path: Path) -> None:
     row = "{0}\t{1}\t_\t{2}" + "\t_" * 6 + "\n"
     text = row.format(1, "she", "PRON") + row.format(2, "runs", "") + "\n"
-    with pytest.raises(ValueError, match=r"train.txt:2: .* has nothing in its column UPOS"):
+    with pytest.raises(ValueError, match=r"train.txt:2: column UPOS of .* is empty"):
         tags_of_text(tmp_path, text, kind="conllu")
 
 
@@ -80,35 +80,35 @@ def test_an_empty_cell_of_conllu_is_no_tag(tmp_path: Path) -> None:
         ("emerging.test.annotated", 1_287, 23_394),
     ],
 )
-def test_wnut17_holds_what_was_published(
+def test_wnut17_has_the_published_sizes_and_tags(
     shared_data: Path, name: str, sentences: int, tokens: int
 ) -> None:
     path = shared_data / "ner_wnut17" / name
-    found = read_tags(TagFiles(test=str(path)), "test", labelled=True)
-    assert len(found) == sentences and sum(map(len, found.words)) == tokens
-    assert found.documents is None and found.tags is not None
+    actual = read_tags(TagFiles(test=str(path)), "test", labeled=True)
+    assert len(actual) == sentences and sum(map(len, actual.words)) == tokens
+    assert actual.documents is None and actual.tags is not None
     kinds = ("corporation", "creative-work", "group", "location", "person", "product")
     labels = ("O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in kinds))
-    assert collect_labels(found) == labels
+    assert collect_labels(actual) == labels
     lines = [line.rstrip() for line in path.read_text(encoding="utf-8").split("\n")]
-    written = [line.rpartition("\t")[2] for line in lines if line]
-    assert [tag for tags in found.tags for tag in tags] == written  # IOB2 already
+    tags_in_file = [line.rpartition("\t")[2] for line in lines if line]
+    assert [tag for tags in actual.tags for tag in tags] == tags_in_file  # already IOB2
 
 
 @pytest.mark.parametrize(
     "part, sentences, words",
     [("train", 12_544, 204_577), ("dev", 2_001, 25_147), ("test", 2_077, 25_094)],
 )
-def test_ud_ewt_holds_what_was_published(
+def test_ud_ewt_has_the_published_sizes_and_tags(
     shared_data: Path, part: str, sentences: int, words: int
 ) -> None:
     path = shared_data / f"ud_ewt/en_ewt-ud-{part}.conllu"
-    found = read_tags(TagFiles(test=str(path), kind="conllu"), "test", labelled=True)
-    assert len(found) == sentences and sum(map(len, found.words)) == words
+    actual = read_tags(TagFiles(test=str(path), kind="conllu"), "test", labeled=True)
+    assert len(actual) == sentences and sum(map(len, actual.words)) == words
     text = lzma.open(f"{path}.xz", "rt", encoding="utf-8").read()
-    assert found.documents is not None
-    assert found.documents[-1] == text.count("# newdoc id")
-    assert set(collect_labels(found)) == set(
+    assert actual.documents is not None
+    assert actual.documents[-1] == text.count("# newdoc id")
+    assert set(collect_labels(actual)) == set(
         "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X".split()
     )  # https://universaldependencies.org/u/pos
 
@@ -123,15 +123,15 @@ CONLLU = """# newdoc
 """
 
 
-def test_conllu_ranges_and_empty_nodes_are_no_words(tmp_path: Path) -> None:
+def test_multiword_tokens_and_empty_nodes_are_skipped(tmp_path: Path) -> None:
     sentences = tags_of_text(tmp_path, CONLLU, kind="conllu")
     assert sentences.words == [["Do", "n't", "go !"]]
     assert sentences.tags == [["AUX", "PART", "VERB"]]
-    lemmas = tags_of_text(tmp_path, CONLLU, kind="conllu", tag="XPOS")
-    assert lemmas.tags == [["VBP", "RB", "VB"]]
+    xpos = tags_of_text(tmp_path, CONLLU, kind="conllu", tag="XPOS")
+    assert xpos.tags == [["VBP", "RB", "VB"]]
 
 
-def test_predictions_stand_behind_the_lines(tmp_path: Path) -> None:
+def test_predictions_are_appended_to_lines(tmp_path: Path) -> None:
     for text, options in [
         (CONLL_2003, {}),
         (CONLL_2003.replace(" ", "\t"), {}),
@@ -140,9 +140,9 @@ def test_predictions_stand_behind_the_lines(tmp_path: Path) -> None:
         predicted = [[f"T{word}" for word in range(len(words))] for words in sentences.words]
         out = tmp_path / "out.txt"
         write_tags(TagFiles(test=str(out)), sentences, predicted, out)
-        again = read_tags(TagFiles(test=str(out)), "test", labelled=True)
-        assert again.words == sentences.words and again.tags == predicted
-        gold = read_tags(TagFiles(test=str(out), tag="3"), "test", labelled=True)
+        output = read_tags(TagFiles(test=str(out)), "test", labeled=True)
+        assert output.words == sentences.words and output.tags == predicted
+        gold = read_tags(TagFiles(test=str(out), tag="3"), "test", labeled=True)
         assert gold.tags == sentences.tags
 
 
@@ -151,12 +151,12 @@ BIOES = "a B-PER\nb E-PER\nc S-PER\n\nd O\ne S-LOC\n"
 
 
 @pytest.mark.parametrize("text", [IOB1, BIOES])
-@pytest.mark.parametrize("labelled", [True, False])
-def test_right_tags_of_another_scheme_are_said_again_in_that_of_the_predictions(
-    tmp_path: Path, text: str, labelled: bool
+@pytest.mark.parametrize("labeled", [True, False])
+def test_correct_tags_are_repeated_in_the_scheme_of_the_predictions(
+    tmp_path: Path, text: str, labeled: bool
 ) -> None:
-    """What conlleval compares one by one for its accuracy."""
-    sentences = tags_of_text(tmp_path, text, labelled=labelled)
+    """For its accuracy, conlleval compares tags one by one."""
+    sentences = tags_of_text(tmp_path, text, labeled=labeled)
     iob2 = [["B-PER", "I-PER", "B-PER"], ["O", "B-LOC"]]
     out = tmp_path / "out.txt"
     write_tags(TagFiles(test="x"), sentences, iob2, out)
@@ -173,7 +173,7 @@ BMES = "a B-PER\nb E-PER\nc S-PER\n\nd B-LOC\ne M-LOC\nf E-LOC\n"
 
 @pytest.mark.parametrize("learn_as", ["IOB2", "IOB1"])
 @pytest.mark.parametrize("text", [BILOU, BMES])
-def test_predictions_for_bilou_and_bmes_are_in_the_files_scheme(
+def test_predictions_for_bilou_and_bmes_use_the_scheme_of_the_file(
     tmp_path: Path, text: str, learn_as: str
 ) -> None:
     sentences = tags_of_text(tmp_path, text, learn_as=learn_as)
@@ -182,30 +182,30 @@ def test_predictions_for_bilou_and_bmes_are_in_the_files_scheme(
     out = tmp_path / "out.txt"
     write_tags(TagFiles(test="x", learn_as=learn_as), sentences, sentences.tags, out)
     rows = [line.split() for line in text.splitlines() if line]
-    written = [line.split() for line in out.read_text().splitlines() if line]
-    assert written == [[*row, row[-1]] for row in rows]
+    output = [line.split() for line in out.read_text().splitlines() if line]
+    assert output == [[*row, row[-1]] for row in rows]
     more = "".join(f"{line} X\n" if line else "\n" for line in text.splitlines())
     sentences = tags_of_text(tmp_path, more, tag="1", learn_as=learn_as)
     assert sentences.tags is not None
     write_tags(TagFiles(test="x", tag="1", learn_as=learn_as), sentences, sentences.tags, out)
-    written = [line.split() for line in out.read_text().splitlines() if line]
-    assert written == [[*row, "X", row[-1], row[-1]] for row in rows]
+    output = [line.split() for line in out.read_text().splitlines() if line]
+    assert output == [[*row, "X", row[-1], row[-1]] for row in rows]
 
 
-def test_predictions_for_conllu_in_bilou_are_in_bilou(tmp_path: Path) -> None:
-    rows = ("{}\t{}\t_\t_\t{}" + "\t_" * 5).format
-    text = "\n".join([rows(1, "New", "B-LOC"), rows(2, "York", "L-LOC"), rows(3, "Rome", "U-LOC")])
+def test_predictions_for_conllu_use_the_scheme_of_the_file(tmp_path: Path) -> None:
+    row = ("{}\t{}\t_\t_\t{}" + "\t_" * 5).format
+    text = "\n".join([row(1, "New", "B-LOC"), row(2, "York", "L-LOC"), row(3, "Rome", "U-LOC")])
     sentences = tags_of_text(tmp_path, text, kind="conllu", tag="XPOS")
     assert sentences.tags == [["B-LOC", "I-LOC", "B-LOC"]]
     out, files = tmp_path / "out.conllu", TagFiles(test="x", kind="conllu", tag="XPOS")
     write_tags(files, sentences, [["O", "B-LOC", "I-LOC"]], out)
-    written = [line.split("\t")[4] for line in out.read_text().splitlines()]
-    assert written == ["O", "B-LOC", "L-LOC"]
+    output = [line.split("\t")[4] for line in out.read_text().splitlines()]
+    assert output == ["O", "B-LOC", "L-LOC"]
 
 
 @pytest.mark.parametrize(("tag", "column"), [("", 3), ("XPOS", 4)])
-def test_predictions_for_conllu_are_conllu(tmp_path: Path, tag: str, column: int) -> None:
-    """All is as it was, comments, ranges and empty nodes too, but the column of the tag."""
+def test_predictions_for_conllu_replace_only_tags(tmp_path: Path, tag: str, column: int) -> None:
+    """Comments, multiword tokens, empty nodes and other columns are unchanged."""
     sentences = tags_of_text(tmp_path, CONLLU, kind="conllu", tag=tag)
     out = tmp_path / "out.conllu"
     files = TagFiles(test=str(out), kind="conllu", tag=tag)
@@ -214,10 +214,10 @@ def test_predictions_for_conllu_are_conllu(tmp_path: Path, tag: str, column: int
     for number, row in enumerate((3, 4, 6)):
         expected[row][column] = f"T{number}"
     assert out.read_text() == "".join("\t".join(row) + "\n" for row in expected)
-    assert read_tags(files, "test", labelled=True).tags == [["T0", "T1", "T2"]]
+    assert read_tags(files, "test", labeled=True).tags == [["T0", "T1", "T2"]]
 
 
-def test_predictions_need_the_file_no_longer(tmp_path: Path) -> None:
+def test_predictions_can_be_written_without_the_input_file(tmp_path: Path) -> None:
     sentences = tags_of_text(tmp_path, "a O\nb O\n")
     (tmp_path / "train.txt").unlink()
     write_tags(TagFiles(test="x"), sentences, [["X", "Y"]], tmp_path / "out.txt")
@@ -231,21 +231,21 @@ GERMEVAL = """#\thttp://de.wikipedia.org/wiki/x [2009-10-17]
 """
 
 
-def test_the_word_may_stand_in_any_column(tmp_path: Path) -> None:
-    named = {"word": "1", "tag": "2", "comment": "#\t"}
-    sentences = tags_of_text(tmp_path, GERMEVAL, **named)
+def test_words_can_be_in_any_column(tmp_path: Path) -> None:
+    columns = {"word": "1", "tag": "2", "comment": "#\t"}
+    sentences = tags_of_text(tmp_path, GERMEVAL, **columns)
     assert sentences.words == [["Aufgrund", "Berlins"]]
     assert sentences.tags == [["O", "B-LOC"]]
     out = tmp_path / "out.txt"
-    write_tags(TagFiles(test="x", **named), sentences, [["X", "Y"]], out)
-    # What conlleval takes for the right tag and the predicted one: the last two.
+    write_tags(TagFiles(test="x", **columns), sentences, [["X", "Y"]], out)
+    # conlleval reads the correct and the predicted tag from the last two columns.
     assert out.read_text() == "1\tAufgrund\tO\tO\tO\tX\n2\tBerlins\tB-LOC\tO\tB-LOC\tY\n\n"
-    with pytest.raises(ValueError, match="train.txt:1: the last column is that of the words"):
+    with pytest.raises(ValueError, match="train.txt:1: the last column contains the words"):
         tags_of_text(tmp_path, "1\ta\n", word="1")
 
 
-def test_words_alone_need_no_tags(tmp_path: Path) -> None:
-    sentences = tags_of_text(tmp_path, "# \na\n\nb\n", labelled=False)
+def test_unlabeled_files_need_no_tags(tmp_path: Path) -> None:
+    sentences = tags_of_text(tmp_path, "# \na\n\nb\n", labeled=False)
     assert sentences.words == [["#", "a"], ["b"]] and sentences.tags is None
     files = TagFiles(test="file")
     write_tags(files, sentences, [["X", "Y"], ["Z"]], tmp_path / "out.txt")
@@ -255,13 +255,13 @@ def test_words_alone_need_no_tags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text, options, message",
     [
-        ("a O\nb\n", {}, r"txt:2: 'b' has 1 columns, the lines before have 2"),
-        ("a\nb\n", {}, r"txt:1: 'a' has no tag: expected it in column 1"),
-        ("a O\n", {"tag": "2"}, r"txt:1: 'a O' has no tag: expected it in column 2"),
-        ("a\tO\n\tO\n", {}, r"txt:2: the line has no word in column 0, counted from 0"),
-        ("a O\nb O\n", {"word": "2", "tag": "1"}, r"txt:1: the line has no word in column 2"),
-        ("\n \n", {}, "holds no sentence"),
-        ("", {}, "holds no sentence"),
+        ("a O\nb\n", {}, r"txt:2: 'b' has 1 columns, but previous lines have 2"),
+        ("a\nb\n", {}, r"txt:1: 'a' has no tag in column 1 \(columns are counted from 0\)"),
+        ("a O\n", {"tag": "2"}, r"txt:1: 'a O' has no tag in column 2 "),
+        ("a\tO\n\tO\n", {}, r"txt:2: the line has no word in column 0 \(columns are counted"),
+        ("a O\nb O\n", {"word": "2", "tag": "1"}, r"txt:1: the line has no word in column 2 "),
+        ("\n \n", {}, "contains no sentences"),
+        ("", {}, "contains no sentences"),
         ("a O\nb I-X\nc B-Y\n", {}, r"mixed tag schemes: .*txt:3: 'B-Y' .*txt:2: 'I-X'"),
         ("a O\nb B-Y\n", {"labels": ("O", "B-X")}, r"txt:2: tag 'B-Y'; expected one of 'O', 'B-X'"),
         ("1\ta\n", {"kind": "conllu"}, r"txt:1: .* has 2 columns; expected the 10"),
@@ -273,27 +273,29 @@ def test_words_alone_need_no_tags(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_files_are_refused_by_line(tmp_path: Path, text: str, options, message: str) -> None:
+def test_errors_name_the_line_of_malformed_content(
+    tmp_path: Path, text: str, options, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         tags_of_text(tmp_path, text, **options)
 
 
-def test_tags_of_one_kind_or_unknown_are_refused(tmp_path: Path) -> None:
+def test_single_and_unknown_tags_are_rejected(tmp_path: Path) -> None:
     sentences = tags_of_text(tmp_path, "a O\nb O\n")
     with pytest.raises(ValueError, match=r"train.txt: every tag is 'O'; expected at least two"):
         collect_labels(sentences)
-    with pytest.raises(ValueError, match=r"train.txt:1: tag 'O'; .* give all tags as labels"):
+    with pytest.raises(ValueError, match=r"train.txt:1: tag 'O'; .* list all tags in labels"):
         check_tags(sentences, ("NOUN", "VERB"))
 
 
-def test_words_are_no_tags(tmp_path: Path) -> None:
-    """Columns the other way round, as `TAG word`; a tag set may be as large as it is."""
+def test_words_in_the_tag_column_are_rejected(tmp_path: Path) -> None:
+    """Reject swapped columns (`TAG word`), but not large tag sets."""
     kinds = [f"{prefix}-kind{number}" for number in range(300) for prefix in "BI"]
     rows = [f"word{number} {kinds[number % 600]}" for number in range(1200)]
     sentences = tags_of_text(tmp_path, "".join(f"{row}\n" for row in rows))
     assert len(collect_labels(sentences)) == 600
     rows = [f"{('NOUN', 'VERB', 'X')[number % 3]}\tword{number}\n" for number in range(1234)]
-    message = r"txt: 1,234 different tags in {} for 3 .* words; .* Is it the word's\? Set tags\."
+    message = r"txt: 1,234 distinct tags in {} for 3 .* words; .* contains words, set tags\.files"
     with pytest.raises(ValueError, match=message.format("the last column")):
         collect_labels(tags_of_text(tmp_path, "".join(rows)))
     with pytest.raises(ValueError, match=message.format("column '1'")):
@@ -304,20 +306,21 @@ def test_words_are_no_tags(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_tags_that_were_not_learned_are_counted_unless_they_are_most(
+def test_unknown_tags_are_counted_and_rejected_if_frequent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sentences = tags_of_text(tmp_path, "a O\nb B-LOC\n\nc O\nd B-PER\n")
     report_unknown_tags(sentences, ("O", "B-LOC", "B-PER"))
     assert not caplog.text
     report_unknown_tags(sentences, ("O", "B-PER"))
-    assert "train.txt:2: tag 'B-LOC': 1 of 4 words have one that is not learned" in caplog.text
+    message = "train.txt:2: tag 'B-LOC' is not a label of the model. 1 of 4 words have such tags"
+    assert message in caplog.text
     report_unknown_tags(sentences, ("B-LOC", "B-PER"))
     with pytest.raises(ValueError, match=r"train.txt:1: tag 'O'; .*'B-PER'.* 3 of 4 words"):
         report_unknown_tags(sentences, ("B-PER", "I-PER"))
 
 
-def test_a_tag_is_told_as_it_stands_in_the_file(
+def test_messages_contain_the_original_tag(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     labels = ("O", "B-PER", "I-PER")
@@ -327,7 +330,7 @@ def test_a_tag_is_told_as_it_stands_in_the_file(
         with pytest.raises(ValueError, match=f"{message}; expected one of"):
             check_tags(sentences, labels)
         report_unknown_tags(sentences, labels)
-        assert re.search(f"{message}: 1 of 5 words", caplog.text)
+        assert re.search(rf"{message} is not a label of the model\. 1 of 5 words", caplog.text)
         sentences = tags_of_text(tmp_path, f"rome {tag}\n")
         with pytest.raises(ValueError, match=message.replace(":6", ":1") + "; expected one of"):
             report_unknown_tags(sentences, labels)
@@ -343,6 +346,6 @@ def test_a_tag_is_told_as_it_stands_in_the_file(
         ({"labels": ("O",)}, "at least two"),
     ],
 )
-def test_bad_configurations_are_refused(options, message: str) -> None:
+def test_invalid_configurations_are_rejected(options, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TagFiles(train="a", **options)

@@ -140,8 +140,8 @@ def their_batch(batch: Batch) -> dict[str, torch.Tensor]:
 def their_losses(directory: Path, run: FinetuneRun) -> list[float]:
     features = run.data.train
     assert features is not None
-    places = [run.plan.place(step) for step in range(run.total_steps)]
-    batches = [their_batch(features.batch(place.examples, place.length)) for place in places]
+    planned = [run.plan.planned_batch(step) for step in range(run.total_steps)]
+    batches = [their_batch(features.batch(place.examples, place.length)) for place in planned]
     trainer = AsOurs(
         batches,
         model=transformers.AutoModelForSequenceClassification.from_pretrained(directory),

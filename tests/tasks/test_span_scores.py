@@ -124,7 +124,7 @@ def test_nothing_to_score_is_refused() -> None:
 
 
 def test_the_official_dev_set(shared_data: Path) -> None:
-    examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labelled=True)
+    examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
     references = {example.id: example.answer_texts for example in examples}
     # A bad guesser's answers: an annotator's where it is short, else the passage's first words.
     predictions = {

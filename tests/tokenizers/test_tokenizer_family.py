@@ -235,7 +235,7 @@ def test_pairs_match_hugging_face(name, request):
         seconds=[second for _, second in PAIRS],
         labels=None,
         ids=["0", "1"],
-        places=["a:1", "a:2"],
+        locations=["a:1", "a:2"],
     )
     batch = sentence_features(examples, tokenizer, 24, ()).batch(np.arange(2), 24)
     expected = reference(*zip(*PAIRS, strict=True), truncation=True, max_length=24, padding=True)
@@ -255,7 +255,7 @@ def test_questions_and_passages_match_hugging_face(roberta):
     )
     example = SpanExample("q", question, passage, "title")
     windows = span_windows(
-        [example], tokenizer, max_length=48, doc_stride=16, max_query_length=16, labelled=False
+        [example], tokenizer, max_length=48, doc_stride=16, max_query_length=16, labeled=False
     )
     passage_length = 48 - 4 - len(tokenizer.encode_batch([question])[0])
     expected = reference(

@@ -219,7 +219,7 @@ def test_answers_predicted_from_gold_tokens_are_the_gold_answers(tmp_path):
         for answer in gold
     ]
     sizes = dict(max_length=160, doc_stride=32, max_query_length=16)
-    windows = span_windows(examples, tokenizer, **sizes, labelled=True)
+    windows = span_windows(examples, tokenizer, **sizes, labeled=True)
     length = int(windows.features.lengths.max())
     logits = []
     for side in ("start_positions", "end_positions"):
