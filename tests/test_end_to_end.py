@@ -20,7 +20,7 @@ import pytest
 
 from bert_jax import files as checksums
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.runs.work_dir import load_trained
+from bert_jax.runs.checkpoints import load_trained
 from bert_jax.training.metrics_log import read_metrics
 
 from .commands import TIMEOUT

@@ -15,12 +15,8 @@ import transformers
 
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
-from bert_jax.runs.work_dir import (
-    load_model_parameters,
-    load_trained,
-    read_model,
-    read_sentence_embedding,
-)
+from bert_jax.runs.checkpoints import load_model_parameters, load_trained
+from bert_jax.runs.work_dir import read_model, read_sentence_embedding
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import steps_in
 from bert_jax.training.metrics_log import read_metrics
@@ -286,7 +282,9 @@ def test_the_best_checkpoint_needs_an_evaluation(bert_jax_here, trained, tmp_pat
     assert rejected.code == 2 and "was evaluated with mlm_loss" in rejected.errors
     (copy / "config.json").unlink()
     rejected = bert_jax_here(*words)
-    assert rejected.code == 2 and "no config.json in it, which says what is best" in rejected.errors
+    assert (
+        rejected.code == 2 and "no config.json in it, which has the metric for" in rejected.errors
+    )
 
 
 def test_position_embeddings_are_repeated_for_a_longer_model(bert_jax_here, trained, tmp_path):

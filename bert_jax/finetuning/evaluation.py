@@ -29,16 +29,16 @@ from bert_jax.json_files import read_json_object
 from bert_jax.labeled_data.files import Split
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
+from bert_jax.runs.checkpoints import default_checkpoint_step
 from bert_jax.runs.outputs import check_output
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.runtime import versions
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
-    default_checkpoint_step,
+    path_advice,
     read_model,
     read_tokenizer,
-    what_it_is,
 )
 from bert_jax.text.files import COMPRESSIONS, is_tfds
 from bert_jax.training.checkpoint_files import identity_of
@@ -290,8 +290,8 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
     """What the run was given. ValueError if the directory is not one of `finetune`."""
     if not (work_dir / MODEL_NAME).is_file():
         raise ValueError(
-            f"{work_dir}: no {MODEL_NAME} in it{what_it_is(work_dir)}; expected the work directory "
-            f"of a `{FINETUNE}`"
+            f"{work_dir}: no {MODEL_NAME} in it{path_advice(work_dir)}; expected the work "
+            f"directory of a `{FINETUNE}`"
         )
     made_by = read_model(work_dir)[1].get("command", "another command")
     if made_by != FINETUNE:

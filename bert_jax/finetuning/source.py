@@ -16,10 +16,10 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
 from bert_jax.models.parameters import Parameters
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED
+from bert_jax.runs.checkpoints import default_checkpoint_step
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     MODEL_NAME,
-    default_checkpoint_step,
     read_model,
     read_sentence_embedding,
     read_tokenizer,

@@ -25,12 +25,8 @@ from bert_jax.labeled_data.features import (
 )
 from bert_jax.models.config import DTypeName
 from bert_jax.processes import format_bytes, memory_bytes
-from bert_jax.runs.work_dir import (
-    InferenceDefaults,
-    load_trained,
-    read_inference_defaults,
-    read_model,
-)
+from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.work_dir import InferenceDefaults, read_inference_defaults, read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 Text = str | tuple[str, str]

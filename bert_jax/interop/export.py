@@ -15,10 +15,10 @@ from bert_jax.interop.model_card import model_card
 from bert_jax.json_files import read_json_object
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.sentence_embedding import SentenceEmbedding
+from bert_jax.runs.checkpoints import load_for_export
 from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.work_dir import (
     PAIRS,
-    load_for_export,
     read_inference_defaults,
     read_model,
     read_sentence_embedding,

@@ -23,12 +23,8 @@ from bert_jax.local_paths import check_local
 from bert_jax.models.config import ComputeConfig
 from bert_jax.models.model import ModelConfig, define_model, infer, scores_choices
 from bert_jax.models.sentence_embedding import SentenceEmbedding
-from bert_jax.runs.work_dir import (
-    MODEL_NAME,
-    TOKENIZER_NAME,
-    load_for_export,
-    read_sentence_embedding,
-)
+from bert_jax.runs.checkpoints import load_for_export
+from bert_jax.runs.work_dir import MODEL_NAME, TOKENIZER_NAME, read_sentence_embedding
 from bert_jax.tokenizers.files import has_tokenizer
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import differences

@@ -36,10 +36,11 @@ from bert_jax.pretraining.teacher import (
     load_teacher,
     teacher_identity,
 )
+from bert_jax.runs.checkpoints import TrainedModel, load_trained
 from bert_jax.runs.outputs import check_work_dir_kind
 from bert_jax.runs.ownership import ResolvedConfig, only_writer
 from bert_jax.runs.runtime import versions
-from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TrainedModel, load_trained
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME
 from bert_jax.training import distributed
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, identity_of, recover

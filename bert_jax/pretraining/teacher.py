@@ -14,11 +14,11 @@ from bert_jax.models.config import ComputeConfig, Device, EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.objectives import SentencePairs
+from bert_jax.runs.checkpoints import default_checkpoint_step
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     PAIRS,
     TOKENIZER_NAME,
-    default_checkpoint_step,
     read_model,
     read_tokenizer,
 )

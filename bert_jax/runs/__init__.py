@@ -1,1 +1,1 @@
-"""Work directories of runs: their contents, their owner, and how they are written."""
+"""Work directories: their files, their checkpoints, and the run that owns them."""

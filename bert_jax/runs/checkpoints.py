@@ -1,4 +1,4 @@
-"""Find the checkpoints of a work directory, and extract one into a work directory of its own."""
+"""Select, load and extract the checkpoints of a work directory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import jax
 
 from bert_jax.conversion import to_dataclass
 from bert_jax.json_files import expecting_fields, read_json_object
-from bert_jax.models.config import ComputeConfig
+from bert_jax.models.config import ComputeConfig, DTypeName
+from bert_jax.models.model import Model, ModelConfig, define_model, part_of
+from bert_jax.models.parameters import Parameters
 from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.runs.work_dir import (
     CHECKPOINTS_NAME,
     TOKENIZER_NAME,
     Comparison,
-    best_so_far,
-    load_model_parameters,
     named_step,
     read_comparison,
     read_inference_defaults,
@@ -29,13 +29,124 @@ from bert_jax.runs.work_dir import (
     read_tokenizer,
     write_model,
 )
+from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint_files import identity_of, newest_step, require_step, steps_in
-from bert_jax.training.checkpoint_parameters import save_parameters
-from bert_jax.training.metrics_log import LOG_NAME, copy_metrics
+from bert_jax.training.checkpoint_parameters import load_parameters, save_parameters
+from bert_jax.training.distributed import agreed
+from bert_jax.training.metrics_log import LOG_NAME, copy_metrics, read_metrics
+from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
 
 BEST: Literal["best"] = "best"
 NEWEST: Literal["newest"] = "newest"
 Step = int | Literal["best", "newest"]
+
+
+def default_checkpoint_step(work_dir: Path) -> int:
+    """Return the step of the checkpoint to use: a fine-tuning run's best, or else the newest.
+
+    For a run that has not ended, it is the best complete checkpoint so far.
+
+    Raises:
+      ValueError: the directory is not a work directory, or has no complete checkpoint.
+    """
+    best = named_step(work_dir)
+    if best is not None:
+        return best
+    newest = newest_step(work_dir / CHECKPOINTS_NAME)
+    comparison = read_comparison(work_dir)
+    best = None if comparison is None else best_so_far(work_dir, comparison)
+    return agreed(newest if best is None else best)
+
+
+def best_so_far(work_dir: Path, comparison: Comparison) -> int | None:
+    """Return the step of the best existing checkpoint according to the log.
+
+    The later of equal checkpoints is better, as for the run itself. None if the log has no value
+    of the metric for any existing checkpoint.
+    """
+    log, steps = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
+    entries = read_metrics(log) if log.is_file() else []
+    sign = -1.0 if comparison.lower_is_better else 1.0
+    values = {
+        int(entry["step"]): sign * entry[comparison.metric]
+        for entry in entries
+        if entry["kind"] == "evaluation"
+        and entry["step"] in steps
+        and entry.get(comparison.metric) is not None
+    }
+    return max(values, key=lambda step: (values[step], step), default=None)
+
+
+def load_model_parameters(
+    work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
+) -> Parameters:
+    """Return the parameters of a step on this process's first device.
+
+    Args:
+      work_dir: the work directory.
+      config: the model of the checkpoint.
+      compute: the compute settings.
+      step: the step of the checkpoint; None for `default_checkpoint_step`.
+
+    Raises:
+      ValueError: there is no complete checkpoint, or it holds another model.
+    """
+    definition = define_model(config, compute)
+    step = default_checkpoint_step(work_dir) if step is None else step
+    mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
+    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
+    return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
+
+
+def load_for_export(
+    work_dir: Path, head: str | None
+) -> tuple[ModelConfig, int, dict[str, jax.Array]]:
+    """Return the model to export, the step of its checkpoint, and its float32 parameters.
+
+    Args:
+      work_dir: the work directory.
+      head: the head to export; None for the model's own.
+
+    Raises:
+      ValueError: the directory is not a work directory, has no complete checkpoint, or its model
+        lacks `head`.
+    """
+    whole, _ = read_model(work_dir)
+    config = part_of(whole, head)
+    compute = ComputeConfig(dtype="float32", attention="xla")
+    # A run in progress may save another checkpoint in the meantime.
+    step = default_checkpoint_step(work_dir)
+    parameters = load_model_parameters(work_dir, whole, compute, step)
+    exported = define_model(config, compute).shapes
+    return config, step, {name: parameters[name] for name in exported}
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model on this process's first device, ready to be called."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    model: Model
+
+
+def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
+    """Load the model of a work directory: the checkpoint of `default_checkpoint_step`.
+
+    Args:
+      work_dir: the directory that `bert-jax pretrain`, `finetune` or `import` wrote.
+      dtype: the dtype to compute in (see `ComputeConfig`), whatever the model was trained in.
+
+    Raises:
+      ValueError: the directory is not a work directory, has no complete checkpoint or another
+        model's tokenizer, or there is no such dtype.
+    """
+    directory = Path(work_dir)
+    config, _ = read_model(directory)
+    tokenizer = read_tokenizer(directory, config.encoder)
+    compute = ComputeConfig(dtype=dtype).resolve(jax.devices()[0], config.encoder)
+    params = load_model_parameters(directory, config, compute)
+    return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
 
 
 @dataclass(frozen=True)
@@ -72,7 +183,7 @@ def extract(
     with new_directory(output) as target:
         compute = ComputeConfig(dtype="float32", attention="xla")
         parameters = load_model_parameters(work_dir, config, compute, number)
-        # With the run's own identity, a run would resume here without its optimizer state.
+        # With the run's own identity, a run would resume without its optimizer state.
         marked = {**identity, "parameters alone": f"those of step {number}"}
         save_parameters(target / CHECKPOINTS_NAME, jax.device_get(parameters), marked, number)
         _copy_records(work_dir, target, number)
@@ -98,27 +209,27 @@ def _copy_records(work_dir: Path, target: Path, step: int) -> None:
 
 
 def _number(work_dir: Path, step: Step) -> int:
-    """Return the number of the step that `extract` is asked for."""
+    """Return the number of a step given as a number or by name."""
     if isinstance(step, int):
         return step
     if step == NEWEST:
         return newest_step(work_dir / CHECKPOINTS_NAME)
     if step == BEST:
         return _best(work_dir)
-    raise ValueError(f"step={step!r}: expected a number of steps, '{BEST}' or '{NEWEST}'")
+    raise ValueError(f"step={step!r}: expected a number of steps, '{BEST}' or '{NEWEST}'.")
 
 
 def _best(work_dir: Path) -> int:
-    named = named_step(work_dir)
-    if named is not None:  # recorded by a finished fine-tuning run
-        return named
+    recorded = named_step(work_dir)
+    if recorded is not None:  # by a finished fine-tuning run
+        return recorded
     comparison = read_comparison(work_dir) or pretraining_comparison(work_dir)
     best = best_so_far(work_dir, comparison)
     if best is None:
         raise ValueError(
-            f"{work_dir}: no checkpoint that is there was evaluated with {comparison.metric}, so "
-            "none is known to be best (checkpoint.keep_best keeps such): give a step, or "
-            f"'{NEWEST}'"
+            f"{work_dir}: none of its checkpoints was evaluated with {comparison.metric}, so the "
+            "best one is unknown (checkpoint.keep_best keeps evaluated checkpoints). Give a step, "
+            f"or '{NEWEST}'."
         )
     return best
 
@@ -132,12 +243,12 @@ def pretraining_comparison(work_dir: Path) -> Comparison:
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
         raise ValueError(
-            f"{work_dir}: no {RESOLVED_NAME} in it, which says what is best: give --step {NEWEST} "
-            "or a number"
+            f"{work_dir}: no {RESOLVED_NAME} in it, which has the metric for '{BEST}'. Give --step "
+            f"{NEWEST} or a number."
         )
     with expecting_fields(file):
-        kept = read_json_object(file)["checkpoint"]
-        values = {"metric": kept["best_metric"], "lower_is_better": kept["lower_is_better"]}
+        section = read_json_object(file)["checkpoint"]
+        values = {"metric": section["best_metric"], "lower_is_better": section["lower_is_better"]}
         return to_dataclass(Comparison, values, f"{file}: checkpoint")
 
 
@@ -165,6 +276,6 @@ def _find_checkpoints(path: Path) -> tuple[Path, list[int]]:
     if path.name.isdecimal() and int(path.name) in steps_in(path.parent):
         return path.parent, [int(path.name)]
     raise ValueError(
-        f"{path}: holds no checkpoint. Give the work directory of a run or of `import`, or "
-        f"the `{CHECKPOINTS_NAME}` directory in it"
+        f"{path}: contains no checkpoint. Give the work directory of a run or of `import`, or "
+        f"the `{CHECKPOINTS_NAME}` directory in it."
     )

@@ -1,4 +1,4 @@
-"""Refuse output directories that hold something else, and create new ones atomically.
+"""Refuse output directories that contain something else, and create new ones atomically.
 
 Imports no JAX.
 """
@@ -17,6 +17,10 @@ from bert_jax.local_paths import check_local, make_directory
 def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
     """Check a run's work directory with `check_output`, unless a run has started in it.
 
+    Args:
+      path: the directory.
+      may_be: the kinds of directory that are accepted.
+
     Raises:
       ValueError: see `check_output`.
     """
@@ -26,34 +30,34 @@ def check_work_dir_kind(path: Path, *, may_be: Collection[Kind] = ()) -> None:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `path` when the block ends without an error.
+    """Yield a directory to fill, which becomes `path` if the block ends without an error.
 
     Raises:
-      ValueError: there is something at `path` already.
-      NotWritten: the disk is full; names `path` and not the temporary directory.
+      ValueError: `path` exists already.
+      NotWritten: the disk is full; names `path` instead of the temporary directory.
     """
     check_local(path)
     check_output(path, "--output")
     path = path.absolute()
     if path.is_symlink() or path == Path.cwd():
-        raise ValueError(f"{path}: a link or the current directory cannot be replaced by an output")
+        raise ValueError(f"{path}: an output cannot replace a link or the current directory.")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists already: remove it, or choose another --output")
+        raise ValueError(f"{path} exists already. Remove it, or choose another --output.")
     for parent in path.parents:
         if parent.exists() and not parent.is_dir():
-            raise ValueError(f"{parent} is a file, so {path} cannot be made in it")
-    made = [parent for parent in path.parents if not parent.exists()]
+            raise ValueError(f"{parent} is a file, so {path} cannot be created in it.")
+    created = [parent for parent in path.parents if not parent.exists()]
     make_directory(path.parent)
     try:
         with temporary_beside(path, directory=True) as temporary:
             yield temporary
             for entry in (*temporary.rglob("*"), temporary):
-                sync_directory(entry)  # what a file holds, too, outlasts a power cut
+                sync_directory(entry)  # so that the contents of files survive a power cut too
             temporary.rename(path)
         sync_directory(path.parent)
     except BaseException as error:
-        with suppress(OSError):  # something else may stand in one of them by now
-            for parent in made:
+        with suppress(OSError):  # a parent may contain something else by now
+            for parent in created:
                 parent.rmdir()
         if cause := full_disk(error):
             raise NotWritten(path, cause) from error

@@ -1,4 +1,4 @@
-"""Train a task of your own, with checkpoints and on any mesh, or step by step in your own loop."""
+"""Train a custom task: with checkpoints and on any mesh, or step by step in a loop of your own."""
 
 from __future__ import annotations
 
@@ -37,22 +37,27 @@ OnStep = Callable[[int, Mapping[str, float]], None]
 
 
 class StepLoader(Protocol):
-    """Batches that can be made again from any step; see `CorpusLoader`."""
+    """A source of batches that can be made again from any step; see `CorpusLoader`."""
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Plain JSON values that determine the batches."""
+        """The plain JSON values that determine the batches."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """Rows per batch, over all processes."""
+        """The number of rows per batch, over all processes."""
         ...
 
     def batches(
         self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None
     ) -> AbstractContextManager[Iterator[HostBatch]]:
-        """Return the batches from `start_step` on."""
+        """Return the batches from a step on.
+
+        Args:
+          start_step: the number of the first batch.
+          rows: the rows of each batch to return; None for all.
+        """
         ...
 
 
@@ -70,10 +75,10 @@ class Trainer:
     Args:
       task: the model and the loss, for example a `CustomTask`.
       optimizer: any optax optimizer, including its learning-rate schedule.
-      mesh: how many devices each axis has, or a mesh that was made already.
+      mesh: the number of devices on each axis, or a mesh.
       seed: seed of the random parameters and of dropout.
       accumulation_steps: parts in which each batch is processed, one after the other.
-      initial: parameters to start from, by name; the others are randomly initialized.
+      initial: parameters to start from, by name. The others are randomly initialized.
 
     Raises:
       ValueError: the mesh does not fit the devices, or `initial` does not fit the model.
@@ -132,10 +137,15 @@ class Trainer:
         return next_state, {name: metric.mean() for name, metric in metrics.items()}
 
     def on_step(self, callback: OnStep, *, every: int = 1) -> None:
-        """Call `callback(step, metrics)` during `fit`, after every `every` steps and the last one.
+        """Call `callback(step, metrics)` during `fit`.
 
-        The metrics are those of the last batch. To read them waits for the step, so call back
-        rarely.
+        Args:
+          callback: receives the number of the step and the metrics of its batch. Reading them waits
+            for the step, so call back rarely.
+          every: the number of steps between two calls; the last step calls back too.
+
+        Raises:
+          ValueError: `every` is less than 1.
         """
         if every < 1:
             raise ValueError(f"every={every}: expected at least 1.")
@@ -155,10 +165,11 @@ class Trainer:
         call resumes from the newest one as if it had never been interrupted.
 
         Args:
-          loader: the batches; those of step n must not depend on what was read before.
-          steps: steps in total, including those of an earlier call for the same `work_dir`.
-          work_dir: where checkpoints are saved; None saves nothing.
-          save_every: steps between two checkpoints.
+          loader: the batches. The batch of step n must not depend on which ones were read before.
+          steps: the total number of steps, including the steps of earlier calls for the same
+            `work_dir`.
+          work_dir: the directory to save checkpoints in; None saves nothing.
+          save_every: the number of steps between two checkpoints.
 
         Raises:
           ValueError: `work_dir` belongs to another training, the batch size cannot be split over
@@ -185,7 +196,7 @@ class Trainer:
                 if batch is None:
                     raise ValueError(
                         f"steps={steps}: the loader has only {step - 1} batches. Lower steps, or "
-                        "use a loader without an end."
+                        "use an infinite loader."
                     )
                 state, metrics = self.step(state, batch)
                 self._call_back(step, metrics, last=step == steps)
@@ -232,9 +243,9 @@ class Trainer:
             closing.enter_context(only_writer(work_dir))
         directory = work_dir / CHECKPOINTS_NAME
         recovery = recover(directory, identity, None)
-        kept = CheckpointConfig(keep_best=0)
+        kept_checkpoints = CheckpointConfig(keep_best=0)
         checkpointer = closing.enter_context(
-            Checkpointer(directory, kept, identity, verified=recovery.step)
+            Checkpointer(directory, kept_checkpoints, identity, verified=recovery.step)
         )
         if recovery.step is None:
             return checkpointer, None

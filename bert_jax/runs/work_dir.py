@@ -1,6 +1,6 @@
-"""Read and write a work directory: the model's description, tokenizer and checkpoints.
+"""Read and write the description of the model in a work directory, `model.json`.
 
-The description includes how the run used its model, which predictors follow by default.
+The description includes the settings of the run that predictors use by default.
 """
 
 from __future__ import annotations
@@ -10,32 +10,35 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import jax
+from typing import Any, TypeVar
 
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
 from bert_jax.json_files import check_kinds, expecting_fields, read_json_object
 from bert_jax.local_paths import local_path, make_directory
-from bert_jax.models.config import ComputeConfig, DTypeName, EncoderConfig
-from bert_jax.models.model import Model, ModelConfig, define_model, part_of
-from bert_jax.models.parameters import Parameters
+from bert_jax.models.config import EncoderConfig
+from bert_jax.models.model import ModelConfig
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.training.checkpoint_files import newest_step, steps_in
-from bert_jax.training.checkpoint_parameters import load_parameters
-from bert_jax.training.distributed import agreed
-from bert_jax.training.metrics_log import LOG_NAME, read_metrics
-from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
+from bert_jax.training.checkpoint_files import steps_in
+from bert_jax.training.metrics_log import LOG_NAME
+
+T = TypeVar("T")
+
+CHECKPOINTS_NAME = "checkpoints"
+TOKENIZER_NAME = "tokenizer"
+MODEL_NAME = "model.json"
+PAIRS = "sentence_pairs"  # the key of the kind of pairs in the origin of a pretrained model
 
 
 @dataclass(frozen=True)
 class SpanDefaults:
-    """How passages were cut and answers bounded, in tokens (Devlin et al. 2019, section 4.2).
+    """The windows of passages and the bounds of answers (Devlin et al. 2019, section 4.2).
 
-    doc_stride: from the beginning of a window to that of the next one. max_query_length: of a
-      question, whose end is left out. max_answer_length: of an answer.
+    Attributes:
+      doc_stride: the number of tokens from the beginning of a window to the next one's.
+      max_query_length: the largest number of tokens of a question, whose end is cut off.
+      max_answer_length: the largest number of tokens of an answer.
     """
 
     doc_stride: int
@@ -45,14 +48,16 @@ class SpanDefaults:
 
 @dataclass(frozen=True)
 class InferenceDefaults:
-    """What the parameters of a fine-tuned model do not say.
+    """The settings of a fine-tuning run that predictors use unless they are given others.
 
-    max_length: tokens of a sequence at most, special ones included.
-    spans: of the head "span" alone.
-    negative: of a model with one score, the probability of its one label: what it is called when
-      that label does not hold; "" of the others.
-    pairs: whether its texts were pairs; None where nobody said.
-    document_context: whether sentences were tagged with those of the document around them.
+    Attributes:
+      max_length: the largest number of tokens of a sequence, including special tokens.
+      spans: the windows and bounds of answers; None unless the head is "span".
+      negative: for a model with one score, the probability of its one label, the label used when
+        that label does not apply; "" for other models.
+      pairs: whether the texts were pairs; None if unknown.
+      document_context: whether sentences were tagged together with their document's other
+        sentences.
     """
 
     max_length: int
@@ -62,33 +67,18 @@ class InferenceDefaults:
     document_context: bool = False
 
 
-# Of Devlin et al.'s release, for models that come from elsewhere.
+# The values of Devlin et al.'s release, for imported models.
 RELEASED_SPAN_DEFAULTS = InferenceDefaults(
     384, SpanDefaults(doc_stride=128, max_query_length=64, max_answer_length=30)
 )
 
 
-CHECKPOINTS_NAME = "checkpoints"
-TOKENIZER_NAME = "tokenizer"
-MODEL_NAME = "model.json"
-PAIRS = "sentence_pairs"  # in the origin of a pretrained model: what its pairs were
-
-
 @dataclass(frozen=True)
 class Comparison:
-    """By which held-out metric the checkpoints of a run are compared."""
+    """The held-out metric by which the checkpoints of a run are compared."""
 
     metric: str
     lower_is_better: bool = False
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A model on this process's first device, ready to be called."""
-
-    config: ModelConfig
-    tokenizer: Tokenizer
-    model: Model
 
 
 def write_model(
@@ -102,14 +92,20 @@ def write_model(
     inference_defaults: InferenceDefaults | None = None,
     sentence_embedding: SentenceEmbedding | None = None,
 ) -> None:
-    """Writes `model.json`: what the checkpoints beside it are parameters of.
+    """Write `model.json`, which describes the model of the checkpoints next to it.
 
-    origin: where they come from, for people and for model cards. tokenizer: whose ids the model
-    reads, saved beside it and told by its fingerprint here. best_step: of the checkpoint that is to
-    be used; None for the best by `compared_by` of those that the log beside it tells of and that
-    are there, or, without that, for the newest. inference_defaults: None for a model
-    that was not fine-tuned by this package. sentence_embedding: the settings of the model's
-    sentence embedding; None if it has none.
+    Args:
+      config: the encoder and its head.
+      origin: the origin of the parameters, for people and for model cards.
+      work_dir: the work directory.
+      tokenizer: the model's tokenizer, which is saved next to the file and recorded in it by its
+        fingerprint.
+      best_step: the step of the checkpoint to use; None for the best existing checkpoint in the
+        log, compared by `compared_by`, or the newest without `compared_by`.
+      compared_by: the metric that checkpoints are compared by.
+      inference_defaults: the settings that predictors use by default; None for a model that was
+        not fine-tuned by this package.
+      sentence_embedding: the settings of the model's sentence embedding; None if it has none.
     """
     content = {
         "model": to_plain(config),
@@ -124,35 +120,41 @@ def write_model(
 
 
 def read_model(work_dir: Path) -> tuple[ModelConfig, dict[str, str]]:
-    """The model and the origin that `write_model` wrote.
+    """Return the model and its origin, as `write_model` wrote them.
 
     Raises:
-      ValueError: there is no such file, or it does not describe a model.
+      ValueError: there is no `model.json`, or it does not describe a model.
     """
     file, content = work_dir / MODEL_NAME, _content(work_dir)
     return to_dataclass(ModelConfig, content["model"], f"{file}: model"), content["origin"]
 
 
 def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
-    """The tokenizer of the model in `work_dir`, whose encoder this is.
+    """Return the tokenizer of the model in `work_dir`.
+
+    Args:
+      work_dir: the work directory.
+      encoder: the model's encoder.
 
     Raises:
-      ValueError: it is missing, damaged, or that of another model: it is not the one `write_model`
-        was given, or has more entries than the token table has rows.
+      ValueError: the tokenizer is missing, damaged or another model's: not the one `write_model`
+        was given, or one with more entries than the token table has rows.
     """
     directory = work_dir / TOKENIZER_NAME
     tokenizer = Tokenizer.load(directory)
     if tokenizer.vocab_size > encoder.vocab_size:
         raise ValueError(
-            f"{directory} has {tokenizer.vocab_size:,} entries, the token table of the model in "
-            f"{work_dir} {encoder.vocab_size:,} rows: put back the tokenizer it learned with"
+            f"{directory} has {tokenizer.vocab_size:,} entries, but the token table of the model "
+            f"in {work_dir} has {encoder.vocab_size:,} rows. Restore the tokenizer that the model "
+            "was trained with."
         )
-    told = _content(work_dir).get("tokenizer", tokenizer.fingerprint)  # not told by early versions
-    if told != tokenizer.fingerprint:
+    # Early versions did not record the fingerprint.
+    fingerprint = _content(work_dir).get("tokenizer", tokenizer.fingerprint)
+    if fingerprint != tokenizer.fingerprint:
         raise ValueError(
-            f"{directory} is another tokenizer ({tokenizer.fingerprint[:12]}) than the model in "
-            f"{work_dir} learned with ({told[:12]}): its ids would mean other tokens. Put that one "
-            "back"
+            f"{directory} is another tokenizer ({tokenizer.fingerprint[:12]}) than the one that "
+            f"the model in {work_dir} was trained with ({fingerprint[:12]}), so its ids would be "
+            "other tokens. Restore that tokenizer."
         )
     return tokenizer
 
@@ -163,8 +165,7 @@ def read_inference_defaults(work_dir: Path) -> InferenceDefaults | None:
     Raises:
       ValueError: see `read_model`; also if the defaults are damaged.
     """
-    values, place = _content(work_dir).get("usage"), f"{work_dir / MODEL_NAME}: usage"
-    return None if values is None else to_dataclass(InferenceDefaults, values, place)
+    return _read_section(work_dir, "usage", InferenceDefaults)
 
 
 def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
@@ -173,126 +174,40 @@ def read_sentence_embedding(work_dir: Path) -> SentenceEmbedding | None:
     Raises:
       ValueError: see `read_model`; also if the settings are damaged.
     """
-    values = _content(work_dir).get("sentence_embedding")
-    place = f"{work_dir / MODEL_NAME}: sentence_embedding"
-    return None if values is None else to_dataclass(SentenceEmbedding, values, place)
-
-
-def default_checkpoint_step(work_dir: Path) -> int:
-    """The step of the checkpoint to use: the best of a fine-tuning run, else the newest.
-
-    Of a run that has not ended, or was killed, it is the best so far of the whole checkpoints.
-
-    Raises:
-      ValueError: it is no work directory, or there is no finished checkpoint.
-    """
-    best = named_step(work_dir)
-    if best is not None:
-        return best
-    newest = newest_step(work_dir / CHECKPOINTS_NAME)
-    by = read_comparison(work_dir)
-    best = None if by is None else best_so_far(work_dir, by)
-    return agreed(newest if best is None else best)
+    return _read_section(work_dir, "sentence_embedding", SentenceEmbedding)
 
 
 def read_comparison(work_dir: Path) -> Comparison | None:
-    """By what the checkpoints of a fine-tuning run are compared; None for another model.
+    """Return the metric that a fine-tuning run compares checkpoints by; None for another model.
 
     Raises:
-      ValueError: as `read_model`.
+      ValueError: see `read_model`; also if the metric is damaged.
     """
-    values = _content(work_dir).get("compared_by")
-    place = f"{work_dir / MODEL_NAME}: compared_by"
-    return None if values is None else to_dataclass(Comparison, values, place)
+    return _read_section(work_dir, "compared_by", Comparison)
 
 
 def named_step(work_dir: Path) -> int | None:
-    """The step of the best checkpoint as a run named it at its end, None before.
+    """Return the step of the best checkpoint that a run recorded at its end; None before.
 
     Raises:
-      ValueError: it is no work directory.
+      ValueError: see `read_model`.
     """
     best = _content(work_dir).get("best_step")
     return None if best is None else int(best)
 
 
-def best_so_far(work_dir: Path, by: Comparison) -> int | None:
-    """The step of the best checkpoint of those that are there, by what the log tells of them.
-
-    Of equal ones the last, as the run would have it; None if it tells of none.
-    """
-    log, there = work_dir / LOG_NAME, steps_in(work_dir / CHECKPOINTS_NAME)
-    entries = read_metrics(log) if log.is_file() else []
-    sign = -1.0 if by.lower_is_better else 1.0
-    values = {
-        int(entry["step"]): sign * entry[by.metric]
-        for entry in entries
-        if entry["kind"] == "evaluation"
-        and entry["step"] in there
-        and entry.get(by.metric) is not None
-    }
-    return max(values, key=lambda step: (values[step], step), default=None)
-
-
-def load_model_parameters(
-    work_dir: Path, config: ModelConfig, compute: ComputeConfig, step: int | None = None
-) -> Parameters:
-    """Return the parameters in `work_dir` of a step on this process's first device.
-
-    step: None for `default_checkpoint_step`.
-
-    Raises:
-      ValueError: there is no finished checkpoint, or it holds another model.
-    """
-    definition = define_model(config, compute)
-    step = default_checkpoint_step(work_dir) if step is None else step
-    mesh = make_mesh(MeshConfig(), jax.local_devices()[:1])
-    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
-    return load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
-
-
-def load_for_export(
-    work_dir: Path, head: str | None
-) -> tuple[ModelConfig, int, dict[str, jax.Array]]:
-    """What is to be exported: the model, the step of its checkpoint, its float32 parameters.
-
-    Raises:
-      ValueError: it is no work directory, holds no finished checkpoint, or lacks `head`.
-    """
-    whole, _ = read_model(work_dir)
-    config = part_of(whole, head)
-    compute = ComputeConfig(dtype="float32", attention="xla")
-    # A run may be at work and save another one meanwhile.
-    step = default_checkpoint_step(work_dir)
-    parameters = load_model_parameters(work_dir, whole, compute, step)
-    wanted = define_model(config, compute).shapes
-    return config, step, {name: parameters[name] for name in wanted}
-
-
-def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
-    """Load the model of a work directory: the checkpoint of `default_checkpoint_step`.
-
-    dtype: the dtype to compute in (see `ComputeConfig`), whatever the model was trained in.
-
-    Raises:
-      ValueError: it is no work directory, holds no finished checkpoint or another model's
-        tokenizer, or no such dtype.
-    """
-    directory = Path(work_dir)
-    config, _ = read_model(directory)
-    tokenizer = read_tokenizer(directory, config.encoder)
-    compute = ComputeConfig(dtype=dtype).resolve(jax.devices()[0], config.encoder)
-    params = load_model_parameters(directory, config, compute)
-    return TrainedModel(config, tokenizer, define_model(config, compute).module(params))
+def _read_section(work_dir: Path, key: str, cls: type[T]) -> T | None:
+    values = _content(work_dir).get(key)
+    return None if values is None else to_dataclass(cls, values, f"{work_dir / MODEL_NAME}: {key}")
 
 
 def _content(work_dir: Path) -> dict[str, Any]:
     file = local_path(work_dir) / MODEL_NAME
     if not file.is_file():
         raise ValueError(
-            f"{work_dir}: no {MODEL_NAME} in it{what_it_is(work_dir)}; expected the work directory "
-            "of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import` (of a Hugging Face "
-            "model)"
+            f"{work_dir}: no {MODEL_NAME} in it{path_advice(work_dir)}; expected the work "
+            "directory of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import` (of a "
+            "Hugging Face model)"
         )
     with expecting_fields(file):
         content = read_json_object(file)
@@ -301,8 +216,11 @@ def _content(work_dir: Path) -> dict[str, Any]:
         return {**content, "model": content["model"], "origin": dict(content["origin"])}
 
 
-def what_it_is(work_dir: Path) -> str:
-    """In brackets, what was taken for a work directory, and what to give in its place."""
+def path_advice(work_dir: Path) -> str:
+    """Return what a path is that is not a work directory, and a fix, in parentheses; "" if unknown.
+
+    The text continues a message that the path has no `model.json`.
+    """
     if Path(f"{work_dir}.index").is_file():
         return (
             f" (to import a TensorFlow checkpoint, run `bert-jax import {work_dir} --output DIR`)"
@@ -316,27 +234,29 @@ def what_it_is(work_dir: Path) -> str:
             )
         return " (there is no such directory)"
     if work_dir.is_file():
-        return f" (that is a file{_for_file(work_dir)})"
+        return f" (it is a file{_file_advice(work_dir)})"
     if work_dir.parent.name == CHECKPOINTS_NAME:
         run = work_dir.parents[1]
         return (
-            f" (it is a checkpoint of {run}: give that, or what `bert-jax extract {run} --step "
-            f"{work_dir.name} --output DIR` makes)"
+            f" (it is a checkpoint of {run}: give that directory, or the output of `bert-jax "
+            f"extract {run} --step {work_dir.name} --output DIR`)"
         )
     models = sorted(work_dir.glob(f"runs/*/{MODEL_NAME}"))
     if models and (work_dir / "sweep.json").is_file():
         where = f"a model is in {models[0].parent}"
         where = where if len(models) == 1 else f"{len(models)} models are in {work_dir / 'runs'}"
-        return f" (it is that of a sweep; {where})"
+        return f" (it is the directory of a sweep; {where})"
     if steps_in(work_dir / CHECKPOINTS_NAME):
         return (
             f" (it has checkpoints, but {MODEL_NAME} was removed: the command that trained them "
             "writes it again)"
         )
     if (work_dir / LOG_NAME).is_file():
-        return " (it has a run's log: `bert-jax sweep` keeps no parameters but its best run's)"
+        return " (it has the log of a run: `bert-jax sweep` keeps only its best run's parameters)"
     if [*work_dir.glob("*.safetensors"), *work_dir.glob("pytorch_model*.bin")]:
-        return f" (`bert-jax import {work_dir} --output DIR` makes one of these Hugging Face files)"
+        return (
+            f" (to import these Hugging Face files, run `bert-jax import {work_dir} --output DIR`)"
+        )
     if [*work_dir.glob("*.ckpt.index")]:
         return (
             f" (to import a TensorFlow checkpoint, run `bert-jax import {work_dir} --output DIR`)"
@@ -344,7 +264,7 @@ def what_it_is(work_dir: Path) -> str:
     return ""
 
 
-def _for_file(file: Path) -> str:
+def _file_advice(file: Path) -> str:
     """Return advice for a file of a model, beginning with "; "; "" for other files."""
     parent = file.parent
     if (parent / MODEL_NAME).is_file():

@@ -12,7 +12,8 @@ from bert_jax.models.config import ComputeConfig
 from bert_jax.pipeline.examples import ExampleConfig, ExampleSource
 from bert_jax.pipeline.loader import EvaluationSource
 from bert_jax.pipeline.masking import MaskingConfig
-from bert_jax.runs.work_dir import load_model_parameters, read_model
+from bert_jax.runs.checkpoints import load_model_parameters
+from bert_jax.runs.work_dir import read_model
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer

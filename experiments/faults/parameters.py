@@ -15,7 +15,8 @@ def digest(work_dir: Path, step: int | None = None) -> str:
     import numpy as np
 
     from bert_jax.models.config import ComputeConfig
-    from bert_jax.runs.work_dir import load_model_parameters, read_model
+    from bert_jax.runs.checkpoints import load_model_parameters
+    from bert_jax.runs.work_dir import read_model
 
     compute = ComputeConfig(dtype="float32", attention="xla")
     loaded = load_model_parameters(work_dir, read_model(work_dir)[0], compute, step)

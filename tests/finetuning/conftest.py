@@ -19,13 +19,8 @@ from bert_jax.cli.main import main
 from bert_jax.finetuning.scoring import Scorer
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig, define_model
-from bert_jax.runs.work_dir import (
-    CHECKPOINTS_NAME,
-    TOKENIZER_NAME,
-    load_model_parameters,
-    read_model,
-    write_model,
-)
+from bert_jax.runs.checkpoints import load_model_parameters
+from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, read_model, write_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training import reporting
 from bert_jax.training.checkpoint_parameters import save_parameters

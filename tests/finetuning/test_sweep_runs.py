@@ -281,7 +281,7 @@ def test_a_sweep_that_kept_all_keeps_all_when_it_is_not_said_again(
     command = json.loads((tmp_path / "results.json").read_text())["provenance"]["command"]
     assert command.endswith(" --keep all")
     refused = bert_jax_here("evaluate", tmp_path)
-    assert f"it is that of a sweep; 3 models are in {tmp_path / 'runs'})" in refused.errors
+    assert f"it is the directory of a sweep; 3 models are in {tmp_path / 'runs'})" in refused.errors
 
 
 def test_a_sweep_that_is_stopped_while_it_predicts_goes_on_with_that(

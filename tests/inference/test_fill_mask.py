@@ -136,9 +136,11 @@ def test_a_model_that_guesses_no_words(both, tmp_path):
     with pytest.raises(ValueError, match="expected the work directory of a"):
         FillMask(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(ValueError, match="import .* makes one of these Hugging Face files"):
+    with pytest.raises(
+        ValueError, match="to import these Hugging Face files, run .bert-jax import"
+    ):
         FillMask(tmp_path)
-    with pytest.raises(ValueError, match=r"in it \(that is a file; to import a Hugging Face"):
+    with pytest.raises(ValueError, match=r"in it \(it is a file; to import a Hugging Face"):
         FillMask(tmp_path / "pytorch_model.bin")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.interop.comparison import random_probe
 from bert_jax.interop.huggingface.config import ImportOptions
-from bert_jax.runs.work_dir import load_trained
+from bert_jax.runs.checkpoints import load_trained
 
 from .conftest import change_tensors, same, tensors_of
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.runs.work_dir import load_trained, read_model
+from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.work_dir import read_model
 
 from .conftest import WORDS, change_config, change_tensors, same
 

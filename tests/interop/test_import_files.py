@@ -13,7 +13,8 @@ import torch
 import transformers
 
 from bert_jax.interop.huggingface.weights import open_weights
-from bert_jax.runs.work_dir import load_trained, read_model
+from bert_jax.runs.checkpoints import load_trained
+from bert_jax.runs.work_dir import read_model
 
 from .conftest import change_tensors, same, tensors_of
 

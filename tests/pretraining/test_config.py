@@ -1,4 +1,4 @@
-"""The config tree of a pretraining run, and the recipes that fill it in."""
+"""The config of a pretraining run, and the recipes that fill it in."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_recipes_have_the_published_sizes(name: str, size: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", SMALL, ids=lambda path: path.stem)
-def test_a_small_recipe_is_its_large_one_but_for_sizes(recipe: Path) -> None:
+def test_a_small_recipe_differs_from_its_large_one_only_in_sizes(recipe: Path) -> None:
     large, small = (load_config(path, kind="pretrain") for path in (CONFIGS / recipe.name, recipe))
     sizes = ("vocab_size", "hidden_dim", "num_layers", "num_heads", "ffn_dim", "max_positions")
     sizes += ("embedding_dim", "initializer_range")
@@ -61,15 +61,18 @@ def test_a_small_recipe_is_its_large_one_but_for_sizes(recipe: Path) -> None:
     rates = {n: getattr(large.optimizer, n) for n in ("peak_learning_rate", "warmup_steps")}
     assert replace(small.optimizer, **rates) == large.optimizer
     for name in ("sentence_pairs", "join_documents", "vocabulary", "masking", "phases"):
-        ours, theirs = getattr(small, name), getattr(large, name)
-        assert ours.keys() == theirs.keys() if name == "phases" else ours == theirs
+        value, large_value = getattr(small, name), getattr(large, name)
+        if name == "phases":
+            assert value.keys() == large_value.keys()
+        else:
+            assert value == large_value
     if large.distillation is not None:
         assert small.distillation is not None
         assert replace(small.distillation, teacher=large.distillation.teacher) == large.distillation
 
 
 @pytest.mark.parametrize("name", ["bert_base", "bert_large"])
-def test_the_original_recipe_is_a_million_steps_in_two_phases(name: str) -> None:
+def test_the_original_recipe_has_a_million_steps_in_two_phases(name: str) -> None:
     recipe = next(path for path in RECIPES if path.stem == name)
     loaded = load_config(recipe, kind="pretrain")
     (_, first, short), (_, second, long) = loaded.ordered_phases()
@@ -86,7 +89,7 @@ def test_the_original_recipe_is_a_million_steps_in_two_phases(name: str) -> None
     assert (optimizer.schedule, optimizer.weight_decay) == ("linear", 0.01)
 
 
-def test_the_other_families_recipes_are_those_of_their_papers() -> None:
+def test_the_recipes_of_other_families_match_their_papers() -> None:
     loaded = {
         path.stem: load_config(path, kind="pretrain")
         for path in RECIPES
@@ -119,33 +122,33 @@ def test_the_other_families_recipes_are_those_of_their_papers() -> None:
     "recipe", sorted(CONFIGS.parent.glob("*/**/*.py")), ids=lambda path: path.stem
 )
 def test_the_commands_of_a_recipe_can_be_copied(recipe: Path) -> None:
-    """As they stand in the file: a line goes on after one backslash, and is no comment's."""
+    """Read the file as text: a line continues after one backslash."""
     text = recipe.read_text(encoding="utf-8")
     docstring = text.split('"""')[1]
     assert "\\\\" not in docstring
     assert ("\\" in docstring) <= text.startswith("r")
 
 
-def test_pairs_that_are_not_there_have_no_weight() -> None:
-    """TinyBERT's recipe shows pairs, does not ask about them, and masks nothing."""
+def test_a_run_without_pairs_accepts_no_weight_for_them() -> None:
+    """TinyBERT's recipe has pairs without a loss on them, and masks no tokens."""
     recipe = str(CONFIGS / "tinybert.py")
-    known = load_config(recipe, kind="pretrain")
-    assert known.sentence_pairs == "next_sentence"
-    assert known.distillation is not None and known.distillation.pairs_weight == 0
-    assert known.masking.mask_fraction == known.masking.random_fraction == 0
+    loaded = load_config(recipe, kind="pretrain")
+    assert loaded.sentence_pairs == "next_sentence"
+    assert loaded.distillation is not None and loaded.distillation.pairs_weight == 0
+    assert loaded.masking.mask_fraction == loaded.masking.random_fraction == 0
     with pytest.raises(ValueError, match="pairs_weight=0.0 with sentence_pairs='none'"):
         load_config(recipe, ["--config.sentence_pairs=none"], kind="pretrain")
 
 
-def test_tinybert_is_of_the_published_size() -> None:
-    """14.5 million parameters (Jiao et al. 2020, table 1), as Hugging Face counts them."""
+def test_tinybert_has_the_published_size() -> None:
+    """Compare with 14.5 million parameters (Jiao et al. 2020, table 1) and Hugging Face's count."""
     loaded = load_config(str(CONFIGS / "tinybert.py"), kind="pretrain")
     compute = ComputeConfig(dtype="float32", attention="xla")
     sizes = dict(num_hidden_layers=4, hidden_size=312, intermediate_size=1200)
     with torch.device("meta"):
-        theirs = transformers.BertModel(transformers.BertConfig(**sizes)).num_parameters()
-    ours = count(define_model(ModelConfig(loaded.model, "encoder"), compute).shapes)
-    assert ours == theirs == 14_350_248
+        reference = transformers.BertModel(transformers.BertConfig(**sizes)).num_parameters()
+    size = count(define_model(ModelConfig(loaded.model, "encoder"), compute).shapes)
+    assert size == reference == 14_350_248
     assert matched_layers(loaded.model.num_layers, 12) == [3, 6, 9, 12]
     assert loaded.distillation is not None
     assert loaded.distillation.losses == ("hidden_loss", "attention_loss")
@@ -171,13 +174,13 @@ def test_phases_run_in_the_order_of_their_numbers() -> None:
         ({"accumulation_steps": 0}, "accumulation_steps=0: must be at least 1"),
     ],
 )
-def test_a_run_that_makes_no_sense_is_refused(changes: dict, message: str) -> None:
+def test_invalid_configs_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**changes)
 
 
-def test_evaluation_takes_as_many_rows_at_once_as_training() -> None:
-    """Of what training splits to fit, a whole batch would not fit evaluation either."""
+def test_an_evaluation_batch_has_as_many_rows_as_a_micro_batch() -> None:
+    """A whole batch that training splits to fit into memory would not fit an evaluation either."""
     run = config(accumulation_steps=4)
     (phase,) = run.phases.values()
     assert run.evaluation_batch_size(phase) == phase.batch_size // 4

@@ -1,4 +1,4 @@
-"""`pretrain --init DIR` takes the sizes of a model and its parameters from a work directory."""
+"""Sizes and parameters that `pretrain --init DIR` takes from a work directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_SIZES = ("hidden_dim=32", "num_layers=3", "ffn_dim=64", "max_positions=40"
 
 @pytest.fixture
 def source(tiny_config: Path, bert_jax_here: Run, tmp_path: Path) -> Path:
-    """A work directory with the sizes of `tiny_config`."""
+    """Return a work directory with the sizes of `tiny_config`."""
     finished = bert_jax_here(*command(tiny_config, tmp_path / "source"))
     assert finished.code == 0, finished.errors
     return tmp_path / "source"
@@ -32,7 +32,7 @@ def command(config: Path, work_dir: Path) -> list[str | Path]:
 def test_sizes_and_parameters_come_from_the_source(
     tiny_config: Path, source: Path, bert_jax_here: Run, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other.py"  # whose own sizes do not fit
+    other = tmp_path / "other.py"  # a config whose sizes do not fit
     text = tiny_config.read_text(encoding="utf-8")
     for size in OTHER_SIZES:
         name = size.partition("=")[0]
@@ -60,7 +60,7 @@ def test_sizes_and_parameters_come_from_the_source(
                                "--config.model.num_layers=1")  # fmt: skip
     assert overridden.code == 2 and "num_layers: 2 -> 1" in overridden.errors
 
-    shutil.rmtree(source)  # which a run that has begun no longer needs
+    shutil.rmtree(source)  # a run that has begun does not need it
     again = bert_jax_here(*words, dropout)
     assert again.code == 0 and "(finished: nothing to do)" in again.output, again.errors
     missing = bert_jax_here(*command(other, tmp_path / "c"), "--init", source)

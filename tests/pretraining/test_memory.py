@@ -1,4 +1,4 @@
-"""Absurd sizes are refused immediately, with the key to change and the machine's memory."""
+"""Sizes that do not fit are refused at once, with the key to change and the machine's memory."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"loader.num_workers={10**18}", "processes need at least over 1,023 EiB"),
     ],
 )
-def test_a_pretraining_run(
+def test_sizes_that_do_not_fit_are_refused(
     change: str, message: str, tiny_config: Path, tmp_path: Path, bert_jax_here: Run
 ) -> None:
     began = time.monotonic()

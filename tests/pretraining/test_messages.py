@@ -1,4 +1,4 @@
-"""What `pretrain` says of a run before it starts."""
+"""The messages of a pretraining run before it starts."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from bert_jax.pretraining.messages import few_pairs, leaks, surplus_rows
 
 
-def test_a_table_much_larger_than_its_vocabulary_is_pointed_out() -> None:
+def test_a_note_warns_of_a_table_much_larger_than_its_vocabulary() -> None:
     assert surplus_rows(30_522, 30_522) == surplus_rows(30_522, 30_592) == []
     assert surplus_rows(1_000, 2_023) == []
     assert len(surplus_rows(1_000, 2_024)) == 1
@@ -15,7 +15,7 @@ def test_a_table_much_larger_than_its_vocabulary_is_pointed_out() -> None:
     assert line.endswith("--config.model.vocab_size=1000 fits")
 
 
-def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
+def test_a_note_warns_of_a_corpus_with_few_pairs() -> None:
     def corpus(
         name: str, documents: int, sentences: int, length: int = 128, *, spaced: bool = False
     ) -> Any:
@@ -31,19 +31,20 @@ def test_a_corpus_of_which_little_can_be_paired_is_pointed_out() -> None:
     (line,) = few_pairs("sentence_order", corpora)
     assert "phase1: at most 0.4% of the documents of corpora/phase1 have two sentences" in line
     assert few_pairs("none", corpora) == []
-    # Byte-level BPE's tokens tell the first sentence of a document, which keeps its place.
+    # Byte-level BPE's tokens reveal the first sentence of a document, so it keeps its place.
     pairs = [corpus("phase1", 1_000, 1_900, spaced=True)]
     (line,) = few_pairs("sentence_order", pairs)
     assert "at most 45.0% of the documents of corpora/phase1 have three sentences" in line
     assert few_pairs("next_sentence", pairs) == []
-    # A fiftieth of such rows of books and Wikipedia has an order, of rows of 128 three quarters.
+    # In books and Wikipedia, a fiftieth of rows of 32 tokens have an order to learn, and three
+    # quarters of rows of 128.
     short = [corpus("phase1", 1_000, 5_000, length=32)]
     (line,) = few_pairs("sentence_order", short)
     assert "phase1: rows have 32 tokens, and sentences 30 on average" in line
     assert few_pairs("next_sentence", short) == []
 
 
-def test_held_out_text_that_a_phase_before_trains_on_is_pointed_out() -> None:
+def test_a_note_warns_of_held_out_text_that_an_earlier_phase_trains_on() -> None:
     def corpus(name: str, share: float, *sources: dict[str, str]) -> Any:
         options = {"heldout_fraction": share}
         train = SimpleNamespace(manifest=SimpleNamespace(options=options, sources=sources))

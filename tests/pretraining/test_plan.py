@@ -1,4 +1,4 @@
-"""Planning a run from Python: silent, and with a result to look at."""
+"""Planning a run from Python, which prints nothing and returns a result."""
 
 from __future__ import annotations
 

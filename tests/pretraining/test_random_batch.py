@@ -1,4 +1,4 @@
-"""Random batches are batches: what they say of a row holds together."""
+"""The arrays of a random batch."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from bert_jax.pretraining.step_timing import random_batch
 SIZES = {"vocab_size": 1000, "predictions": 6}
 
 
-def test_joined_documents_are_one() -> None:
+def test_joined_documents_count_as_one() -> None:
     assert random_batch(40, 1, rows=4, joined=True, **SIZES)["cls_positions"].shape == (4, 1)
     with pytest.raises(ValueError, match="--pieces 3 with join_documents=True"):
         random_batch(40, 3, rows=4, joined=True, **SIZES)
@@ -20,12 +20,12 @@ def test_more_documents_than_tokens_are_refused() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_a_row_holds_together(pieces: int) -> None:
+def test_the_arrays_of_a_row_are_consistent(pieces: int) -> None:
     batch = random_batch(40, pieces, rows=4, **SIZES)
-    places, labels = batch["masked_positions"], batch["masked_labels"]
-    assert places.shape == labels.shape == (4, 6)
-    assert (np.diff(places, axis=1) > 0).all()
-    np.testing.assert_array_equal(labels, np.take_along_axis(batch["token_ids"], places, axis=1))
+    masked, labels = batch["masked_positions"], batch["masked_labels"]
+    assert masked.shape == labels.shape == (4, 6)
+    assert (np.diff(masked, axis=1) > 0).all()
+    np.testing.assert_array_equal(labels, np.take_along_axis(batch["token_ids"], masked, axis=1))
     for row in range(4):
         documents, positions = batch["document_ids"][row], batch["position_ids"][row]
         assert documents.min() == 1 and documents.max() == pieces

@@ -1,4 +1,4 @@
-"""What a pretraining run tells its reporter of itself."""
+"""The reports and traces of a pretraining run."""
 
 import pytest
 from jax.profiler import ProfileData
@@ -9,31 +9,34 @@ from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import read_metrics
 
 
-def test_a_step_costs_what_its_phase_computes(tiny_config, bert_jax_here, monkeypatch, tmp_path):
-    told = []
+def test_the_cost_of_a_step_is_the_flops_of_its_phase(
+    tiny_config, bert_jax_here, monkeypatch, tmp_path
+):
+    costs = []
 
     def note(*args, **options):
-        told.append(args[1])
-        raise ValueError("that is all")
+        costs.append(args[1])
+        raise ValueError("stopped by the test")
 
     monkeypatch.setattr(pretraining_run, "Reporter", note)
     phases = ("phase1.num_steps=2", "phase2.num_steps=1", "phase2.batch_size=32")
     words = [f"--config.work_dir={tmp_path}", "--config.optimizer.warmup_steps=1"]
     words += [f"--config.phases.{word}" for word in phases]
     finished = bert_jax_here("pretrain", "--config", tiny_config, *words)
-    assert finished.code == 2 and "that is all" in finished.errors
-    [((first_steps, first_cost), (second_steps, second_cost))] = told
+    assert finished.code == 2 and "stopped by the test" in finished.errors
+    [((first_steps, first_cost), (second_steps, second_cost))] = costs
     assert (first_steps, second_steps) == (2, 1)
-    # 32 sequences of 64 tokens, not 16 of 32: four times as many, each beside twice as many.
+    # 32 sequences of 64 tokens instead of 16 of 32: four times as many tokens, each of which
+    # attends to twice as many.
     assert 4 < second_cost / first_cost < 8
 
 
 # jaxlib 0.11 on Python 3.12 warns of its own class, and aborts where that is an error.
 @pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")
-def test_steps_are_traced_when_asked_for(tiny_config, bert_jax_here, tmp_path):
+def test_steps_are_traced_on_request(tiny_config, bert_jax_here, tmp_path):
     words = [f"--config.work_dir={tmp_path}", "--config.reporting.profile_steps=3"]
     phases = ["phase1.num_steps=12", "phase2.num_steps=3"]
-    # Of one shape, or the step would be compiled while it is traced.
+    # With another shape, the step would be compiled while it is traced.
     phases += [f"phase2.corpus={tiny_config.parent / '32'}", "phase2.sequence_length=32"]
     phases += ["phase2.batch_size=16"]
     words += [f"--config.phases.{word}" for word in phases]
@@ -47,7 +50,7 @@ def test_steps_are_traced_when_asked_for(tiny_config, bert_jax_here, tmp_path):
         for event in line.events
         if event.name == "step"
     ]
-    assert sorted(traced) == [11, 12, 13]  # over the end of a phase
+    assert sorted(traced) == [11, 12, 13]  # across the end of a phase
 
 
 def test_a_run_without_evaluation_needs_no_held_out_text(

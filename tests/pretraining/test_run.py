@@ -1,4 +1,4 @@
-"""Pretraining from Python: silent, in any thread, resumed, stopped and reported by callback."""
+"""Pretraining from Python: without printing, in any thread, resumed, stopped, with callbacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.pretraining.run import pretrain
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.work_dir import load_trained
+from bert_jax.runs.checkpoints import load_trained
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.reports import Report, TrainReport
 

@@ -1,4 +1,4 @@
-"""What a run was given is kept as it was, and changes to it are told."""
+"""The configs of a run are kept, and changes to them are printed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def keep_config(run: Run, work_dir: Path, step: int, *, finished: bool) -> list[
     return ownership.keep_config(ResolvedConfig.of(run), work_dir, step, finished=finished)
 
 
-def test_a_run_that_goes_on_keeps_both_configs_and_says_what_changed(tmp_path) -> None:
+def test_a_resumed_run_keeps_both_configs_and_prints_the_changes(tmp_path) -> None:
     assert keep_config(Run(), tmp_path, 0, finished=False) == []
     assert keep_config(Run(work_dir="there"), tmp_path, 5, finished=False) == []
-    told = keep_config(Run(optimizer=Optimizer(rate=1e-4)), tmp_path, 7, finished=False)
-    assert told == [
+    lines = keep_config(Run(optimizer=Optimizer(rate=1e-4)), tmp_path, 7, finished=False)
+    assert lines == [
         "changed    since step 7, whose config is kept as config-until-7.json:",
         "  optimizer.rate: 0.001 -> 0.0001",
     ]
@@ -41,12 +41,12 @@ def test_a_run_that_goes_on_keeps_both_configs_and_says_what_changed(tmp_path) -
     assert rates == {"config-until-7.json": 1e-3, "config.json": 1e-4}
 
 
-def test_a_change_that_taught_nothing_leaves_no_trace(tmp_path) -> None:
-    """Two starts at one step, the first of them killed before it saved."""
+def test_a_change_without_any_training_leaves_no_trace(tmp_path) -> None:
+    """Start twice at one step, the first time killed before a checkpoint."""
     keep_config(Run(), tmp_path, 0, finished=False)
     keep_config(Run(optimizer=Optimizer(rate=1e-4)), tmp_path, 7, finished=False)
-    told = keep_config(Run(optimizer=Optimizer(rate=1e-5)), tmp_path, 7, finished=False)
-    assert told[1:] == ["  optimizer.rate: 0.001 -> 1e-05"]
+    lines = keep_config(Run(optimizer=Optimizer(rate=1e-5)), tmp_path, 7, finished=False)
+    assert lines[1:] == ["  optimizer.rate: 0.001 -> 1e-05"]
     kept = json.loads((tmp_path / "config-until-7.json").read_text())
     assert kept["optimizer"]["rate"] == 1e-3
     assert keep_config(Run(), tmp_path, 7, finished=False) == []
@@ -57,25 +57,25 @@ def test_a_change_that_taught_nothing_leaves_no_trace(tmp_path) -> None:
 def test_keys_added_since_an_earlier_version_are_not_changes(tmp_path) -> None:
     earlier = {"work_dir": "there", "optimizer": {"rate": 1e-4}}
     (tmp_path / "config.json").write_text(json.dumps(earlier))
-    told = keep_config(Run(), tmp_path, 7, finished=False)
-    assert told[1:] == ["  optimizer.rate: 0.0001 -> 0.001"]
+    lines = keep_config(Run(), tmp_path, 7, finished=False)
+    assert lines[1:] == ["  optimizer.rate: 0.0001 -> 0.001"]
     assert json.loads((tmp_path / "config-until-7.json").read_text()) == earlier
     (tmp_path / "config.json").write_text(json.dumps({**earlier, "removed": 1}))
     (tmp_path / "config-until-7.json").unlink()
-    told = keep_config(Run(), tmp_path, 7, finished=False)
-    assert "  removed: 1 -> None" in told
+    lines = keep_config(Run(), tmp_path, 7, finished=False)
+    assert "  removed: 1 -> None" in lines
 
 
-def test_a_finished_runs_config_is_not_replaced(tmp_path) -> None:
+def test_the_config_of_a_finished_run_is_not_replaced(tmp_path) -> None:
     keep_config(Run(), tmp_path, 0, finished=False)
     before = (tmp_path / "config.json").read_bytes()
-    told = keep_config(Run(optimizer=Optimizer(rate=1e-4)), tmp_path, 9, finished=True)
-    assert told[1:] == ["  optimizer.rate: 0.001 -> 0.0001"] and "which is kept" in told[0]
+    lines = keep_config(Run(optimizer=Optimizer(rate=1e-4)), tmp_path, 9, finished=True)
+    assert lines[1:] == ["  optimizer.rate: 0.001 -> 0.0001"] and "which is kept" in lines[0]
     assert (tmp_path / "config.json").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json"]
 
 
-def test_a_start_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path) -> None:
+def test_the_config_of_a_start_killed_before_its_first_checkpoint_is_replaced(tmp_path) -> None:
     keep_config(Run(), tmp_path, 0, finished=False)
     assert keep_config(Run(optimizer=Optimizer(rate=1e-4)), tmp_path, 0, finished=False) == []
     assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["rate"] == 1e-4

@@ -1,4 +1,4 @@
-"""When a run is told that bfloat16 would be faster."""
+"""The hint that bfloat16 would be faster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_matrix_instructions_are_read_from_the_flags(
     assert not multiplies_bfloat16(tmp_path / "absent")  # another system than Linux
 
 
-def test_a_run_in_float32_is_told_only_where_nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_appears_only_if_nobody_chose_the_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "multiplies_bfloat16", lambda: True)
     (line,) = dtype_hint(ComputeConfig(), "cpu")
     assert "--config.compute.dtype=bfloat16" in line

@@ -85,7 +85,9 @@ OWN = {"pretrain": "work directory", "finetune": "work directory", "sweep": "swe
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_every_command_that_makes_a_directory(verb, directories, bert_jax_here, tmp_path) -> None:
+def test_every_command_refuses_foreign_directories(
+    verb, directories, bert_jax_here, tmp_path
+) -> None:
     words, option = COMMANDS[verb]
     if verb == "import":
         words = [directories["Hugging Face directory"]]

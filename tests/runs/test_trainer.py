@@ -1,4 +1,4 @@
-"""A task of one's own trains as plain optax does, resumes exactly, and runs on any mesh."""
+"""Training a custom task: like plain optax, with exact resumes, and on any mesh."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def numbers_of(state: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in state.params.items()}
 
 
-def test_steps_are_those_of_optax(make: Callable[..., Trainer]) -> None:
+def test_steps_match_plain_optax(make: Callable[..., Trainer]) -> None:
     trainer, loader, optimizer = make(), Numbers(), optax.adam(0.1)
     state = trainer.init()
     params: Any = numbers_of(state)
@@ -93,7 +93,7 @@ def test_steps_are_those_of_optax(make: Callable[..., Trainer]) -> None:
         np.testing.assert_allclose(value, params[name], rtol=1e-5, atol=1e-6)
 
 
-def test_fit_is_the_loop_and_calls_back(make: Callable[..., Trainer]) -> None:
+def test_fit_matches_a_loop_of_steps_and_calls_back(make: Callable[..., Trainer]) -> None:
     trainer, loader, seen = make(), Numbers(), []
     trainer.on_step(lambda step, metrics: seen.append((step, metrics["loss"])), every=3)
     fitted = trainer.fit(loader, 7)
@@ -107,7 +107,7 @@ def test_fit_is_the_loop_and_calls_back(make: Callable[..., Trainer]) -> None:
         np.testing.assert_array_equal(value, numbers_of(fitted)[name])
 
 
-def test_it_resumes_exactly(make: Callable[..., Trainer], tmp_path: Path) -> None:
+def test_fit_resumes_exactly(make: Callable[..., Trainer], tmp_path: Path) -> None:
     whole = make().fit(Numbers(), 9)
     make().fit(Numbers(), 4, work_dir=tmp_path, save_every=3)
     steps: list[int] = []
@@ -125,7 +125,9 @@ def test_it_resumes_exactly(make: Callable[..., Trainer], tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_any_mesh_gives_the_same(make: Callable[..., Trainer], accumulation_steps: int) -> None:
+def test_every_mesh_gives_the_same_result(
+    make: Callable[..., Trainer], accumulation_steps: int
+) -> None:
     one = make().fit(Numbers(), 4)
     many = make(devices=4, accumulation_steps=accumulation_steps).fit(Numbers(), 4)
     for name, value in numbers_of(one).items():
@@ -160,7 +162,7 @@ def test_mistakes_are_refused(make: Callable[..., Trainer], tmp_path: Path) -> N
         diverging.fit(Numbers(), 2, work_dir=tmp_path, save_every=1)
 
 
-def test_a_loss_term_needs_a_name_of_its_own() -> None:
+def test_a_loss_term_cannot_have_the_name_of_a_metric() -> None:
     class Nameless(Regression):
         loss_terms = {"loss": 1.0}
 

@@ -1,4 +1,4 @@
-"""What is said of a directory that is no work directory, and of parts a model has not."""
+"""Messages about paths that are not work directories, and about missing parts of a model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, 
 
 
 @pytest.mark.parametrize(
-    ("files", "asked", "told"),
+    ("files", "path", "message"),
     [
         ((), "nowhere", "there is no such directory"),
-        (("a.txt",), "a.txt", "(that is a file)"),
+        (("a.txt",), "a.txt", "(it is a file)"),
         (("run/model.json",), "run/model.json", "is a file; give its directory, {root}/run)"),
         (("hf/model.safetensors",), "hf/model.safetensors", "`bert-jax import {root}/hf --output"),
         (("x.ckpt.index",), "x.ckpt.index", "run `bert-jax import {root}/x.ckpt --output DIR`"),
@@ -26,22 +26,22 @@ SIZES = dict(vocab_size=16, hidden_dim=8, num_layers=1, num_heads=1, ffn_dim=8, 
         (("run/checkpoints/500/x",), "run/checkpoints/500", "extract {root}/run --step 500"),
         (("runs/one/model.json", "sweep.json"), ".", "a model is in {root}/runs/one"),
         (("metrics.jsonl", "checkpoints/500/x"), ".", "but model.json was removed: the command"),
-        (("metrics.jsonl",), ".", "keeps no parameters but its best run's"),
+        (("metrics.jsonl",), ".", "keeps only its best run's parameters"),
         (("model.safetensors",), ".", "bert-jax import {root} --output DIR"),
     ],
 )
-def test_what_was_taken_for_a_work_directory_is_told(
-    tmp_path: Path, files: tuple[str, ...], asked: str, told: str
+def test_the_message_identifies_a_path_that_is_not_a_work_directory(
+    tmp_path: Path, files: tuple[str, ...], path: str, message: str
 ) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match="no model.json in it") as refused:
-        read_model(tmp_path / asked)
-    assert told.format(root=tmp_path) in str(refused.value)
+        read_model(tmp_path / path)
+    assert message.format(root=tmp_path) in str(refused.value)
 
 
-def test_a_name_on_the_hub_is_to_be_imported_first() -> None:
+def test_the_message_advises_to_import_a_model_of_the_hub() -> None:
     advice = "run `bert-jax import google-bert/bert-base-uncased --output DIR`"
     with pytest.raises(ValueError, match=advice):
         read_model(Path("google-bert/bert-base-uncased"))
@@ -49,14 +49,14 @@ def test_a_name_on_the_hub_is_to_be_imported_first() -> None:
         read_model(Path("roberta-base"))
 
 
-def test_a_folder_of_runs_is_no_sweep(tmp_path: Path) -> None:
+def test_a_folder_of_runs_is_not_taken_for_a_sweep(tmp_path: Path) -> None:
     (tmp_path / "runs/mine").mkdir(parents=True)
     (tmp_path / "runs/mine/model.json").touch()
     with pytest.raises(ValueError, match="no model.json in it; expected"):
         read_model(tmp_path)
 
 
-def test_the_parts_of_a_classifier_are_told_whatever_its_dropout() -> None:
+def test_the_message_lists_the_parts_of_a_classifier_with_head_dropout() -> None:
     config = ModelConfig(EncoderConfig(**SIZES), "classification", ("a", "b"), head_dropout=0.1)
     with pytest.raises(ValueError, match="no part that is a 'masked_lm'; expected 'class.*encoder"):
         part_of(config, "masked_lm")

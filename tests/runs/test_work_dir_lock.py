@@ -1,4 +1,4 @@
-"""One run at a time in a work directory."""
+"""The lock that allows one run at a time in a work directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
     assert (tmp_path / "metrics.jsonl").is_file()
 
 
-def test_a_run_that_died_holds_nothing(tmp_path: Path) -> None:
+def test_a_run_that_died_releases_the_lock(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path;"
         "from bert_jax.runs.ownership import only_writer;"
@@ -45,10 +45,10 @@ def test_no_empty_directory_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_file_that_was_removed_before_it_was_locked_holds_nothing(
+def test_a_file_that_was_removed_before_it_was_locked_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a run that was refused and leaves, between the opening here and the locking."""
+    """Remove the file between opening and locking it, as a refused run may do."""
     flock, removed = ownership.fcntl.flock, []
 
     def late(lock: int, operation: int) -> None:
