@@ -210,14 +210,14 @@ def test_files_of_others_are_not_overwritten(bert_jax_here, trained, tmp_path):
     unrelated.mkdir()
     (unrelated / "config.json").write_text("{}")
     rejected = run(unrelated)
-    assert rejected.code == 2 and "has a config.json, which no run wrote" in rejected.errors
+    assert rejected.code == 2 and "contains a config.json that no run wrote" in rejected.errors
     assert (unrelated / "config.json").read_text() == "{}"
 
     other = tmp_path / "other"
     shutil.copytree(trained.corpus / "tokenizer", other / "tokenizer")
     change_tokenizer(other / "tokenizer")
     rejected = run(other)
-    assert rejected.code == 2 and "has another tokenizer in it than the run's" in rejected.errors
+    assert rejected.code == 2 and "contains another tokenizer than the run's" in rejected.errors
 
     # An existing copy of the corpus's tokenizer is kept, with all other files next to it.
     existing = tmp_path / "existing"
@@ -296,7 +296,7 @@ def test_position_embeddings_are_repeated_for_a_longer_model(bert_jax_here, trai
     words = ["pretrain", "--config", trained.config, *(f"--config.{s}" for s in settings)]
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
-    assert f"positions from {len(table)} on are copies of those before\n" in finished.output
+    assert f"positions from {len(table)} on are copies of the ones before\n" in finished.output
     target = jax.tree.map(np.asarray, load_trained(str(tmp_path / "run")).model)
     positions = target.encoder.embeddings.position[...]
     np.testing.assert_array_equal(positions, np.concatenate([table, table, table[:3]]))

@@ -74,13 +74,13 @@ def test_a_finished_run_tells_what_is_not_as_it_was(toy, whole, bert_jax_here):
 def test_what_is_not_a_runs_own_stays(toy, bert_jax_here, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     refused = bert_jax_here(*toy.words("glue", tmp_path))
-    assert refused.code == 2 and "has a config.json, which no run wrote" in refused.errors
+    assert refused.code == 2 and "contains a config.json that no run wrote" in refused.errors
     assert (tmp_path / "config.json").read_text() == "{}"
     (tmp_path / "config.json").unlink()
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     refused = bert_jax_here(*toy.words("glue", tmp_path))
-    assert refused.code == 2 and "has another tokenizer in it than the run's" in refused.errors
+    assert refused.code == 2 and "contains another tokenizer than the run's" in refused.errors
 
 
 def test_another_run_in_its_work_directory_is_refused(toy, whole, bert_jax_here):

@@ -39,7 +39,7 @@ def test_import_returns_what_became_of_the_source(directories, capsys, tmp_path)
     )
     assert part.config.labels == ("no", "yes")
     assert any("classifier" in line for line in part.tensors)
-    with pytest.raises(ValueError, match=r"^seed=-1: expected 0"):
+    with pytest.raises(ValueError, match=r"^seed=-1: must be between 0"):
         import_model(theirs, tmp_path / "other", seed=-1)
     with pytest.raises(ValueError, match="exists already"):
         import_model(theirs, imported.work_dir.parent)
