@@ -22,13 +22,20 @@ from bert_jax.tasks.task import Task
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, recover
 from bert_jax.training.evaluation import require_finite_metrics, require_finite_state
-from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
+from bert_jax.training.sharding import (
+    MeshConfig,
+    batch_extent,
+    local_rows,
+    make_mesh,
+    to_global,
+)
 from bert_jax.training.step import (
     StepInputs,
     TrainState,
     abstract_state,
     init_state,
     make_train_step,
+    shardings_of,
 )
 from bert_jax.validation import check_seed
 
@@ -98,8 +105,9 @@ class Trainer:
         if accumulation_steps < 1:
             raise ValueError(f"accumulation_steps={accumulation_steps}: expected at least 1.")
         self.task, self.seed = task, seed
-        self.mesh = mesh if isinstance(mesh, Mesh) else make_mesh(mesh or MeshConfig())
+        self.mesh = _checked(mesh) if isinstance(mesh, Mesh) else make_mesh(mesh or MeshConfig())
         self._optimizer = optimizer
+        self._accumulation_steps = accumulation_steps
         self._initial = {} if initial is None else dict(initial)
         self._check_initial()
         self._step = make_train_step(
@@ -109,12 +117,18 @@ class Trainer:
 
     def init(self) -> TrainState:
         """Return the state before the first step, laid out on the mesh."""
-        state = init_state(self.task.definition, self._optimizer, self.mesh, self.seed)
-        placed = {
-            name: jax.device_put(jnp.asarray(x, jnp.float32), state.params[name].sharding)
-            for name, x in self._initial.items()
-        }
-        return TrainState(state.step, state.params | placed, state.opt_state)
+        definition = self.task.definition
+        state = init_state(definition, self._optimizer, self.mesh, self.seed)
+        if not self._initial:
+            return state
+        params = dict(state.params)
+        for name, value in self._initial.items():
+            array = jnp.asarray(value, params[name].dtype)
+            params[name] = jax.device_put(array, params[name].sharding)
+        # Some optimizers, such as schedule-free ones, hold a copy of the parameters.
+        shardings = shardings_of(abstract_state(definition, self._optimizer, self.mesh))
+        opt_state = jax.jit(self._optimizer.init, out_shardings=shardings.opt_state)(params)
+        return TrainState(state.step, params, opt_state)
 
     def step(
         self, state: TrainState, batch: Mapping[str, Any]
@@ -178,7 +192,7 @@ class Trainer:
         """
         if steps < 1 or save_every < 1:
             raise ValueError(f"steps={steps}, save_every={save_every}: expected at least 1 each.")
-        rows = local_rows(self.mesh, loader.batch_size)
+        rows = self._rows(loader.batch_size)
         with ExitStack() as closing:
             checkpointer, state = None, None
             if work_dir is not None:
@@ -205,19 +219,38 @@ class Trainer:
                     if step % save_every == 0 or step == steps:
                         require_finite_state(state, self.mesh)
                         checkpointer.save(state, None)
+            if checkpointer is None:
+                require_finite_state(state, self.mesh)
         return state
 
     def _inputs(self) -> StepInputs:
         # The optimizer has its own schedule, so it ignores the step's learning rate.
         return StepInputs(np.uint32(self.seed), np.float32(0.0))
 
+    def _rows(self, batch_size: int) -> NDArray[np.int64]:
+        """Return the rows of a batch that this process supplies."""
+        rows = local_rows(self.mesh, batch_size)
+        parts = batch_extent(self.mesh) * self._accumulation_steps
+        if batch_size % parts:
+            raise ValueError(
+                f"batch_size={batch_size} is not divisible by {parts} (parts of the mesh, times "
+                f"accumulation_steps={self._accumulation_steps}). Set it to a multiple of {parts}."
+            )
+        return rows
+
     def _placed(self, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
         arrays = {name: np.asarray(x) for name, x in batch.items()}
+        scalars = [name for name, x in arrays.items() if x.ndim == 0]
+        if scalars or not arrays:
+            raise ValueError(
+                f"batch: expected arrays whose first dim is the batch, but "
+                f"{f'{scalars[0]} is a scalar' if scalars else 'it is empty'}."
+            )
         sizes = {len(x) for x in arrays.values()}
         if len(sizes) != 1:
             raise ValueError(f"batch: the arrays have {sorted(sizes)} rows; expected one number.")
         size = sizes.pop() * jax.process_count()
-        return to_global(arrays, self.mesh, local_rows(self.mesh, size), size)
+        return to_global(arrays, self.mesh, self._rows(size), size)
 
     def _call_back(self, step: int, metrics: Mapping[str, jax.Array], *, last: bool) -> None:
         due = [callback for callback, every in self._callbacks if last or step % every == 0]
@@ -263,3 +296,14 @@ class Trainer:
                     f"initial: {name} has the shape {np.shape(value)}, the model's parameter "
                     f"{tuple(shapes[name].shape)}. Leave it out, or change the model."
                 )
+
+
+def _checked(mesh: Mesh) -> Mesh:
+    """Return a mesh of the caller's; raise ValueError if it lacks an axis."""
+    axes = tuple(MeshConfig().sizes())
+    if not set(axes) <= set(mesh.axis_names):
+        raise ValueError(
+            f"mesh: its axes are {mesh.axis_names}; expected {axes}. Give a size of 1 to the axes "
+            "that are not used, or give a MeshConfig."
+        )
+    return mesh

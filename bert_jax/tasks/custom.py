@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.models.parameters import ModelDefinition, define
-from bert_jax.tasks.task import Batch, Metrics
+from bert_jax.tasks.task import ADDED_METRICS, Batch, Metrics
 
 
 class CustomTask(abc.ABC):
@@ -67,7 +67,12 @@ class CustomTask(abc.ABC):
     @cached_property
     def definition(self) -> ModelDefinition[Any]:
         """The names, shapes and logical axes of the parameters."""
-        reserved = {"loss", "gradient_norm"} & self.loss_terms.keys()
+        if not getattr(self, "loss_terms", None):
+            raise ValueError(
+                f"loss_terms: {type(self).__name__} has none. Set the coefficient of each metric "
+                "that is a part of the loss."
+            )
+        reserved = ADDED_METRICS & self.loss_terms.keys()
         if reserved:
             raise ValueError(
                 f"loss_terms: {min(reserved)!r} is the name of a metric that is added. Rename it."

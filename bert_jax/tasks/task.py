@@ -28,6 +28,8 @@ class Metric(NamedTuple):
 
 
 Metrics = dict[str, Metric]
+# Metrics of a train step, which are added to those of the task.
+ADDED_METRICS = frozenset({"loss", "gradient_norm"})
 
 
 class Task(Protocol):
@@ -98,6 +100,28 @@ def add_metrics(left: Metrics, right: Metrics) -> Metrics:
         name: Metric(left[name].sum + right[name].sum, left[name].weight + right[name].weight)
         for name in left
     }
+
+
+def check_metrics(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -> None:
+    """Raise ValueError if a task's metrics or weights do not fit its loss terms."""
+    for name, metric in metrics.items():
+        if not isinstance(metric, Metric):
+            raise ValueError(
+                f"metrics: {name} is a {type(metric).__name__}; expected a sum and a weight, as "
+                "`weighted_mean` returns them."
+            )
+    for name in task.loss_terms:
+        for function, found in (("metrics", metrics), ("loss_weights", weights)):
+            if name not in found:
+                raise ValueError(
+                    f"loss_terms: {name!r} is not in the result of `{function}`, which has "
+                    f"{', '.join(found) or 'nothing'}. Give both the same name."
+                )
+    reserved = sorted(ADDED_METRICS & metrics.keys())
+    if reserved:
+        raise ValueError(
+            f"metrics: {reserved[0]!r} is the name of a metric that is added. Rename it."
+        )
 
 
 def total_loss(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -> jax.Array:

@@ -137,11 +137,14 @@ class Checkpointer:
         metadata = {"identity": self._identity, CHECKSUMS_MARK: True}
         context = saving_context(self._directory, step, metadata)
         context.array.saving.min_slice_bytes_for_replica_parallel = _PART_BYTES
+        parts: dict[str, Any] = {PARAMETERS: state.params}
+        if optimizer := _as_tree(state.opt_state):  # Orbax cannot save an empty part
+            parts[_OPTIMIZER] = optimizer
         try:
             with context:
                 self._save.response = self._checkpointer.save_checkpointables_async(
                     step,
-                    {PARAMETERS: state.params, _OPTIMIZER: _as_tree(state.opt_state)},
+                    parts,
                     force=True,
                     metrics=dict(metrics) if metrics else None,
                     custom_metadata=metadata,
@@ -224,15 +227,18 @@ class Checkpointer:
         self.check_identity()
         checkpoint = self._directory / str(newest)
         optimizer = _as_tree(abstract.opt_state)
-        self._check_optimizer(stored_arrays(self._directory, newest, _OPTIMIZER), optimizer)
+        has_optimizer = (checkpoint / _OPTIMIZER).is_dir()
+        stored = stored_arrays(self._directory, newest, _OPTIMIZER) if has_optimizer else {}
+        self._check_optimizer(stored, optimizer)
+        parts: dict[str, Any] = {PARAMETERS: abstract.params}
+        if optimizer:
+            parts[_OPTIMIZER] = optimizer
         try:
-            loaded = ocp.load_checkpointables(
-                checkpoint, {PARAMETERS: abstract.params, _OPTIMIZER: optimizer}
-            )
+            loaded = ocp.load_checkpointables(checkpoint, parts)
         except Exception as error:
             raise not_loaded(self._directory, newest, error) from error
         structure = jax.tree.structure(abstract.opt_state)
-        opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded[_OPTIMIZER]))
+        opt_state = jax.tree.unflatten(structure, jax.tree.leaves(loaded.get(_OPTIMIZER)))
         step = jax.device_put(
             jax.numpy.asarray(newest, abstract.step.dtype), abstract.step.sharding
         )

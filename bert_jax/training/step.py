@@ -23,6 +23,7 @@ from bert_jax.tasks.task import (
     Task,
     Teacher,
     add_metrics,
+    check_metrics,
     total_loss,
 )
 from bert_jax.training.sharding import batch_sharding, layout, parameter_shardings
@@ -220,6 +221,7 @@ def make_train_step(
     ) -> tuple[jax.Array, Metrics]:
         model = task.definition.module({**frozen, **learning})
         metrics = task.metrics(model, batch, key)
+        check_metrics(task, metrics, weights)
         return total_loss(task, metrics, weights), metrics
 
     def train_step(

@@ -144,6 +144,39 @@ def test_initial_parameters(make: Callable[..., Trainer]) -> None:
         make(initial={"weight": kernel})
 
 
+def test_initial_parameters_are_in_the_state_of_the_optimizer() -> None:
+    kernel = np.full((FEATURES, 1), 2.0, np.float32)
+    optimizer = optax.contrib.schedule_free_sgd(0.1)
+    trainer = Trainer(Regression(), optimizer, initial={"kernel": kernel})
+    state = trainer.init()
+    np.testing.assert_array_equal(state.opt_state.z["kernel"], kernel)
+    state, _ = trainer.step(state, Numbers().batch(0))
+    assert int(state.step) == 1
+
+
+def test_an_optimizer_without_state_is_saved(tmp_path: Path) -> None:
+    def fit(steps: int, optimizer: optax.GradientTransformation, **arguments: Any) -> Any:
+        return Trainer(Regression(), optimizer).fit(Numbers(), steps, **arguments)
+
+    whole = fit(4, optax.sgd(0.1))
+    fit(2, optax.sgd(0.1), work_dir=tmp_path)
+    resumed = fit(4, optax.sgd(0.1), work_dir=tmp_path)
+    for name, value in numbers_of(whole).items():
+        np.testing.assert_array_equal(value, numbers_of(resumed)[name])
+    with pytest.raises(ValueError, match=r"another optimizer(.*\n)+.*\+ .*trace"):
+        fit(5, optax.sgd(0.1, momentum=0.9), work_dir=tmp_path)
+
+
+def test_a_module_may_have_parameters_of_another_type() -> None:
+    class Half(Regression):
+        def build(self, rngs: nnx.Rngs) -> Any:
+            return nnx.Linear(FEATURES, 1, param_dtype=jnp.bfloat16, rngs=rngs)
+
+    kernel = np.full((FEATURES, 1), 2.0, np.float32)
+    state = Trainer(Half(), optax.sgd(0.1), initial={"kernel": kernel}).init()
+    assert state.params["kernel"].dtype == jnp.bfloat16
+
+
 def test_mistakes_are_refused(make: Callable[..., Trainer], tmp_path: Path) -> None:
     trainer = make()
     with pytest.raises(ValueError, match="steps=5: the loader has only 3 batches"):
@@ -152,6 +185,14 @@ def test_mistakes_are_refused(make: Callable[..., Trainer], tmp_path: Path) -> N
         trainer.step(trainer.init(), {"x": np.zeros((8, 4)), "y": np.zeros(7)})
     with pytest.raises(ValueError, match="batch_size=9 is not divisible by the 2 parts"):
         make(devices=2).fit(Numbers(batch_size=9), 1)
+    with pytest.raises(ValueError, match="batch_size=8 is not divisible by 6 .*accumulation_steps"):
+        make(devices=2, accumulation_steps=3).fit(Numbers(), 1)
+    with pytest.raises(ValueError, match="batch: expected arrays .*, but z is a scalar"):
+        trainer.step(trainer.init(), {**Numbers().batch(0), "z": 1.0})
+    with pytest.raises(ValueError, match="batch: expected arrays .*, but it is empty"):
+        trainer.step(trainer.init(), {})
+    with pytest.raises(ValueError, match=r"mesh: its axes are \('data',\); expected \('data', 'fs"):
+        Trainer(Regression(), optax.sgd(0.1), mesh=jax.make_mesh((1,), ("data",)))
     for arguments in (dict(steps=0), dict(steps=1, save_every=0)):
         with pytest.raises(ValueError, match="expected at least 1 each"):
             trainer.fit(Numbers(), **arguments)
@@ -160,6 +201,8 @@ def test_mistakes_are_refused(make: Callable[..., Trainer], tmp_path: Path) -> N
     diverging = make(learning_rate=np.inf)
     with pytest.raises(TrainingDiverged):
         diverging.fit(Numbers(), 2, work_dir=tmp_path, save_every=1)
+    with pytest.raises(TrainingDiverged):
+        diverging.fit(Numbers(), 2)
 
 
 def test_a_loss_term_cannot_have_the_name_of_a_metric() -> None:
@@ -168,6 +211,42 @@ def test_a_loss_term_cannot_have_the_name_of_a_metric() -> None:
 
     with pytest.raises(ValueError, match="'loss' is the name of a metric that is added"):
         Trainer(Nameless(), optax.sgd(0.1))
+
+
+def test_a_task_without_loss_terms_is_refused() -> None:
+    class Pointless(Regression):
+        loss_terms = {}
+
+    with pytest.raises(ValueError, match="loss_terms: Pointless has none"):
+        Trainer(Pointless(), optax.sgd(0.1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda metrics: {"error": metrics["squared_error"]}, "'squared_error' is not in the res"),
+        (lambda metrics: {"squared_error": metrics["squared_error"].sum}, "expected a sum and a w"),
+        (lambda metrics: metrics | {"loss": metrics["squared_error"]}, "metrics: 'loss' is the na"),
+    ],
+)
+def test_metrics_that_do_not_fit_are_refused(change: Callable[[Any], Any], message: str) -> None:
+    class Wrong(Regression):
+        def metrics(self, model: Any, batch: Any, dropout_key: jax.Array | None) -> Any:
+            return change(super().metrics(model, batch, dropout_key))
+
+    trainer = Trainer(Wrong(), optax.sgd(0.1))
+    with pytest.raises(ValueError, match=message):
+        trainer.step(trainer.init(), Numbers().batch(0))
+
+
+def test_weights_without_a_loss_term_are_refused() -> None:
+    class Weightless(Regression):
+        def loss_weights(self, batch: Any) -> dict[str, jax.Array]:
+            return {}
+
+    trainer = Trainer(Weightless(), optax.sgd(0.1))
+    with pytest.raises(ValueError, match="is not in the result of `loss_weights`, which has noth"):
+        trainer.step(trainer.init(), Numbers().batch(0))
 
 
 @pytest.mark.parametrize(
