@@ -31,7 +31,7 @@ MOST_POSITIONS = 512
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeInput:
     """A batch: token_ids, segment_ids and attention_mask [batch, length] (1: token, 0: padding)."""
 
     name: str
@@ -47,7 +47,7 @@ class Probe:
 
 def random_probe(
     vocab_size: int, num_segments: int, max_positions: int, seed: int, pad_id: int = 0
-) -> Probe:
+) -> ProbeInput:
     """Rows of random tokens: the first fills every position (up to 512), the last is short.
 
     pad_id: of padding. It stands nowhere else: Hugging Face's RoBERTa counts positions by it.
@@ -64,10 +64,10 @@ def random_probe(
     segments = (runs % max(num_segments, 1)) * mask
     token_ids = rng.integers(0, vocab_size - 1, shape)
     token_ids = np.where(mask == 1, token_ids + (token_ids >= pad_id), pad_id)
-    return Probe("random", token_ids.astype(np.int32), segments.astype(np.int32), mask)
+    return ProbeInput("random", token_ids.astype(np.int32), segments.astype(np.int32), mask)
 
 
-def sentence_probe(tokenizer: Tokenizer, num_segments: int, max_positions: int) -> Probe:
+def sentence_probe(tokenizer: Tokenizer, num_segments: int, max_positions: int) -> ProbeInput:
     """Every pair of `SENTENCES` as the tokenizer's model reads it, padded to the longest."""
     flat = [text for pair in SENTENCES for text in pair]
     encoded = tokenizer.encode_batch(flat, specials_as_text=True)
@@ -89,7 +89,7 @@ def sentence_probe(tokenizer: Tokenizer, num_segments: int, max_positions: int) 
         token_ids[row, : len(ids)] = ids
         segment_ids[row, : len(ids)] = segments
         mask[row, : len(ids)] = 1
-    return Probe("sentences", token_ids, segment_ids, mask)
+    return ProbeInput("sentences", token_ids, segment_ids, mask)
 
 
 Outputs = dict[str, NDArray[np.float32]]
@@ -104,7 +104,7 @@ class Sizes:
     max_positions: int
 
 
-class Side(Protocol):
+class ComparableModel(Protocol):
     """A model to compare, of whatever framework.
 
     title: what it is, for people. sizes: None where the file does not tell. labels: names of the
@@ -115,7 +115,7 @@ class Side(Protocol):
     sizes: Sizes | None
     labels: tuple[str, ...]
 
-    def outputs(self, probe: Probe) -> Outputs:
+    def outputs(self, probe: ProbeInput) -> Outputs:
         """Float32 outputs by the names of `bert_jax.models.model.infer`."""
         ...
 
@@ -132,7 +132,7 @@ class Difference:
     relative: float
 
 
-def differences(first: Outputs, second: Outputs, probe: Probe) -> dict[str, Difference]:
+def differences(first: Outputs, second: Outputs, probe: ProbeInput) -> dict[str, Difference]:
     """The outputs that both give, in a model's order; padding is not looked at."""
     return {
         name: _difference(first[name], second[name], probe)
@@ -140,7 +140,7 @@ def differences(first: Outputs, second: Outputs, probe: Probe) -> dict[str, Diff
     }
 
 
-def unequal(first: Outputs, second: Outputs, probe: Probe) -> list[str]:
+def unequal(first: Outputs, second: Outputs, probe: ProbeInput) -> list[str]:
     """Return the common outputs that are not bitwise equal, ignoring padding.
 
     0.0 and -0.0 are unequal, and so are different shapes.
@@ -167,7 +167,7 @@ def only_one_gives(first: Mapping[str, object], second: Mapping[str, object]) ->
 
 
 def _difference(
-    first: NDArray[np.float32], second: NDArray[np.float32], probe: Probe
+    first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
 ) -> Difference:
     if first.shape != second.shape:
         return Difference(np.inf, np.inf)
@@ -183,7 +183,7 @@ def _difference(
 
 
 def _compared(
-    first: NDArray[np.float32], second: NDArray[np.float32], probe: Probe
+    first: NDArray[np.float32], second: NDArray[np.float32], probe: ProbeInput
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the values without padding; arrays of different shapes are returned unchanged."""
     if first.shape != second.shape or first.ndim != 3:  # [batch, length, ...]

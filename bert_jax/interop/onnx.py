@@ -13,7 +13,7 @@ import onnxruntime
 
 from bert_jax.finetuning.registry import score_outputs
 from bert_jax.interop import onnx_graph
-from bert_jax.interop.comparison import Outputs, Probe, Sizes
+from bert_jax.interop.comparison import Outputs, ProbeInput, Sizes
 from bert_jax.interop.huggingface.config import positions_fit, write_config
 from bert_jax.interop.huggingface.families import refusal_of
 from bert_jax.interop.huggingface.save import save_tokenizer
@@ -137,7 +137,7 @@ def _outputs(
     return [value for value, _ in found.values()]
 
 
-class OnnxSide:
+class OnnxModel:
     """An ONNX file, run by ONNX Runtime on the CPU."""
 
     title: str
@@ -168,8 +168,8 @@ class OnnxSide:
             self.labels = tuple(content["labels"])
         self.title = f"{file} (ONNX, {self._head})"
 
-    def outputs(self, probe: Probe) -> Outputs:
-        """See `Side.outputs`."""
+    def outputs(self, probe: ProbeInput) -> Outputs:
+        """See `ComparableModel.outputs`."""
         arrays = [
             ids.astype(np.int64)
             for ids in (probe.token_ids, probe.attention_mask, probe.segment_ids)

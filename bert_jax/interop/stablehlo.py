@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from bert_jax.interop.comparison import Outputs, Probe, Sizes
+from bert_jax.interop.comparison import Outputs, ProbeInput, Sizes
 from bert_jax.interop.huggingface.save import save_tokenizer
 from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.models.config import ComputeConfig
@@ -87,7 +87,7 @@ def _names(program: export.Exported) -> list[str]:
     return list(outputs)
 
 
-class StableHLOSide:
+class StableHLOModel:
     """An artefact of `write_stablehlo` as a side of a comparison."""
 
     title: str
@@ -117,8 +117,8 @@ class StableHLOSide:
                 signature["vocab_size"], signature["num_segments"], signature["max_positions"]
             )
 
-    def outputs(self, probe: Probe) -> Outputs:
-        """See `Side.outputs`."""
+    def outputs(self, probe: ProbeInput) -> Outputs:
+        """See `ComparableModel.outputs`."""
         inputs = [probe.token_ids, probe.segment_ids, probe.attention_mask]
         if self._choices:
             inputs = [ids[:, None] for ids in inputs]

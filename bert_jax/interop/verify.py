@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bert_jax.interop.comparison import (
     SENTENCES,
+    ComparableModel,
     Difference,
-    Probe,
-    Side,
+    ProbeInput,
     Sizes,
     differences,
     misshapen,
@@ -22,8 +22,8 @@ from bert_jax.interop.comparison import (
     title,
     unequal,
 )
-from bert_jax.interop.huggingface.side import HuggingFaceSide
-from bert_jax.interop.sides import open_side, open_tokenizer, unlike_vectors
+from bert_jax.interop.huggingface.verify_backend import HuggingFaceModel
+from bert_jax.interop.verify_backends import open_model, open_tokenizer, unlike_vectors
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.validation import check_seed
@@ -101,7 +101,7 @@ class _Outputs:
 class _Pair:
     """Two models to compare, with their tokenizers; pooling: their differences in pooling."""
 
-    sides: Sequence[Side]
+    models: Sequence[ComparableModel]
     tokenizers: Sequence[Tokenizer | None]
     sizes: Sizes
     pooling: Sequence[str]
@@ -114,25 +114,25 @@ class _Pair:
         Raises:
           ValueError: a model or a tokenizer cannot be loaded.
         """
-        sides = [open_side(path) for path in (first, second)]
+        models = [open_model(path) for path in (first, second)]
         pooling = unlike_vectors(first, second)
-        sizes = smallest(sides)
-        for letter, side in zip("AB", sides, strict=True):
-            report(Message(f"{letter}  {side.title}"))
-        _describe(sides, sizes, report)
+        sizes = smallest(models)
+        for letter, model in zip("AB", models, strict=True):
+            report(Message(f"{letter}  {model.title}"))
+        _describe(models, sizes, report)
         tokenizers = [open_tokenizer(path) for path in (first, second)]
-        return cls(sides, tokenizers, sizes, pooling, report)
+        return cls(models, tokenizers, sizes, pooling, report)
 
     def tokenizer_problem(self) -> str:
         """Return why the models read the same text differently; "" if they do not."""
         tokenizers = [tokenizer for tokenizer in self.tokenizers if tokenizer is not None]
         alike = len(tokenizers) < 2 or same_ids(*tokenizers)
         read_alike = True
-        for letter, side, tokenizer in zip("AB", self.sides, self.tokenizers, strict=True):
-            if not isinstance(side, HuggingFaceSide) or tokenizer is None:
+        for letter, model, tokenizer in zip("AB", self.models, self.tokenizers, strict=True):
+            if not isinstance(model, HuggingFaceModel) or tokenizer is None:
                 continue
-            problem = read_otherwise(side, tokenizer)
-            if side.tokenizer_is_told and problem.startswith("ids"):
+            problem = read_otherwise(model, tokenizer)
+            if model.tokenizer_is_told and problem.startswith("ids"):
                 read_alike = False
             if problem:
                 self._note(f"{letter}'s own tokenizer reads texts otherwise than here: {problem}")
@@ -157,7 +157,7 @@ class _Pair:
                     f"{probe.name}: {rows} x {length} positions, {probe.tokens:,} of them tokens"
                 )
             )
-            first, second = (side.outputs(probe) for side in self.sides)
+            first, second = (model.outputs(probe) for model in self.models)
             by_probe[probe.name] = differences(first, second, probe)
             not_equal.update(unequal(first, second, probe))
             if not by_probe[probe.name]:
@@ -168,7 +168,7 @@ class _Pair:
             unpaired, wrong = only_one_gives(first, second), misshapen(first, second)
         return _Outputs(by_probe, frozenset(not_equal), tuple(unpaired), tuple(wrong))
 
-    def _probes(self, seed: int) -> list[Probe]:
+    def _probes(self, seed: int) -> list[ProbeInput]:
         sizes = self.sizes
         tokenizer = next((each for each in self.tokenizers if each is not None), None)
         limits = (sizes.vocab_size, sizes.num_segments, sizes.max_positions)
@@ -185,17 +185,17 @@ class _Pair:
         self.report(Message(f"NOTE  {text}"))
 
 
-def _describe(sides: Sequence[Side], sizes: Sizes, report: OnReport) -> None:
+def _describe(models: Sequence[ComparableModel], sizes: Sizes, report: OnReport) -> None:
     """Report differences between the models' sizes and labels, which do not fail a comparison."""
-    if len({side.sizes for side in sides if side.sizes is not None}) > 1:
+    if len({model.sizes for model in models if model.sizes is not None}) > 1:
         report(
             Message(
                 f"NOTE  compared is what both take: {sizes.vocab_size:,} tokens, "
                 f"{sizes.num_segments} segments, {sizes.max_positions:,} positions"
             )
         )
-    if all(side.labels for side in sides) and sides[0].labels != sides[1].labels:
-        names = (", ".join(side.labels) for side in sides)
+    if all(model.labels for model in models) and models[0].labels != models[1].labels:
+        names = (", ".join(model.labels) for model in models)
         report(Message("NOTE  the scores have other names: {} in A, {} in B".format(*names)))
 
 
@@ -232,15 +232,15 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
     return first.encode_batch(texts) == second.encode_batch(texts)
 
 
-def read_otherwise(side: HuggingFaceSide, tokenizer: Tokenizer) -> str:
+def read_otherwise(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
     """Return how transformers reads the sentences differently from `tokenizer`; "" if it does not.
 
     The text begins with "ids" if token ids differ, and with "segments" if only segment ids differ.
     """
-    assert side.sizes is not None
-    num_segments = side.sizes.num_segments
+    assert model.sizes is not None
+    num_segments = model.sizes.num_segments
     try:
-        theirs = side.read(SENTENCES)
+        theirs = model.read(SENTENCES)
     except ValueError as error:
         return f"it cannot be loaded ({error})"
     probe = sentence_probe(tokenizer, num_segments, max(len(row.token_ids) for row in theirs) + 1)
@@ -255,13 +255,13 @@ def read_otherwise(side: HuggingFaceSide, tokenizer: Tokenizer) -> str:
     return ""
 
 
-def smallest(sides: Sequence[Side]) -> Sizes:
-    """Return the largest sizes that every side accepts.
+def smallest(models: Sequence[ComparableModel]) -> Sizes:
+    """Return the largest sizes that every model accepts.
 
     Raises:
-      ValueError: no side records its sizes.
+      ValueError: no model records its sizes.
     """
-    known = [side.sizes for side in sides if side.sizes is not None]
+    known = [model.sizes for model in models if model.sizes is not None]
     if not known:
         raise ValueError(
             "neither A nor B records its vocabulary size. Compare each with the work directory it "

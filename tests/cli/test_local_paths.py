@@ -25,8 +25,8 @@ from bert_jax.files import write_file
 from bert_jax.finetuning.sweep_results import read_results
 from bert_jax.interop.huggingface.config import ImportOptions
 from bert_jax.interop.huggingface.load import open_directory
-from bert_jax.interop.sides import open_side
 from bert_jax.interop.tensorflow_import import checkpoint_prefix
+from bert_jax.interop.verify_backends import open_model
 from bert_jax.labeled_data.files import find_file
 from bert_jax.local_paths import check_local, is_path, make_directory
 from bert_jax.recipes.load import load_config
@@ -221,7 +221,7 @@ FUNCTIONS: list[Callable[[], object]] = [
     lambda: read_results(Path(BUCKET)),
     lambda: read_model(Path(BUCKET)),
     lambda: Embed(BUCKET),
-    lambda: open_side(Path(BUCKET)),
+    lambda: open_model(Path(BUCKET)),
     lambda: open_directory(Path(BUCKET), ImportOptions()),
     lambda: checkpoint_prefix(Path(BUCKET)),
     lambda: MetricsLog(f"{BUCKET}/metrics.jsonl", start_step=0),

@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.interop.comparison import differences, random_probe
 from bert_jax.interop.onnx_graph import OPSET
-from bert_jax.interop.sides import open_side
+from bert_jax.interop.verify_backends import open_model
 
 from .conftest import ARCHITECTURES, WORDS, run_card
 
@@ -64,7 +64,7 @@ EXPECTED = {
 @pytest.mark.parametrize("form", ["onnx", "stablehlo"])
 def test_every_head_at_every_length(form, head, exported):
     ours, out = exported(form, head, "--hidden-states")
-    common = agree(open_side(out), open_side(ours), 40, 7, 1)
+    common = agree(open_model(out), open_model(ours), 40, 7, 1)
     assert common == EXPECTED[head] | {"hidden", "hidden_0", "hidden_1", "hidden_2"}
 
 
@@ -103,7 +103,7 @@ def test_models_that_hugging_face_has_not(form, encoder, tmp_path, make_bert, be
     tokenizer.save(ours / TOKENIZER_NAME)
     words = ("export", ours, "--format", form, "--output", out, "--hidden-states")
     assert bert_jax_here(*words).code == 0
-    assert "hidden_1" in agree(open_side(out), open_side(ours), 40, 9)
+    assert "hidden_1" in agree(open_model(out), open_model(ours), 40, 9)
     if not config.encoder.num_segments:  # segments are an input all the same
         assert int(run_card(out, "print(len(outputs))")) > 3
 
@@ -160,7 +160,7 @@ def test_more_tokens_than_positions_are_refused(exported):
     for form, words in (("onnx", "40 by 41"), ("stablehlo", "refining shapes")):
         _, out = exported(form)
         with pytest.raises(Exception, match=words):
-            open_side(out).outputs(probe)
+            open_model(out).outputs(probe)
 
 
 def test_verify_between_formats_and_with_damage(exported, bert_jax_here):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.comparison import differences, random_probe
-from bert_jax.interop.sides import open_side
 from bert_jax.interop.stablehlo import INPUTS
+from bert_jax.interop.verify_backends import open_model
 
 from .conftest import WORDS, run_card
 
@@ -44,7 +44,7 @@ def test_every_batch_and_length(head, activation, exported):
     import tensorflow
 
     serve = tensorflow.saved_model.load(str(out)).signatures["serving_default"]
-    side = open_side(ours)
+    side = open_model(ours)
     for length in (40, 7):
         probe = random_probe(len(WORDS), 2, length, seed=length)
         arrays = (probe.token_ids, probe.segment_ids, probe.attention_mask)

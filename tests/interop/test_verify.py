@@ -12,7 +12,7 @@ import torch
 
 from bert_jax.interop.comparison import (
     Difference,
-    Probe,
+    ProbeInput,
     differences,
     only_one_gives,
     random_probe,
@@ -216,9 +216,9 @@ def test_no_model_at_all(ours, bert_jax_here, tmp_path):
     assert refused.code == 2 and "no model that is known" in refused.errors
 
 
-def probe_of(mask: list[list[int]]) -> Probe:
+def probe_of(mask: list[list[int]]) -> ProbeInput:
     ids = np.zeros((len(mask), len(mask[0])), np.int32)
-    return Probe("by hand", ids, ids, np.array(mask, np.int32))
+    return ProbeInput("by hand", ids, ids, np.array(mask, np.int32))
 
 
 def test_differences_by_hand():

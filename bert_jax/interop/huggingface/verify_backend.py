@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from bert_jax.finetuning.registry import kind_of_head, score_outputs
-from bert_jax.interop.comparison import Outputs, Probe, Sizes
+from bert_jax.interop.comparison import Outputs, ProbeInput, Sizes
 from bert_jax.interop.huggingface.config import read_encoder
 from bert_jax.interop.huggingface.families import classes_of, family_of, heads_of
 from bert_jax.interop.huggingface.family import Family
@@ -36,7 +36,7 @@ class TheirRow(NamedTuple):
     segment_ids: list[int] | None
 
 
-class HuggingFaceSide:
+class HuggingFaceModel:
     """The model of a directory, in float32 on the CPU, without dropout."""
 
     title: str
@@ -133,8 +133,8 @@ class HuggingFaceSide:
         rows = [tokenizer(*(text for text in pair if text)) for pair in pairs]
         return [TheirRow(row["input_ids"], row.get("token_type_ids")) for row in rows]
 
-    def outputs(self, probe: Probe) -> Outputs:
-        """See `Side.outputs`."""
+    def outputs(self, probe: ProbeInput) -> Outputs:
+        """See `ComparableModel.outputs`."""
         tensors = [
             self._torch.from_numpy(ids).long()
             for ids in (probe.token_ids, probe.attention_mask, probe.segment_ids)

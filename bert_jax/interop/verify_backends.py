@@ -12,11 +12,11 @@ import numpy as np
 
 from bert_jax.conversion import to_plain
 from bert_jax.files import check_checksums
-from bert_jax.interop.comparison import Outputs, Probe, Side, Sizes
+from bert_jax.interop.comparison import ComparableModel, Outputs, ProbeInput, Sizes
 from bert_jax.interop.huggingface.config import ImportOptions, read_encoder
 from bert_jax.interop.huggingface.sentence_transformers import read_sentence_model, within
-from bert_jax.interop.huggingface.side import HuggingFaceSide
-from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOSide
+from bert_jax.interop.huggingface.verify_backend import HuggingFaceModel
+from bert_jax.interop.stablehlo import PROGRAM, SIGNATURE, StableHLOModel
 from bert_jax.interop.tensorflow_import import checkpoint_prefix, open_checkpoint
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local
@@ -45,7 +45,7 @@ def _program(config: ModelConfig) -> Callable[..., dict[str, jax.Array]]:
     return jax.jit(run)
 
 
-class OwnSide:
+class NativeModel:
     """A model that this package runs, in float32."""
 
     title: str
@@ -60,8 +60,8 @@ class OwnSide:
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
         self._run = _program(config)
 
-    def outputs(self, probe: Probe) -> Outputs:
-        """See `Side.outputs`."""
+    def outputs(self, probe: ProbeInput) -> Outputs:
+        """See `ComparableModel.outputs`."""
         inputs = (probe.token_ids, probe.segment_ids, probe.attention_mask)
         if self._choices:
             inputs = tuple(ids[:, None] for ids in inputs)  # type: ignore[assignment]
@@ -69,14 +69,14 @@ class OwnSide:
         return {name: np.asarray(values, np.float32) for name, values in found.items()}
 
 
-def _work_dir_side(work_dir: Path) -> Side:
+def _work_dir_model(work_dir: Path) -> ComparableModel:
     """Return a work directory's model with the parameters of its chosen checkpoint."""
     config, step, parameters = load_for_export(work_dir, None)
     title = f"{work_dir} (work directory, {config.head}, step {step:,})"
-    return OwnSide(title, config, parameters)
+    return NativeModel(title, config, parameters)
 
 
-def _tensorflow_side(path: Path, prefix: Path) -> Side:
+def _tensorflow_model(path: Path, prefix: Path) -> ComparableModel:
     """Return the model of a TensorFlow checkpoint, read in the same way as by `import`."""
     try:
         model = open_checkpoint(prefix, ImportOptions())
@@ -87,10 +87,10 @@ def _tensorflow_side(path: Path, prefix: Path) -> Side:
             "compare the work directory."
         ) from error
     title = f"{path} (TensorFlow checkpoint, {model.config.head})"
-    return OwnSide(title, model.config, parameters)
+    return NativeModel(title, model.config, parameters)
 
 
-def open_side(path: Path) -> Side:
+def open_model(path: Path) -> ComparableModel:
     """The model at `path`.
 
     Raises:
@@ -99,11 +99,11 @@ def open_side(path: Path) -> Side:
     check_local(path)
     check_checksums(path if path.is_dir() else path.parent)
     if (path / MODEL_NAME).is_file():
-        return _work_dir_side(path)
+        return _work_dir_model(path)
     if (path / SIGNATURE).is_file():
-        return StableHLOSide(path)
+        return StableHLOModel(path)
     if path.name == PROGRAM and (path.parent / SIGNATURE).is_file():
-        return StableHLOSide(path.parent)
+        return StableHLOModel(path.parent)
     if (path / "saved_model.pb").is_file():
         raise ValueError(
             f"{path}: verify cannot run a SavedModel. Export the same model with --format onnx or "
@@ -111,11 +111,11 @@ def open_side(path: Path) -> Side:
         )
     for file in (path, path / ONNX_NAME):
         if file.suffix == ".onnx" and file.is_file():
-            return _onnx_side(file)
+            return _onnx_model(file)
     if (path / "config.json").is_file():
-        return HuggingFaceSide(path)
+        return HuggingFaceModel(path)
     if (prefix := checkpoint_prefix(path)) is not None:
-        return _tensorflow_side(path, prefix)
+        return _tensorflow_model(path, prefix)
     raise ValueError(
         f"{path}: no model that is known: expected a work directory ({MODEL_NAME}), a Hugging Face "
         "directory (config.json), a TensorFlow checkpoint of BERT (*.index), an ONNX file "
@@ -124,12 +124,12 @@ def open_side(path: Path) -> Side:
     )
 
 
-def _onnx_side(file: Path) -> Side:
+def _onnx_model(file: Path) -> ComparableModel:
     try:
-        from bert_jax.interop.onnx import OnnxSide
+        from bert_jax.interop.onnx import OnnxModel
     except ImportError as error:
         raise ValueError(f"{file}: {error}; pip install -e '.[onnx]'") from error
-    return OnnxSide(file)
+    return OnnxModel(file)
 
 
 def open_tokenizer(path: Path) -> Tokenizer | None:
