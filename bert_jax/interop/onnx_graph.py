@@ -140,7 +140,7 @@ def attention(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir
 
 def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, number: int) -> ir.Value:
     """One layer, with its LayerNorms after or before, as bert_jax/models/encoder.py."""
-    first, second = (f"encoder.layers.{n}" for n in graph.config.encoder.owners(number))
+    first, second = (f"encoder.layers.{n}" for n in graph.config.encoder.parameter_owners(number))
 
     def ffn(y: ir.Value) -> ir.Value:
         up = graph.dense(y, f"{second}.ffn.up")

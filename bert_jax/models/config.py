@@ -178,7 +178,7 @@ class EncoderConfig:
         """Features of one attention head."""
         return self.hidden_dim // self.num_heads
 
-    def owners(self, layer: int) -> tuple[int, int]:
+    def parameter_owners(self, layer: int) -> tuple[int, int]:
         """The layers whose attention and whose feed-forward parameters are those of `layer`.
 
         Both counted from 0; the first layer of a group has what the group shares.

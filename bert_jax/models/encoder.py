@@ -70,7 +70,7 @@ class Layer(nnx.Module):
             self.ffn_norm = layer_norm(config.hidden_dim, config, compute, rngs)
 
 
-class LayerParts(NamedTuple):
+class SharedLayer(NamedTuple):
     """The layers that a layer has its attention and its feed-forward part from."""
 
     attention: Layer
@@ -79,7 +79,7 @@ class LayerParts(NamedTuple):
 
 def apply_layer(
     config: EncoderConfig,
-    parts: LayerParts,
+    layer: SharedLayer,
     x: jax.Array,
     document_ids: jax.Array | None,
     packed: bool,
@@ -94,9 +94,9 @@ def apply_layer(
     Transformer Architecture").
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
-    rate, ops = config.hidden_dropout, parts.attention.attention.ops
-    attention, attention_norm = parts.attention.attention, parts.attention.attention_norm
-    ffn, ffn_norm = parts.ffn.ffn, parts.ffn.ffn_norm
+    rate, ops = config.hidden_dropout, layer.attention.attention.ops
+    attention, attention_norm = layer.attention.attention, layer.attention.attention_norm
+    ffn, ffn_norm = layer.ffn.ffn, layer.ffn.ffn_norm
 
     def attend(x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         return attention(x, document_ids, packed, keys[0], return_scores=return_scores)
@@ -114,7 +114,7 @@ def apply_layer(
             assert_never(config.norm)
 
 
-LayerStep = Callable[[LayerParts, jax.Array, jax.Array | None], tuple[jax.Array, jax.Array | None]]
+LayerStep = Callable[[SharedLayer, jax.Array, jax.Array | None], tuple[jax.Array, jax.Array | None]]
 
 
 class Pooler(nnx.Module):
@@ -165,7 +165,7 @@ class Encoder(nnx.Module):
         self.embeddings = Embeddings(config, compute, rngs)
         layers = []
         for number in range(config.num_layers):
-            attention, ffn = (owner == number for owner in config.owners(number))
+            attention, ffn = (owner == number for owner in config.parameter_owners(number))
             layers.append(Layer(config, compute, rngs, attention=attention, ffn=ffn))
         self.layers = nnx.List(layers)
         match config.norm:
@@ -212,7 +212,7 @@ class Encoder(nnx.Module):
             step = self._layer_step(document_ids, packed, return_attention_scores)
             for number in range(self.config.num_layers):
                 key = None if keys is None else keys[number + 1]
-                x, seen = step(self._parts(number), x, key)
+                x, seen = step(self._shared_layer(number), x, key)
                 states.append(x)
                 if seen is not None:
                     scores.append(seen)
@@ -225,20 +225,20 @@ class Encoder(nnx.Module):
             tuple(scores) if return_attention_scores else None,
         )
 
-    def _parts(self, number: int) -> LayerParts:
-        attention, ffn = self.config.owners(number)
-        return LayerParts(self.layers[attention], self.layers[ffn])
+    def _shared_layer(self, number: int) -> SharedLayer:
+        attention, ffn = self.config.parameter_owners(number)
+        return SharedLayer(self.layers[attention], self.layers[ffn])
 
     def _layer_step(
         self, document_ids: jax.Array | None, packed: bool, return_scores: bool
     ) -> LayerStep:
-        """One layer as a function of (its parts, x, key), rematerialised as the config asks."""
+        """One layer as a function of (its layer, x, key), rematerialised as the config asks."""
 
         def step(
-            parts: LayerParts, x: jax.Array, key: jax.Array | None
+            layer: SharedLayer, x: jax.Array, key: jax.Array | None
         ) -> tuple[jax.Array, jax.Array | None]:
             x, scores = apply_layer(
-                self.config, parts, x, document_ids, packed, key, return_scores=return_scores
+                self.config, layer, x, document_ids, packed, key, return_scores=return_scores
             )
             return constrain(x, "batch", None, None), scores
 
@@ -265,7 +265,7 @@ class Encoder(nnx.Module):
         Layers that share all they have are a loop over one of them, inside.
         """
         step = self._layer_step(document_ids, packed, return_scores=False)
-        owners = sorted({self.config.owners(n)[0] for n in range(self.config.num_layers)})
+        owners = sorted({self.config.parameter_owners(n)[0] for n in range(self.config.num_layers)})
         layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[self.layers[n] for n in owners])
         times = self.config.num_layers // len(owners)
         if keys is not None:
@@ -275,12 +275,12 @@ class Encoder(nnx.Module):
             x: jax.Array, layer_and_keys: tuple[Layer, jax.Array | None]
         ) -> tuple[jax.Array, None]:
             layer, keys = layer_and_keys
-            parts = LayerParts(layer, layer)
+            shared = SharedLayer(layer, layer)
             if times == 1:
-                return step(parts, x, None if keys is None else keys[0])[0], None
+                return step(shared, x, None if keys is None else keys[0])[0], None
 
             def again(x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, None]:
-                return step(parts, x, key)[0], None
+                return step(shared, x, key)[0], None
 
             return jax.lax.scan(again, x, keys, length=times)
 

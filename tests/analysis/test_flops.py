@@ -12,7 +12,7 @@ from bert_jax.analysis.counts import (
     pretraining_flops,
 )
 from bert_jax.models.config import ComputeConfig, EncoderConfig, variant
-from bert_jax.models.encoder import Encoder, Layer, LayerParts, apply_layer
+from bert_jax.models.encoder import Encoder, Layer, SharedLayer, apply_layer
 from bert_jax.models.model import ModelConfig, define_model, infer
 from bert_jax.models.parameters import count, define
 from bert_jax.tasks.pretraining import Pretraining
@@ -52,7 +52,7 @@ def test_the_count_is_that_of_the_products_in_the_program() -> None:
 
     def forward(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         layer = definition.module(params)
-        return apply_layer(config, LayerParts(layer, layer), x, None, False, None)[0]
+        return apply_layer(config, SharedLayer(layer, layer), x, None, False, None)[0]
 
     text = jax.jit(forward).lower(definition.shapes, x).as_text()
     assert products_of(text) == layer_flops(config, 128).total

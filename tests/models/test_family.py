@@ -55,7 +55,7 @@ def test_sharing_layers_are_equal_layers(sharing, num_groups, owners):
     """As the model whose layers have copies; each shared gradient is the sum over the copies."""
     config, shared = defined(sharing=sharing, num_groups=num_groups)
     _, plain = defined()
-    assert [config.owners(n) for n in range(4)] == owners
+    assert [config.parameter_owners(n) for n in range(4)] == owners
     params = drawn(shared)
 
     def copied(params: Parameters) -> Parameters:

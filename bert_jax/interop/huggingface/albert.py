@@ -34,7 +34,7 @@ def _albert(config: ModelConfig) -> dict[str, str]:
     encoder = config.encoder
     names = tables("albert.")
     names |= dense("encoder.embeddings.projection", "albert.encoder.embedding_hidden_mapping_in")
-    owners = sorted({encoder.owners(number)[0] for number in range(encoder.num_layers)})
+    owners = sorted({encoder.parameter_owners(number)[0] for number in range(encoder.num_layers)})
     for group, owner in enumerate(owners):
         here = f"encoder.layers.{owner}"
         there = f"albert.encoder.albert_layer_groups.{group}.albert_layers.0"
