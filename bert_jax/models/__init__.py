@@ -1,1 +1,1 @@
-"""The encoder, its heads, and the one config that describes them."""
+"""The encoder, its heads, and the config that describes them."""

@@ -1,4 +1,4 @@
-"""Multi-head self-attention over sequences that may hold several documents."""
+"""Multi-head self-attention over rows that may contain several documents."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ from bert_jax.models.ops import attention_scores, dropout, weighted_values, with
 
 
 def document_mask(document_ids: jax.Array) -> jax.Array:
-    """Who may see whom: [batch, 1, length, length], True within one document.
+    """Return the attention mask [batch, 1, length, length], True within a document.
 
-    Padding (0) sees padding alone, so that no softmax is over nothing.
+    Padding (document id 0) attends only to padding, so that no softmax is over an empty set.
     """
     return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
 
 
 def scaled_scores(query: jax.Array, key: jax.Array, ops: Ops = "fast") -> jax.Array:
-    """Of [batch, length, num_heads, head_dim] in float32: [batch, num_heads, from, to].
+    """Return the scaled dot products of all queries and keys, without a mask.
 
-    The products divided by the root of `head_dim`, nothing hidden (Vaswani et al. 2017, 3.2.1).
+    Args:
+      query: [batch, length, num_heads, head_dim].
+      key: like `query`.
+      ops: see `ComputeConfig`.
+
+    Returns:
+      float32 [batch, num_heads, from, to], divided by the square root of `head_dim` (Vaswani et
+      al. 2017, section 3.2.1).
     """
     scaled = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
     return with_ops(attention_scores, ops)(scaled, key)
@@ -39,25 +46,25 @@ def xla_attention(
     dropout_key: jax.Array | None,
     ops: Ops = "fast",
 ) -> jax.Array:
-    """The values weighted by a softmax in float32 (Vaswani et al. 2017, section 3.2.1).
+    """Return the values weighted by a float32 softmax (Vaswani et al. 2017, section 3.2.1).
 
     Args:
       scores: see `scaled_scores`.
       value: [batch, length, num_heads, head_dim].
-      document_ids: [batch, length], or None when nothing is hidden.
-      packed: see `SelfAttention`.
-      dropout_rate: of the attention probabilities.
-      dropout_key: None when evaluating.
+      document_ids: [batch, length]; None if every token attends to every token.
+      packed: see `SelfAttention.__call__`.
+      dropout_rate: dropout rate of the attention probabilities.
+      dropout_key: None during evaluation.
       ops: see `ComputeConfig`.
 
     Returns:
       [batch, length, num_heads, head_dim] in the dtype of `value`.
     """
     if document_ids is not None:
-        # In a row of one document padding sees the tokens, as it does in cuDNN's kernel and in
-        # other BERTs: a span's softmax has the scores of padding in it.
-        seen = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
-        scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
+        # In a row with one document, padding attends to the tokens, as in cuDNN's kernel and in
+        # other BERT implementations. It matters: a span's softmax includes the scores of padding.
+        visible = document_mask(document_ids) if packed else (document_ids != 0)[:, None, None, :]
+        scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     probabilities = dropout(probabilities, dropout_rate, dropout_key, ops)
     return with_ops(weighted_values, ops)(probabilities, value)
@@ -70,16 +77,17 @@ def cudnn_attention(
     document_ids: jax.Array | None,
     packed: bool,
 ) -> jax.Array:
-    """cuDNN's fused attention, without dropout; shapes as `xla_attention`.
+    """Compute cuDNN's fused attention, without dropout.
 
-    A row holding one document needs only its length; `packed` rows need the whole mask.
+    A row with one document needs only its length, a `packed` row the full mask. For the shapes see
+    `xla_attention`; query and key have the shape of `value`.
     """
     if document_ids is None:
         return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
     if packed:
         mask = document_mask(document_ids)
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
-    # At least one key even in an empty row: a softmax over nothing is not a number.
+    # At least one key even in an empty row, since a softmax over an empty set is NaN.
     lengths = jnp.maximum(jnp.sum(document_ids != 0, axis=1, dtype=jnp.int32), 1)
     return jax.nn.dot_product_attention(
         query, key, value, key_value_seq_lengths=lengths, implementation="cudnn"
@@ -87,7 +95,7 @@ def cudnn_attention(
 
 
 class SelfAttention(nnx.Module):
-    """Query, key, value and output projections around attention (Devlin et al. 2019)."""
+    """Self-attention with query, key, value and output projections (Devlin et al. 2019)."""
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.config = config
@@ -108,17 +116,19 @@ class SelfAttention(nnx.Module):
         *,
         return_scores: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Attends within each document.
+        """Attend within each document.
 
         Args:
           x: [batch, length, hidden_dim].
-          document_ids: [batch, length]; 0 is padding, equal numbers are one document. The usual
-            0/1 attention mask is the case of one document a row, padded at its end.
-          packed: whether a row may hold several documents.
-          dropout_key: None when evaluating.
+          document_ids: [batch, length]; 0 for padding, and the same number for all tokens of a
+            document. An ordinary 0/1 attention mask is the special case of one document per row
+            with padding at the end.
+          packed: whether a row may contain several documents.
+          dropout_key: None during evaluation.
+          return_scores: whether to return the attention scores, too.
 
         Returns:
-          What was attended to, like `x`, and the `scaled_scores` where asked for.
+          The output, shaped like `x`, and the `scaled_scores` or None.
         """
         heads = (*x.shape[:-1], self.config.num_heads, self.config.head_dim)
         axes = ("batch", None, "heads", None)

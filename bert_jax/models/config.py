@@ -1,6 +1,6 @@
-"""Describe an encoder (`EncoderConfig`) and how it is computed (`ComputeConfig`).
+"""An encoder's architecture (`EncoderConfig`) and how to compute it (`ComputeConfig`).
 
-`variant` returns the published encoders by name.
+`variant` returns the published architectures by name.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Remat = Literal["none", "dots", "layer"]
 Ops = Literal["fast", "plain"]
 # JAX indexes arrays with 32-bit integers.
 MAX_DIM = 2**31 - 1
-# Twice the layers of the deepest published Transformer (Wang et al. 2022, "DeepNet"). Layers and
-# segments are traced one by one; naming the parameters alone takes 19 ms per layer (2026-11).
+# Twice the depth of the deepest published Transformer (Wang et al. 2022, "DeepNet"). Layers and
+# segments are traced one by one; just naming the parameters takes 19 ms per layer (2026-11).
 MAX_LAYERS = 2_000
 MAX_SEGMENTS = 1_000
-# NVIDIA's GPUs from Ampere on multiply bfloat16, and have cuDNN's fused attention.
+# NVIDIA GPUs support bfloat16 products and cuDNN's fused attention from Ampere on.
 _AMPERE = (8, 0)
 
 
 class Device(Protocol):
-    """A device as JAX has it; a GPU also has a `compute_capability`, such as "8.6"."""
+    """A JAX device; a GPU also has a `compute_capability`, such as "8.6"."""
 
     @property
     def platform(self) -> str:
-        """Which is "cpu", "gpu" or "tpu"."""
+        """The platform: "cpu", "gpu" or "tpu"."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -53,24 +53,24 @@ def _require_choice(name: str, value: Any, choices: Any) -> None:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Architecture of a BERT-family encoder; everything that decides the shape of its parameters.
+    """The architecture of a BERT-family encoder, including all shapes of its parameters.
 
-    The defaults are BERT-base (Devlin et al. 2019, section 3 and appendix A.2). RoBERTa, ALBERT and
-    DistilBERT are other values, not other classes:
+    The defaults describe BERT-base (Devlin et al. 2019, section 3 and appendix A.2). RoBERTa,
+    ALBERT and DistilBERT differ only in these values:
 
-    embedding_dim: of the three tables and of the masked-LM head's transform, with a dense layer
-      between the tables and the layers of `hidden_dim` (Lan et al. 2020, section 3.1, "factorized
-      embedding parameterization"); None for tables of `hidden_dim` and no such layer.
-    max_positions: the longest sequence. position_offset: rows of the position table before the one
-      of the first token, which nothing reads: 2 in RoBERTa's release.
-    num_segments: 0 for no table; with 1 its only row is added to every token, whatever segment the
-      batch says it is in (RoBERTa's release).
-    sharing: what the layers of a group have in common: nothing, all parameters, those of attention
-      or those of the feed-forward part, each with its LayerNorm (Lan et al. 2020, section 3.1). Of
-      ALBERT, Hugging Face knows "none" and "all" alone, and always an `embedding_dim`.
-    num_groups: into which as many consecutive layers each are divided for that.
-    pooler_activation: of the dense layer on `[CLS]`: "tanh", or DistilBERT's "relu".
-    pooler_dropout: whether a classifier of sequences also drops out what its pooler reads
+    embedding_dim: dimension of the three embedding tables and of the masked-LM head's transform; a
+      dense layer projects the embeddings to `hidden_dim` (Lan et al. 2020, section 3.1, "factorized
+      embedding parameterization"). None for `hidden_dim` and no projection.
+    max_positions: length of the longest sequence. position_offset: number of unused rows at the
+      beginning of the position table: 2 in RoBERTa's release.
+    num_segments: 0 for no segment table; with 1, its only row is added to every token regardless of
+      the segment ids (RoBERTa's release).
+    sharing: the parameters that the layers of a group share: none, all, those of attention or those
+      of the feed-forward part, including the part's LayerNorm (Lan et al. 2020, section 3.1).
+      Hugging Face's ALBERT supports only "none" and "all", and needs an `embedding_dim`.
+    num_groups: number of equally large groups of consecutive layers that share parameters.
+    pooler_activation: activation of the dense layer on `[CLS]`: "tanh", or "relu" in DistilBERT.
+    pooler_dropout: whether a sequence classifier also applies dropout to the pooler's input
       (RoBERTa's release).
 
     Raises:
@@ -107,13 +107,13 @@ class EncoderConfig:
         self._check_limits()
         _require(
             self.hidden_dim % self.num_heads == 0,
-            f"hidden_dim={self.hidden_dim} is not divisible by num_heads={self.num_heads}: "
-            "every head gets hidden_dim / num_heads features; change one of them",
+            f"hidden_dim={self.hidden_dim}: not divisible by num_heads={self.num_heads}, but every "
+            "head gets hidden_dim / num_heads features. Change one of them",
         )
         for name in ("hidden_dropout", "attention_dropout"):
             _require(
                 0.0 <= getattr(self, name) < 1.0,
-                f"{name}={getattr(self, name)}: a dropout rate lies in [0, 1)",
+                f"{name}={getattr(self, name)}: a dropout rate must be in [0, 1)",
             )
         for name in ("layer_norm_epsilon", "initializer_range"):
             _require(
@@ -136,7 +136,8 @@ class EncoderConfig:
         )
         _require(
             self.position_offset == 0 or (self.position_offset > 0 and self.positions == "learned"),
-            f"position_offset={self.position_offset}: rows of a learned table, 0 or more",
+            f"position_offset={self.position_offset}: must be >= 0, and 0 unless "
+            "positions='learned'",
         )
         self._check_groups()
 
@@ -156,13 +157,13 @@ class EncoderConfig:
     def _check_groups(self) -> None:
         _require(
             self.num_groups == 1 or self.sharing != "none",
-            f"num_groups={self.num_groups}, but sharing='none': layers share within a group; set "
-            "sharing to 'all', 'attention' or 'ffn'",
+            f"num_groups={self.num_groups}: has no effect with sharing='none'. Set sharing to "
+            "'all', 'attention' or 'ffn'",
         )
         _require(
             1 <= self.num_groups <= self.num_layers and self.num_layers % self.num_groups == 0,
-            f"num_groups={self.num_groups} does not divide num_layers={self.num_layers}: every "
-            f"group has as many layers; take one of {', '.join(map(str, self._divisors()))}",
+            f"num_groups={self.num_groups}: does not divide num_layers={self.num_layers}, but all "
+            f"groups have equally many layers. Use one of {', '.join(map(str, self._divisors()))}",
         )
 
     def _divisors(self) -> list[int]:
@@ -170,18 +171,18 @@ class EncoderConfig:
 
     @property
     def table_dim(self) -> int:
-        """Features of a row of the embedding tables."""
+        """The dimension of the embedding tables."""
         return self.hidden_dim if self.embedding_dim is None else self.embedding_dim
 
     @property
     def head_dim(self) -> int:
-        """Features of one attention head."""
+        """The dimension of an attention head."""
         return self.hidden_dim // self.num_heads
 
     def parameter_owners(self, layer: int) -> tuple[int, int]:
-        """The layers whose attention and whose feed-forward parameters are those of `layer`.
+        """Return the layers that own the attention and the feed-forward parameters of a layer.
 
-        Both counted from 0; the first layer of a group has what the group shares.
+        Layers are counted from 0. The first layer of a group owns the group's shared parameters.
         """
         size = self.num_layers // self.num_groups
         first = layer - layer % size
@@ -200,22 +201,23 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """How an encoder is computed; changes speed and memory, never the parameters.
+    """How to compute an encoder; affects speed and memory but not the parameters.
 
-    dtype: of activations and matrix products; parameters, softmax, LayerNorm statistics and
-      losses stay in float32. "auto" is bfloat16 on accelerators that have it, and float32 on a CPU
-      and on NVIDIA's GPUs before Ampere (T4, V100).
-    attention: "auto" takes cuDNN's fused attention on NVIDIA's GPUs in bfloat16 when
-      `attention_dropout` is 0 (cuDNN through JAX cannot draw dropout anew each step) and heads
-      have a size that it computes (a multiple of 8, at most 128), else XLA, as with plain `ops`.
-    remat: what the backward pass computes again instead of keeping: "none"; "dots" keeps the
-      results of matrix products with parameters; "layer" keeps only each layer's input.
-    scan_layers: one compiled layer looped over (compiles faster) instead of unrolled (runs
-      faster: 607k against 432k tokens/s for BERT-base on an H200).
-    ops: "fast" operations have backward passes of their own, which JAX can neither differentiate
-      again nor run forward. "plain" operations compute the same values and leave differentiation
-      to JAX, for `jax.jvp`, `jax.linearize` and Hessian-vector products; `attention` must not be
-      "cudnn" then.
+    dtype: type of activations and matrix products; parameters, softmax, LayerNorm statistics and
+      losses stay in float32. "auto" is bfloat16 on accelerators that support it, and float32 on
+      CPUs and on NVIDIA GPUs before Ampere (T4, V100).
+    attention: "auto" selects cuDNN's fused attention on NVIDIA GPUs with bfloat16 if `ops` is
+      "fast", `attention_dropout` is 0 (through JAX, cuDNN cannot draw a new dropout mask in each
+      step) and the head size is supported (a multiple of 8, at most 128), and XLA otherwise.
+    remat: the activations that the backward pass recomputes: "none"; "dots" recomputes all but the
+      results of matrix products with parameters; "layer" keeps only the input of every layer.
+    scan_layers: whether to loop over one compiled layer, which compiles faster, instead of
+      unrolling the layers, which runs faster (607k instead of 432k tokens/s for BERT-base on an
+      H200).
+    ops: "fast" operations have custom backward passes, which support neither forward-mode
+      differentiation nor second derivatives. "plain" operations compute the same values and leave
+      differentiation to JAX, for `jax.jvp`, `jax.linearize` and Hessian-vector products; they
+      cannot be combined with `attention="cudnn"`.
     """
 
     dtype: DTypeName = "auto"
@@ -231,15 +233,16 @@ class ComputeConfig:
         _require_choice("ops", self.ops, Ops)
         _require(
             self.ops == "fast" or self.attention != "cudnn",
-            f"compute.ops={self.ops!r}: cuDNN's attention has only a backward pass. Set "
+            f"compute.ops={self.ops!r}: cuDNN's attention does not support it. Set "
             "compute.attention='xla' (or 'auto')",
         )
 
     def resolve(self, device: Device, config: EncoderConfig) -> ComputeConfig:
-        """Replaces every "auto" by what it means on `device`.
+        """Return the config with every "auto" replaced by its value for `device`.
 
         Raises:
-          ValueError: cuDNN attention was asked for where it cannot do what the config asks.
+          ValueError: cuDNN's attention is requested but does not support the device, the dtype or
+            the encoder.
         """
         dtype, capability = self.dtype, _nvidia_capability(device)
         if dtype == "auto":
@@ -257,38 +260,38 @@ class ComputeConfig:
 
 
 def _nvidia_capability(device: Device) -> tuple[int, ...] | None:
-    """The compute capability of an NVIDIA GPU, (8, 6); None of any other device."""
-    told = str(getattr(device, "compute_capability", ""))  # of AMD's GPUs it is as "gfx90a"
-    parts = told.split(".")
+    """Return the compute capability of an NVIDIA GPU, such as (8, 6); None for other devices."""
+    # AMD's GPUs have capabilities such as "gfx90a".
+    parts = str(getattr(device, "compute_capability", "")).split(".")
     if device.platform != "gpu" or not all(part.isdigit() for part in parts):
         return None
     return tuple(map(int, parts))
 
 
 def _fits_cudnn(head_dim: int) -> bool:
-    """Whether cuDNN computes heads of this size on every GPU that has bfloat16."""
+    """Return whether cuDNN supports heads of this size on every GPU with bfloat16."""
     return head_dim % 8 == 0 and head_dim <= 128
 
 
 def _check_cudnn(
     platform: str, capability: tuple[int, ...] | None, dtype: str, config: EncoderConfig
 ) -> None:
-    """Refuses what cuDNN's fused attention cannot do, with what to change."""
+    """Raise ValueError, with a fix, if cuDNN's fused attention does not support the arguments."""
     if capability is None:
-        other = "a GPU of another maker" if platform == "gpu" else platform
+        device = "a GPU of another vendor" if platform == "gpu" else platform
         raise ValueError(
-            f"compute.attention='cudnn' runs on NVIDIA GPUs only, not on {other}: "
-            "set compute.attention='xla' (or 'auto')"
+            f"compute.attention='cudnn' runs only on NVIDIA GPUs, not on {device}. "
+            "Set compute.attention='xla' (or 'auto')"
         )
     _require(
         capability >= _AMPERE,
-        "compute.attention='cudnn' runs on GPUs of compute capability 8.0 (Ampere) and later, this "
-        f"one has {'.'.join(map(str, capability))}: set compute.attention='xla' (or 'auto')",
+        "compute.attention='cudnn' needs a GPU with compute capability 8.0 (Ampere) or later; this "
+        f"one has {'.'.join(map(str, capability))}. Set compute.attention='xla' (or 'auto')",
     )
     _require(
         dtype == "bfloat16",
-        f"compute.attention='cudnn' needs compute.dtype='bfloat16', not {dtype!r}: "
-        "set compute.attention='xla' (or 'auto')",
+        f"compute.attention='cudnn' needs compute.dtype='bfloat16', not {dtype!r}. "
+        "Set compute.attention='xla' (or 'auto')",
     )
     _require(
         config.attention_dropout == 0.0,
@@ -299,20 +302,20 @@ def _check_cudnn(
     )
     _require(
         _fits_cudnn(config.head_dim),
-        "compute.attention='cudnn' computes heads of a multiple of 8, at most 128; hidden_dim="
-        f"{config.hidden_dim} and num_heads={config.num_heads} make heads of {config.head_dim}: "
-        "set compute.attention='xla' (or 'auto')",
+        "compute.attention='cudnn' needs a head size that is a multiple of 8, at most 128; "
+        f"hidden_dim={config.hidden_dim} / num_heads={config.num_heads} is {config.head_dim}. "
+        "Set compute.attention='xla' (or 'auto')",
     )
 
 
-# Keys of an encoder that matter only while it is trained.
+# Fields of an encoder that matter only in training.
 TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
 
 
 def incompatible_fields(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
-    """Return one line for every difference that changes the outputs of the same parameters.
+    """Return one line for every difference that changes the outputs for the same parameters.
 
-    Dropout and initialisation are the training's own.
+    Dropout and initialization do not, since they only matter in training.
     """
     return [
         line
@@ -322,13 +325,13 @@ def incompatible_fields(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]
 
 
 def _sizes(num_layers: int, hidden_dim: int, num_heads: int) -> dict[str, Any]:
-    """What all of them have in common: a feed-forward part of 4 x hidden."""
+    """Return the sizes of an encoder whose feed-forward part has 4 x `hidden_dim` features."""
     return dict(
         num_layers=num_layers, hidden_dim=hidden_dim, num_heads=num_heads, ffn_dim=4 * hidden_dim
     )
 
 
-# A byte-level vocabulary; the release begins its positions at row 2 and has one segment.
+# A byte-level vocabulary; in the release, positions begin at row 2 and there is one segment.
 _ROBERTA: dict[str, Any] = dict(
     vocab_size=50_265,
     num_segments=1,
@@ -337,7 +340,7 @@ _ROBERTA: dict[str, Any] = dict(
     pooler_dropout=True,
 )
 _ALBERT: dict[str, Any] = dict(vocab_size=30_000, embedding_dim=128, sharing="all")
-# The second release; the first has the erf form of GELU, and drops out 0.1 up to xlarge.
+# The second release; the first uses the erf form of GELU, and dropout of 0.1 up to xlarge.
 _ALBERT_2 = _ALBERT | dict(activation="gelu_tanh", hidden_dropout=0.0, attention_dropout=0.0)
 _DISTILBERT: dict[str, Any] = dict(num_segments=0, pooler_activation="relu")
 
@@ -369,10 +372,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def variant(name: str, **changes: Any) -> EncoderConfig:
-    """A published encoder by name, with `changes` applied.
+    """Return a published encoder by name, with `changes` applied.
 
     Raises:
-      ValueError: no such variant.
+      ValueError: there is no such variant.
     """
     if name not in VARIANTS:
         raise ValueError(f"unknown variant {name!r}: expected one of {', '.join(VARIANTS)}")

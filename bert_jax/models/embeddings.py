@@ -1,4 +1,4 @@
-"""Token ids to vectors: token + segment + position embeddings, LayerNorm, dropout."""
+"""Token, segment and position embeddings, followed by LayerNorm and dropout."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from bert_jax.models.ops import affine_float32, dropout, with_ops
 
 
 def sinusoidal_positions(num_positions: int, dim: int) -> np.ndarray:
-    """The fixed table [num_positions, dim] of Vaswani et al. 2017, section 3.5.
+    """Return the fixed table [num_positions, dim] of Vaswani et al. 2017, section 3.5.
 
-    Sines fill the even features and cosines the odd ones.
+    Even features are sines and odd features are cosines.
     """
     frequency = np.exp(-math.log(10_000.0) * np.arange(0, dim, 2) / dim)
     angle = np.arange(num_positions)[:, None] * frequency[None, :]
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(num_positions, dim)
 
 
-# How a token table is laid out for its use, and how it is kept.
+# The logical axes of the token table when it is used, and when it is stored.
 _USED = ("vocab", None)
-_KEPT = ("vocab", "embed")
+_STORED = ("vocab", "embed")
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def look_up(table: jax.Array, token_ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """The rows of a float32 `table` [vocab, dim] at `token_ids`, rounded to `dtype`: [..., dim].
+    """Return rows [..., dim] of a float32 `table` [vocab, dim] at `token_ids`, in `dtype`.
 
-    A row's gradient is added up in float32: thousands of rows of a batch are `[MASK]`, and 4,096
-    additions in bfloat16 were off by 6 % to 77 %.
+    Gradients are accumulated in float32: a batch contains thousands of `[MASK]` tokens, and 4,096
+    additions in bfloat16 had errors of 6 % to 77 %.
     """
     rounded = constrain(table.astype(dtype), *_USED)
     return jnp.take(rounded, token_ids, axis=0, mode="clip")
@@ -56,13 +56,13 @@ def _look_up_forward(
 
 
 def _look_up_backward(
-    dtype: jnp.dtype, kept: tuple[jax.Array, jax.Array], cotangent: jax.Array
+    dtype: jnp.dtype, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, None]:
-    table, token_ids = kept
+    table, token_ids = residuals
     rows = jnp.clip(token_ids, 0, len(table) - 1)
     zeros = jnp.zeros(table.shape, jnp.float32)
     gradient = zeros.at[rows].add(cotangent.astype(jnp.float32), mode="promise_in_bounds")
-    return constrain(gradient, *_KEPT), None
+    return constrain(gradient, *_STORED), None
 
 
 look_up.defvjp(_look_up_forward, _look_up_backward)
@@ -70,10 +70,10 @@ look_up.defvjp(_look_up_forward, _look_up_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def spread(rows: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Float32 `rows`, whose shape ends `shape`, rounded to `dtype` all over a batch of `shape`.
+    """Return float32 `rows` in `dtype`, broadcast to `shape`, whose last dims they have.
 
-    Their gradient is added up in float32, as that of `look_up`: a large batch has millions of
-    tokens of the one segment that RoBERTa knows, and bfloat16 has eight bits for their sum.
+    The gradient is accumulated in float32, as in `look_up`: a large batch has millions of tokens in
+    RoBERTa's only segment, and bfloat16 has only eight significant bits for their sum.
     """
     return jnp.broadcast_to(rows.astype(dtype), shape)
 
@@ -96,10 +96,10 @@ spread.defvjp(_spread_forward, _spread_backward)
 
 @jax.custom_vjp
 def select_segments(table: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """The rows of a `table` [segments, dim] of few rows at `segment_ids`: [..., dim].
+    """Return rows [..., dim] of a small `table` [segments, dim] at `segment_ids`.
 
-    By comparison: the gradient of a two-row gather is a scatter into two rows, which took 80 ms of
-    a 180 ms BERT-base step on an H200.
+    Compares the ids instead of gathering rows: the gradient of a gather from two rows is a scatter
+    into two rows, which took 80 ms of a 180 ms BERT-base step on an H200.
     """
     x = jnp.zeros((), table.dtype)
     for segment in range(len(table)):
@@ -114,20 +114,20 @@ def _select_forward(
 
 
 def _select_backward(
-    kept: tuple[jax.Array, jax.Array], cotangent: jax.Array
+    residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, None]:
-    table, segment_ids = kept
+    table, segment_ids = residuals
 
     def summed(segment_ids: jax.Array, cotangent: jax.Array) -> jax.Array:
-        chosen = (
+        selected = (
             jnp.where((segment_ids == segment)[..., None], cotangent, 0)
             for segment in range(len(table))
         )
         leading = range(cotangent.ndim - 1)
-        return jnp.stack([jnp.sum(x, axis=leading, dtype=jnp.float32) for x in chosen])
+        return jnp.stack([jnp.sum(x, axis=leading, dtype=jnp.float32) for x in selected])
 
     def multiplied(segment_ids: jax.Array, cotangent: jax.Array) -> jax.Array:
-        # XLA's CPU compiler takes such sums a column at a time: 1.7 ms of a 62 ms step.
+        # XLA's CPU compiler computes such sums one column at a time: 1.7 ms of a 62 ms step.
         one_hot = jax.nn.one_hot(segment_ids, len(table), dtype=cotangent.dtype)
         return jnp.einsum("bls,bld->sd", one_hot, cotangent, preferred_element_type=jnp.float32)
 
@@ -139,16 +139,16 @@ select_segments.defvjp(_select_forward, _select_backward)
 
 
 class Embeddings(nnx.Module):
-    """Sum of token, segment and position embeddings (Devlin et al. 2019, figure 2).
+    """The sum of token, segment and position embeddings (Devlin et al. 2019, figure 2).
 
-    With `embedding_dim` a dense layer follows (Lan et al. 2020, section 3.1).
+    With `embedding_dim`, a dense layer follows (Lan et al. 2020, section 3.1).
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.config = config
         self.dtype = compute_dtype(compute)
         self.ops = compute.ops
-        # JAX itself adds up a table's gradient in the dtype of its rows; see `look_up`.
+        # With plain operations, JAX accumulates gradients in the dtype of the rows; see `look_up`.
         rows: dict[Ops, jnp.dtype] = {"fast": self.dtype, "plain": jnp.dtype(jnp.float32)}
         self.rows_dtype = rows[compute.ops]
         dim = config.table_dim
@@ -171,14 +171,14 @@ class Embeddings(nnx.Module):
         position_ids: jax.Array | None,
         dropout_key: jax.Array | None,
     ) -> jax.Array:
-        """Embeds a batch.
+        """Embed a batch.
 
         Args:
           token_ids: [batch, length] integers.
-          segment_ids: [batch, length], or None for all zero; read where there are two segments or
-            more.
-          position_ids: [batch, length], each below `length`, or None for 0, 1, 2, ...
-          dropout_key: None when evaluating.
+          segment_ids: [batch, length], or None for all zeros; ignored unless there are at least two
+            segments.
+          position_ids: [batch, length], all less than `length`, or None for 0, 1, 2, ...
+          dropout_key: None during evaluation.
 
         Returns:
           [batch, length, hidden_dim] in the compute dtype.
@@ -195,18 +195,18 @@ class Embeddings(nnx.Module):
         return x if self.config.embedding_dim is None else self.projection(x)
 
     def attend(self, x: jax.Array, bias: jax.Array) -> jax.Array:
-        """Inner products of `x` [..., table_dim] with every token embedding, plus `bias` [vocab].
+        """Return the products of `x` [..., table_dim] and all token embeddings plus `bias` [vocab].
 
-        In float32: [..., vocab_size].
+        The result is float32 [..., vocab_size].
         """
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         logits = with_ops(affine_float32, self.ops)(rows, self._token_table(), bias)
         return logits.reshape(*x.shape[:-1], logits.shape[-1])
 
     def _token_table(self) -> jax.Array:
-        # Whole rows on every device: a lookup in a table split by feature would move the
+        # Every device needs whole rows: with a table split by feature, a lookup would move the
         # embedded batch between devices, which is larger than the table.
-        return with_ops(gather, self.ops)(self.token[...].astype(self.dtype), _USED, _KEPT)
+        return with_ops(gather, self.ops)(self.token[...].astype(self.dtype), _USED, _STORED)
 
     def _positions(self, position_ids: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
         length = shape[1]
@@ -219,13 +219,13 @@ class Embeddings(nnx.Module):
         if position_ids is None:
             return self._spread(table, shape)
         table = table.astype(self.dtype)
-        # A product, not a gather: its gradient would scatter a whole batch into `length` rows.
+        # A gather's gradient would scatter a whole batch into `length` rows.
         one_hot = jax.nn.one_hot(position_ids, length, dtype=self.dtype)
-        # HIGHEST, as in `select_rows`: a float32 table is looked up exactly.
+        # HIGHEST, as in `select_rows`, so that float32 rows are exact.
         return jnp.einsum("blp,pd->bld", one_hot, table, precision=jax.lax.Precision.HIGHEST)
 
     def _position_table(self) -> jax.Array:
-        """The rows of all positions, [max_positions, table_dim], in float32."""
+        """Return the float32 embeddings of all positions, [max_positions, table_dim]."""
         match self.config.positions:
             case "learned":
                 return self.position[...][self.config.position_offset :]

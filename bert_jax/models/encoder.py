@@ -17,13 +17,13 @@ from bert_jax.models.ops import activation_function, dropout
 
 
 class EncoderOutput(NamedTuple):
-    """What an encoder gives.
+    """The outputs of an encoder.
 
     hidden: [batch, length, hidden_dim], the last layer's output.
-    hidden_states: the embeddings and every layer's output, num_layers + 1 arrays like `hidden`,
-      or None when not asked for.
-    attention_scores: every layer's before the softmax, num_layers float32 arrays
-      [batch, num_heads, from, to] with nothing hidden, or None when not asked for.
+    hidden_states: the embeddings and every layer's output, num_layers + 1 arrays shaped like
+      `hidden`; None unless requested.
+    attention_scores: the scores of every layer before mask and softmax, num_layers float32 arrays
+      [batch, num_heads, from, to]; None unless requested.
     """
 
     hidden: jax.Array
@@ -32,7 +32,7 @@ class EncoderOutput(NamedTuple):
 
 
 class FeedForward(nnx.Module):
-    """Two dense layers with the activation between, at every position (Vaswani et al., 3.3)."""
+    """Two dense layers with an activation between them (Vaswani et al. 2017, section 3.3)."""
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.activation = activation_function(config.activation, compute.ops)
@@ -42,15 +42,15 @@ class FeedForward(nnx.Module):
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, length, hidden_dim] to the same."""
+        """Transform every position of `x` [batch, length, hidden_dim]."""
         x = constrain(self.up(x), "batch", None, "ffn")
         return self.down(self.activation(x))
 
 
 class Layer(nnx.Module):
-    """What a layer has of its own: self-attention and feed-forward, each with a LayerNorm.
+    """The modules that a layer owns: self-attention and feed-forward part, each with a LayerNorm.
 
-    attention, ffn: whether it has that part, or takes it from another layer.
+    attention, ffn: whether the layer owns this part; if not, it uses another layer's.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Layer(nnx.Module):
 
 
 class SharedLayer(NamedTuple):
-    """The layers that a layer has its attention and its feed-forward part from."""
+    """The owners of a layer's attention and feed-forward part, which may be other layers."""
 
     attention: Layer
     ffn: Layer
@@ -87,11 +87,13 @@ def apply_layer(
     *,
     return_scores: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """[batch, length, hidden_dim] to the same; arguments and results as `SelfAttention.__call__`.
+    """Apply a layer: self-attention and feed-forward part, each with dropout and a residual sum.
 
-    Each part with dropout and a residual sum. norm="post": norm(x + f(x)), the original (Vaswani
-    et al. 2017). norm="pre": x + f(norm(x)) (Xiong et al. 2020, "On Layer Normalization in the
+    With norm="post" a part f computes norm(x + f(x)), as in the original (Vaswani et al. 2017);
+    with norm="pre" it computes x + f(norm(x)) (Xiong et al. 2020, "On Layer Normalization in the
     Transformer Architecture").
+
+    Takes the arguments of `SelfAttention.__call__` and returns the same kind of result.
     """
     keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
     rate, ops = config.hidden_dropout, layer.attention.attention.ops
@@ -118,9 +120,9 @@ LayerStep = Callable[[SharedLayer, jax.Array, jax.Array | None], tuple[jax.Array
 
 
 class Pooler(nnx.Module):
-    """tanh, or what the config says, of a dense layer on the `[CLS]` vectors.
+    """A dense layer with the config's activation, normally tanh, on the `[CLS]` vectors.
 
-    Devlin et al. 2019, section 3.1.
+    Source: Devlin et al. 2019, section 3.1.
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
@@ -128,14 +130,14 @@ class Pooler(nnx.Module):
         self.dense = dense(dim, dim, ("embed", None), config, compute, rngs)
 
     def __call__(self, hidden: jax.Array, cls_positions: jax.Array | None = None) -> jax.Array:
-        """Pools a batch.
+        """Pool a batch.
 
         Args:
           hidden: [batch, length, hidden_dim].
-          cls_positions: [batch, count], where each document's `[CLS]` is; None for position 0.
+          cls_positions: [batch, count] positions of `[CLS]`; None for position 0 of every row.
 
         Returns:
-          [batch, count, hidden_dim], or [batch, hidden_dim] where `cls_positions` is None.
+          [batch, count, hidden_dim], or [batch, hidden_dim] if `cls_positions` is None.
         """
         cls = hidden[:, 0] if cls_positions is None else select_rows(hidden, cls_positions)
         return self.activation(self.dense(cls))
@@ -152,13 +154,13 @@ def _pooler_activation(name: PoolerActivation) -> Callable[[jax.Array], jax.Arra
 
 
 class Encoder(nnx.Module):
-    """Embeddings and `num_layers` layers; heads and pooler sit on top."""
+    """Embeddings followed by `num_layers` layers, without a pooler or a head."""
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         if compute.scan_layers and config.sharing in ("attention", "ffn"):
             raise ValueError(
-                f"compute.scan_layers=True with model.sharing={config.sharing!r}: layers that have "
-                "a part in common only are no loop over equal ones; set compute.scan_layers=False"
+                f"compute.scan_layers=True: model.sharing={config.sharing!r} gives layers "
+                "different parameters, so they cannot be scanned. Set compute.scan_layers=False"
             )
         self.config = config
         self.compute = compute
@@ -188,16 +190,21 @@ class Encoder(nnx.Module):
         return_hidden_states: bool = False,
         return_attention_scores: bool = False,
     ) -> EncoderOutput:
-        """Encodes a batch.
+        """Encode a batch.
 
         Args:
-          token_ids, segment_ids, position_ids: see `Embeddings.__call__`.
-          document_ids: [batch, length]; 0 is padding, tokens see those of their own number only.
-            An ordinary 0/1 attention mask fits. None: every token sees every token.
-          packed: False promises that no row holds more than one document and that padding comes
-            last, which lets attention backends skip building a mask.
-          dropout_key: None when evaluating; the same key draws the same dropout.
-          return_hidden_states, return_attention_scores: also return what every layer gave; the
+          token_ids: [batch, length] integers.
+          segment_ids: [batch, length], or None for all zeros.
+          position_ids: [batch, length], or None for 0, 1, 2, ...
+          document_ids: [batch, length]; 0 for padding, and the same number for all tokens of a
+            document, which attend only to each other. May be an ordinary 0/1 attention mask; None
+            if every token attends to every token.
+          packed: whether a row may contain several documents. False guarantees that no row does and
+            that padding comes last, so that attention backends need no full mask.
+          dropout_key: None during evaluation; the same key gives the same dropout masks.
+          return_hidden_states: whether to return the output of every layer, too. The layers are
+            then unrolled.
+          return_attention_scores: whether to return the attention scores of every layer, too. The
             layers are then unrolled.
         """
         count = self.config.num_layers + 1
@@ -212,10 +219,10 @@ class Encoder(nnx.Module):
             step = self._layer_step(document_ids, packed, return_attention_scores)
             for number in range(self.config.num_layers):
                 key = None if keys is None else keys[number + 1]
-                x, seen = step(self._shared_layer(number), x, key)
+                x, layer_scores = step(self._shared_layer(number), x, key)
                 states.append(x)
-                if seen is not None:
-                    scores.append(seen)
+                if layer_scores is not None:
+                    scores.append(layer_scores)
         if self.config.norm == "pre":
             x = self.final_norm(x)
             states[-1] = x
@@ -232,7 +239,7 @@ class Encoder(nnx.Module):
     def _layer_step(
         self, document_ids: jax.Array | None, packed: bool, return_scores: bool
     ) -> LayerStep:
-        """One layer as a function of (its layer, x, key), rematerialised as the config asks."""
+        """Return a function of (layer, x, key) that applies a layer, with the config's `remat`."""
 
         def step(
             layer: SharedLayer, x: jax.Array, key: jax.Array | None
@@ -260,28 +267,28 @@ class Encoder(nnx.Module):
         packed: bool,
         keys: jax.Array | None,
     ) -> jax.Array:
-        """Runs the layers as one `lax.scan` over their stacked parameters.
+        """Run the layers as one `lax.scan` over their stacked parameters.
 
-        Layers that share all they have are a loop over one of them, inside.
+        An inner scan repeats a layer whose parameters are shared by its whole group.
         """
         step = self._layer_step(document_ids, packed, return_scores=False)
         owners = sorted({self.config.parameter_owners(n)[0] for n in range(self.config.num_layers)})
         layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[self.layers[n] for n in owners])
-        times = self.config.num_layers // len(owners)
+        repeats = self.config.num_layers // len(owners)
         if keys is not None:
-            keys = keys.reshape(len(owners), times, *keys.shape[1:])
+            keys = keys.reshape(len(owners), repeats, *keys.shape[1:])
 
         def body(
             x: jax.Array, layer_and_keys: tuple[Layer, jax.Array | None]
         ) -> tuple[jax.Array, None]:
             layer, keys = layer_and_keys
             shared = SharedLayer(layer, layer)
-            if times == 1:
+            if repeats == 1:
                 return step(shared, x, None if keys is None else keys[0])[0], None
 
-            def again(x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, None]:
+            def repeat(x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, None]:
                 return step(shared, x, key)[0], None
 
-            return jax.lax.scan(again, x, keys, length=times)
+            return jax.lax.scan(repeat, x, keys, length=repeats)
 
         return jax.lax.scan(body, x, (layers, keys))[0]

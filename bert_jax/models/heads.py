@@ -1,4 +1,4 @@
-"""Heads on the encoder: pretraining, classifiers, and a student of a wider teacher."""
+"""Encoders with a head: pretraining models, classifiers, and students in distillation."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bert_jax.models.encoder import Encoder, EncoderOutput, Pooler
 from bert_jax.models.layers import constrain, dense, layer_norm, scores_of, select_rows
 from bert_jax.models.ops import activation_function, dropout
 
-PAIRS_HEAD = "next_sentence."  # what the names of the parameters of a head of pairs begin with
+PAIRS_HEAD = "next_sentence."  # prefix of the parameter names of the sentence-pair head
 
 
 class MaskedLMHead(nnx.Module):
-    """Transform, then token logits through the transposed token embedding plus a bias.
+    """A transform, followed by the transposed token embeddings plus a bias.
 
-    The transform is dense, activation, LayerNorm, as in the release of Devlin et al. 2019; to the
-    dimension of the table.
+    The transform is a dense layer to the dimension of the token table, an activation and a
+    LayerNorm, as in the release of Devlin et al. 2019.
     """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
@@ -34,18 +34,20 @@ class MaskedLMHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,)), logical_axes=("vocab",))
 
     def __call__(self, x: jax.Array, embeddings: Embeddings) -> jax.Array:
-        """[batch, count, hidden_dim] to float32 logits [batch, count, vocab_size]."""
+        """Return float32 logits [batch, count, vocab_size] for `x` [batch, count, hidden_dim]."""
         x = self.activation(self.transform(x))
         logits = embeddings.attend(self.norm(x), self.bias[...])
         return constrain(logits, "batch", None, "vocab")
 
 
 class PretrainingOutput(NamedTuple):
-    """token_logits: [batch, count, vocab_size] float32 at the masked positions.
+    """The outputs of a pretraining model.
 
-    next_sentence_logits: [batch, pieces, 2] float32, or None; 0 is next, or in order, and 1 is from
-      elsewhere, or swapped.
-    encoder: what the encoder gave.
+    token_logits: float32 [batch, count, vocab_size] at the masked positions.
+    next_sentence_logits: float32 [batch, fragments, 2], one row per fragment (the part of a
+      document in a row); class 0 is next or in order, class 1 random or swapped. None without a
+      sentence-pair head.
+    encoder: the encoder's outputs.
     """
 
     token_logits: jax.Array
@@ -54,7 +56,7 @@ class PretrainingOutput(NamedTuple):
 
 
 class PretrainingModel(nnx.Module):
-    """The encoder with the masked-LM head and, if asked for, pooler and sentence-pair head."""
+    """An encoder with a masked-LM head and optionally a pooler and a sentence-pair head."""
 
     def __init__(
         self,
@@ -85,14 +87,12 @@ class PretrainingModel(nnx.Module):
         return_hidden_states: bool = False,
         return_attention_scores: bool = False,
     ) -> PretrainingOutput:
-        """Logits at the masked positions and for each document's sentence pair.
+        """Return logits at the masked positions and for the sentence pair of every fragment.
 
-        Args:
-          token_ids, segment_ids, position_ids, document_ids, packed, dropout_key,
-            return_hidden_states, return_attention_scores: see `Encoder.__call__`.
-          masked_positions: [batch, count], where token logits are wanted; nothing else pays for
-            the vocabulary-sized product.
-          cls_positions: [batch, pieces], the `[CLS]` of each document of a row.
+        `masked_positions` [batch, count] are the positions for which to compute token logits; the
+        product with the token table is not computed for others. `cls_positions` [batch, fragments]
+        are the positions of the fragments' `[CLS]` tokens. For the other arguments see
+        `Encoder.__call__`.
         """
         encoded = self.encoder(
             token_ids,
@@ -114,7 +114,11 @@ class PretrainingModel(nnx.Module):
         return PretrainingOutput(token_logits, scores_of(self.next_sentence, pooled), encoded)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """`token_logits` at every position, `pooled` and `next_sentence_logits` [batch, 2]."""
+        """Return the head's outputs at every position by name.
+
+        These are `token_logits` [batch, length, vocab_size] and, with a sentence-pair head,
+        `pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2].
+        """
         outputs = {"token_logits": self.masked_lm(hidden, self.encoder.embeddings)}
         if self.has_next_sentence:
             outputs["pooled"] = self.pooler(hidden)
@@ -123,7 +127,7 @@ class PretrainingModel(nnx.Module):
 
 
 class NextSentenceModel(nnx.Module):
-    """The encoder with pooler and sentence-pair head alone."""
+    """An encoder with a pooler and a sentence-pair head."""
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         self.encoder = Encoder(config, compute, rngs)
@@ -131,13 +135,13 @@ class NextSentenceModel(nnx.Module):
         self.next_sentence = dense(config.hidden_dim, 2, ("embed", None), config, compute, rngs)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """`pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2]."""
+        """Return `pooled` [batch, hidden_dim] and `next_sentence_logits` [batch, 2] by name."""
         pooled = self.pooler(hidden)
         return {"pooled": pooled, "next_sentence_logits": scores_of(self.next_sentence, pooled)}
 
 
 class EncoderModel(nnx.Module):
-    """The encoder, with or without a pooler on it."""
+    """An encoder without a head and optionally with a pooler."""
 
     def __init__(
         self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs, *, pooler: bool
@@ -148,12 +152,12 @@ class EncoderModel(nnx.Module):
             self.pooler = Pooler(config, compute, rngs)
 
     def read_out(self, hidden: jax.Array) -> dict[str, jax.Array]:
-        """`pooled` [batch, hidden_dim], where there is a pooler."""
+        """Return `pooled` [batch, hidden_dim] by name if there is a pooler."""
         return {"pooled": self.pooler(hidden)} if self.has_pooler else {}
 
 
 class Classifier(nnx.Module, abc.ABC):
-    """An encoder, and a dense layer that scores what the subclass gives it."""
+    """An encoder with a dense layer that computes scores from the subclass's vectors."""
 
     def __init__(
         self,
@@ -177,12 +181,13 @@ class Classifier(nnx.Module, abc.ABC):
         *,
         dropout_key: jax.Array | None = None,
     ) -> jax.Array:
-        """The float32 logits of `read_out` for a batch of one document a row, padding last.
+        """Return the float32 logits of `read_out` for rows with one document and padding last.
 
         Args:
-          token_ids, segment_ids: [batch, length].
-          attention_mask: like `token_ids`, 1 for tokens and 0 for padding; None if there is none.
-          dropout_key: None when evaluating; the same key draws the same dropout.
+          token_ids: [batch, length].
+          segment_ids: [batch, length], or None for all zeros.
+          attention_mask: [batch, length], 1 for tokens and 0 for padding; None without padding.
+          dropout_key: None during evaluation; the same key gives the same dropout masks.
         """
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         output = self.encoder(
@@ -194,16 +199,21 @@ class Classifier(nnx.Module, abc.ABC):
     def read_out(
         self, hidden: jax.Array, dropout_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
-        """What the head gives for the last layer's output [batch, length, hidden_dim], by name."""
+        """Return the head's outputs by name for the last layer's output `hidden`.
+
+        Args:
+          hidden: [batch, length, hidden_dim].
+          dropout_key: None during evaluation.
+        """
 
     def _logits(self, x: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
         return scores_of(self.classifier, dropout(x, self.dropout, dropout_key, self.ops))
 
 
 class SentenceClassifier(Classifier):
-    """Scores of a sequence from its pooled `[CLS]` vector (Devlin et al. 2019, section 4.1).
+    """A classifier of sequences by their pooled `[CLS]` vectors (Devlin et al. 2019, section 4.1).
 
-    For multiple choice (section 4.4) a choice is a sequence with one score.
+    In multiple choice (section 4.4), every choice is a sequence with one score.
     """
 
     def __init__(
@@ -222,7 +232,7 @@ class SentenceClassifier(Classifier):
     def read_out(
         self, hidden: jax.Array, dropout_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
-        """`pooled` [batch, hidden_dim] and float32 `logits` [batch, scores] of the last layer."""
+        """Return `pooled` [batch, hidden_dim] and float32 `logits` [batch, scores] by name."""
         if self.drops_pooler_input and dropout_key is not None:
             first, dropout_key = jax.random.split(dropout_key)
             hidden = dropout(hidden[:, :1], self.dropout, first, self.ops)
@@ -231,23 +241,26 @@ class SentenceClassifier(Classifier):
 
 
 class TokenClassifier(Classifier):
-    """Scores of every token: tags (Devlin et al. 2019, section 5.3) or a span's ends (4.2)."""
+    """A classifier of tokens, for tags or the ends of a span.
+
+    Source: Devlin et al. 2019, sections 5.3 (tags) and 4.2 (spans).
+    """
 
     def read_out(
         self, hidden: jax.Array, dropout_key: jax.Array | None = None
     ) -> dict[str, jax.Array]:
-        """float32 `logits` [batch, length, scores] of the last layer."""
+        """Return float32 `logits` [batch, length, scores] by name."""
         return {"logits": self._logits(hidden, dropout_key)}
 
 
-# What the names of parameters begin with that are no part of the model once it is trained.
+# Prefix of the names of parameters that are only used in training.
 TRAINING_ONLY = "to_teacher."
 
 
 class ToTeacher(nnx.Module):
-    """Two learned maps into a teacher's space: for the embeddings, and for all layers.
+    """Two trainable projections to a teacher's dimension: for the embeddings and for all layers.
 
-    Jiao et al. 2020 ("TinyBERT"), equations 8 and 9.
+    Source: Jiao et al. 2020 ("TinyBERT"), equations 8 and 9.
     """
 
     def __init__(
@@ -258,12 +271,16 @@ class ToTeacher(nnx.Module):
         self.layers = dense(config.hidden_dim, teacher_dim, axes, config, compute, rngs)
 
     def __call__(self, states: Sequence[jax.Array]) -> list[jax.Array]:
-        """Embeddings and layers [batch, length, hidden_dim] to as many [.., teacher_dim]."""
+        """Project the embeddings and the layers' outputs to [batch, length, teacher_dim].
+
+        Args:
+          states: the embeddings and the output of every layer, each [batch, length, hidden_dim].
+        """
         return [self.embeddings(states[0]), *(self.layers(state) for state in states[1:])]
 
 
 class StudentModel(PretrainingModel):
-    """A `PretrainingModel` with maps to the space of a teacher of another `hidden_dim`."""
+    """A `PretrainingModel` with projections to a teacher that has another `hidden_dim`."""
 
     def __init__(
         self,
@@ -274,6 +291,6 @@ class StudentModel(PretrainingModel):
         next_sentence: bool,
         teacher_dim: int,
     ):
-        # The model first: it begins with the same parameters as without a teacher.
+        # The model comes first, so that its initial parameters are the same as without a teacher.
         super().__init__(config, compute, rngs, next_sentence=next_sentence)
         self.to_teacher = ToTeacher(config, compute, rngs, teacher_dim)

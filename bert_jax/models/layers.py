@@ -1,4 +1,4 @@
-"""Parameterized layers with their logical axes, and where activations are laid out."""
+"""Layers whose parameters have logical axes, and sharding constraints for activations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
 @contextlib.contextmanager
 def use_layout(layout: Layout | None) -> Iterator[None]:
-    """Applies `layout` to every `constrain` inside the block; None leaves arrays as they are."""
+    """Make `constrain` apply `layout` within the block; None leaves arrays as they are."""
     token = _LAYOUT.set(layout)
     try:
         yield
@@ -33,17 +33,17 @@ def use_layout(layout: Layout | None) -> Iterator[None]:
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """`x` laid out by its logical axes (one a dim), if a layout is in force."""
+    """Return `x` sharded by its logical axes, one for each dim, inside a `use_layout` block."""
     layout = _LAYOUT.get()
     return x if layout is None else layout(x, axes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def gather(parameter: jax.Array, axes: Axes, own_axes: Axes) -> jax.Array:
-    """A parameter laid out by `own_axes`, laid out by `axes` for its use.
+    """Return a parameter, stored with the logical axes `own_axes`, sharded by `axes` for its use.
 
-    Its gradient returns to `own_axes`. `constrain` alone would lay out the gradient by `axes` as
-    well: every device would sum all of what it keeps only a part of.
+    The gradient is sharded by `own_axes` again. With `constrain`, the gradient would be sharded by
+    `axes`, too, and every device would sum the whole gradient although it stores only a part.
     """
     return constrain(parameter, *axes)
 
@@ -59,16 +59,16 @@ def _gather_backward(axes: Axes, own_axes: Axes, _: None, gradient: jax.Array) -
 gather.defvjp(_gather_forward, _gather_backward)
 
 
-# Plain pytrees: no shared references between modules, ordinary jax.jit / grad / scan on top.
+# Make modules plain pytrees without shared references, so that jax.jit, grad and scan accept them.
 nnx.set_graph_mode(False)
 nnx.set_graph_updates(False)
 
 
 def compute_dtype(compute: ComputeConfig) -> jnp.dtype:
-    """The dtype of activations.
+    """Return the dtype of activations.
 
     Raises:
-      ValueError: `compute` still says "auto"; call `ComputeConfig.resolve` first.
+      ValueError: the dtype is still "auto".
     """
     if compute.dtype == "auto":
         raise ValueError("compute.dtype is 'auto': call ComputeConfig.resolve(device, config)")
@@ -76,25 +76,25 @@ def compute_dtype(compute: ComputeConfig) -> jnp.dtype:
 
 
 def initializer(config: EncoderConfig) -> nnx.Initializer:
-    """Normal, truncated at two standard deviations (the original release of Devlin et al.)."""
-    # The stddev argument is that of the normal before truncation, as in the original code.
+    """Return the initializer of Devlin et al.'s release: normal, truncated at 2 deviations."""
+    # `stddev` is the standard deviation before truncation, as in the original code.
     return nnx.initializers.truncated_normal(stddev=config.initializer_range)
 
 
-DENSE = "dense"  # what rematerialisation calls the results of products with parameters
+DENSE = "dense"  # the name by which rematerialization knows the results of dense layers
 
 
 class Dense(nnx.Linear):
-    """An affine map, computed by `affine`: for its backward pass."""
+    """A dense layer computed by `affine`, which has a custom backward pass."""
 
     def __init__(self, in_features: int, out_features: int, *, ops: Ops, **options: Any):
         super().__init__(in_features, out_features, **options)
         self.ops = ops
 
     def __call__(self, inputs: jax.Array, out_sharding: None = None) -> jax.Array:
-        """[rows, in_features] or [batch, length, in_features] to as many out_features.
+        """Map [rows, in_features] or [batch, length, in_features] to [..., out_features].
 
-        In the compute dtype.
+        The result has the compute dtype.
         """
         assert self.bias is not None and out_sharding is None
         compute = with_ops(affine, self.ops)
@@ -110,7 +110,7 @@ def dense(
     compute: ComputeConfig,
     rngs: nnx.Rngs,
 ) -> Dense:
-    """An affine map whose kernel [in_dim, out_dim] has logical `axes`."""
+    """Return a dense layer whose kernel [in_dim, out_dim] has the logical axes `axes`."""
     return Dense(
         in_dim,
         out_dim,
@@ -124,9 +124,9 @@ def dense(
 
 
 def scores_of(layer: Dense, x: jax.Array) -> jax.Array:
-    """The affine map of `dense`, from the compute dtype to float32 scores [..., out_dim].
+    """Apply a dense layer to `x` [..., in_dim] and return float32 scores [..., out_dim].
 
-    What a loss or a ranking reads is not rounded to bfloat16.
+    Scores are not rounded to bfloat16, since losses and rankings depend on them.
     """
     assert layer.bias is not None
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -138,12 +138,12 @@ def scores_of(layer: Dense, x: jax.Array) -> jax.Array:
 def layer_norm(
     dim: int, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs
 ) -> nnx.LayerNorm:
-    """Layer normalisation over the last dim, statistics in float32 (Ba et al. 2016)."""
+    """Return layer normalization over the last dim, with float32 statistics (Ba et al. 2016)."""
     return nnx.LayerNorm(
         dim,
         epsilon=config.layer_norm_epsilon,
         dtype=compute_dtype(compute),
-        # E[(x - E[x])^2], not E[x^2] - E[x]^2: the latter cancels when |mean| >> deviation.
+        # E[(x - E[x])^2] instead of E[x^2] - E[x]^2, which cancels if |mean| >> deviation.
         use_fast_variance=False,
         scale_metadata={"logical_axes": ("norm",)},
         bias_metadata={"logical_axes": ("norm",)},
@@ -158,17 +158,17 @@ def embedding_table(
     config: EncoderConfig,
     rngs: nnx.Rngs,
 ) -> nnx.Param[jax.Array]:
-    """A float32 table [num_embeddings, dim] with logical `axes`."""
+    """Return a float32 table [num_embeddings, dim] with the logical axes `axes`."""
     value = initializer(config)(rngs.params(), (num_embeddings, dim), jnp.float32)
     return nnx.Param(value, logical_axes=axes)
 
 
 def select_rows(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Rows of `x` [batch, length, dim] at `positions` [batch, count]: [batch, count, dim].
+    """Return rows [batch, count, dim] of `x` [batch, length, dim] at `positions` [batch, count].
 
-    A product with a one-hot matrix: exact, and its gradient is a product too, where a gather's
-    would be a scatter (slow on accelerators, not deterministic on GPUs).
+    Multiplies by a one-hot matrix. This is exact, and its gradient is a product, too. The gradient
+    of a gather is a scatter, which is slow on accelerators and nondeterministic on GPUs.
     """
     one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
-    # HIGHEST keeps float32 inputs exact where the default would round them to bf16 or tf32.
+    # HIGHEST keeps float32 inputs exact; the default may round them to bfloat16 or TF32.
     return jnp.einsum("bkl,bld->bkd", one_hot, x, precision=jax.lax.Precision.HIGHEST)

@@ -1,4 +1,4 @@
-"""A model as one value: build an encoder with its head, and compute all its outputs."""
+"""The config of a model (an encoder with its head), its construction and its outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bert_jax.models.heads import (
 from bert_jax.models.parameters import ModelDefinition, define
 
 Problem = Literal["single_label", "multi_label", "regression"]
-# The heads that pretraining trains, and the encoder without one.
+# The heads that are pretrained, and the encoder without a head.
 PretrainingHead = Literal["encoder", "pretraining", "masked_lm", "next_sentence"]
 PRETRAINING_HEADS: tuple[PretrainingHead, ...] = get_args(PretrainingHead)
 Scored = Literal["sequence", "choices", "tokens"]
@@ -29,12 +29,12 @@ Scored = Literal["sequence", "choices", "tokens"]
 
 @dataclass(frozen=True)
 class ClassifierHead:
-    """A head that gives scores, as fine-tuning tasks need (Devlin et al. 2019, figure 4).
+    """A head that computes scores for fine-tuning tasks (Devlin et al. 2019, figure 4).
 
     name: the head's name in `model.json`.
-    scored: what has scores: a sequence, through its pooled `[CLS]` vector; each of several choices,
-      which are sequences with one score; or every token of a sequence.
-    labels: the names of the scores in their order; None if each task has its own.
+    scored: the scored unit: a sequence, by its pooled `[CLS]` vector; every choice, which is a
+      sequence with one score; or every token of a sequence.
+    labels: the names of the scores in order; None if every task has its own.
     dropout: whether the head applies dropout to the vectors that it scores.
     problems: the meanings that the scores can have.
     """
@@ -57,7 +57,7 @@ _CLASSIFIER_HEADS: dict[str, ClassifierHead] = {
 
 
 def register_head(head: ClassifierHead) -> None:
-    """Make a head known, so that models can have it and `model.json` can name it.
+    """Register a head, so that models can have it and `model.json` can name it.
 
     Raises:
       ValueError: another head has this name.
@@ -89,19 +89,19 @@ def _heads_with_dropout() -> str:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """An encoder and its head: everything that decides a model's parameters.
+    """An encoder and its head, which together determine a model's parameters.
 
-    head: "encoder" is the encoder without a head; "pretraining" has masked-LM and sentence-pair
-      heads, "masked_lm" and "next_sentence" one of them; the others are `classifier_heads`:
-      "classification" scores `labels` for a sequence, "tagging" for every token, "multiple_choice"
-      gives a sequence one score, "span" scores every token as start and end of an answer (Devlin et
-      al. 2019, figure 4).
-    labels: names of the scores, in their order, for heads whose tasks name them.
-    pooler: whether "encoder" has a pooler; for other heads the head decides.
-    head_dropout: dropout rate on the vectors that the head scores, in training (0.1 in the paper);
+    head: "encoder" is the encoder without a head; "pretraining" has a masked-LM and a sentence-pair
+      head, "masked_lm" and "next_sentence" only one of them; the others are `classifier_heads`:
+      "classification" scores `labels` for a sequence, "tagging" scores them for every token,
+      "multiple_choice" computes one score per sequence, and "span" scores every token as the start
+      and as the end of an answer (Devlin et al. 2019, figure 4).
+    labels: names of the scores in order, for heads whose tasks name them.
+    pooler: whether "encoder" has a pooler; the other heads determine this themselves.
+    head_dropout: dropout rate in training on the vectors that the head scores (0.1 in the paper);
       0 for heads without dropout.
-    problem: meaning of the scores: one label is true, any number of labels may be, or the scores
-      are the predicted numbers themselves.
+    problem: meaning of the scores: exactly one label is true, any number of labels may be true, or
+      the scores are the predicted numbers themselves.
 
     Raises:
       ValueError: the head is unknown, or the labels, pooler, dropout or problem do not fit it.
@@ -121,14 +121,14 @@ class ModelConfig:
         named_by_task = classifier is not None and classifier.labels is None
         if named_by_task != bool(self.labels):
             raise ValueError(
-                f"head={self.head!r} needs labels, the names of its scores"
+                f"head={self.head!r}: needs labels, the names of its scores"
                 if named_by_task
-                else f"head={self.head!r} has no labels of its own, got {self.labels}"
+                else f"head={self.head!r}: does not take labels, got {self.labels}"
             )
         if len(set(self.labels)) != len(self.labels):
-            raise ValueError(f"labels={self.labels}: every label has a name of its own")
+            raise ValueError(f"labels={self.labels}: label names must be unique")
         if not self.pooler and self.head != "encoder":
-            raise ValueError(f"pooler=False is for head='encoder', not for {self.head!r}")
+            raise ValueError(f"pooler=False: only for head='encoder', not for {self.head!r}")
         if self.problem not in get_args(Problem):
             raise ValueError(
                 f"problem={self.problem!r}: expected one of {', '.join(get_args(Problem))}"
@@ -136,20 +136,20 @@ class ModelConfig:
         if self.problem not in (classifier.problems if classifier else ("single_label",)):
             fitting = (head for head in classifier_heads() if self.problem in head.problems)
             raise ValueError(
-                f"problem={self.problem!r} is for head="
+                f"problem={self.problem!r}: only for head="
                 + " or ".join(repr(head.name) for head in fitting)
             )
         if not 0.0 <= self.head_dropout < 1.0:
-            raise ValueError(f"head_dropout={self.head_dropout}: a dropout rate lies in [0, 1)")
+            raise ValueError(f"head_dropout={self.head_dropout}: a dropout rate must be in [0, 1)")
         if self.head_dropout and not (classifier and classifier.dropout):
             raise ValueError(
-                f"head_dropout={self.head_dropout}: head={self.head!r} has no dropout of its own; "
-                f"expected 0, or one of the heads {_heads_with_dropout()}"
+                f"head_dropout={self.head_dropout}: head={self.head!r} has no dropout. Set it to 0 "
+                f"or use one of the heads {_heads_with_dropout()}"
             )
 
     @property
     def classifier(self) -> ClassifierHead | None:
-        """The head if it is a classifier's; None for a head of pretraining."""
+        """The head if it is a classifier; None for a pretraining head."""
         return _CLASSIFIER_HEADS.get(self.head)
 
     @property
@@ -159,12 +159,12 @@ class ModelConfig:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Names of the scores of a classifier's head in their order; () for other heads."""
+        """The names of a classifier's scores in order; () for other heads."""
         return self.labels or (self.classifier and self.classifier.labels) or ()
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the model has a dense layer on its `[CLS]` vector."""
+        """Whether the model has a pooler on its `[CLS]` vector."""
         match self.head_kind:
             case "encoder":
                 return self.pooler
@@ -210,9 +210,9 @@ def _classifier_class(head: ClassifierHead) -> type[Classifier]:
             assert_never(head.scored)
 
 
-@lru_cache(maxsize=32)  # a command asks for the same one up to seven times
+@lru_cache(maxsize=32)  # a command defines the same model up to seven times
 def define_model(config: ModelConfig, compute: ComputeConfig) -> ModelDefinition[Model]:
-    """The definition of the model that `build_model` makes."""
+    """Return the definition of the model that `build_model` returns."""
     return define(lambda rngs: build_model(config, compute, rngs))
 
 
@@ -220,7 +220,7 @@ def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
     """Return the model with only some of its heads; None keeps all.
 
     Raises:
-      ValueError: `head` wants parameters that the model does not have.
+      ValueError: `head` needs parameters that the model does not have.
     """
     if head is None or head == config.head:
         return config
@@ -233,7 +233,7 @@ def part_of(config: ModelConfig, head: str | None) -> ModelConfig:
     if part is None or not define_model(part, compute).shapes.keys() <= whole.keys():
         parts = ["encoder", *(("masked_lm",) if config.head == "pretraining" else ())]
         raise ValueError(
-            f"a model with the head {config.head!r} has no part that is a {head!r}; expected "
+            f"head={head!r}: not part of a model with head={config.head!r}. Expected "
             f"{config.head!r} or {' or '.join(map(repr, parts))}"
         )
     return part
@@ -247,18 +247,21 @@ def infer(
     *,
     hidden_states: bool = False,
 ) -> dict[str, jax.Array]:
-    """Runs a model without dropout, its head at every position.
+    """Run a model without dropout, with its head at every position.
 
     Args:
-      token_ids, segment_ids: [batch, length]; for multiple choice [batch, choices, length], and
-        every choice is a row of a batch of batch * choices to all but `logits`.
-      attention_mask: like `token_ids`, 1 for tokens and 0 for padding; None if there is none.
-      hidden_states: also give `hidden_0` (the embeddings), `hidden_1`, ... of every layer.
+      model: the model.
+      token_ids: [batch, length]; for multiple choice [batch, choices, length], and all outputs
+        except `logits` have batch * choices rows.
+      segment_ids: shaped like `token_ids`; None for all zeros.
+      attention_mask: shaped like `token_ids`, 1 for tokens and 0 for padding; None without padding.
+      hidden_states: whether to return `hidden_0` (the embeddings), `hidden_1`, ... (the layers'
+        outputs), too.
 
     Returns:
-      `hidden` [batch, length, hidden_dim], the last layer's output, and what the head gives:
+      `hidden` [batch, length, hidden_dim], the last layer's output, and the head's outputs:
       `pooled` [batch, hidden_dim], `token_logits` [batch, length, vocab_size],
-      `next_sentence_logits` [batch, 2], `logits` [batch, labels], [batch, choices] or
+      `next_sentence_logits` [batch, 2], and `logits` [batch, labels], [batch, choices] or
       [batch, length, labels].
     """
     choices = token_ids.shape[:-1] if token_ids.ndim == 3 else None

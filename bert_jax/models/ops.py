@@ -1,8 +1,8 @@
-"""Matrix products, activations and dropout with backward passes of their own.
+"""Matrix products, activations and dropout with custom backward passes.
 
-Products are laid out for their backward passes and accumulate in float32. Activations keep only
-their input, and dropout keeps nothing: its mask is a hash of (key, position). `with_ops` returns
-the same operations without these backward passes.
+Products are arranged for fast backward passes and accumulate in float32. For the backward pass,
+activations keep only their input, and dropout keeps nothing, since its mask is a hash of the key
+and the position. `with_ops` returns the same operations without custom backward passes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _R = TypeVar("_R")
 
 
 def with_ops(function: Callable[_P, _R], ops: Ops) -> Callable[_P, _R]:
-    """Return a `jax.custom_vjp` function, or for "plain" the function that it computes."""
+    """Return a `jax.custom_vjp` function, or for "plain" ops the function that it wraps."""
     match ops:
         case "fast":
             return function
@@ -36,16 +36,17 @@ def with_ops(function: Callable[_P, _R], ops: Ops) -> Callable[_P, _R]:
 def product(
     subscripts: str, left: jax.Array, right: jax.Array, dtype: jnp.dtype | None = None
 ) -> jax.Array:
-    """`jnp.einsum` of two arrays of one dtype, accumulated in float32, in `dtype` or theirs.
+    """Return the `jnp.einsum` of two arrays of the same dtype, accumulated in float32.
 
-    Where `dtype` is the wider one, an accelerator rounds to theirs in between, so that what is
-    summed over devices is half as long; on a CPU that would be two more passes over the result.
+    The result has the dtype of the operands, or `dtype` if given. If `dtype` is wider, accelerators
+    first round to the operands' dtype, which halves the data that devices exchange to sum the
+    result; on a CPU this would take two more passes over the result.
 
-    Not to be differentiated: the functions built on it say how, each for its own operands.
+    The functions that use `product` define their own gradients; do not differentiate it directly.
 
-    The result's dims are to stand as the operands' do, [left's, right's]: where a transposition
-    follows, XLA's CPU compiler (jax 0.10 and 0.11) exchanges the operands after it has chosen how
-    to multiply them, and may stop with "Unsupported element type for DotThunk".
+    In `subscripts`, the result must have the dims of `left` before those of `right`. Otherwise a
+    transposition follows, for which XLA's CPU compiler (jax 0.10 and 0.11) swaps the operands after
+    choosing a multiplication kernel, and may fail with "Unsupported element type for DotThunk".
     """
     assert left.dtype == right.dtype, (left.dtype, right.dtype)
     if left.dtype != jnp.bfloat16:
@@ -64,10 +65,10 @@ def product(
 
 @jax.custom_vjp
 def affine(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """`x` [rows, in] or [batch, length, in] times `kernel` [in, out] plus `bias` [out].
+    """Return `x` [rows, in] or [batch, length, in] times `kernel` [in, out] plus `bias` [out].
 
-    Parameters are rounded to the dtype of `x`, which is that of the result; their gradients come in
-    their own dtype, that of the bias summed in float32.
+    Parameters are rounded to the dtype of `x`, which is also the dtype of the result. Gradients
+    have the dtype of their parameter; the gradient of the bias is summed in float32.
     """
     rows = _rows(x)
     leading = _LEADING[rows.ndim]
@@ -79,12 +80,12 @@ _LEADING = {2: "r", 3: "bl"}
 
 
 def _rows(x: jax.Array) -> jax.Array:
-    """`x` [..., dim] with the leading dims that the kernel's gradient contracts fastest.
+    """Return `x` [..., dim] reshaped for the fastest computation of the kernel's gradient.
 
-    In float32 XLA's CPU compiler reads both operands as they lie where one dim is contracted, and
-    first transposes a copy of the larger where two are: 9 ms against 30 for 32 x 128 tokens of 256
-    features on a [256, 1024] kernel. In bfloat16 only the latter is multiplied without a detour:
-    7 ms against 27 for 64 x 128 tokens.
+    In float32, XLA's CPU compiler contracts a single dim without copying an operand, but for two
+    dims it first transposes a copy of the larger operand: 9 ms instead of 30 ms for 32 x 128 tokens
+    with 256 features and a [256, 1024] kernel. In bfloat16 only the contraction of two dims is
+    fast: 7 ms instead of 27 ms for 64 x 128 tokens.
     """
     return x if x.dtype == jnp.bfloat16 else x.reshape(-1, x.shape[-1])
 
@@ -112,13 +113,15 @@ affine.defvjp(_affine_forward, _affine_backward)
 
 @jax.custom_vjp
 def attention_scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Products of every query with every key of its head, in float32: [batch, heads, from, to].
+    """Return the products of all queries and keys of a head, float32 [batch, heads, from, to].
 
-    Of [batch, length, heads, head_dim] arrays of one dtype.
+    Args:
+      query: [batch, length, heads, head_dim].
+      key: like `query`, also in dtype.
 
-    Differentiated as it stands, the float32 cotangent would meet bfloat16 operands, and both
-    products of the backward pass would run in float32. Here the cotangent is rounded to the
-    operands' dtype first, as it is in every other product of the model.
+    The cotangent is rounded to the operands' dtype, as in every other product of the model. With
+    JAX's own derivative, a float32 cotangent would be multiplied by bfloat16 operands, and both
+    products of the backward pass would be computed in float32.
     """
     return jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
 
@@ -143,7 +146,12 @@ attention_scores.defvjp(_scores_forward, _scores_backward)
 
 @jax.custom_vjp
 def weighted_values(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """The sums of `value` [batch, to, heads, head_dim] that [batch, heads, from, to] weigh."""
+    """Return sums of `value` [batch, to, heads, head_dim], [batch, from, heads, head_dim].
+
+    Args:
+      weights: [batch, heads, from, to].
+      value: the vectors to sum, of the same dtype.
+    """
     return product("bhqk,bkhd->bqhd", weights, value)
 
 
@@ -166,11 +174,12 @@ weighted_values.defvjp(_values_forward, _values_backward)
 
 @jax.custom_vjp
 def affine_float32(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
-    """`x` [rows, dim] on the rows of `table` [classes, dim] plus `bias` [classes], in float32.
+    """Return `x` [rows, dim] times the rows of `table` [classes, dim] plus `bias`, in float32.
 
-    Differentiated like `attention_scores`. The bias gradient is a product with ones, of the same
-    rounded cotangent that the other two products read: as a sum over the rows of 640 x 30,522
-    logits it took XLA's CPU code longer (48 ms) than either of them (20 and 27).
+    `bias` is [classes], the result [rows, classes]. The backward pass rounds the cotangent as in
+    `attention_scores`. It computes the gradient of the bias as a product of ones and the rounded
+    cotangent: as a sum over the rows of 640 x 30,522 logits, it took longer on a CPU (48 ms) than
+    either of the two other products (20 and 27 ms).
     """
     return jnp.einsum("nd,vd->nv", x, table, preferred_element_type=jnp.float32) + bias
 
@@ -190,7 +199,7 @@ def _affine_float32_backward(
     to_x = product("nv,vd->nd", rounded, table)
     to_table = product("nv,nd->vd", rounded, x)
     ones = jnp.ones(len(rounded), rounded.dtype)
-    # HIGHEST: a sum of float32 numbers must not be one of numbers rounded to tf32 or bfloat16.
+    # HIGHEST: float32 numbers must not be rounded to TF32 or bfloat16 before they are summed.
     to_bias = jnp.einsum(
         "n,nv->v",
         ones,
@@ -205,7 +214,7 @@ affine_float32.defvjp(_affine_float32_forward, _affine_float32_backward)
 
 
 def activation_function(name: Activation, ops: Ops = "fast") -> Callable[[jax.Array], jax.Array]:
-    """GELU exactly (erf) or by its tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
+    """Return GELU, exact (erf) or the tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
     match name:
         case "gelu":
             return with_ops(gelu, ops)
@@ -217,10 +226,11 @@ def activation_function(name: Activation, ops: Ops = "fast") -> Callable[[jax.Ar
 
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
-    """x times the normal distribution function of x; computed in float32, in the dtype of `x`.
+    """Return x times the normal distribution function of x, computed in float32.
 
-    In bfloat16, 1 + erf(x) would lose the left tail: erf(-2) has two digits there. In float32 the
-    error stays below 1e-6, as in PyTorch: gelu(-5) is -1.34e-6 where -1.43e-6 is exact.
+    The result has the dtype of `x`. In bfloat16, 1 + erf(x) would lose the left tail: erf(-2) would
+    have two digits. In float32 the error is below 1e-6, as in PyTorch: gelu(-5) is -1.34e-6, and
+    the exact value is -1.43e-6.
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)
@@ -246,7 +256,7 @@ gelu.defvjp(_gelu_forward, _gelu_backward)
 
 @jax.custom_vjp
 def gelu_tanh(x: jax.Array) -> jax.Array:
-    """The tanh approximation of `gelu`, likewise computed in float32."""
+    """Return the tanh approximation of `gelu`, also computed in float32."""
     return _gelu_tanh_float32(x.astype(jnp.float32)).astype(x.dtype)
 
 
@@ -266,21 +276,21 @@ def _gelu_tanh_backward(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
 gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_tanh_backward)
 
 
-# The multipliers of Wellons' "lowbias32" integer hash (2018), the lowest-bias pair of its search.
+# The multipliers of Wellons' "lowbias32" integer hash (2018), the pair with the lowest bias found.
 _MULTIPLIER_1 = 0x7FEB352D
 _MULTIPLIER_2 = 0x846CA68B
 _GOLDEN = 0x9E3779B9
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Full avalanche of uint32 words (a bijection)."""
+    """Hash uint32 words with full avalanche, bijectively."""
     x = (x ^ (x >> 16)) * jnp.uint32(_MULTIPLIER_1)
     x = (x ^ (x >> 15)) * jnp.uint32(_MULTIPLIER_2)
     return x ^ (x >> 16)
 
 
 def _iota(shape: tuple[int, ...], dims: range) -> jax.Array:
-    """Row-major index over `dims` of `shape`, broadcastable to `shape`."""
+    """Return the row-major index over `dims` of `shape`, broadcastable to `shape`."""
     index_shape = tuple(size if dim in dims else 1 for dim, size in enumerate(shape))
     index = jnp.zeros(index_shape, jnp.uint32)
     for dim in dims:
@@ -290,17 +300,17 @@ def _iota(shape: tuple[int, ...], dims: range) -> jax.Array:
 
 
 def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """True with probability 1 - rate (to 2^-32), independently for every element of `shape`.
+    """Return a mask that is True with probability 1 - rate (to within 2^-32), independently.
 
-    The value at a position depends on the key and the *global* index alone, so it is the same
-    under any sharding. The last two dims are counted within 32 bits; every index of the leading
-    dims owns 64 bits of hashed state, injected in two places, so no two rows run through
-    overlapping counters.
+    An element depends only on the key and its *global* index, so the mask is the same under any
+    sharding. The index over the last two dims has 32 bits. Every index of the leading dims has 64
+    bits of hashed state, injected in two places, so that counters do not overlap.
 
     Args:
       key: a typed JAX key (`jax.random.key`).
       rate: the probability of False, in [0, 1).
-      shape: any rank; the last two dims hold fewer than 2^32 elements, as do the leading ones.
+      shape: shape of the mask, of any rank; fewer than 2^32 elements in the last two dims, and in
+        the leading dims.
     """
     inner = max(0, len(shape) - 2)
     assert math.prod(shape[inner:]) < 2**32 and math.prod(shape[:inner]) < 2**32
@@ -317,11 +327,12 @@ def keep_mask(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops = "fast") -> jax.Array:
-    """Zeroes elements with probability `rate` and scales the rest by 1 / (1 - rate).
+    """Zero elements with probability `rate` and scale the rest by 1 / (1 - rate).
 
-    The identity when `key` is None (evaluation) or `rate` is 0. The backward pass hashes the
-    mask again instead of reading a stored one, unless `ops` is "plain": the mask is the same, and
-    JAX keeps it. Srivastava et al. 2014.
+    Returns `x` if `key` is None (evaluation) or `rate` is 0. With "fast" `ops`, the backward pass
+    computes the mask again instead of storing it; with "plain" ops, JAX stores the same mask.
+
+    Source: Srivastava et al. 2014.
     """
     if key is None or rate == 0.0:
         return x

@@ -1,7 +1,7 @@
-"""A module as (definition, flat parameters): `{"encoder.layers.0.ffn.up.kernel": array, ...}`.
+"""A module as a definition and flat parameters: `{"encoder.layers.0.ffn.up.kernel": array, ...}`.
 
-Everything outside models/ handles parameters in this form: it is what the optimizer, the sharding
-table, checkpoints and foreign formats all name parameters by.
+All code outside `models` handles parameters in this form: the optimizer, the sharding table,
+checkpoints and foreign formats all use these names.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ ModuleT = TypeVar("ModuleT", bound=nnx.Module)
 
 
 class _Keys(nnx.RngStream):
-    """Flax's stream of keys, counted in Python.
+    """A Flax stream of keys that counts in Python.
 
-    Its own count is an array. Under a trace every increment asks a tracer for its sharding, which
-    it has none of, and the error that says so prints all that was traced before: that took most of
-    the 3.3 s of defining 24 layers, which now take 0.35 (jax 0.10.2, flax 0.12.8).
+    Flax counts in an array. While tracing, every increment asks the tracer for its sharding. It has
+    none, and the resulting error prints everything traced so far. That took most of the 3.3 s of
+    defining 24 layers, which now takes 0.35 s (jax 0.10.2, flax 0.12.8).
     """
 
     def __init__(self, key: jax.Array):
         super().__init__(key, tag="params")
-        self._drawn = 0
+        self._num_keys = 0
 
     def __call__(self) -> jax.Array:
-        self._drawn += 1
-        return jax.random.fold_in(self.key[...], self._drawn - 1)
+        self._num_keys += 1
+        return jax.random.fold_in(self.key[...], self._num_keys - 1)
 
 
 def _keys(key: jax.Array) -> nnx.Rngs:
-    """What modules draw their parameters' keys from."""
+    """Return the source of random keys from which modules initialize their parameters."""
     rngs = nnx.Rngs()
     rngs.params = _Keys(key)  # type: ignore[attr-defined]  # the constructor would copy it
     return rngs
@@ -44,9 +44,10 @@ def _keys(key: jax.Array) -> nnx.Rngs:
 
 @dataclass(frozen=True)
 class ModelDefinition(Generic[ModuleT]):
-    """How to build a module and what its parameters are called; holds no arrays.
+    """The construction of a module and the names of its parameters, without any arrays.
 
-    shapes: name to shape and dtype. logical_axes: name to one logical axis (or None) per dim.
+    build: constructs the module. shapes: shape and dtype of every parameter by name. logical_axes:
+    one logical axis or None for every dim of every parameter, by name.
     """
 
     build: Callable[[nnx.Rngs], ModuleT]
@@ -54,14 +55,17 @@ class ModelDefinition(Generic[ModuleT]):
     logical_axes: LogicalAxes
     _graph: nnx.GraphDef
     _state: nnx.State
-    _shared: bool = False  # whether two places of the module may hold one parameter
+    _shared: bool = False  # whether the module may use a parameter in several places
 
     def init(self, key: jax.Array) -> Parameters:
-        """Fresh parameters; a pure function of `key`, to be jitted with output shardings."""
+        """Return randomly initialized parameters, a pure function of `key`.
+
+        Jit this method with output shardings.
+        """
         return _flatten(nnx.split(self.build(_keys(key)), graph=self._shared)[1])
 
     def module(self, parameters: Mapping[str, jax.Array]) -> ModuleT:
-        """The module with these parameters.
+        """Return the module with these parameters.
 
         Raises:
           ValueError: names are missing or unexpected.
@@ -75,11 +79,12 @@ class ModelDefinition(Generic[ModuleT]):
 def define(
     build: Callable[[nnx.Rngs], ModuleT], *, replicate_others: bool = False
 ) -> ModelDefinition[ModuleT]:
-    """Return the definition of the module that `build` makes, without computing anything.
+    """Return the definition of the module that `build` returns, without computing anything.
 
     Args:
-      replicate_others: whether the module may have parameters without `logical_axes` metadata, of
-        which every device holds a whole copy, and use one parameter in several places. This
+      build: returns the module, initialized from the given source of keys.
+      replicate_others: whether the module may have parameters without `logical_axes` metadata,
+        which are replicated on all devices, and may use a parameter in several places. This
         package's own modules do neither.
 
     Raises:
@@ -109,10 +114,10 @@ def define(
     return ModelDefinition(build, shapes, axes, graph, state, replicate_others)
 
 
-def check_names(found: Iterable[str], expected: Iterable[str]) -> None:
-    """Raises ValueError listing missing (-) and unexpected (+) names unless they agree."""
-    missing = [f"  - {name}" for name in sorted(set(expected) - set(found))]
-    unexpected = [f"  + {name}" for name in sorted(set(found) - set(expected))]
+def check_names(names: Iterable[str], expected: Iterable[str]) -> None:
+    """Raise ValueError that lists missing (-) and unexpected (+) names unless all names agree."""
+    missing = [f"  - {name}" for name in sorted(set(expected) - set(names))]
+    unexpected = [f"  + {name}" for name in sorted(set(names) - set(expected))]
     if missing or unexpected:
         raise ValueError(
             "the parameters do not fit the model (- missing, + unexpected):\n"
@@ -121,7 +126,7 @@ def check_names(found: Iterable[str], expected: Iterable[str]) -> None:
 
 
 def count(shapes: Mapping[str, jax.ShapeDtypeStruct | jax.Array]) -> int:
-    """Number of parameters."""
+    """Return the total number of elements in all parameters."""
     total = 0
     for value in shapes.values():
         size = 1
@@ -132,7 +137,10 @@ def count(shapes: Mapping[str, jax.ShapeDtypeStruct | jax.Array]) -> int:
 
 
 def _name(path: tuple) -> str:
-    """`encoder.layers.0.ffn.up.kernel` from a key path, without the variable's own level."""
+    """Return the name of a key path, such as `encoder.layers.0.ffn.up.kernel`.
+
+    The name leaves out the level of the variable itself.
+    """
     return ".".join(str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey))
 
 

@@ -1,4 +1,4 @@
-"""Embed sentences as sentence-transformers models do: the settings and the pooling."""
+"""Sentence embeddings as in sentence-transformers: the settings and the pooling."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def test_bench_step_times_the_train_step(
     [
         (["--phase", "phase7"], "--phase phase7: the config has phase1"),
         (["--steps", "0"], "must be at least 1"),
-        (["--config.compute.attention=cudnn"], "runs on NVIDIA GPUs only, not on cpu"),
-        (["--config.model.num_heads=3"], "hidden_dim=128 is not divisible by num_heads=3"),
+        (["--config.compute.attention=cudnn"], "runs only on NVIDIA GPUs, not on cpu"),
+        (["--config.model.num_heads=3"], "hidden_dim=128: not divisible by num_heads=3"),
         (["--config.phases.phase1.batch_size=12"], "batch_size=12 is not divisible by the 8 parts"),
     ],
 )

@@ -122,7 +122,11 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         ("glue", ["max_shapes=0"], "max_shapes=0: must be at least 1"),
         ("glue", ["num_epoch=1"], "config.num_epoch: no such key; nearest: num_epochs"),
         ("sigmoid", ["glue.task=MNLI"], "sigmoid=True is for two labels, which MNLI has not"),
-        ("spans", ["head_dropout=0.5"], "head_dropout=0.5: head='span' has no dropout of its own"),
+        (
+            "spans",
+            ["head_dropout=0.5"],
+            "head_dropout=0.5: head='span' has no dropout. Set it to 0",
+        ),
         ("glue", ["head_dropout=1"], "head_dropout=1.0: expected 0 <= x < 1, or -1"),
         ("spans", ["spans.n_best=0"], "n_best=0: must be at least 1"),
         ("spans", ["spans.max_answer_length=-3"], "max_answer_length=-3: must be at least 1"),

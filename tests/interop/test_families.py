@@ -157,7 +157,7 @@ def test_encoders_are_the_families_own(bert_jax_here, tmp_path):
     ("family", "changes", "message"),
     [
         ("Albert", dict(inner_group_num=2), "inner_group_num is 2; only 1 is understood"),
-        ("Albert", dict(num_hidden_groups=3), "num_groups=3 does not divide num_layers=2"),
+        ("Albert", dict(num_hidden_groups=3), "num_groups=3: does not divide num_layers=2"),
         ("Albert", dict(embedding_size=16.5), "embedding_size is 16.5; expected a whole number"),
         ("DistilBert", dict(activation="relu"), "activation is 'relu'; understood are gelu"),
         ("Roberta", dict(model_type="xlnet"), "model_type is 'xlnet'; expected 'bert', 'roberta'"),

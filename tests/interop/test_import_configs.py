@@ -133,7 +133,7 @@ REFUSED_CONFIGS = {
         dict(intermediate_size=10**12),
         "config.json: ffn_dim=1000000000000: expected at most 2,147,483,647",
     ),
-    "odd sizes": (dict(num_attention_heads=5), "hidden_dim=32 is not divisible by num_heads=5"),
+    "odd sizes": (dict(num_attention_heads=5), "hidden_dim=32: not divisible by num_heads=5"),
     "text for a number": (
         dict(hidden_size="wide"),
         "config.json: hidden_size is 'wide'; expected a whole number",

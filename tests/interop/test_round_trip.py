@@ -120,7 +120,7 @@ def test_a_part_that_is_not_there_is_refused(make_bert, bert_jax_here, tmp_path)
         words = ("export", ours, "--format", "huggingface", "--output", tmp_path / "x")
         refused = bert_jax_here(*words, "--head", part)
         assert refused.code == 2
-        assert f"a model with the head 'masked_lm' has no part that is a '{part}'" in refused.errors
+        assert f"head='{part}': not part of a model with head='masked_lm'" in refused.errors
     assert not (tmp_path / "x").exists()
 
 

@@ -84,5 +84,5 @@ def test_scores_are_not_rounded_to_the_compute_dtype(head: str) -> None:
 
 def test_dropout_of_a_head_that_has_none_is_refused() -> None:
     encoder = EncoderConfig(**SMALL)
-    with pytest.raises(ValueError, match="head='span' has no dropout of its own; expected 0"):
+    with pytest.raises(ValueError, match="head='span' has no dropout. Set it to 0"):
         ModelConfig(encoder, "span", head_dropout=0.1)

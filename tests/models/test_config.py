@@ -24,9 +24,9 @@ from bert_jax.tasks.pretraining import Pretraining
         ({"ffn_dim": -4}, "ffn_dim=-4: must be at least 1"),
         ({"max_positions": 0}, "max_positions=0: must be >= 1"),
         ({"num_segments": -1}, "num_segments=-1: must be >= 0"),
-        ({"hidden_dim": 100}, "hidden_dim=100 is not divisible by num_heads=12"),
-        ({"hidden_dropout": 1.0}, "hidden_dropout=1.0: a dropout rate lies in [0, 1)"),
-        ({"attention_dropout": -0.1}, "attention_dropout=-0.1: a dropout rate lies in [0, 1)"),
+        ({"hidden_dim": 100}, "hidden_dim=100: not divisible by num_heads=12"),
+        ({"hidden_dropout": 1.0}, "hidden_dropout=1.0: a dropout rate must be in [0, 1)"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1: a dropout rate must be in [0, 1)"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon=0.0: must be positive and finite"),
         ({"layer_norm_epsilon": float("inf")}, "layer_norm_epsilon=inf: must be positive"),
         ({"initializer_range": 0.0}, "initializer_range=0.0: must be positive"),
@@ -42,19 +42,19 @@ from bert_jax.tasks.pretraining import Pretraining
             {"embedding_dim": 3, "positions": "sinusoidal"},
             "embedding_dim=3: sinusoidal positions need an even embedding_dim",
         ),
-        ({"position_offset": -1}, "position_offset=-1: rows of a learned table"),
+        ({"position_offset": -1}, "position_offset=-1: must be >= 0, and 0 unless"),
         (
             {"position_offset": 2, "positions": "sinusoidal"},
-            "position_offset=2: rows of a learned table",
+            "position_offset=2: must be >= 0, and 0 unless positions='learned'",
         ),
         ({"sharing": "most"}, "sharing='most': expected one of 'none', 'all', 'attention', 'ffn'"),
-        ({"num_groups": 2}, "num_groups=2, but sharing='none': layers share within a group"),
+        ({"num_groups": 2}, "num_groups=2: has no effect with sharing='none'"),
         (
             {"sharing": "all", "num_groups": 5},
-            "num_groups=5 does not divide num_layers=12: every group has as many layers; take one "
-            "of 1, 2, 3, 4, 6, 12",
+            "num_groups=5: does not divide num_layers=12, but all groups have equally many layers. "
+            "Use one of 1, 2, 3, 4, 6, 12",
         ),
-        ({"sharing": "ffn", "num_groups": 24}, "num_groups=24 does not divide num_layers=12"),
+        ({"sharing": "ffn", "num_groups": 24}, "num_groups=24: does not divide num_layers=12"),
         ({"pooler_activation": "gelu"}, "pooler_activation='gelu': expected one of 'tanh', 'relu'"),
     ],
 )
@@ -156,14 +156,14 @@ def test_auto_is_resolved_by_device(
 @pytest.mark.parametrize(
     ("name", "dtype", "attention_dropout", "message"),
     [
-        ("cpu", "auto", 0.0, "runs on NVIDIA GPUs only, not on cpu"),
-        ("tpu", "auto", 0.0, "runs on NVIDIA GPUs only, not on tpu"),
-        ("gpu gfx90a", "auto", 0.0, "NVIDIA GPUs only, not on a GPU of another maker"),
+        ("cpu", "auto", 0.0, "runs only on NVIDIA GPUs, not on cpu"),
+        ("tpu", "auto", 0.0, "runs only on NVIDIA GPUs, not on tpu"),
+        ("gpu gfx90a", "auto", 0.0, "runs only on NVIDIA GPUs, not on a GPU of another vendor"),
         (
             "gpu 7.5",
             "bfloat16",
             0.0,
-            "of compute capability 8.0 (Ampere) and later, this one has 7",
+            "with compute capability 8.0 (Ampere) or later; this one has 7",
         ),
         ("gpu 8.6", "float32", 0.0, "needs compute.dtype='bfloat16', not 'float32'"),
         ("gpu 8.6", "auto", 0.1, "cannot apply model.attention_dropout=0.1"),
@@ -182,7 +182,7 @@ def test_cudnn_says_what_it_cannot_do(
 def test_heads_that_cudnn_does_not_compute_are_left_to_xla(hidden_dim: int, num_heads: int) -> None:
     config = EncoderConfig(hidden_dim=hidden_dim, num_heads=num_heads, attention_dropout=0.0)
     assert ComputeConfig().resolve(device("gpu 9.0"), config).attention == "xla"
-    with pytest.raises(ValueError, match=f"make heads of {hidden_dim // num_heads}: set"):
+    with pytest.raises(ValueError, match=f"is {hidden_dim // num_heads}. Set"):
         ComputeConfig(attention="cudnn").resolve(device("gpu 9.0"), config)
 
 
