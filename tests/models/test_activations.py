@@ -1,4 +1,4 @@
-"""GELU against PyTorch in float64, values and gradients, tails included."""
+"""Test the values and gradients of GELU, including its tails, against PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ POINTS = np.concatenate([np.linspace(-12, 12, 4801), [-1e4, -40.0, 0.0, 40.0, 1e
 APPROXIMATION = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
-# The tests' own process has a compiler set for speed, whose tanh is 9e-6 off. Here the functions
-# are computed in a process that compiles as users' do.
+# The compiler options of the test process favor speed, and its tanh has errors of 9e-6. Compute the
+# functions in a process with the default options, as users do.
 PROGRAM = """
 import sys
 
@@ -31,33 +31,33 @@ import numpy as np
 from bert_jax.models.ops import activation_function
 
 points, file, *names = sys.argv[1:]
-found = {}
+results = {}
 for name in names:
     function = activation_function(name)
     for dtype in ("float32", "bfloat16"):
         x = jnp.asarray(np.load(points), dtype)
         value, slope = function(x), jax.grad(lambda x: function(x).astype(jnp.float32).sum())(x)
         assert value.dtype == slope.dtype == dtype
-        found |= {f"{name}_{dtype}_value": value, f"{name}_{dtype}_slope": slope}
-np.savez(file, **{name: np.asarray(array, np.float32) for name, array in found.items()})
+        results |= {f"{name}_{dtype}_value": value, f"{name}_{dtype}_slope": slope}
+np.savez(file, **{name: np.asarray(array, np.float32) for name, array in results.items()})
 """
 
 
 @pytest.fixture(scope="module")
 def all_computed(tmp_path_factory) -> dict[str, np.ndarray]:
-    """Values and slopes of all activations in both types, as users get them."""
+    """Return the values and slopes of all activations in both dtypes, with default options."""
     directory = tmp_path_factory.mktemp("activations")
-    points, found = directory / "points.npy", directory / "found.npz"
+    points, results = directory / "points.npy", directory / "results.npz"
     np.save(points, POINTS)
     environment = {**os.environ, "XLA_FLAGS": ""}
-    words = [sys.executable, "-c", PROGRAM, str(points), str(found), *APPROXIMATION]
+    words = [sys.executable, "-c", PROGRAM, str(points), str(results), *APPROXIMATION]
     subprocess.run(words, env=environment, check=True)
-    return dict(np.load(found))
+    return dict(np.load(results))
 
 
 @pytest.fixture(params=list(APPROXIMATION))
 def computed(request, all_computed) -> tuple[str, dict[str, np.ndarray]]:
-    """An activation's name, and what was computed of it."""
+    """Return the name of an activation, and its values and slopes."""
     start = f"{request.param}_"
     kinds = [f"{dtype}_{what}" for dtype in ("float32", "bfloat16") for what in ("value", "slope")]
     return request.param, {kind: all_computed[start + kind] for kind in kinds}
@@ -70,26 +70,26 @@ def expected(name: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return y.detach().numpy(), x.grad.numpy()
 
 
-def test_values_and_gradients_are_those_of_pytorch(computed) -> None:
-    name, found = computed
+def test_values_and_gradients_match_pytorch(computed) -> None:
+    name, results = computed
     value, slope = expected(name, POINTS)
-    assert_allclose(found["float32_value"], value, rtol=1e-6, atol=1e-6)
+    assert_allclose(results["float32_value"], value, rtol=1e-6, atol=1e-6)
     # In the left tail 1 + tanh is a few units of 6e-8, times an inner slope of up to 5 at x = -5.
-    assert_allclose(found["float32_slope"], slope, rtol=0, atol=5e-6)
+    assert_allclose(results["float32_slope"], slope, rtol=0, atol=5e-6)
 
 
 def test_bfloat16_is_rounded_once(computed) -> None:
-    name, found = computed
-    near = slice(4801)  # where the slope is not that of a straight line
+    name, results = computed
+    near = slice(4801)  # where the function is not linear
     x = jnp.asarray(POINTS, jnp.bfloat16)[near]
     value, slope = expected(name, np.asarray(x, np.float64))
     # Rounding to 8 significant bits errs by up to 2^-9; float32 leaves 1e-6 of the tails.
-    assert_allclose(found["bfloat16_value"][near], value, rtol=2**-8, atol=1e-6)
-    assert_allclose(found["bfloat16_slope"][near], slope, rtol=2**-8, atol=5e-6)
+    assert_allclose(results["bfloat16_value"][near], value, rtol=2**-8, atol=1e-6)
+    assert_allclose(results["bfloat16_slope"][near], slope, rtol=2**-8, atol=5e-6)
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
-def test_the_backward_pass_keeps_the_input_alone(name: str) -> None:
+def test_the_backward_pass_keeps_only_the_input(name: str) -> None:
     x = jnp.ones((3, 5))
     _, pull = jax.vjp(activation_function(name), x)
     kept = [leaf for leaf in jax.tree.leaves(pull) if jnp.ndim(leaf)]

@@ -1,4 +1,4 @@
-"""Classifiers: what is scored, where dropout acts, and in which precision."""
+"""Test the inputs, the dropout and the precision of classifiers."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ def logits_of(
 
 
 @pytest.mark.parametrize("head", ["classification", "tagging"])
-def test_dropout_of_the_head_acts_on_what_it_reads_alone(head: str) -> None:
+def test_head_dropout_applies_only_to_the_input_of_the_classifier(head: str) -> None:
     config = model_of(head, 0.5, 0.0)
     params, key = perturbed(config), jax.random.key(3)
     model = define_model(config, FLOAT32).module(params)
     hidden = model.encoder(TOKENS, None, None, MASK, packed=False).hidden
-    read = model.pooler(hidden) if head == "classification" else hidden
-    kept = jnp.where(keep_mask(jax.random.split(key)[1], 0.5, read.shape), 2 * read, 0)
+    inputs = model.pooler(hidden) if head == "classification" else hidden
+    kept = jnp.where(keep_mask(jax.random.split(key)[1], 0.5, inputs.shape), 2 * inputs, 0)
     weights, bias = params["classifier.kernel"], params["classifier.bias"]
     np.testing.assert_allclose(
         logits_of(config, params, key), kept @ weights + bias, rtol=1e-5, atol=1e-5
     )
     np.testing.assert_allclose(
-        logits_of(config, params, None), read @ weights + bias, rtol=1e-5, atol=1e-5
+        logits_of(config, params, None), inputs @ weights + bias, rtol=1e-5, atol=1e-5
     )
 
 
-def test_a_key_draws_the_same_dropout_in_the_encoder_too() -> None:
+def test_a_key_determines_the_dropout_of_the_encoder_too() -> None:
     config = model_of("classification", 0.0, 0.5)
     params = perturbed(config)
-    first, again, other = (
+    first, repeated, other = (
         logits_of(config, params, None if seed is None else jax.random.key(seed))
         for seed in (3, 3, 4)
     )
-    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(first, repeated)
     assert not np.allclose(first, other)
     assert not np.allclose(first, logits_of(config, params, None))
 
@@ -82,7 +82,7 @@ def test_scores_are_not_rounded_to_the_compute_dtype(head: str) -> None:
     assert np.mean(logits == logits.astype(jnp.bfloat16).astype(jnp.float32)) < 0.5
 
 
-def test_dropout_of_a_head_that_has_none_is_refused() -> None:
+def test_head_dropout_is_refused_for_a_head_without_dropout() -> None:
     encoder = EncoderConfig(**SMALL)
     with pytest.raises(ValueError, match="head='span' has no dropout. Set it to 0"):
         ModelConfig(encoder, "span", head_dropout=0.1)

@@ -1,4 +1,4 @@
-"""What a config refuses, in words that say what to do, and what its names stand for."""
+"""Test the errors for invalid configs, the published variants, and the choice of "auto" values."""
 
 import dataclasses
 import re
@@ -58,7 +58,7 @@ from bert_jax.tasks.pretraining import Pretraining
         ({"pooler_activation": "gelu"}, "pooler_activation='gelu': expected one of 'tanh', 'relu'"),
     ],
 )
-def test_impossible_encoders_are_refused(values: dict[str, Any], message: str) -> None:
+def test_invalid_encoder_configs_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         EncoderConfig(**values)
 
@@ -95,7 +95,7 @@ def test_variants_have_the_published_shapes() -> None:
         assert shape == (config.num_layers, config.hidden_dim, config.num_heads, config.ffn_dim)
 
 
-def test_a_variant_takes_changes_and_an_unknown_one_is_refused() -> None:
+def test_a_variant_accepts_changes_and_an_unknown_name_is_refused() -> None:
     config = variant("tiny", vocab_size=99, num_heads=4)
     assert (config.vocab_size, config.num_heads, config.head_dim) == (99, 4, 32)
     with pytest.raises(ValueError, match="unknown variant 'huge': expected one of tiny, mini"):
@@ -110,20 +110,20 @@ def test_a_variant_takes_changes_and_an_unknown_one_is_refused() -> None:
         ({"remat": "full"}, "remat='full': expected one of 'none', 'dots', 'layer'"),
     ],
 )
-def test_unknown_ways_to_compute_are_refused(values: dict[str, Any], message: str) -> None:
+def test_unknown_compute_options_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         ComputeConfig(**values)
 
 
 def device(name: str) -> Any:
-    """A device by its platform, a GPU by its platform and what JAX gives as its capability."""
+    """Return a device named by its platform and, for a GPU, its compute capability in JAX."""
     platform, _, capability = name.partition(" ")
-    known = {"compute_capability": capability} if capability else {}
-    return SimpleNamespace(platform=platform, **known)
+    attributes = {"compute_capability": capability} if capability else {}
+    return SimpleNamespace(platform=platform, **attributes)
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "attention_dropout", "dtype", "attention"),
+    ("name", "options", "attention_dropout", "dtype", "attention"),
     [
         ("cpu", {}, 0.0, "float32", "xla"),
         ("gpu 9.0", {}, 0.0, "bfloat16", "cudnn"),
@@ -142,13 +142,13 @@ def device(name: str) -> Any:
 )
 def test_auto_is_resolved_by_device(
     name: str,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     attention_dropout: float,
     dtype: str,
     attention: str,
 ) -> None:
     config = EncoderConfig(attention_dropout=attention_dropout)
-    compute = ComputeConfig(**asked, remat="dots", scan_layers=True).resolve(device(name), config)
+    compute = ComputeConfig(**options, remat="dots", scan_layers=True).resolve(device(name), config)
     assert (compute.dtype, compute.attention) == (dtype, attention)
     assert (compute.remat, compute.scan_layers) == ("dots", True)
 
@@ -169,7 +169,7 @@ def test_auto_is_resolved_by_device(
         ("gpu 8.6", "auto", 0.1, "cannot apply model.attention_dropout=0.1"),
     ],
 )
-def test_cudnn_says_what_it_cannot_do(
+def test_unsupported_uses_of_cudnn_are_refused(
     name: str, dtype: Any, attention_dropout: float, message: str
 ) -> None:
     config = EncoderConfig(attention_dropout=attention_dropout)
@@ -179,14 +179,14 @@ def test_cudnn_says_what_it_cannot_do(
 
 
 @pytest.mark.parametrize(("hidden_dim", "num_heads"), [(312, 12), (512, 2)])
-def test_heads_that_cudnn_does_not_compute_are_left_to_xla(hidden_dim: int, num_heads: int) -> None:
+def test_xla_computes_head_sizes_unsupported_by_cudnn(hidden_dim: int, num_heads: int) -> None:
     config = EncoderConfig(hidden_dim=hidden_dim, num_heads=num_heads, attention_dropout=0.0)
     assert ComputeConfig().resolve(device("gpu 9.0"), config).attention == "xla"
     with pytest.raises(ValueError, match=f"is {hidden_dim // num_heads}. Set"):
         ComputeConfig(attention="cudnn").resolve(device("gpu 9.0"), config)
 
 
-def test_an_unresolved_config_is_refused_where_it_would_matter() -> None:
+def test_an_unresolved_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match=re.escape("call ComputeConfig.resolve")):
         compute_dtype(ComputeConfig())
 
@@ -205,7 +205,7 @@ def test_sequences_beyond_the_position_table_are_refused() -> None:
         jax.eval_shape(encode, task.definition.shapes, tokens)
 
 
-def test_compute_never_changes_the_parameters() -> None:
+def test_the_compute_config_does_not_change_the_parameters() -> None:
     config = variant("tiny", vocab_size=8)
     plain = ComputeConfig(dtype="float32", attention="xla")
     others = [

@@ -1,4 +1,4 @@
-"""Dropout masks: their statistics, and that they are a function of the key and nothing else."""
+"""Test the statistics of dropout masks, and that a mask depends only on its key."""
 
 from collections.abc import Iterator
 
@@ -18,8 +18,8 @@ from bert_jax.tasks.pretraining import Pretraining
 
 ROWS, LENGTH, FEATURES = 8, 128, 1024
 SHAPE = (ROWS, LENGTH, FEATURES)
-# Every statistic below is of fixed keys, so a test either always passes or always fails. A sound
-# generator would fail one in 10^6 of them.
+# All statistics below use fixed keys, so that a test either always passes or always fails. A good
+# generator would fail one test in 10^6.
 UNLIKELY = 1e-6
 
 mask_of = jax.jit(keep_mask, static_argnums=(1, 2))
@@ -30,16 +30,16 @@ def key_of(seed: int, step: int = 0) -> jax.Array:
 
 
 def unlikely(statistic: float, freedom: int) -> bool:
-    """Whether a chi-square statistic lies in either far tail."""
+    """Return whether a chi-square statistic is far in either tail."""
     return not UNLIKELY < chi2.sf(statistic, freedom) < 1 - UNLIKELY
 
 
 def pair_statistic(left: np.ndarray, right: np.ndarray, rate: float) -> float:
-    """Chi-square (3 degrees of freedom) of two masks' four joint outcomes."""
+    """Return chi-square (3 degrees of freedom) of the four joint outcomes of two masks."""
     keep = np.array([rate, 1 - rate])
     expected = left.size * keep[:, None] * keep
-    found = np.bincount(2 * left.ravel() + right.ravel(), minlength=4).reshape(2, 2)
-    return float(((found - expected) ** 2 / expected).sum())
+    counts = np.bincount(2 * left.ravel() + right.ravel(), minlength=4).reshape(2, 2)
+    return float(((counts - expected) ** 2 / expected).sum())
 
 
 @pytest.fixture(scope="module", params=[0.1, 0.5])
@@ -55,14 +55,14 @@ def mask(rate: float) -> np.ndarray:
 def test_the_keep_rate_is_right_everywhere(mask: np.ndarray, rate: float) -> None:
     assert mask.size >= 10**6
     for dims in [(0, 1, 2), (1, 2), (0, 2), (0, 1), (2,)]:
-        # One count for the whole, each row, each token, each feature, each vector.
+        # The counts of the whole mask, and of every row, token, feature and vector.
         counts = mask.sum(axis=dims)
         size = mask.size // counts.size
         deviations = (counts - size * (1 - rate)) ** 2 / (size * rate * (1 - rate))
         assert not unlikely(float(deviations.sum()), counts.size), dims
 
 
-def test_neighbours_are_independent(mask: np.ndarray, rate: float) -> None:
+def test_neighbors_are_independent(mask: np.ndarray, rate: float) -> None:
     for dim in range(3):
         for distance in (1, 2, 3, 4):
             size = mask.shape[dim]
@@ -72,25 +72,25 @@ def test_neighbours_are_independent(mask: np.ndarray, rate: float) -> None:
             assert not unlikely(statistic, 3), (dim, distance)
 
 
-def test_patterns_of_eight_neighbours_are_as_frequent_as_they_should_be(
+def test_patterns_of_eight_neighbors_have_the_expected_frequencies(
     mask: np.ndarray, rate: float
 ) -> None:
     for dim in (1, 2):
         bits = np.moveaxis(mask, dim, -1).reshape(-1, 8)
         kept = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)
-        # Eight drops in a row at rate 0.1 are expected once in 10^8: counted with the rare ones.
+        # Eight drops in a row at rate 0.1 are expected once in 10^8, so they are counted as rare.
         expected = len(bits) * (1 - rate) ** kept * rate ** (8 - kept)
-        found = np.bincount(np.packbits(bits, axis=1).ravel(), minlength=256)
+        observed = np.bincount(np.packbits(bits, axis=1).ravel(), minlength=256)
         common = expected >= 50
         expected = np.append(expected[common], expected[~common].sum())
-        found = np.append(found[common], found[~common].sum())
+        observed = np.append(observed[common], observed[~common].sum())
         used = expected > 0
-        statistic = float(((found - expected)[used] ** 2 / expected[used]).sum())
+        statistic = float(((observed - expected)[used] ** 2 / expected[used]).sum())
         assert not unlikely(statistic, int(used.sum()) - 1), dim
 
 
 def test_keys_are_independent(mask: np.ndarray, rate: float) -> None:
-    # Keys a run really uses together: of steps that follow, of a split, of seeds that follow.
+    # Keys that a run uses together: of consecutive steps, of a split, and of consecutive seeds.
     others = [key_of(0, 1), key_of(0, 2), key_of(1), *jax.random.split(key_of(0), 2)]
     others += [jax.random.key(0), jax.random.key(1)]
     others += [jax.random.wrap_key_data(jnp.array([1, 0], "uint32"))]
@@ -101,7 +101,7 @@ def test_keys_are_independent(mask: np.ndarray, rate: float) -> None:
             assert not unlikely(statistic, 3), (left, right)
 
 
-def test_no_row_is_another_or_itself_shifted(mask: np.ndarray, rate: float) -> None:
+def test_no_row_is_a_shifted_copy_of_itself_or_another(mask: np.ndarray, rate: float) -> None:
     # Correlation at every circular shift at once (Wiener-Khinchin). 7 deviations in 5 million
     # draws from a normal distribution have a chance of 10^-5; a shifted copy has hundreds.
     rows = mask.reshape(ROWS, -1) - (1 - rate)
@@ -126,12 +126,12 @@ def test_many_short_rows_differ() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4), (2, 2, 3, 4), (0, 4, 4)])
-def test_every_rank_is_taken(shape: tuple[int, ...]) -> None:
+def test_arrays_of_any_rank_are_accepted(shape: tuple[int, ...]) -> None:
     assert mask_of(key_of(0), 0.5, shape).shape == shape
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_backward_pass_draws_the_mask_of_the_forward_pass(dtype: str) -> None:
+def test_the_backward_pass_uses_the_mask_of_the_forward_pass(dtype: str) -> None:
     x = jax.random.normal(key_of(1), (4, 16, 32), dtype)
     weights = jax.random.normal(key_of(2), x.shape, dtype)
     key, rate = key_of(5), 0.25
@@ -165,20 +165,20 @@ def test_the_mask_is_the_same_under_any_sharding(spec: tuple[str | None, ...]) -
     assert_array_equal(sharded, expected)
 
 
-def test_without_key_or_rate_nothing_is_dropped() -> None:
+def test_nothing_is_dropped_without_a_key_or_a_rate() -> None:
     x = jnp.arange(6.0).reshape(1, 2, 3)
     assert dropout(x, 0.0, key_of(0)) is x
     assert dropout(x, 0.5, None) is x
 
 
-def test_attention_dropout_is_drawn_anew_and_again() -> None:
+def test_attention_dropout_depends_only_on_the_key() -> None:
     batch, length, heads = 4, 32, 2
     scores = jnp.zeros((batch, heads, length, length))
-    # Scores of zero and values of one token each: what comes out is the probabilities themselves.
+    # With scores of zero and one-hot values, the output is the attention probabilities.
     values = jnp.broadcast_to(jnp.eye(length)[None, :, None], (batch, length, heads, length))
     attend = jax.jit(lambda key: xla_attention(scores, values, None, True, 0.25, key))
-    first, again, next_step = (np.asarray(attend(key_of(4, step))) for step in (0, 0, 1))
-    assert_array_equal(first, again)
+    first, repeated, next_step = (np.asarray(attend(key_of(4, step))) for step in (0, 0, 1))
+    assert_array_equal(first, repeated)
     assert set(np.unique(first)) == {0.0, np.float32(1 / length / 0.75)}
     both = ((first > 0) & (next_step > 0)).mean()
     assert both == pytest.approx(0.75**2, abs=0.03)
@@ -190,7 +190,7 @@ def test_attention_dropout_is_drawn_anew_and_again() -> None:
 
 @pytest.fixture
 def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
-    """The key of every dropout the model applies, in order."""
+    """Return a list that receives the keys of all dropouts that the model applies, in order."""
     used: list[jax.Array] = []
 
     def record(x: jax.Array, rate: float, key: jax.Array | None, ops: Ops) -> jax.Array:
@@ -203,7 +203,7 @@ def keys_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[jax.Array]]:
     yield used
 
 
-def test_every_place_that_drops_has_a_key_of_its_own(keys_used: list[jax.Array]) -> None:
+def test_every_dropout_has_its_own_key(keys_used: list[jax.Array]) -> None:
     config = variant("tiny", vocab_size=8, num_layers=3)
     task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
     params = {name: jnp.zeros(s.shape, s.dtype) for name, s in task.definition.shapes.items()}
@@ -214,7 +214,7 @@ def test_every_place_that_drops_has_a_key_of_its_own(keys_used: list[jax.Array])
         model.encoder(jnp.zeros((1, 4), "int32"), dropout_key=key_of(0))
         return jnp.stack(keys_used)
 
-    found = np.asarray(keys())
+    all_keys = np.asarray(keys())
     # The embeddings; then attention probabilities, attention and FFN output of three layers.
-    assert len(found) == 1 + 3 * 3
-    assert len(np.unique(found, axis=0)) == len(found)
+    assert len(all_keys) == 1 + 3 * 3
+    assert len(np.unique(all_keys, axis=0)) == len(all_keys)

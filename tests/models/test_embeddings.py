@@ -1,4 +1,4 @@
-"""How rows of tables are chosen, and what their gradients are."""
+"""Test the selection of segment embeddings and its gradients."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from bert_jax.models.embeddings import select_segments
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 130)])
 @pytest.mark.parametrize("segments", [1, 2, 3])
-def test_segments_are_rows_and_their_gradients_sums_of_float32(segments, shape, dtype) -> None:
+def test_segment_gradients_are_accumulated_in_float32(segments, shape, dtype) -> None:
     rng = np.random.default_rng(0)
     table = jnp.asarray(rng.normal(size=(segments, 5)), dtype)
     ids = rng.integers(0, segments, shape).astype(np.int32)
     value, pull = jax.vjp(lambda table: select_segments(table, ids), table)
     assert_array_equal(value, np.asarray(table)[ids])
     cotangent = jnp.asarray(rng.normal(size=(*shape, 5)), dtype)
-    (found,) = pull(cotangent)
+    (gradient,) = pull(cotangent)
     exact = np.zeros((segments, 5))
     np.add.at(exact, ids, np.asarray(cotangent, np.float64))
-    assert found.dtype == table.dtype
+    assert gradient.dtype == table.dtype
     # Rounded once to bfloat16's eight bits, at the end.
     rtol = 1e-5 if dtype == "float32" else 2**-8
-    assert_allclose(np.asarray(found, np.float64), exact, rtol=rtol, atol=1e-5)
+    assert_allclose(np.asarray(gradient, np.float64), exact, rtol=rtol, atol=1e-5)
 
 
 def test_an_accelerator_sums_segments_without_a_product() -> None:

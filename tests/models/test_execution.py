@@ -1,4 +1,4 @@
-"""Ways to compute the encoder: what may change nothing, what may change little, what is float32."""
+"""Test that compute options do not change the outputs, and which operations use float32."""
 
 import dataclasses
 import math
@@ -51,7 +51,7 @@ def params() -> Parameters:
 
 
 def loss_function(compute: ComputeConfig, config: EncoderConfig = CONFIG) -> Callable[..., Any]:
-    """Parameters, batch and dropout key to (loss, metrics)."""
+    """Return a function of parameters, batch and dropout key that returns (loss, metrics)."""
     task = Pretraining(config, compute)
 
     def loss(params: Parameters, batch: Any, key: jax.Array | None) -> tuple[jax.Array, Metrics]:
@@ -67,7 +67,7 @@ def value_and_grad(compute: ComputeConfig) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def plain(params: Parameters, batch: Batch) -> Any:
-    """Loss and gradients with dropout drawn from key 2, computed in the simplest way."""
+    """Return loss and gradients with dropout from key 2, with the simplest compute options."""
     return jax.device_get(value_and_grad(PLAIN)(params, batch, jax.random.key(2)))
 
 
@@ -81,7 +81,7 @@ def plain(params: Parameters, batch: Batch) -> Any:
     ],
     ids=str,
 )
-def test_scanning_and_rematerialising_change_nothing(
+def test_scanning_and_rematerialization_do_not_change_the_results(
     changes: dict[str, Any], params: Parameters, batch: Batch, plain: Any
 ) -> None:
     compute = dataclasses.replace(PLAIN, **changes)
@@ -92,7 +92,7 @@ def test_scanning_and_rematerialising_change_nothing(
         assert_allclose(gradient, expected_grads[name], rtol=0, atol=2e-6, err_msg=name)
 
 
-def test_rematerialising_computes_again_and_scanning_compiles_one_layer(
+def test_rematerialization_recomputes_and_scanning_compiles_one_layer(
     params: Parameters, batch: Batch
 ) -> None:
     def dots(**changes: Any) -> int:
@@ -101,16 +101,16 @@ def test_rematerialising_computes_again_and_scanning_compiles_one_layer(
         jaxpr = gradient(params, batch, jax.random.key(0)).jaxpr
         return sum(equation.primitive.name == "dot_general" for equation in equations(jaxpr))
 
-    # The products of one layer, forward: four projections, two of attention, two of the FFN.
+    # The forward products of one layer: four projections, two in attention, two in the FFN.
     layer, layers = 8, CONFIG.num_layers
     unrolled = dots()
     assert dots(remat="layer") > unrolled
     assert dots(scan_layers=True) == unrolled - (layers - 1) * 3 * layer
-    # "dots" keeps products with parameters, and computes those inside attention again.
+    # "dots" keeps products with parameters, and recomputes those inside attention.
     assert unrolled < dots(remat="dots") < dots(remat="layer")
 
 
-def test_returned_hidden_states_are_those_of_the_scan(params: Parameters, batch: Batch) -> None:
+def test_returned_hidden_states_match_a_scan(params: Parameters, batch: Batch) -> None:
     inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
 
     @jax.jit
@@ -126,12 +126,12 @@ def test_returned_hidden_states_are_those_of_the_scan(params: Parameters, batch:
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_attention_scores_are_those_of_any_way_to_compute(norm: str, batch: Batch) -> None:
-    """And so are gradients through them, of which a student is made."""
+def test_compute_options_do_not_change_attention_scores(norm: str, batch: Batch) -> None:
+    """Also test gradients through the scores, which distillation uses."""
     config = dataclasses.replace(CONFIG, norm=norm, sharing="all", num_groups=CONFIG.num_layers)
     inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
     ways = [{}, {"scan_layers": True}, {"remat": "layer"}, {"remat": "dots"}]
-    found = []
+    results = []
     for way in ways:
         definition = Pretraining(config, dataclasses.replace(PLAIN, **way)).definition
         params = definition.init(jax.random.key(0))
@@ -145,15 +145,15 @@ def test_attention_scores_are_those_of_any_way_to_compute(norm: str, batch: Batc
             return jnp.sum(jnp.sin(stacked)), stacked
 
         gradient, scores = jax.device_get(jax.jit(jax.grad(total, has_aux=True))(params))
-        found.append((scores, gradient))
-    for scores, gradient in found[1:]:
-        assert_allclose(scores, found[0][0], rtol=0, atol=2e-6)
+        results.append((scores, gradient))
+    for scores, gradient in results[1:]:
+        assert_allclose(scores, results[0][0], rtol=0, atol=2e-6)
         for name, value in gradient.items():
-            assert_allclose(value, found[0][1][name], rtol=1e-4, atol=2e-5, err_msg=name)
+            assert_allclose(value, results[0][1][name], rtol=1e-4, atol=2e-5, err_msg=name)
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Every operation of a program, also inside loops, branches and custom derivatives."""
+    """Yield all operations of a program, also in loops, branches and custom derivatives."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():
@@ -163,20 +163,22 @@ def equations(jaxpr: Any) -> Iterator[Any]:
                     yield from equations(inner)
 
 
-def test_bfloat16_computes_what_the_contract_says(params: Parameters, batch: Batch) -> None:
+def test_bfloat16_models_compute_the_documented_parts_in_float32(
+    params: Parameters, batch: Batch
+) -> None:
     compute = ComputeConfig(dtype="bfloat16", attention="xla")
     loss = loss_function(compute)
     jaxpr = jax.make_jaxpr(loss)(params, batch, jax.random.key(0)).jaxpr
-    found: dict[str, set[str]] = {}
+    dtypes_by_operation: dict[str, set[str]] = {}
     for equation in equations(jaxpr):
         dtypes = {str(variable.aval.dtype) for variable in equation.invars}
-        found.setdefault(equation.primitive.name, set()).update(dtypes)
+        dtypes_by_operation.setdefault(equation.primitive.name, set()).update(dtypes)
     # exp: softmax and losses. log: losses. rsqrt: LayerNorm statistics. reduce_sum: all of them.
-    # erf: GELU, rounded only once it has its value.
+    # erf: GELU, which is rounded only at the end.
     for name in ("exp", "log", "rsqrt", "reduce_max", "erf"):
-        assert found[name] == {"float32"}, name
-    assert "bfloat16" not in found["reduce_sum"]
-    assert found["dot_general"] == {"bfloat16"}
+        assert dtypes_by_operation[name] == {"float32"}, name
+    assert "bfloat16" not in dtypes_by_operation["reduce_sum"]
+    assert dtypes_by_operation["dot_general"] == {"bfloat16"}
     result, metrics = jax.eval_shape(loss, params, batch, None)
     assert result.dtype == jnp.float32
     assert {leaf.dtype for leaf in jax.tree.leaves(metrics)} == {jnp.dtype("float32")}
@@ -186,7 +188,9 @@ def test_bfloat16_computes_what_the_contract_says(params: Parameters, batch: Bat
 
 @pytest.mark.parametrize("num_segments", [1, 2])
 @pytest.mark.parametrize("packed", [True, False])
-def test_no_gradient_is_added_up_in_bfloat16(num_segments: int, packed: bool, batch: Batch) -> None:
+def test_no_gradient_is_accumulated_in_bfloat16(
+    num_segments: int, packed: bool, batch: Batch
+) -> None:
     config = dataclasses.replace(CONFIG, num_segments=num_segments)
     compute = ComputeConfig(dtype="bfloat16", attention="xla")
     definition = define(partial(Embeddings, config, compute))
@@ -214,7 +218,7 @@ def test_bfloat16_is_near_float32(params: Parameters, batch: Batch, plain: Any) 
     compute = ComputeConfig(dtype="bfloat16", attention="xla")
     (loss, _), grads = jax.device_get(value_and_grad(compute)(params, batch, jax.random.key(2)))
     (expected, _), expected_grads = plain
-    # bfloat16 rounds to 2^-9: about 30 roundings in a row stay within a few per cent.
+    # bfloat16 rounds to 2^-9: the error of about 30 roundings in a row stays within a few percent.
     assert_allclose(loss, expected, rtol=0.02)
     for name, gradient in grads.items():
         like = expected_grads[name.replace(".key.bias", ".query.bias")]
@@ -222,8 +226,8 @@ def test_bfloat16_is_near_float32(params: Parameters, batch: Batch, plain: Any) 
         assert error < 0.1 * np.linalg.norm(like), name
 
 
-def test_a_frequent_token_has_its_gradient_added_up_in_float32() -> None:
-    # 4,096 rows for one token, as `[MASK]` has in 256 sequences of 128.
+def test_the_gradient_of_a_frequent_token_is_accumulated_in_float32() -> None:
+    # 4,096 rows of the same token, like `[MASK]` in 256 sequences of 128 tokens.
     config = dataclasses.replace(CONFIG, max_positions=128, hidden_dropout=0.0)
     rng = np.random.default_rng(5)
     token_ids = np.full((32, 128), 7, np.int32)
@@ -249,15 +253,15 @@ def test_the_loss_stays_exact_for_large_logits() -> None:
     expected = torch.nn.functional.cross_entropy(
         torch.from_numpy(logits).double(), torch.from_numpy(labels), reduction="none"
     )
-    found = cross_entropy(jnp.asarray(logits), jnp.asarray(labels))
-    assert_allclose(found.loss, expected, rtol=1e-6, atol=1e-4)
-    assert_allclose(found.correct, logits.argmax(axis=1) == labels)
+    computed = cross_entropy(jnp.asarray(logits), jnp.asarray(labels))
+    assert_allclose(computed.loss, expected, rtol=1e-6, atol=1e-4)
+    assert_allclose(computed.correct, logits.argmax(axis=1) == labels)
     weights = jnp.linspace(0.0, 2.0, len(labels))
-    found = jax.grad(lambda x: jnp.sum(weights * cross_entropy(x, jnp.asarray(labels)).loss))
+    gradient = jax.grad(lambda x: jnp.sum(weights * cross_entropy(x, jnp.asarray(labels)).loss))
     wide = torch.from_numpy(logits).double().requires_grad_()
     losses = torch.nn.functional.cross_entropy(wide, torch.from_numpy(labels), reduction="none")
     (losses * torch.from_numpy(np.array(weights)).double()).sum().backward()
-    assert_allclose(found(jnp.asarray(logits)), wide.grad, rtol=1e-5, atol=1e-6)
+    assert_allclose(gradient(jnp.asarray(logits)), wide.grad, rtol=1e-5, atol=1e-6)
     assert (
         cross_entropy(jnp.asarray(logits, jnp.bfloat16), jnp.asarray(labels)).loss.dtype
         == jnp.float32
@@ -274,7 +278,7 @@ def test_the_loss_and_its_gradient_do_not_depend_on_an_offset(offset: float) -> 
     assert_allclose(jax.grad(loss)(logits + offset), jax.grad(loss)(logits), rtol=1e-6)
 
 
-def test_the_gradient_of_the_loss_scatters_nothing() -> None:
+def test_the_gradient_of_the_loss_contains_no_scatter() -> None:
     labels = jnp.asarray([0, 2])
 
     def program(loss: Callable) -> str:
@@ -285,7 +289,7 @@ def test_the_gradient_of_the_loss_scatters_nothing() -> None:
         return jax.nn.logsumexp(logits, axis=1) - at_label
 
     assert "scatter" not in program(lambda x: cross_entropy(x, labels).loss)
-    assert "scatter" in program(plain)  # what the loss has a gradient of its own for
+    assert "scatter" in program(plain)  # the reason for the custom gradient
 
 
 def test_sinusoidal_positions_follow_the_formula() -> None:
@@ -309,7 +313,7 @@ def test_sinusoidal_positions_are_a_fixed_learned_table(params: Parameters, batc
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_norm_placements_agree_with_torch(norm: Any, batch: Batch) -> None:
+def test_norm_placements_match_torch(norm: Any, batch: Batch) -> None:
     config = dataclasses.replace(CONFIG, norm=norm, layer_norm_epsilon=1e-5)
     definition = Pretraining(config, PLAIN, sentence_pairs="none").definition
     rng = np.random.default_rng(4)
@@ -349,7 +353,7 @@ def test_norm_placements_agree_with_torch(norm: Any, batch: Batch) -> None:
 
 
 def load_torch(stack: torch.nn.TransformerEncoder, params: dict[str, np.ndarray]) -> None:
-    """Our parameters into theirs, which keeps query, key and value in one matrix."""
+    """Copy parameters to PyTorch, which has query, key and value in one matrix."""
 
     def copy(target: torch.nn.Parameter, *names: str) -> None:
         value = np.concatenate([params[name].T for name in names])
@@ -358,18 +362,18 @@ def load_torch(stack: torch.nn.TransformerEncoder, params: dict[str, np.ndarray]
 
     with torch.no_grad():
         for number, layer in enumerate(stack.layers):
-            ours = f"encoder.layers.{number}"
-            projections = [f"{ours}.attention.{name}" for name in ("query", "key", "value")]
+            prefix = f"encoder.layers.{number}"
+            projections = [f"{prefix}.attention.{name}" for name in ("query", "key", "value")]
             copy(layer.self_attn.in_proj_weight, *(f"{p}.kernel" for p in projections))
             copy(layer.self_attn.in_proj_bias, *(f"{p}.bias" for p in projections))
-            copy(layer.self_attn.out_proj.weight, f"{ours}.attention.output.kernel")
-            copy(layer.self_attn.out_proj.bias, f"{ours}.attention.output.bias")
-            for theirs, name in ((layer.linear1, "ffn.up"), (layer.linear2, "ffn.down")):
-                copy(theirs.weight, f"{ours}.{name}.kernel")
-                copy(theirs.bias, f"{ours}.{name}.bias")
-            for theirs, name in ((layer.norm1, "attention_norm"), (layer.norm2, "ffn_norm")):
-                copy(theirs.weight, f"{ours}.{name}.scale")
-                copy(theirs.bias, f"{ours}.{name}.bias")
+            copy(layer.self_attn.out_proj.weight, f"{prefix}.attention.output.kernel")
+            copy(layer.self_attn.out_proj.bias, f"{prefix}.attention.output.bias")
+            for module, name in ((layer.linear1, "ffn.up"), (layer.linear2, "ffn.down")):
+                copy(module.weight, f"{prefix}.{name}.kernel")
+                copy(module.bias, f"{prefix}.{name}.bias")
+            for module, name in ((layer.norm1, "attention_norm"), (layer.norm2, "ffn_norm")):
+                copy(module.weight, f"{prefix}.{name}.scale")
+                copy(module.bias, f"{prefix}.{name}.bias")
         if stack.norm is not None:
             copy(stack.norm.weight, "encoder.final_norm.scale")
             copy(stack.norm.bias, "encoder.final_norm.bias")

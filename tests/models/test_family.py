@@ -1,4 +1,4 @@
-"""What ALBERT's, RoBERTa's and DistilBERT's values of the one config do."""
+"""Test the encoder options that ALBERT, RoBERTa and DistilBERT use."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def defined(
 
 
 def drawn(definition: ModelDefinition[Encoder]) -> Parameters:
-    """Parameters far from where they start, biases and LayerNorms too."""
+    """Return parameters far from their initial values, including biases and LayerNorms."""
     params = definition.init(jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), len(params))
     return {
@@ -34,7 +34,7 @@ def drawn(definition: ModelDefinition[Encoder]) -> Parameters:
 
 
 def states(definition: ModelDefinition[Encoder], params: Parameters) -> jax.Array:
-    """Every layer's output."""
+    """Return the output of every layer."""
     output = definition.module(params)(TOKENS, SEGMENTS, return_hidden_states=True)
     assert output.hidden_states is not None
     return jnp.stack(output.hidden_states)
@@ -51,8 +51,8 @@ def states(definition: ModelDefinition[Encoder], params: Parameters) -> jax.Arra
         ("ffn", 2, [(0, 0), (1, 0), (2, 2), (3, 2)]),
     ],
 )
-def test_sharing_layers_are_equal_layers(sharing, num_groups, owners):
-    """As the model whose layers have copies; each shared gradient is the sum over the copies."""
+def test_shared_layers_equal_separate_layers_with_the_same_parameters(sharing, num_groups, owners):
+    """Compare with layers that have copies; a shared gradient is the sum over the copies."""
     config, shared = defined(sharing=sharing, num_groups=num_groups)
     _, plain = defined()
     assert [config.parameter_owners(n) for n in range(4)] == owners
@@ -83,7 +83,7 @@ def test_sharing_layers_are_equal_layers(sharing, num_groups, owners):
 
 
 @pytest.mark.parametrize("num_groups", [1, 2, 4])
-def test_shared_layers_in_a_loop(num_groups):
+def test_shared_layers_can_be_scanned(num_groups):
     looped = ComputeConfig(dtype="float32", attention="xla", scan_layers=True, remat="layer")
     changes = dict(sharing="all", num_groups=num_groups, hidden_dropout=0.2, attention_dropout=0.2)
     _, plain = defined(**changes)
@@ -96,14 +96,14 @@ def test_shared_layers_in_a_loop(num_groups):
     assert_allclose(run(plain), run(scanned), rtol=1e-5, atol=1e-5)
 
 
-def test_no_loop_over_layers_that_share_a_part():
+def test_layers_that_share_a_part_cannot_be_scanned():
     compute = ComputeConfig(dtype="float32", attention="xla", scan_layers=True)
     with pytest.raises(ValueError, match="set compute.scan_layers=False"):
         defined(compute, sharing="ffn")
 
 
-def test_a_factorised_table_is_the_product():
-    """With no bias, a table of 6 features and a layer up to 16 give what their steps say."""
+def test_factorized_embeddings_equal_the_product_of_both_layers():
+    """Compute the embeddings from a table with 6 features and a dense layer to 16 features."""
     config, definition = defined(embedding_dim=6, num_segments=0)
     params = drawn(definition)
     assert params["embeddings.token"].shape == (50, 6)
@@ -119,7 +119,7 @@ def test_a_factorised_table_is_the_product():
     assert_allclose(states(definition, params)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_positions_begin_after_the_offset():
+def test_positions_begin_at_the_offset():
     _, plain = defined()
     config, offset = defined(position_offset=2)
     params = drawn(plain)
@@ -131,7 +131,7 @@ def test_positions_begin_after_the_offset():
         offset.module(moved)(np.zeros((1, 13), int))
 
 
-def test_a_single_segment_is_everyones():
+def test_a_single_segment_is_added_to_all_tokens():
     _, definition = defined(num_segments=1)
     params = drawn(definition)
     zeros = definition.module(params)(TOKENS, np.zeros_like(SEGMENTS)).hidden

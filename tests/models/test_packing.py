@@ -1,4 +1,7 @@
-"""Documents that share a row do not see each other, and padding is never seen at all."""
+"""Test that documents in a packed row do not affect each other, and that padding has no effect.
+
+A packed row contains several documents.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,7 +30,7 @@ CONFIG = EncoderConfig(
 )
 COMPUTE = ComputeConfig(dtype="float32", attention="xla")
 LENGTH = 24
-# Lengths of the documents of each row; every row ends in padding of another size.
+# The lengths of the documents in every row; the rows end in different amounts of padding.
 ROWS = [[7, 5, 9], [12, 12], [20]]
 
 Batch = dict[str, np.ndarray]
@@ -35,7 +38,7 @@ Results = Callable[[Batch], tuple[np.ndarray, Any, Metrics, dict[str, np.ndarray
 
 
 def parameters_of(task: Task, seed: int = 0) -> dict[str, Any]:
-    """Random ones, biases and LayerNorm among them."""
+    """Return random parameters, including biases and LayerNorms."""
     params = jax.jit(task.definition.init)(jax.random.key(seed))
     noise = np.random.default_rng(seed + 1)
     return {n: p + 0.1 * noise.standard_normal(p.shape, np.float32) for n, p in params.items()}
@@ -48,7 +51,7 @@ def loss_of(task: Task, params: Any, batch: Any) -> tuple[jax.Array, Metrics]:
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    """Hidden states, logits, metrics and gradients of a batch, all of one set of parameters."""
+    """Return a function of a batch that returns hidden states, logits, metrics and gradients."""
     task = Pretraining(CONFIG, COMPUTE)
     params, loss = parameters_of(task), partial(loss_of, task)
 
@@ -78,32 +81,32 @@ def packed(documents: list[list[Any]], lay_out: Callable) -> Batch:
 
 
 @pytest.fixture(scope="module")
-def of_packed(results: Results, packed: Batch) -> Any:
+def packed_results(results: Results, packed: Batch) -> Any:
     return results(packed)
 
 
-def test_packed_documents_compute_what_they_do_alone(
-    results: Results, documents: list[list[Any]], lay_out: Callable, of_packed: Any
+def test_packed_documents_have_the_same_results_as_separate_rows(
+    results: Results, documents: list[list[Any]], lay_out: Callable, packed_results: Any
 ) -> None:
-    alone = [[document] for row in documents for document in row]
+    separate = [[document] for row in documents for document in row]
     hidden, output, metrics, gradients = results(
-        lay_out(alone, length=LENGTH, predictions=2, pieces=1)
+        lay_out(separate, length=LENGTH, predictions=2, pieces=1)
     )
-    packed_hidden, packed_output, packed_metrics, packed_gradients = of_packed
+    packed_hidden, packed_output, packed_metrics, packed_gradients = packed_results
     index = 0
     for row, sizes in enumerate(ROWS):
-        for piece, size in enumerate(sizes):
-            start = sum(sizes[:piece])
+        for fragment, size in enumerate(sizes):
+            start = sum(sizes[:fragment])
             packed_states = packed_hidden[row, start : start + size]
             assert_allclose(packed_states, hidden[index, :size], rtol=0, atol=1e-5)
-            tokens = packed_output.token_logits[row, 2 * piece : 2 * piece + 2]
+            tokens = packed_output.token_logits[row, 2 * fragment : 2 * fragment + 2]
             assert_allclose(tokens, output.token_logits[index], rtol=0, atol=1e-5)
-            pair = packed_output.next_sentence_logits[row, piece]
+            pair = packed_output.next_sentence_logits[row, fragment]
             assert_allclose(pair, output.next_sentence_logits[index, 0], rtol=0, atol=1e-5)
             index += 1
-    assert index == len(alone) == 6
+    assert index == len(separate) == 6
     for name in metrics:
-        # The count of tokens is per batch; everything else is a mean over documents' positions.
+        # `tokens` is a count per batch; all other metrics are means over positions of documents.
         assert_allclose(packed_metrics[name], metrics[name], rtol=1e-5, err_msg=name)
     assert metrics["mlm_loss"].weight == 12 and metrics["nsp_loss"].weight == 6
     assert metrics["tokens"].sum == sum(map(sum, ROWS))
@@ -127,7 +130,7 @@ TEACHER = DistillationConfig("teacher", hidden_weight=1, attention_weight=1)
     ],
     ids=["albert", "roberta", "distilled-with-pairs", "distilled-at-every-token"],
 )
-def test_every_objective_is_the_same_packed(
+def test_packing_does_not_change_any_objective(
     encoder: EncoderConfig,
     pairs: SentencePairs,
     distillation: DistillationConfig | None,
@@ -138,31 +141,31 @@ def test_every_objective_is_the_same_packed(
     task: Any = Pretraining(encoder, COMPUTE, sentence_pairs=pairs)
     teacher = None
     if distillation is not None:
-        task, theirs = Distillation(task, distillation), Pretraining(CONFIG, COMPUTE)
-        teacher = PretrainingTeacher(theirs.definition, distillation, [2])
-        taught = theirs.definition.module(parameters_of(theirs, 5))
+        task, teacher_task = Distillation(task, distillation), Pretraining(CONFIG, COMPUTE)
+        teacher = PretrainingTeacher(teacher_task.definition, distillation, [2])
+        teacher_model = teacher_task.definition.module(parameters_of(teacher_task, 5))
     params = parameters_of(task)
 
     @jax.jit
     def compute(batch: Any) -> Any:
         if teacher is not None:
-            batch = teacher.annotate(taught, batch)
+            batch = teacher.annotate(teacher_model, batch)
         differentiated = jax.value_and_grad(partial(loss_of, task), has_aux=True)
         return differentiated(params, batch)
 
-    alone = [[document] for row in documents for document in row]
-    (loss, metrics), gradients = compute(lay_out(alone, length=LENGTH, predictions=2, pieces=1))
+    separate = [[document] for row in documents for document in row]
+    (loss, metrics), gradients = compute(lay_out(separate, length=LENGTH, predictions=2, pieces=1))
     (packed_loss, packed_metrics), packed_gradients = compute(packed)
     assert_allclose(packed_loss, loss, rtol=1e-5)
     for name in task.loss_terms:
         assert_allclose(packed_metrics[name], metrics[name], rtol=1e-5, err_msg=name)
     for name, gradient in gradients.items():
-        # Relative to the largest: the squares of attention scores are some hundred times a loss.
+        # Relative to the largest gradient: squared attention scores are about 100 times a loss.
         atol = 1e-5 * max(1.0, float(abs(gradient).max()))
         assert_allclose(packed_gradients[name], gradient, rtol=0, atol=atol, err_msg=name)
 
 
-def test_padding_never_matters(results: Results, packed: Batch, of_packed: Any) -> None:
+def test_padding_has_no_effect(results: Results, packed: Batch, packed_results: Any) -> None:
     garbage = {name: array.copy() for name, array in packed.items()}
     padding = packed["document_ids"] == 0
     rng = np.random.default_rng(3)
@@ -177,7 +180,7 @@ def test_padding_never_matters(results: Results, packed: Batch, of_packed: Any) 
     garbage["cls_positions"][empty] = rng.integers(0, LENGTH, empty.sum())
     garbage["pair_labels"][empty] = 1
     hidden, output, metrics, gradients = results(garbage)
-    expected_hidden, expected_output, expected_metrics, expected_gradients = of_packed
+    expected_hidden, expected_output, expected_metrics, expected_gradients = packed_results
     assert_array_equal(hidden[~padding], expected_hidden[~padding])
     assert (hidden[padding] != expected_hidden[padding]).any()
     assert_array_equal(output.token_logits[~unused], expected_output.token_logits[~unused])
@@ -187,37 +190,37 @@ def test_padding_never_matters(results: Results, packed: Batch, of_packed: Any) 
         assert_allclose(gradient, expected_gradients[name], rtol=0, atol=1e-7, err_msg=name)
 
 
-def test_a_row_of_padding_alone_is_harmless(
-    results: Results, documents: list[list[Any]], lay_out: Callable, of_packed: Any
+def test_a_row_with_only_padding_has_no_effect(
+    results: Results, documents: list[list[Any]], lay_out: Callable, packed_results: Any
 ) -> None:
     padded = lay_out([*documents[:2], []], length=LENGTH, predictions=8, pieces=4)
     hidden, _, metrics, gradients = results(padded)
     assert np.isfinite(hidden).all()
     assert all(np.isfinite(gradient).all() for gradient in gradients.values())
-    assert_allclose(hidden[:2], of_packed[0][:2], rtol=0, atol=1e-6)
+    assert_allclose(hidden[:2], packed_results[0][:2], rtol=0, atol=1e-6)
     assert metrics["mlm_loss"].weight == 10 and metrics["nsp_loss"].weight == 5
 
-    nothing = lay_out([[], [], []], length=LENGTH, predictions=8, pieces=4)
-    _, _, metrics, gradients = results(nothing)
+    empty = lay_out([[], [], []], length=LENGTH, predictions=8, pieces=4)
+    _, _, metrics, gradients = results(empty)
     for name in ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "tokens"):
         assert metrics[name].sum == 0, name
     assert not any(gradient.any() for gradient in gradients.values())
 
 
-def test_the_order_and_numbers_of_documents_do_not_matter(
-    results: Results, packed: Batch, of_packed: Any
+def test_document_ids_need_not_be_consecutive(
+    results: Results, packed: Batch, packed_results: Any
 ) -> None:
     renumbered = dict(packed)
     renumbered["document_ids"] = np.array([0, 7, 2, 5, 0], np.int32)[packed["document_ids"]]
     hidden, _, metrics, _ = results(renumbered)
-    assert_array_equal(hidden, of_packed[0])
-    assert_array_equal(metrics["mlm_loss"].sum, of_packed[2]["mlm_loss"].sum)
+    assert_array_equal(hidden, packed_results[0])
+    assert_array_equal(metrics["mlm_loss"].sum, packed_results[2]["mlm_loss"].sum)
 
 
-def test_rows_of_one_document_need_no_positions(
+def test_rows_with_one_document_need_no_positions(
     documents: list[list[Any]], lay_out: Callable
 ) -> None:
-    # packed=False promises positions 0, 1, 2, ... and padding at the end, nothing else changes.
+    # packed=False only guarantees positions 0, 1, 2, ... and padding at the end.
     config = dataclasses.replace(CONFIG, num_layers=1)
     task = Pretraining(config, ComputeConfig(dtype="float32", attention="xla"))
     batch = lay_out([[row[0]] for row in documents], length=LENGTH, predictions=2, pieces=1)

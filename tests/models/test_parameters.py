@@ -1,4 +1,4 @@
-"""Exact parameter counts, and the flat form every other room handles parameters in."""
+"""Test exact parameter counts and the flat form of parameters."""
 
 import math
 import re
@@ -33,9 +33,9 @@ def tiny() -> ModelDefinition[PretrainingModel]:
 
 
 @pytest.mark.parametrize("name", BERTS)
-def test_every_bert_counts_as_hugging_face_does(name: str) -> None:
+def test_parameter_counts_of_bert_match_hugging_face(name: str) -> None:
     config = variant(name)
-    theirs = transformers.BertConfig(
+    hf_config = transformers.BertConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_dim,
         num_hidden_layers=config.num_layers,
@@ -43,14 +43,14 @@ def test_every_bert_counts_as_hugging_face_does(name: str) -> None:
         intermediate_size=config.ffn_dim,
     )
     with torch.device("meta"):
-        whole = transformers.BertForPreTraining(theirs)
+        whole = transformers.BertForPreTraining(hf_config)
     definition = definition_of(config)
     assert count(definition.shapes) == whole.num_parameters()
     assert part(definition, "encoder.", "pooler.") == whole.bert.num_parameters()
 
 
 def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """Their bare model with the pooler it has, and the one it was pretrained as."""
+    """Return Hugging Face's bare model, with its pooler if any, and its pretraining model."""
     sizes = dict(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_dim,
@@ -79,8 +79,8 @@ def theirs_of(name: str, config: EncoderConfig) -> tuple[torch.nn.Module, torch.
     )
 
 
-# The bare models' counts, with the pooler where there is one: "125M" and "355M" of Liu et al. 2019,
-# "12M", "18M", "60M" and "235M" of Lan et al. 2020 and "66M" of Sanh et al. 2019, counted out.
+# The counts of the bare models, including a pooler if any: "125M" and "355M" of Liu et al. 2019,
+# "12M", "18M", "60M" and "235M" of Lan et al. 2020 and "66M" of Sanh et al. 2019, exactly.
 PUBLISHED = {
     "roberta-base": 124_645_632,
     "roberta-large": 355_359_744,
@@ -97,7 +97,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_other_families_count_as_hugging_face_does(name: str) -> None:
+def test_parameter_counts_of_other_families_match_hugging_face(name: str) -> None:
     config = variant(name)
     with torch.device("meta"):
         bare, whole = theirs_of(name, config)
@@ -108,8 +108,8 @@ def test_the_other_families_count_as_hugging_face_does(name: str) -> None:
     assert count(define_model(ModelConfig(config, head), FLOAT32).shapes) == whole.num_parameters()
 
 
-def test_base_and_large_have_the_known_totals() -> None:
-    # "110M" and "340M" of Devlin et al. 2019, section 3, counted out.
+def test_base_and_large_have_the_published_totals() -> None:
+    # "110M" and "340M" of Devlin et al. 2019, section 3, exactly.
     base = definition_of(variant("base"))
     assert part(base, "encoder.layers.0.attention.") == 2_362_368
     assert part(base, "encoder.layers.11.attention.") == 2_362_368
@@ -120,7 +120,7 @@ def test_base_and_large_have_the_known_totals() -> None:
     assert count(large.shapes) == 336_226_108
 
 
-def test_without_next_sentence_there_is_neither_pooler_nor_head() -> None:
+def test_models_without_sentence_pairs_have_neither_pooler_nor_pair_head() -> None:
     config = variant("tiny", vocab_size=500)
     whole = definition_of(config).shapes
     without = Pretraining(config, FLOAT32, sentence_pairs="none").definition.shapes
@@ -139,14 +139,14 @@ def test_sinusoidal_positions_and_no_segments_have_no_parameters() -> None:
     assert not {"encoder.embeddings.position", "encoder.embeddings.segment"} & set(names)
 
 
-def test_fresh_parameters_are_those_of_the_original_release(
+def test_initial_parameters_are_distributed_as_in_the_original_release(
     tiny: ModelDefinition[PretrainingModel],
 ) -> None:
     params = jax.jit(tiny.init)(jax.random.key(3))
     assert {name: (p.shape, p.dtype) for name, p in params.items()} == {
         name: (s.shape, s.dtype) for name, s in tiny.shapes.items()
     }
-    # A normal cut at two deviations keeps 0.8796 of its deviation (Johnson et al. 1994, 13.10).
+    # A normal truncated at two deviations has 0.8796 of its deviation (Johnson et al. 1994, 13.10).
     phi = math.exp(-2) / math.sqrt(2 * math.pi)
     expected = 0.02 * math.sqrt(1 - 4 * phi / math.erf(math.sqrt(2)))
     for name, value in jax.device_get(params).items():
@@ -163,7 +163,7 @@ def test_fresh_parameters_are_those_of_the_original_release(
     assert len({value.tobytes() for value in jax.device_get(kernels)}) == len(kernels)
 
 
-def test_initialisation_is_a_function_of_the_key(tiny: ModelDefinition[PretrainingModel]) -> None:
+def test_initialization_depends_only_on_the_key(tiny: ModelDefinition[PretrainingModel]) -> None:
     init = jax.jit(tiny.init)
     first, again, other = (jax.device_get(init(jax.random.key(n))) for n in (1, 1, 2))
     name = "encoder.layers.0.ffn.up.kernel"
@@ -171,10 +171,10 @@ def test_initialisation_is_a_function_of_the_key(tiny: ModelDefinition[Pretraini
     assert (first[name] != other[name]).mean() > 0.99
 
 
-def test_a_module_and_its_flat_parameters_are_one_thing(
+def test_a_module_and_its_flat_parameters_correspond(
     tiny: ModelDefinition[PretrainingModel],
 ) -> None:
-    # Every name leads to its own leaf: a number per parameter comes back where it was put.
+    # Every name refers to its own leaf: a distinct number per parameter comes back under its name.
     values = {n: np.full(s.shape, i, np.float32) for i, (n, s) in enumerate(tiny.shapes.items())}
     module = tiny.module(values)
     layer = module.encoder.layers[0]

@@ -1,4 +1,4 @@
-"""The model's products against plain einsum, differentiated by JAX."""
+"""Test the model's products against einsum differentiated by JAX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CASES = {
 
 
 def shapes_of(case: str, batch: int, length: int, heads: int, dim: int) -> list[tuple[int, ...]]:
-    """Of a case's operands, and of its result."""
+    """Return the shapes of the operands of a case and of its result."""
     sequence, pairs = (batch, length, heads, dim), (batch, heads, length, length)
     hidden, wide = heads * dim, 4 * dim
     return {
@@ -48,7 +48,7 @@ def shapes_of(case: str, batch: int, length: int, heads: int, dim: int) -> list[
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_products_and_their_gradients_are_those_of_einsum(
+def test_products_and_their_gradients_match_einsum(
     case: str, shape: tuple[int, int, int, int]
 ) -> None:
     function, formula = CASES[case]
@@ -69,7 +69,7 @@ def test_bfloat16_products_are_rounded_once(case: str, shape: tuple[int, int, in
     expected = pulled(formula, wide[:-1], wide[-1])
     assert [one.dtype for one in found[1:]] == [one.dtype for one in operands]
     assert found[0].dtype == (jnp.float32 if case == "scores" else jnp.bfloat16)
-    # Half the last of bfloat16's eight bits; `affine` rounds its product, too, before it adds.
+    # Half of the last of bfloat16's eight bits; `affine` also rounds its product before the sum.
     added = jnp.abs(wide[2]).max() if case in ("affine", "rows") else None
     for number, (one, exact) in enumerate(zip(found, expected, strict=True)):
         rounding = jnp.abs(exact)
@@ -91,11 +91,11 @@ def test_no_float32_gradient_of_an_affine_map_contracts_two_dims() -> None:
         return [len(one.split(",")) for one in dims]
 
     assert contracted(affine) == [1, 1, 1]
-    assert 2 in contracted(lambda x, kernel, bias: x @ kernel + bias)  # what it is there to avoid
+    assert 2 in contracted(lambda x, kernel, bias: x @ kernel + bias)  # which `affine` avoids
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bfloat16_products_are_asked_for_in_float32_on_a_cpu_alone(case: str) -> None:
+def test_only_cpus_compute_bfloat16_products_in_float32(case: str) -> None:
     function, _ = CASES[case]
     *operands, cotangent = (
         one.astype(jnp.bfloat16) for one in arrays(*shapes_of(case, 2, 16, 2, 8))
@@ -107,11 +107,11 @@ def test_bfloat16_products_are_asked_for_in_float32_on_a_cpu_alone(case: str) ->
         return re.findall(r"dot_general .*-> tensor<[\dx]*(\w+)>", text)
 
     assert results("cpu") == ["f32"] * 3
-    # A softmax reads scores in float32 anywhere.
+    # A softmax needs float32 scores on all platforms.
     assert results("tpu") == ["f32" if case == "scores" else "bf16", "bf16", "bf16"]
 
 
-def test_logits_and_their_gradients_are_those_of_the_formula() -> None:
+def test_logits_and_their_gradients_match_the_formula() -> None:
     x, table, bias = arrays((6, 5), (11, 5), (11,))
     assert_allclose(affine_float32(x, table, bias), x @ table.T + bias, rtol=0, atol=1e-5)
     check_grads(affine_float32, (x, table, bias), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
@@ -125,7 +125,7 @@ def test_logits_and_their_gradients_are_those_of_the_formula() -> None:
         assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
-def test_bfloat16_logits_add_up_their_bias_gradient_in_float32() -> None:
+def test_the_bias_gradient_of_bfloat16_logits_is_accumulated_in_float32() -> None:
     x, table, bias, cotangent = arrays((4096, 8), (3, 8), (3,), (4096, 3))
     _, pull = jax.vjp(affine_float32, x.astype(jnp.bfloat16), table.astype(jnp.bfloat16), bias)
     cotangent = jnp.abs(cotangent)
@@ -133,7 +133,7 @@ def test_bfloat16_logits_add_up_their_bias_gradient_in_float32() -> None:
     assert (to_x.dtype, to_table.dtype) == (jnp.bfloat16, jnp.bfloat16)
     assert to_bias.dtype == jnp.float32
     rounded = np.asarray(cotangent.astype(jnp.bfloat16), np.float64)
-    # Added up in bfloat16, 4,096 terms would stall at a few hundred.
+    # In bfloat16, the sum of 4,096 terms would stop growing at a few hundred.
     assert_allclose(to_bias, rounded.sum(axis=0), rtol=1e-5)
     assert_array_equal(jnp.isfinite(to_x), True)
 
