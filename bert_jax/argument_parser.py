@@ -24,6 +24,11 @@ def free_text(text: str) -> str:
     return text
 
 
+def option_name(parameter: str) -> str:
+    """Return the option for a parameter: "--max-length" for "max_length"."""
+    return f"--{parameter.replace('_', '-')}"
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """A parser that raises its errors, and separates overrides of a config from options."""
 

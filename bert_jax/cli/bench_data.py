@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.argument_parser import ArgumentParser
+from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.corpus.corpus import Corpus
 from bert_jax.corpus.manifest import TOKENIZER
 from bert_jax.corpus.synthetic import synthetic_vocabulary, temporary_corpus
@@ -87,7 +87,7 @@ def _corpus(args: argparse.Namespace) -> Iterator[tuple[Path, Vocabulary]]:
         for name in ("max_length", "million_tokens"):
             if getattr(args, name) is not None:
                 raise ValueError(
-                    f"--{name.replace('_', '-')} describes the corpus made without --corpus, not "
+                    f"{option_name(name)} describes the corpus made without --corpus, not "
                     f"{args.corpus}. Leave one of the two options out"
                 )
         directory = Path(args.corpus)

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config, args.config_overrides, kind="pretrain")
     name = args.phase or config.ordered_phases()[0][0]
     if name not in config.phases:
-        raise ValueError(f"--phase {name}: the config has {', '.join(sorted(config.phases))}")
+        names = ", ".join(sorted(config.phases))
+        raise ValueError(f"--phase={name}: no such phase in the config. Give one of {names}")
     if args.steps < 1 or args.pieces < 1:
         raise ValueError("--steps and --pieces must be at least 1")
     mesh, device, phase = make_mesh(config.mesh), jax.devices()[0], config.phases[name]

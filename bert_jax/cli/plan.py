@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan every phase; return exit code 1 if the run does not fit."""
     pieces = 0 if args.pieces is None else args.pieces
     if pieces < 0 or args.tries < 0 or (args.hbm is not None and args.hbm <= 0):
-        raise ValueError("--pieces and --tries must not be negative, and --hbm is positive")
+        raise ValueError("--pieces and --tries must not be negative, and --hbm must be positive")
     devices = topology_devices(args.topology)
     # Imported late, since the line above sets variables that JAX reads when it is imported.
     from bert_jax.pretraining.plan import plan

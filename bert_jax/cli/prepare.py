@@ -15,7 +15,7 @@ import platform
 import sys
 from pathlib import Path
 
-from bert_jax.argument_parser import ArgumentParser
+from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.cli.source_arguments import (
     add_source_arguments,
     add_tokenizer_arguments,
@@ -34,9 +34,7 @@ from bert_jax.validation import renamed_in_errors
 
 # Options by the parameters of `prepare` that errors name.
 _OPTIONS = {
-    "max_length": "--max-length",
-    "max_documents_per_record": "--max-documents-per-record",
-    "unit_bytes": "--unit-bytes",
+    name: option_name(name) for name in ("max_length", "max_documents_per_record", "unit_bytes")
 }
 
 

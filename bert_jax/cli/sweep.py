@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from bert_jax.argument_parser import ArgumentParser
+from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.cli.arguments import add_config_argument, add_data_argument, add_init_argument
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.config import FinetuneConfig
@@ -67,13 +66,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def _add_grid_arguments(parser: ArgumentParser) -> None:
     for name, kind, values in (
-        ("batch sizes", int, _GRID.batch_sizes),
-        ("learning rates", float, _GRID.learning_rates),
+        ("batch_sizes", int, _GRID.batch_sizes),
+        ("learning_rates", float, _GRID.learning_rates),
         ("epochs", int, _GRID.num_epochs),
     ):
         default = " ".join(f"{value:g}" for value in values)
-        text = f"{name} of the grid (default: {default})"
-        parser.add_list(f"--{name.replace(' ', '-')}", "X", text, kind=kind)
+        text = f"{name.replace('_', ' ')} of the grid (default: {default})"
+        parser.add_list(option_name(name), "X", text, kind=kind)
     parser.add_number(
         "--seeds",
         "runs of each combination, with seeds that count up from --config.seed (default: "
@@ -118,14 +117,13 @@ def _load(args: argparse.Namespace) -> FinetuneConfig:
 
 
 def _grid(args: argparse.Namespace, first_seed: int) -> Grid:
-    given = {
-        "batch_sizes": args.batch_sizes and tuple(args.batch_sizes),
-        "learning_rates": args.learning_rates and tuple(args.learning_rates),
-        "num_epochs": args.epochs and tuple(args.epochs),
-        "num_seeds": args.seeds,
-    }
-    grid = replace(_GRID, **{name: x for name, x in given.items() if x is not None})
-    return replace(grid, first_seed=first_seed)
+    return Grid(
+        batch_sizes=tuple(args.batch_sizes or _GRID.batch_sizes),
+        learning_rates=tuple(args.learning_rates or _GRID.learning_rates),
+        num_epochs=tuple(args.epochs or _GRID.num_epochs),
+        num_seeds=_GRID.num_seeds if args.seeds is None else args.seeds,
+        first_seed=first_seed,
+    )
 
 
 def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
@@ -143,7 +141,7 @@ def _command(args: argparse.Namespace, grid: Grid, keep: Keep) -> str:
 
 def _report(args: argparse.Namespace) -> int:
     others = ("config", "init", "data", "batch_sizes", "learning_rates", "epochs", "seeds", "keep")
-    options = [f"--{x.replace('_', '-')}" for x in others if getattr(args, x) is not None]
+    options = [option_name(other) for other in others if getattr(args, other) is not None]
     if words := [*options, *args.config_overrides]:
         raise ValueError(f"{words[0]}: --report-only does not train. Leave the option out")
     if len(args.report_only) > 1 and not args.output:

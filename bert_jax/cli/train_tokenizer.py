@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from bert_jax.argument_parser import ArgumentParser
+from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.cli.source_arguments import (
     add_case_arguments,
     add_source_arguments,
@@ -130,7 +130,7 @@ def _options(kind: str) -> dict[str, str]:
     """Return the options by the parameters, and their values, that errors name."""
     names = ("vocab_size", "num_unused", "min_frequency", "max_bytes", "keep_accents")
     return {
-        **{name: f"--{name.replace('_', '-')}" for name in names},
+        **{name: option_name(name) for name in names},
         f"kind={kind!r}": f"--kind {kind}",
         "lowercase=True": "--uncased",
         "lowercase=False": "--cased",

@@ -66,7 +66,7 @@ def test_bench_step_times_the_train_step(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--phase", "phase7"], "--phase phase7: the config has phase1"),
+        (["--phase", "phase7"], "--phase=phase7: no such phase in the config. Give one of phase1"),
         (["--steps", "0"], "must be at least 1"),
         (["--config.compute.attention=cudnn"], "runs only on NVIDIA GPUs, not on cpu"),
         (["--config.model.num_heads=3"], "hidden_dim=128: not divisible by num_heads=3"),

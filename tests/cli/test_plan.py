@@ -128,7 +128,7 @@ def test_a_run_that_does_not_fit_is_told_what_helps(config_file: Path) -> None:
         (["--topology", "cpu:4096"], "call `bert-jax plan` in a process of its own"),
         (["--topology", "cpu:3"], "batch_size=16 is not divisible by 3"),
         (["--topology", "cpu:8", "--config.model.max_positions=32"], "longer than"),
-        (["--topology", "cpu:8", "--hbm", "0"], "--hbm is positive"),
+        (["--topology", "cpu:8", "--hbm", "0"], "--hbm must be positive"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_words(
