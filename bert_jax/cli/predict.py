@@ -33,7 +33,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -44,8 +43,8 @@ from bert_jax.finetuning.registry import predict_tasks
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import FORMATS
-from bert_jax.inference.output_file import open_output
-from bert_jax.inference.requests import LineRequest, json_line
+from bert_jax.inference.output_file import open_output, write_answers
+from bert_jax.inference.requests import LineRequest
 from bert_jax.models.config import DTypeName
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.terminal import ProgressLine, use_utf8
@@ -144,38 +143,24 @@ def _predict(args: argparse.Namespace) -> tuple[int, int]:
     # From now on, waiting lines are read while the model is loaded.
     source = request.open(args.input, args.format, args.batch_size)
     if args.input in (None, "-") and sys.stdin.isatty():
-        print(_prompt(request, args.format), file=sys.stderr, flush=True)
+        print(request.prompt(args.format), file=sys.stderr, flush=True)
     enable_compilation_cache()
     predictor = request.load(
         batch_size=args.batch_size, max_length=args.max_length, dtype=args.dtype
     )
-    progress, start, done, unusable = ProgressLine(sys.stderr), time.monotonic(), 0, 0
+    line, start = ProgressLine(sys.stderr), time.monotonic()
+
+    def show(num_lines: int) -> None:
+        speed = f"{num_lines / (time.monotonic() - start):,.0f} lines/s"
+        shapes = f"shapes compiled: {predictor.num_shapes}"
+        line.show(lambda: f"{num_lines:,} lines, {speed}, {shapes}")
+
     report = args.unusable == "report"
+    parts = request.answer(predictor, source, args.format, args.batch_size, report=report)
     with open_output(args.output, source, sys.stdout) as output:
-        for part in request.answer(predictor, source, args.format, args.batch_size, report=report):
-            for line, result in part:
-                unusable += isinstance(result, UnusableLine)
-                output.write(json_line(line, result))
-            output.flush()
-            done += len(part)
-            progress.show(partial(_progress, done, time.monotonic() - start, predictor.num_shapes))
-    progress.end()
-    return done, unusable
-
-
-def _prompt(request: LineRequest, form: str) -> str:
-    """Return a request for input from the terminal."""
-    names = request.task.fields
-    if form == "text" or (form == "auto" and ("text",) in names):
-        line = "one text per line"
-    else:
-        wanted = " or ".join(" and ".join(f'"{field}"' for field in group) for group in names)
-        line = f"one JSON object per line, with the fields {wanted}"
-    return f"{request.task.name}: waiting for {line}, from the terminal. Ctrl-D ends the input."
-
-
-def _progress(done: int, seconds: float, num_shapes: int) -> str:
-    return f"{done:,} lines, {done / seconds:,.0f} lines/s, shapes compiled: {num_shapes}"
+        counts = write_answers(parts, output, show)
+    line.end()
+    return counts
 
 
 def add_fill_mask_arguments(parser: ArgumentParser) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from bert_jax.files import NotWritten, full_disk
+from bert_jax.inference.input_lines import UnusableLine
 from bert_jax.inference.input_stream import Input
+from bert_jax.inference.requests import Answer, json_line
 from bert_jax.terminal import use_utf8
 
 
@@ -57,3 +59,27 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
             f"{cause}. {partial} holds the results so far. Free some space, and run the same "
             "command again",
         ) from error
+
+
+def write_answers(
+    parts: Iterable[list[Answer]], output: TextIO, on_progress: Callable[[int], None]
+) -> tuple[int, int]:
+    """Write the results of lines as JSON Lines, and flush them after every part.
+
+    Args:
+      parts: the lines with their results, from `LineRequest.answer`.
+      output: the stream to write to.
+      on_progress: called after every part with the number of lines so far.
+
+    Returns:
+      The number of lines, and of unusable lines among them.
+    """
+    num_lines = num_unusable = 0
+    for part in parts:
+        for line, result in part:
+            num_unusable += isinstance(result, UnusableLine)
+            output.write(json_line(line, result))
+        output.flush()
+        num_lines += len(part)
+        on_progress(num_lines)
+    return num_lines, num_unusable

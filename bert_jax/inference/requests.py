@@ -106,6 +106,15 @@ class LineRequest:
             )
         return cls(Path(work_dir), task, task.top_k or 0 if top_k is None else top_k)
 
+    def prompt(self, form: Format) -> str:
+        """Return the line that asks for input from the terminal."""
+        if form == "text" or (form == "auto" and ("text",) in self.task.fields):
+            line = "one text per line"
+        else:
+            groups = (" and ".join(f'"{name}"' for name in names) for names in self.task.fields)
+            line = f"one JSON object per line, with the fields {' or '.join(groups)}"
+        return f"{self.task.name}: waiting for {line}, from the terminal. Ctrl-D ends the input."
+
     def open(self, path: str | None, form: Format, batch_size: int) -> Input:
         """Begin to read a file, or standard input for None and "-"; see `open_input`."""
         return open_input(path, form, _BATCHES_AT_ONCE * batch_size)
