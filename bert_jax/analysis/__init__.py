@@ -1,1 +1,1 @@
-"""Counts and costs: parameters, FLOPs, communication, and what chips can do."""
+"""Counts and costs: parameters, FLOPs, communication, and the capabilities of chips."""

@@ -1,13 +1,13 @@
-"""Known chips: memory, bandwidth, peak FLOP/s, and the least time a step can take."""
+"""Memory, bandwidth and peak FLOP/s of chips, and a lower bound for the time of a step."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# One line a chip: what JAX's `device_kind` looks like, the dense peak in TFLOP/s by type, and where
-# the vendor says so. From Hopper and Ada on NVIDIA prints figures with 2:4 sparsity; half of them
-# is the dense peak. The first line that matches wins, so a board comes before its family.
+# For each chip: a pattern of JAX's `device_kind`, the dense peak in TFLOP/s by dtype, and the
+# source. For Hopper, Ada and later, NVIDIA publishes figures with 2:4 sparsity, twice the dense
+# peak. The first match is used, so specific boards precede their family.
 _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
     (r"\bA100\b", {"bfloat16": 312, "float16": 312}, "NVIDIA A100 datasheet, 2021"),
     (r"\bH100 NVL\b", {"bfloat16": 835.5, "float16": 835.5}, "NVIDIA H100 datasheet, 2024"),
@@ -19,7 +19,7 @@ _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
     (r"\bL4\b", {"bfloat16": 121, "float16": 121}, "NVIDIA L4 datasheet, 2023"),
     (r"\bT4\b", {"float16": 65}, "NVIDIA T4 datasheet, 2019 (it has no bfloat16 units)"),
     (
-        r"\bRTX 4090$",  # not the laptop chip nor the 4090 D, which are slower
+        r"\bRTX 4090$",  # neither the laptop chip nor the 4090 D, which are slower
         {"bfloat16": 165.2, "float16": 165.2},
         "NVIDIA Ada GPU architecture white paper, appendix A (float32 accumulation)",
     ),
@@ -31,15 +31,15 @@ _DENSE_TFLOPS: tuple[tuple[str, dict[str, float], str], ...] = (
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
-    """Return one device's dense matrix peak in FLOP/s, or None where no vendor figure is known.
+    """Return the dense peak of a device's matrix products in FLOP/s, or None if unknown.
 
     Args:
-      device_kind: what `jax.Device.device_kind` says, such as "NVIDIA H200" or "TPU v5 lite".
-      dtype: the name of the type products are computed in, such as "bfloat16". float32 has no
-        single peak (it depends on the matrix-product precision chosen) and gives None.
+      device_kind: the value of `jax.Device.device_kind`, such as "NVIDIA H200" or "TPU v5 lite".
+      dtype: the dtype of products, such as "bfloat16". For float32 the result is None, since the
+        peak depends on the precision of matrix products.
     """
     if re.search(r"\bMIG\b", device_kind):
-        return None  # a slice of a chip, whose share of the peak its name does not tell
+        return None  # a slice of a chip, whose name does not include its share of the peak
     for pattern, by_type, _ in _DENSE_TFLOPS:
         if re.search(pattern, device_kind):
             return by_type[dtype] * 1e12 if dtype in by_type else None
@@ -51,10 +51,13 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Chip:
-    """What a vendor says of a chip; JAX shows each of these chips as one device.
+    """The specifications of a chip, which is a single device in JAX.
 
-    memory_bytes: HBM that a program may use. memory_bandwidth: of HBM, bytes/s.
-    link_bandwidth: bytes/s that leave a chip over all its links to other chips together.
+    Attributes:
+      memory_bytes: the size of the HBM in bytes.
+      memory_bandwidth: the bandwidth of the HBM in bytes/s.
+      link_bandwidth: the total outgoing bandwidth of the links to other chips in bytes/s.
+      source: the source of these figures.
     """
 
     memory_bytes: int
@@ -63,9 +66,10 @@ class Chip:
     source: str
 
 
-# What JAX's `device_kind` looks like -> the chip. Google states links as both directions together
-# (400 GB/s for v5e); half of that leaves. The memory that libtpu 0.0.42 lets a program have is what
-# its compiler says when a program needs more, a little below the chip's.
+# Chips by a pattern of JAX's `device_kind`. Google publishes the bandwidth of links in both
+# directions together (400 GB/s for v5e), so the outgoing bandwidth is half of it. The memory that
+# libtpu 0.0.42 makes available to a program, according to its out-of-memory errors, is slightly
+# less than the chip's memory.
 _CHIPS: tuple[tuple[str, Chip], ...] = (
     (
         r"\bTPU v4$",
@@ -92,15 +96,18 @@ _CHIPS: tuple[tuple[str, Chip], ...] = (
 
 
 def chip(device_kind: str) -> Chip | None:
-    """The chip that `jax.Device.device_kind` names, or None where no vendor's figures are known."""
-    return next((known for pattern, known in _CHIPS if re.search(pattern, device_kind)), None)
+    """Return the chip with a given `jax.Device.device_kind`, or None if it is unknown."""
+    return next((chip for pattern, chip in _CHIPS if re.search(pattern, device_kind)), None)
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least seconds a step needs of each resource of a chip (Williams et al. 2009).
+    """The minimum time of a step for each resource of a chip (Williams et al. 2009).
 
-    compute: its products at peak. memory: what must pass through HBM. links: what must leave.
+    Attributes:
+      compute: the time in seconds of matrix products at peak FLOP/s.
+      memory: the time in seconds of transfers to and from HBM.
+      links: the time in seconds of transfers to other chips.
     """
 
     compute: float
@@ -109,12 +116,12 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
-        """The least seconds of a step, if all three were used at once and without pause."""
+        """The minimum time of a step in seconds, if all resources are fully used in parallel."""
         return max(self.compute, self.memory, self.links)
 
     @property
     def bound(self) -> str:
-        """The resource that decides."""
+        """The name of the limiting resource."""
         names = {"compute": self.compute, "memory": self.memory, "links": self.links}
         return max(names, key=names.__getitem__)
 
@@ -122,7 +129,15 @@ class Roofline:
 def roofline(
     chip: Chip, peak_flops: float, *, flops: float, memory_bytes: float, sent_bytes: float
 ) -> Roofline:
-    """The bound for one chip that does `flops`, moves `memory_bytes` and sends `sent_bytes`."""
+    """Return the minimum time of a step on one chip.
+
+    Args:
+      chip: the chip.
+      peak_flops: its peak FLOP/s.
+      flops: the floating-point operations of the step.
+      memory_bytes: the number of bytes read from and written to HBM.
+      sent_bytes: the number of bytes sent to other chips.
+    """
     return Roofline(
         compute=flops / peak_flops,
         memory=memory_bytes / chip.memory_bandwidth,

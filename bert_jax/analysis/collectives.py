@@ -1,4 +1,4 @@
-"""The communication of a compiled program, read from its HLO text."""
+"""Determine the communication of a compiled program from its HLO text."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one device does in one kind of collective, in one run of the program.
+    """The communication of one device in one kind of collective, for one run of a program.
 
-    count: how often. bytes: of the results, or of the operands of a reduce-scatter: the larger
-    side. sent: bytes that leave the device by the ring algorithm, the least that any can do.
+    Attributes:
+      count: the number of collectives.
+      bytes: the size in bytes of their results, or of the operands of a reduce-scatter.
+      sent: the number of bytes sent by the device with the ring algorithm, which is optimal.
     """
 
     count: int
@@ -50,38 +52,42 @@ class _Instruction:
 
 
 def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
-    """Traffic by kind, in the order of `KINDS`, of what `compiled.as_text()` gave.
+    """Return the communication of a program by kind, in the order of `KINDS`.
 
-    A loop counts as often as it runs: what the compiler noted, or the bound that its condition
-    compares a counter with (loops made by `lax.scan` and by the compiler count from 0 by 1), or
-    once. A collective that the TPU compiler spread over several fusions to overlap it with
-    products appears in each of them under one channel number; it counts once.
+    A collective in a loop is counted once per iteration. The number of iterations is the trip count
+    noted by the compiler; else the bound in the loop's condition (the counters of loops made by
+    `lax.scan` and by the compiler start at 0 and increase by 1); else 1. If the TPU compiler splits
+    a collective into several fusions, to overlap it with matrix products, it appears in each of
+    them with the same channel number, and is counted once.
 
     Args:
-      hlo: one partitioned module; its shapes are those of one device.
-      num_devices: taking part where the text names no groups.
+      hlo: the text of a compiled partitioned module, as returned by `compiled.as_text()`, whose
+        shapes are those of a single device.
+      num_devices: the size of groups that the text does not specify.
     """
-    computations, entry = _computations(hlo)
-    found: dict[str, dict[tuple[str, str], Traffic]] = {kind: {} for kind in KINDS}
-    for name, times in _times_run(computations, entry).items():
+    computations, entry = _parse_computations(hlo)
+    by_kind: dict[str, dict[tuple[str, str], Traffic]] = {kind: {} for kind in KINDS}
+    for name, runs in _count_runs(computations, entry).items():
         results = {line.name: line for line in computations[name]}
         for line in computations[name]:
             kind = line.opcode.removesuffix("-done")
             if kind not in KINDS:
                 continue
-            # An asynchronous pair: groups stand at its start, the plain result at its end.
+            # Of an asynchronous pair, the start has the groups and the end the result.
             start = line
             if line.opcode.endswith("-done"):
                 start = results[line.rest.split(")")[0].strip().lstrip("%")]
             channel = _CHANNEL.search(start.rest)
             key = ("", channel.group(1)) if channel else (name, line.name)
             traffic = _traffic(kind, line.result, start.rest, num_devices)
-            traffic = Traffic(times, times * traffic.bytes, times * traffic.sent)
-            known = found[kind].get(key)
-            if known is None or known.sent < traffic.sent:
-                found[kind][key] = traffic
+            traffic = Traffic(runs, runs * traffic.bytes, runs * traffic.sent)
+            previous = by_kind[kind].get(key)
+            if previous is None or previous.sent < traffic.sent:
+                by_kind[kind][key] = traffic
     return {
-        kind: sum(traffic.values(), Traffic(0, 0, 0)) for kind, traffic in found.items() if traffic
+        kind: sum(traffic.values(), Traffic(0, 0, 0))
+        for kind, traffic in by_kind.items()
+        if traffic
     }
 
 
@@ -97,24 +103,29 @@ def _traffic(kind: str, result: str, attributes: str, num_devices: int) -> Traff
 
 
 def array_bytes(shape: str) -> int:
-    """Bytes of an HLO shape such as `f32[16,64]{1,0}` or a tuple of them.
+    """Return the size in bytes of an HLO shape such as `f32[16,64]{1,0}`, or of a tuple of shapes.
 
     Raises:
-      ValueError: an element type this table does not know.
+      ValueError: the element type is unknown.
     """
     total = 0
     for dtype, dims in _ARRAY.findall(shape):
         if dtype not in _ITEM_BYTES:
-            raise ValueError(f"the compiled program holds {dtype} arrays, whose size is not known")
+            raise ValueError(f"the compiled program has {dtype} arrays, whose size is unknown")
         total += _ITEM_BYTES[dtype] * math.prod(int(dim) for dim in dims.split(",") if dim)
     return total
 
 
 def group_size(attributes: str, num_devices: int) -> int:
-    """Devices in each group of a collective, from any of the forms XLA writes them in.
+    """Return the number of devices in each group of a collective.
 
-    `{{0,1},{2,3}}`: listed. `[4,2]<=[8]`: 4 groups of 2. `mesh['a'=2,'b'=4] {'b'}`: along the
-    named axes, `'b':(1)2` being a part of one.
+    XLA uses several notations: `{{0,1},{2,3}}` lists the groups, `[4,2]<=[8]` means 4 groups of 2,
+    and `mesh['a'=2,'b'=4] {'b'}` means groups along the given axes, where `'b':(1)2` is a part of
+    an axis.
+
+    Args:
+      attributes: the attributes of the collective in the HLO text.
+      num_devices: the result if the text does not specify groups.
     """
     listed = re.search(r"replica_groups=\{\{([\d,]*)\}", attributes)
     if listed:
@@ -130,8 +141,8 @@ def group_size(attributes: str, num_devices: int) -> int:
     return num_devices
 
 
-def _computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """The instructions of every computation by its name, and the name of the first to run."""
+def _parse_computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
+    """Return the instructions of each computation by name, and the entry computation's name."""
     computations: dict[str, list[_Instruction]] = {}
     entry, current = "", ""
     for text in hlo.splitlines():
@@ -146,30 +157,31 @@ def _computations(hlo: str) -> tuple[dict[str, list[_Instruction]], str]:
             instruction = _INSTRUCTION.match(text)
             if instruction:
                 computations[current].append(_Instruction(*instruction.groups()))
-    assert entry, "the text of a compiled module has an ENTRY computation"
+    assert entry, "the text of a compiled module must have an ENTRY computation"
     return computations, entry
 
 
-def _times_run(computations: dict[str, list[_Instruction]], entry: str) -> dict[str, int]:
-    """How often each computation runs; the branches of a conditional all count."""
-    times = dict.fromkeys(computations, 0)
+def _count_runs(computations: dict[str, list[_Instruction]], entry: str) -> dict[str, int]:
+    """Return the number of runs of each computation, counting all branches of conditionals."""
+    runs = dict.fromkeys(computations, 0)
 
     def visit(name: str, count: int) -> None:
-        times[name] += count
+        runs[name] += count
         for line in computations[name]:
-            # The end of an asynchronous call names the computation its start has run.
+            # The end of an asynchronous call refers to the computation that its start has run.
             if not line.opcode.endswith(("-done", "-update")):
                 for called, trips in _calls(line, computations):
                     if called in computations:
                         visit(called, count * trips)
 
     visit(entry, 1)
-    return times
+    return runs
 
 
 def _calls(
     line: _Instruction, computations: dict[str, list[_Instruction]]
 ) -> Iterator[tuple[str, int]]:
+    """Yield the computations called by an instruction, and the number of calls."""
     called = [
         name.strip().lstrip("%")
         for names in _CALLED.findall(line.rest)
@@ -177,15 +189,15 @@ def _calls(
     ]
     trips = 1
     if line.opcode == "while":
-        noted = _TRIPS.search(line.rest)
+        trip_count = _TRIPS.search(line.rest)
         bounds = [_loop_bound(computations.get(name, [])) for name in called]
-        trips = int(noted.group(1)) if noted else max(bounds)
+        trips = int(trip_count.group(1)) if trip_count else max(bounds)
     for name in called:
         yield name, trips
 
 
 def _loop_bound(condition: list[_Instruction]) -> int:
-    """N of a condition that ends with "counter < N"; 1 for any other computation."""
+    """Return N for a condition that ends with "counter < N", or 1 for other computations."""
     if not condition or condition[-1].opcode != "compare":
         return 1
     compare = condition[-1]

@@ -1,4 +1,4 @@
-"""Count a model's parameters and floating-point operations; a multiply-add counts as two."""
+"""Count a model's parameters and floating-point operations, with two per multiply-add."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from bert_jax.models.config import EncoderConfig, NormPlacement
 from bert_jax.models.model import ClassifierHead, ModelConfig
 from bert_jax.models.parameters import count
 
-# A backward pass has two products (for the input and for the parameters) for each forward one.
+# For each product in the forward pass, the backward pass has two: the gradients with respect to the
+# inputs and to the parameters.
 TRAINING_FACTOR = 3
 
 
 @dataclass(frozen=True)
 class LayerFlops:
-    """One layer, one sequence, forward.
+    """The FLOPs of one layer in the forward pass of one sequence.
 
-    projections: query, key and value. attention: scores, weighted sum and output projection.
-    ffn: both dense layers.
+    Attributes:
+      projections: the query, key and value projections.
+      attention: the attention scores, weighted sum and output projection.
+      ffn: both dense layers of the feed-forward network.
     """
 
     projections: int
@@ -30,14 +33,18 @@ class LayerFlops:
 
     @property
     def total(self) -> int:
-        """The whole layer."""
+        """The FLOPs of the entire layer."""
         return self.projections + self.attention + self.ffn
 
 
 def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
-    """Forward FLOPs of one layer on one sequence of `length` tokens.
+    """Return the FLOPs of one layer in the forward pass of one sequence.
 
-    Element-wise work (softmax, LayerNorm, GELU) is not counted, padding is.
+    Element-wise operations (softmax, LayerNorm, GELU) are not counted.
+
+    Args:
+      config: the encoder.
+      length: the number of tokens, including padding.
     """
     dim = config.hidden_dim
     dense = 2 * length * dim * dim
@@ -49,22 +56,29 @@ def layer_flops(config: EncoderConfig, length: int) -> LayerFlops:
     )
 
 
-def encoder_training_flops(config: EncoderConfig, length: int, learning_layers: int) -> int:
-    """Forward and backward FLOPs of the encoder's layers on one sequence of `length` tokens.
+def encoder_training_flops(config: EncoderConfig, length: int, trainable_layers: int) -> int:
+    """Return the FLOPs of the layers in the forward and backward pass of one sequence.
 
-    learning_layers: the last layers, which a backward pass goes through; below them is only a
-    forward one. With the embeddings every layer learns.
+    Args:
+      config: the encoder.
+      length: the number of tokens, including padding.
+      trainable_layers: the number of last layers that have a backward pass: all layers if the
+        embeddings are trainable.
     """
-    assert 0 <= learning_layers <= config.num_layers
-    passes = config.num_layers + (TRAINING_FACTOR - 1) * learning_layers
+    assert 0 <= trainable_layers <= config.num_layers
+    passes = config.num_layers + (TRAINING_FACTOR - 1) * trainable_layers
     return passes * layer_flops(config, length).total
 
 
 @dataclass(frozen=True)
 class PretrainingFlops:
-    """One sequence, forward: the encoder's layers, the MLM head, pooler and sentence-pair head.
+    """The FLOPs of pretraining in the forward pass of one sequence.
 
-    projection: of embeddings of another dimension; 0 where there is none.
+    Attributes:
+      projection: the projection of embeddings to the hidden dimension, 0 if there is none.
+      layers: all layers of the encoder.
+      masked_lm: the masked-LM head.
+      next_sentence: the pooler and the sentence-pair head.
     """
 
     projection: int
@@ -74,24 +88,29 @@ class PretrainingFlops:
 
     @property
     def forward(self) -> int:
-        """All parts."""
+        """The FLOPs of the forward pass."""
         return self.projection + self.layers + self.masked_lm + self.next_sentence
 
     @property
     def training(self) -> int:
-        """Forward and backward, nothing rematerialised: what utilisation is measured by."""
+        """The FLOPs of the forward and backward pass without rematerialization.
+
+        Utilization is relative to this number.
+        """
         return TRAINING_FACTOR * self.forward
 
 
 def pretraining_flops(
     config: EncoderConfig, length: int, predictions: int, *, pieces: int = 1, next_sentence: bool
 ) -> PretrainingFlops:
-    """FLOPs of pretraining on one sequence.
+    """Return the FLOPs of pretraining on one sequence.
 
     Args:
-      length: tokens, padding included.
-      predictions: positions the MLM head is evaluated at.
-      pieces: documents in the sequence, each with its own pair for the sentence-pair head.
+      config: the encoder.
+      length: the number of tokens, including padding.
+      predictions: the number of positions at which the masked-LM head is evaluated.
+      pieces: the number of documents in the sequence, each of which is a sentence pair.
+      next_sentence: whether there is a sentence-pair head.
     """
     dim, table_dim = config.hidden_dim, config.table_dim
     projection = 0 if config.embedding_dim is None else 2 * length * table_dim * dim
@@ -104,7 +123,8 @@ def pretraining_flops(
     )
 
 
-# Prefix of the parameter names -> what a person calls the part; the first match counts.
+# Parts of parameter names, and the titles of the corresponding parts of a model. The first match
+# is used.
 PARTS: tuple[tuple[str, str], ...] = (
     ("encoder.embeddings.token", "token embedding"),
     ("encoder.embeddings.position", "position embedding"),
@@ -126,28 +146,28 @@ PARTS: tuple[tuple[str, str], ...] = (
 def parameters_by_part(
     shapes: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
-    """The parameters of each part of `PARTS` that the model has, in that order.
+    """Group parameters by the parts of the model, in the order of `PARTS`.
 
     Raises:
-      ValueError: a parameter belongs to no part.
+      ValueError: a parameter does not belong to any part.
     """
     parts: dict[str, dict[str, jax.ShapeDtypeStruct]] = {title: {} for _, title in PARTS}
     for name, shape in shapes.items():
-        titles = [title for prefix, title in PARTS if prefix in name]
+        titles = [title for substring, title in PARTS if substring in name]
         if not titles:
-            raise ValueError(f"parameter {name} belongs to no known part of the model")
+            raise ValueError(f"parameter {name} does not belong to any known part of the model")
         parts[titles[0]][name] = shape
-    return {title: found for title, found in parts.items() if found}
+    return {title: parameters for title, parameters in parts.items() if parameters}
 
 
 def counts_by_part(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, int]:
-    """Number of parameters in each part."""
-    return {title: count(found) for title, found in parameters_by_part(shapes).items()}
+    """Return the number of parameters in each part of the model."""
+    return {title: count(parameters) for title, parameters in parameters_by_part(shapes).items()}
 
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters: the embeddings, all layers, and everything above the layers."""
+    """The numbers of parameters of the embeddings, of all layers, and of everything above them."""
 
     embeddings: int
     layers: int
@@ -155,12 +175,12 @@ class ParameterCounts:
 
     @property
     def total(self) -> int:
-        """All parameters of the model."""
+        """The number of parameters of the model."""
         return self.embeddings + self.layers + self.above
 
 
 def parameter_counts(model: ModelConfig) -> ParameterCounts:
-    """Count the parameters that `define_model` gives a model."""
+    """Count the parameters of a model by arithmetic, without `define_model`."""
     encoder = model.encoder
     hidden = encoder.hidden_dim
     final_norm: dict[NormPlacement, int] = {"post": 0, "pre": 2 * hidden}

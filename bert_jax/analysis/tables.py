@@ -1,4 +1,4 @@
-"""Tables of a model's parameters and of the FLOPs of its training, as lines of text."""
+"""Format tables of a model's parameters and of the FLOPs of its training, as lines of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bert_jax.models.parameters import count
 
 
 def parameter_table(shapes: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
-    """Return the number of parameters of every part of a model, and the total."""
+    """Return the number of parameters of each part of a model, and the total."""
     total = count(shapes)
     lines = [f"{'parameters':62s}{'':>16s}"]
     lines += [
@@ -32,14 +32,15 @@ def flops_table(
     predictions: int,
     next_sentence: bool,
 ) -> list[str]:
-    """Return the FLOPs of one sequence by part, of a training step and of a phase.
+    """Return the FLOPs of each part for one sequence, of a training step, and of a phase.
 
     Args:
+      encoder: the encoder.
       name: the name of the phase.
-      length: number of tokens of a sequence.
-      batch_size: number of sequences of a step.
-      num_steps: number of steps of the phase.
-      predictions: number of masked positions of a sequence.
+      length: the number of tokens of a sequence.
+      batch_size: the number of sequences of a step.
+      num_steps: the number of steps of the phase.
+      predictions: the number of masked positions of a sequence.
       next_sentence: whether there is a sentence-pair head.
     """
     layer = layer_flops(encoder, length)

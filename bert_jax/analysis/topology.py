@@ -1,4 +1,4 @@
-"""Devices that need not be here: `cpu:8`, or a TPU slice by the name JAX knows it under."""
+"""Devices to compile for that need not exist: CPU devices (`cpu:8`), or a TPU slice by name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _TPU = re.compile(r"v[2-9][a-z]*|tpu.*")  # does not match NVIDIA's V100
 EXAMPLES = "cpu:8, v5e:4x4, v6e:2x4, v5p:2x2x2 or v4:2x2x4"
 
-# What libtpu asks the metadata server of a Cloud TPU host for; anything will do where it only
-# compiles, and without an answer it waits. Loaded to compile, it need not be alone on the machine.
+# Variables that libtpu otherwise requests from the metadata server of a Cloud TPU host, waiting for
+# an answer. To compile, any values are sufficient, and several processes may load libtpu.
 _NO_TPU_HOST = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -25,23 +25,26 @@ _NO_TPU_HOST = {
 
 
 def topology_devices(name: str) -> list[jax.Device]:
-    """The devices of a topology, to build a mesh of and compile for.
+    """Return the devices of a topology, for a mesh to compile for.
 
-    To be called before JAX has touched a device. On TPU v4 a device is a chip of two cores, as it
-    is by default on the hardware.
+    Call this before JAX initializes its devices. On TPU v4, a device is a chip of two cores, as by
+    default on the hardware.
+
+    Args:
+      name: the name of the topology, such as "v5e:4x4" or "cpu:8".
 
     Raises:
-      ValueError: the topology does not exist or has neither TPUs nor CPUs, JAX already runs with
-        other devices, or libtpu is missing.
+      ValueError: the topology does not exist or consists of neither TPUs nor CPUs, JAX has already
+        initialized other devices, or libtpu is missing.
     """
-    parsed = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name.lower())
-    if not parsed:
-        raise ValueError(f"--topology {name!r}: write a kind and a shape, such as {EXAMPLES}")
-    kind, shape = parsed.groups()
+    match = re.fullmatch(r"([a-z][a-z0-9]*):([0-9]+(?:x[0-9]+){0,2})", name.lower())
+    if not match:
+        raise ValueError(f"--topology={name}: expected a kind and a shape, such as {EXAMPLES}")
+    kind, shape = match.groups()
     dims = [int(dim) for dim in shape.split("x")]
     if kind == "cpu":
         if len(dims) > 1 or dims[0] < 1:
-            raise ValueError(f"--topology {name!r}: write the number of devices, such as cpu:8")
+            raise ValueError(f"--topology={name}: expected the number of devices, such as cpu:8")
         return _cpu_devices(dims[0])
     if not _TPU.fullmatch(kind):
         raise ValueError(
@@ -54,18 +57,18 @@ def topology_devices(name: str) -> list[jax.Device]:
 
 def _cpu_devices(count: int) -> list[jax.Device]:
     os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax  # after the variable, which it reads when it is imported
+    import jax  # reads the variable when it is imported
 
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
-        pass  # devices exist already: enough of them serve as well
+        pass  # devices are already initialized, and can be used if there are enough
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise ValueError(
-            f"--topology cpu:{count}: this process already runs JAX with {len(devices)} CPU "
-            "devices, and their number is fixed: call `bert-jax plan` in a process of its own"
+            f"--topology=cpu:{count}: JAX is already initialized with {len(devices)} CPU devices "
+            "in this process. Run `bert-jax plan` in a separate process"
         )
     return devices[:count]
 
@@ -73,8 +76,8 @@ def _cpu_devices(count: int) -> list[jax.Device]:
 def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
     if "TPU_LIBRARY_PATH" not in os.environ and importlib.util.find_spec("libtpu") is None:
         raise ValueError(
-            f"--topology {name!r}: compiling for a TPU needs libtpu, which is not installed: "
-            "pip install -e '.[tpu]' (it does not need a TPU; --topology cpu:N goes without)"
+            f"--topology={name}: compiling for a TPU requires libtpu, which is not installed. Run "
+            "pip install -e '.[tpu]' (no TPU is needed), or use --topology=cpu:N"
         )
     for variable, value in (_NO_TPU_HOST | {"JAX_PLATFORMS": "cpu"}).items():
         os.environ.setdefault(variable, value)
@@ -84,14 +87,14 @@ def _tpu_devices(name: str, kind: str, dims: list[int]) -> list[jax.Device]:
     options: dict[str, object] = {}
     if kind == "v4":
         options["chip_config_name"] = "megacore"
-    if max(dims) == 1:  # a part of a host, which otherwise has 2 x 2 chips
+    if max(dims) == 1:  # a single chip instead of all 2 x 2 chips of a host
         options["chips_per_host_bounds"] = [1, 1, 1]
     try:
         description = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
         raise ValueError(
-            f"--topology {name!r}: libtpu knows no such slice ({reason}); there are names such "
-            f"as {EXAMPLES}"
+            f"--topology={name}: not a slice known to libtpu ({reason}). Use a name such as "
+            f"{EXAMPLES}"
         ) from error
     return list(description.devices)

@@ -1,25 +1,27 @@
+"""Specifications of chips, and lower bounds for the time of a step."""
+
 import pytest
 
 from bert_jax.analysis.chips import Roofline, chip, peak_flops, roofline
 
 
 @pytest.mark.parametrize("kind", ["TPU v4", "TPU v5 lite", "TPU v5", "TPU v6 lite"])
-def test_every_known_chip_has_a_peak_too(kind: str) -> None:
+def test_chips_have_a_peak(kind: str) -> None:
     assert chip(kind) is not None
     assert peak_flops(kind, "bfloat16") is not None
 
 
-def test_chips_are_told_apart() -> None:
+def test_similar_chips_are_distinguished() -> None:
     lite, full = chip("TPU v5 lite"), chip("TPU v5")
     assert lite is not None and full is not None
     assert lite.memory_bytes == 16 * 2**30 < full.memory_bytes
     assert chip("cpu") is None
 
 
-def test_the_scarcest_resource_decides() -> None:
-    known = chip("TPU v5 lite")
-    assert known is not None
-    bound = roofline(known, 100e12, flops=1e12, memory_bytes=8.19e9, sent_bytes=1e9)
+def test_the_slowest_resource_is_the_bound() -> None:
+    v5e = chip("TPU v5 lite")
+    assert v5e is not None
+    bound = roofline(v5e, 100e12, flops=1e12, memory_bytes=8.19e9, sent_bytes=1e9)
     assert bound.compute == pytest.approx(0.01)
     assert bound.memory == pytest.approx(0.01)
     assert bound.links == pytest.approx(0.005)

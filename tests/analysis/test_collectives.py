@@ -1,4 +1,4 @@
-"""The reader of HLO text, against programs whose communication is known."""
+"""Determine the communication of programs for which it is known."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ ROWS, COLUMNS = 16, 32
 
 
 def compiled_text(function, in_spec: PartitionSpec, out_spec: PartitionSpec) -> str:
-    """The program of `function` on [ROWS, COLUMNS] float32 over a mesh of 2 x 4 devices."""
+    """Compile a function of a float32 array [ROWS, COLUMNS] for a mesh of 2 x 4 devices."""
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     x = jax.ShapeDtypeStruct((ROWS, COLUMNS), jnp.float32, sharding=NamedSharding(mesh, in_spec))
     jitted = jax.jit(function, out_shardings=NamedSharding(mesh, out_spec))
@@ -21,7 +21,7 @@ def compiled_text(function, in_spec: PartitionSpec, out_spec: PartitionSpec) -> 
 def test_a_sum_over_rows_is_one_all_reduce() -> None:
     text = compiled_text(lambda x: x.sum(axis=0), PartitionSpec("a"), PartitionSpec())
     size = COLUMNS * 4
-    # Over groups of 2 a ring sends 2 x (2 - 1) / 2 of the bytes.
+    # In groups of 2, the ring algorithm sends 2 * (2 - 1) / 2 of the bytes.
     assert collectives(text, 8) == {"all-reduce": Traffic(1, size, size)}
 
 
@@ -32,7 +32,7 @@ def test_a_gather_along_one_axis_counts_the_gathered_bytes() -> None:
 
 
 @pytest.mark.parametrize("trips", [1, 3, 7])
-def test_a_loop_counts_as_often_as_it_runs(trips: int) -> None:
+def test_collectives_in_loops_are_counted_per_iteration(trips: int) -> None:
     def repeated(x: jax.Array) -> jax.Array:
         def body(carry: jax.Array, _: None) -> tuple[jax.Array, None]:
             return jnp.sin(carry + jnp.cos(x * carry).sum(axis=0)), None
@@ -45,13 +45,13 @@ def test_a_loop_counts_as_often_as_it_runs(trips: int) -> None:
     assert traffic == Traffic(trips, trips * size, trips * (2 * size * 7 // 8))
 
 
-def test_a_program_of_one_device_is_silent() -> None:
+def test_programs_on_one_device_have_no_communication() -> None:
     text = jax.jit(lambda x: x @ x.T).lower(jnp.ones((4, 4))).compile().as_text()
     assert collectives(text, 1) == {}
 
 
-# As the TPU compiler writes them: a gather in the three fusions it is spread over, a loop without
-# a noted trip count, and an asynchronous permute.
+# Output of the TPU compiler: a gather that is spread over two fusions, a loop without a trip count,
+# and an asynchronous permute.
 TPU = """HloModule jit_step, is_scheduled=true
 
 %fused.1 (p: bf16[4,8]) -> bf16[16,8] {
@@ -90,7 +90,7 @@ ENTRY %main (x: bf16[4,8], y: (u32[], f32[8])) -> bf16[16,8] {
 """  # noqa: E501
 
 
-def test_programs_of_the_tpu_compiler_are_understood() -> None:
+def test_programs_of_the_tpu_compiler_are_supported() -> None:
     gathered, permuted = 16 * 8 * 2, 8 * 4
     assert collectives(TPU, 8) == {
         "all-gather": Traffic(1, gathered, gathered * 3 // 4),
@@ -108,11 +108,11 @@ def test_programs_of_the_tpu_compiler_are_understood() -> None:
         ("replica_groups={}", 6),
     ],
 )
-def test_groups_are_read_in_every_form(groups: str, size: int) -> None:
+def test_all_notations_of_groups_are_supported(groups: str, size: int) -> None:
     assert group_size(f"%x), channel_id=1, {groups}, use_global_device_ids=true", 6) == size
 
 
-def test_bytes_of_shapes() -> None:
+def test_sizes_of_shapes_in_bytes() -> None:
     assert array_bytes("f32[16,64]{1,0:T(8,128)}") == 16 * 64 * 4
     assert array_bytes("(bf16[3]{0}, /*index=1*/s32[], pred[5,2]{1,0})") == 6 + 4 + 10
     with pytest.raises(ValueError, match="c64"):

@@ -1,4 +1,4 @@
-"""FLOPs and parameters by part, against published counts and the compiler's own."""
+"""Compare FLOPs and parameters by part with published counts and with compiled programs."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ BASE = EncoderConfig()
 PLAIN = ComputeConfig(dtype="float32", attention="xla")
 
 
-def test_one_base_layer_at_128_tokens_costs_what_is_published() -> None:
+def test_flops_of_a_base_layer_match_published_numbers() -> None:
     layer = layer_flops(BASE, 128)
     assert layer.projections == 452_984_832
     assert layer.attention == 201_326_592
@@ -30,7 +30,10 @@ def test_one_base_layer_at_128_tokens_costs_what_is_published() -> None:
 
 
 def products_of(program: str) -> int:
-    """2 x (elements of the result) x (contracted size), over all dots of StableHLO text."""
+    """Return the FLOPs of all dots in StableHLO text.
+
+    Each dot has 2 * (elements of the result) * (contracted size) FLOPs.
+    """
     total = 0
     for line in program.split("\n"):
         if "stablehlo.dot_general" not in line:
@@ -45,7 +48,7 @@ def products_of(program: str) -> int:
     return total
 
 
-def test_the_count_is_that_of_the_products_in_the_program() -> None:
+def test_flops_of_a_layer_match_the_program() -> None:
     config = variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
     definition = define(lambda rngs: Layer(config, PLAIN, rngs, attention=True, ffn=True))
     x = jnp.zeros((1, 128, config.hidden_dim))
@@ -58,31 +61,31 @@ def test_the_count_is_that_of_the_products_in_the_program() -> None:
     assert products_of(text) == layer_flops(config, 128).total
 
 
-@pytest.mark.parametrize("learning", [0, 1, 3, 4])
-def test_a_frozen_layer_costs_its_forward_pass_alone(learning: int) -> None:
-    """Against the products in the program of the encoder's gradient."""
+@pytest.mark.parametrize("num_trainable", [0, 1, 3, 4])
+def test_frozen_layers_have_no_backward_pass(num_trainable: int) -> None:
+    """Compare with the products in the program of the encoder's gradient."""
     config = variant("mini", attention_dropout=0.0, hidden_dropout=0.0)
     definition = define(lambda rngs: Encoder(config, PLAIN, rngs))
-    first = config.num_layers - learning
-    names = tuple(f"layers.{number}." for number in range(first, config.num_layers))
-    learns = {name for name in definition.shapes if learning and name.startswith(names)}
+    first = config.num_layers - num_trainable
+    prefixes = tuple(f"layers.{number}." for number in range(first, config.num_layers))
+    names = {name for name in definition.shapes if num_trainable and name.startswith(prefixes)}
     token_ids = jnp.zeros((1, 128), jnp.int32)
 
-    def loss(learning: dict[str, jax.Array], frozen: dict[str, jax.Array]) -> jax.Array:
-        return definition.module({**frozen, **learning})(token_ids).hidden.sum()
+    def loss(trainable: dict[str, jax.Array], frozen: dict[str, jax.Array]) -> jax.Array:
+        return definition.module({**frozen, **trainable})(token_ids).hidden.sum()
 
-    parts = [
-        {n: x for n, x in definition.shapes.items() if (n in learns) == which}
-        for which in (True, False)
+    params = [
+        {name: x for name, x in definition.shapes.items() if (name in names) == trainable}
+        for trainable in (True, False)
     ]
-    text = jax.jit(jax.value_and_grad(loss)).lower(*parts).as_text()
-    # The lowest layer that learns sends no gradient further down: no product for the input of its
-    # query, key and value.
-    unsent = layer_flops(config, 128).projections if learning else 0
-    assert products_of(text) == encoder_training_flops(config, 128, learning) - unsent
+    text = jax.jit(jax.value_and_grad(loss)).lower(*params).as_text()
+    # The lowest trainable layer computes no gradient of the inputs of its query, key and value
+    # projections, which the layers below would need.
+    skipped = layer_flops(config, 128).projections if num_trainable else 0
+    assert products_of(text) == encoder_training_flops(config, 128, num_trainable) - skipped
 
 
-def test_training_is_three_forward_passes_and_heads_count_only_where_used() -> None:
+def test_training_flops_are_three_times_the_forward_pass_with_used_heads() -> None:
     flops = pretraining_flops(BASE, 512, 77, next_sentence=True)
     assert flops.layers == 12 * layer_flops(BASE, 512).total
     assert flops.masked_lm == 2 * 77 * 768 * (768 + 30_522)
@@ -91,8 +94,8 @@ def test_training_is_three_forward_passes_and_heads_count_only_where_used() -> N
     assert pretraining_flops(BASE, 512, 77, next_sentence=False).next_sentence == 0
 
 
-def test_a_factorised_table_costs_its_own_products() -> None:
-    """Against the products of the program of ALBERT's pretraining heads, but for choosing rows."""
+def test_flops_of_factorized_embeddings_match_the_program() -> None:
+    """Compare with the program of ALBERT with pretraining heads at all positions."""
     config = variant("albert-base-v2", vocab_size=96, num_layers=2)
     definition = define_model(ModelConfig(config), PLAIN)
     ids = jnp.zeros((1, 64), jnp.int32)
@@ -109,12 +112,12 @@ def test_parts_add_up_to_the_model() -> None:
     parts = counts_by_part(task.definition.shapes)
     assert sum(parts.values()) == count(task.definition.shapes) == 110_106_428
     assert parts["token embedding"] == 30_522 * 768
-    # Twelve blocks of query, key, value and output projection with biases.
+    # Query, key, value and output projections with biases in twelve layers.
     assert parts["self-attention"] == 12 * 2_362_368
     assert "final LayerNorm" not in parts
 
 
-def test_a_pre_norm_model_has_a_final_norm_and_nothing_unnamed() -> None:
+def test_all_parts_of_a_pre_norm_model_are_known() -> None:
     config = variant("tiny", norm="pre", positions="sinusoidal")
     parts = counts_by_part(Pretraining(config, PLAIN, sentence_pairs="none").definition.shapes)
     assert parts["final LayerNorm"] == 2 * 128
@@ -130,7 +133,9 @@ def test_shared_layers_are_counted_once() -> None:
     assert parts["embedding projection"] == 128 * 768 + 768
 
 
-def test_a_parameter_of_no_known_part_is_refused() -> None:
+def test_unknown_parameters_are_rejected() -> None:
     shapes = Pretraining(BASE, PLAIN).definition.shapes
-    with pytest.raises(ValueError, match="parameter encoder.mystery belongs to no known part"):
+    with pytest.raises(
+        ValueError, match="parameter encoder.mystery does not belong to any known part"
+    ):
         parameters_by_part({**shapes, "encoder.mystery": next(iter(shapes.values()))})

@@ -1,3 +1,5 @@
+"""Peak FLOP/s of devices by their `device_kind`."""
+
 import pytest
 
 from bert_jax.analysis.chips import peak_flops
@@ -22,7 +24,7 @@ from bert_jax.analysis.chips import peak_flops
         ("TPU v6 lite", 918),
     ],
 )
-def test_names_that_devices_give_themselves(device_kind: str, tflops: float) -> None:
+def test_peaks_of_known_devices(device_kind: str, tflops: float) -> None:
     assert peak_flops(device_kind, "bfloat16") == tflops * 1e12
     assert peak_flops(device_kind, "float32") is None
 
@@ -42,7 +44,7 @@ def test_names_that_devices_give_themselves(device_kind: str, tflops: float) -> 
         "TPU v3",
     ],
 )
-def test_other_chips_are_not_taken_for_their_relatives(device_kind: str) -> None:
+def test_related_chips_are_not_confused(device_kind: str) -> None:
     assert peak_flops(device_kind, "bfloat16") is None
 
 

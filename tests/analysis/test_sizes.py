@@ -1,4 +1,4 @@
-"""Parameter counts by arithmetic match the models themselves and published figures."""
+"""Parameter counts by arithmetic match the parameters of models and published counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENCODERS = {
 
 @pytest.mark.parametrize("head", head_names())
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_the_count_matches_the_model(encoder: str, head: str) -> None:
+def test_counts_match_the_parameters_of_models(encoder: str, head: str) -> None:
     labels = ("a", "b", "c") if head in ("classification", "tagging") else ()
     model = ModelConfig(ENCODERS[encoder], head, labels)
     shapes = define_model(model, ComputeConfig(dtype="float32", attention="xla")).shapes
@@ -42,11 +42,11 @@ def test_the_count_matches_the_model(encoder: str, head: str) -> None:
     ("name", "published"),
     [("base", 109_482_240), ("large", 335_141_888), ("albert-base-v2", 11_683_584)],
 )
-def test_published_encoders(name: str, published: int) -> None:
-    # transformers' counts of BertModel and AlbertModel, with pooler.
+def test_counts_match_published_encoders(name: str, published: int) -> None:
+    # The numbers of parameters of BertModel and AlbertModel in transformers, including the pooler.
     assert parameter_counts(ModelConfig(variant(name), "encoder")).total == published
 
 
-def test_absurd_sizes_are_counted_immediately() -> None:
+def test_huge_sizes_are_counted_immediately() -> None:
     encoder = dataclasses.replace(PLAIN, num_layers=2_000, ffn_dim=10**9)
     assert parameter_counts(ModelConfig(encoder)).layers > 2_000 * 2 * 8 * 10**9

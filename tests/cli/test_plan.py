@@ -115,17 +115,17 @@ def test_a_run_that_does_not_fit_is_told_what_helps(config_file: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--topology", "cpu"], "write a kind and a shape, such as cpu:8"),
-        (["--topology", "cpu:2x2"], "write the number of devices, such as cpu:8"),
-        (["--topology", "cpu:0"], "write the number of devices, such as cpu:8"),
-        (["--topology", "abacus!"], "write a kind and a shape"),
+        (["--topology", "cpu"], "--topology=cpu: expected a kind and a shape, such as cpu:8"),
+        (["--topology", "cpu:2x2"], "=cpu:2x2: expected the number of devices, such as cpu:8"),
+        (["--topology", "cpu:0"], "expected the number of devices, such as cpu:8"),
+        (["--topology", "abacus!"], "expected a kind and a shape"),
         (
             ["--topology", "h100:8"],
             "h100 is not a TPU, and plan compiles only for TPU slices and CPUs",
         ),
         (["--topology", "A100:8"], "run `bert-jax bench step --config FILE` on it"),
         (["--topology", "v100:8"], "v100 is not a TPU"),
-        (["--topology", "cpu:4096"], "call `bert-jax plan` in a process of its own"),
+        (["--topology", "cpu:4096"], "Run `bert-jax plan` in a separate process"),
         (["--topology", "cpu:3"], "batch_size=16 is not divisible by 3"),
         (["--topology", "cpu:8", "--config.model.max_positions=32"], "longer than"),
         (["--topology", "cpu:8", "--hbm", "0"], "--hbm must be positive"),
