@@ -1,4 +1,4 @@
-"""Load the config of a command with the values of its options."""
+"""Load the config of a command, with the values of its options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from bert_jax.runs.work_dir import MODEL_NAME
 
 
 def add_override(overrides: Sequence[str], key: str, value: str, option: str) -> list[str]:
-    """Return the overrides with one more, which was given as a command-line option.
+    """Add a key that was set with a command-line option to the overrides.
+
+    Args:
+      overrides: words such as "--config.seed=1".
+      key: the dotted key.
+      value: its value.
+      option: the name of the option.
 
     Raises:
       ValueError: the overrides already contain the key.
@@ -21,7 +27,7 @@ def add_override(overrides: Sequence[str], key: str, value: str, option: str) ->
     word = f"--config.{key}"
     for other in overrides:
         if other.partition("=")[0] == word:
-            raise ValueError(f"{option}={value} and {other} set the same key. Give one of them.")
+            raise ValueError(f"{option}={value} and {other} set the same key. Use only one of them")
     return [*overrides, f"{word}={value}"]
 
 
@@ -31,11 +37,12 @@ def pretrain_config(config: str, overrides: Sequence[str], init: str | None) -> 
     Args:
       config: a recipe or a config file.
       overrides: words such as "--config.seed=1".
-      init: the work directory of a model to start from. It sets `init_from`, and every `model.*`
-        key that the model's parameters require and that is not overridden.
+      init: the work directory of a model to initialize from; None for none. It sets `init_from`
+        and, unless overridden, every `model.*` key that the model's parameters require.
 
     Raises:
-      ValueError: the overrides set `init_from` too, the model cannot be read, or see `load_config`.
+      ValueError: the overrides also set `init_from`, the model cannot be read, or `load_config`
+        fails.
     """
     if init:
         overrides = add_override(overrides, "init_from", init, "--init")
@@ -55,11 +62,11 @@ def finetune_config(
     Args:
       config: a recipe or a config file.
       overrides: words such as "--config.seed=1".
-      init: the work directory of a model to start from, which sets `init_from`.
-      data: a training file that replaces the config's.
+      init: the work directory of a model to initialize from, which sets `init_from`; None for none.
+      data: a training file that replaces the one in the config; None for none.
 
     Raises:
-      ValueError: the overrides set `init_from` too, or see `load_config`.
+      ValueError: the overrides also set `init_from`, or `load_config` fails.
     """
     if init:
         overrides = add_override(overrides, "init_from", init, "--init")
@@ -70,8 +77,13 @@ def finetune_config(
 def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> FinetuneConfig:
     """Load the config of a task on which the model of a work directory is evaluated.
 
+    Args:
+      config: a recipe or a config file.
+      overrides: words such as "--config.seed=1".
+      work_dir: the work directory of the model.
+
     Raises:
-      ValueError: the overrides set `init_from` or `work_dir`, or see `load_config`.
+      ValueError: the overrides set `init_from` or `work_dir`, or `load_config` fails.
     """
     for key in ("init_from", "work_dir"):
         overrides = add_override(overrides, key, str(work_dir), "WORKDIR")
@@ -79,9 +91,9 @@ def evaluation_config(config: str, overrides: Sequence[str], work_dir: Path) -> 
 
 
 def _initial_model(config: str, overrides: Sequence[str], init: Path) -> Path:
-    """Return the work directory to read the model from.
+    """Return the work directory to read the initial model's config from.
 
-    After a run has started, the model it started from may be deleted. The run has the same one.
+    A run that has started no longer needs the initial model and has the same config itself.
     """
     if (init / MODEL_NAME).is_file():
         return init

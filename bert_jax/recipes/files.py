@@ -28,54 +28,60 @@ def recipe_names(kind: Kind) -> list[str]:
 
 
 def find_config(name: str, kind: Kind | None = None) -> Path:
-    """Return the config file that a recipe's name or a path stands for.
+    """Return the config file with a given recipe name or path.
 
     Args:
-      name: a recipe, with or without its kind ("pretrain/tiny" or "tiny"), or the path of a file.
-      kind: the kind to prefer if both kinds have a recipe of this name.
+      name: the name of a recipe, with or without its kind ("pretrain/tiny" or "tiny"), or the path
+        of a file.
+      kind: the preferred kind if there are recipes of both kinds with this name.
 
     Raises:
-      ValueError: there is no such recipe or file, or both kinds have a recipe of this name and
-        `kind` is None. The message contains the nearest names.
+      ValueError: there is no such recipe or file, or there are recipes of both kinds and `kind` is
+        None. The message contains the nearest names.
     """
     if Path(name).suffix == ".py":
         if not Path(name).is_file():
             raise ValueError(f"--config: there is no file {name}{_similar_files(name)}")
         return Path(name)
-    kinds = [each for each in KINDS if name in recipe_names(each)]
+    kinds = [candidate for candidate in KINDS if name in recipe_names(candidate)]
     if len(kinds) > 1 and kind is None:
-        choices = " or ".join(f"{each}/{name}" for each in kinds)
-        raise ValueError(f"{name}: there is a recipe of each kind. Give {choices}.")
+        choices = " or ".join(f"{candidate}/{name}" for candidate in kinds)
+        raise ValueError(f"{name}: there is a recipe of each kind. Specify {choices}")
     if kinds:
         return RECIPES / (kind if kind in kinds else kinds[0]) / f"{name}.py"
-    full_names = [f"{each}/{recipe}" for each in KINDS for recipe in recipe_names(each)]
+    full_names = [f"{prefix}/{recipe}" for prefix in KINDS for recipe in recipe_names(prefix)]
     if name in full_names:
         return RECIPES / f"{name}.py"
     if Path(name).is_file():
         raise ValueError(f"--config: {name} is not a Python file (its name must end in .py)")
-    bare_names = [recipe for each in KINDS if kind in (each, None) for recipe in recipe_names(each)]
-    known = full_names if name.startswith(tuple(f"{each}/" for each in KINDS)) else bare_names
-    raise ValueError(f"{name}: no such recipe or file; {nearest(name, known)}")
+    has_kind = name.startswith(tuple(f"{prefix}/" for prefix in KINDS))
+    bare_names = [recipe for x in KINDS if kind in (x, None) for recipe in recipe_names(x)]
+    hint = nearest(name, full_names if has_kind else bare_names)
+    raise ValueError(f"{name}: no such recipe or file; {hint}")
 
 
 def _similar_files(name: str) -> str:
-    """Return the end of a message: recipes that the missing file could be, or nearby files."""
+    """Return a hint about a missing file: the recipe with its name, or similar files."""
     stem = Path(name).with_suffix("").as_posix()
-    for recipe in (f"{kind}/{each}" for kind in KINDS for each in recipe_names(kind)):
+    for recipe in (f"{kind}/{recipe}" for kind in KINDS for recipe in recipe_names(kind)):
         if stem.endswith(f"configs/{recipe}"):
-            return f". For the recipe that comes with bert_jax, give its name: {recipe}"
+            return f". To use the recipe included in bert_jax, specify its name: {recipe}"
     neighbors = [str(neighbor) for neighbor in sorted(Path(name).parent.glob("*.py"))]
     return f"; {nearest(name, neighbors)}" if neighbors else ""
 
 
 def read_config_file(file: Path, *arguments: str) -> ConfigDict:
-    """Run a config file and return what its `get_config(*arguments)` returns.
+    """Run a config file and return the result of its `get_config(*arguments)`.
 
     The file may import other config files relative to its own directory.
 
+    Args:
+      file: the config file.
+      *arguments: the arguments of `get_config`.
+
     Raises:
-      ValueError: the file raises an error, or its result is not a ConfigDict; the message begins
-        with the file and, for an error, the line.
+      ValueError: the file raises an error, or its result is not a ConfigDict. The message contains
+        the file and, for an error, the line.
     """
     with _importable(file) as name:
         spec = importlib.util.spec_from_file_location(name, file)
@@ -87,25 +93,25 @@ def read_config_file(file: Path, *arguments: str) -> ConfigDict:
         except (Exception, SystemExit) as error:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if frame.filename == spec.origin]
-            place = f"{file}:{lines[-1]}" if lines else file
-            raise ValueError(f"{place}: {type(error).__name__}: {error}") from error
+            location = f"{file}:{lines[-1]}" if lines else file
+            raise ValueError(f"{location}: {type(error).__name__}: {error}") from error
     if not isinstance(config, ConfigDict):
         raise ValueError(f"{file}: get_config() must return a ConfigDict, got {config!r}")
     return config
 
 
-_LOADS = itertools.count()
+_LOAD_NUMBERS = itertools.count()
 
 
 @contextmanager
 def _importable(file: Path) -> Iterator[str]:
-    """Make the directories above a file packages and yield the name of the file's module.
+    """Turn the parent directories of a file into packages, and yield the name of its module.
 
-    Every load has its own packages, which are removed at the end: a file that was changed is read
-    again, and threads do not share modules.
+    The packages are created for each load and removed at the end, so that modified files are read
+    again and threads do not share modules.
     """
     file = file.absolute()
-    root = package = f"bert_jax_config_{next(_LOADS)}"
+    root = package = f"bert_jax_config_{next(_LOAD_NUMBERS)}"
     try:
         for directory in reversed(file.parents):
             if directory.name:

@@ -1,4 +1,4 @@
-"""The keys of a config: complete them from a dataclass and override them."""
+"""Complete the keys of a config from a dataclass, and override them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from ml_collections.config_dict import FieldReference
 from bert_jax.conversion import config_keys, values_of, without_none
 from bert_jax.validation import unknown_key
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+_KINDS = {int: "an integer", float: "a number", bool: "true or false"}
 
 
-def with_every_key(cls: type, values: Any) -> ConfigDict:
-    """Copy a config with each key `cls` declares in it, defaults filled in and types fixed.
+def with_all_keys(cls: type, values: Any) -> ConfigDict:
+    """Return a copy of a config that has all keys of a dataclass, with their defaults and types.
 
-    The copy knows the type of every key, also of those that hold None, so that any of them can be
-    overridden from the command line. Values that do not fit `cls` are kept for `to_dataclass` to
-    refuse.
+    Every key has a type, even if its value is None, so that it can be overridden from the command
+    line. Values of other types are kept, and are rejected later by `to_dataclass`.
+
+    Args:
+      cls: the dataclass.
+      values: a mapping or an instance of `cls`.
     """
     if dataclasses.is_dataclass(values):
         values = values_of(values)
@@ -32,29 +35,29 @@ def with_every_key(cls: type, values: Any) -> ConfigDict:
     tree = ConfigDict({key: value for key, value in values.items() if key not in keys})
     for key in keys.values():
         if key.name in values:
-            value = _on_default(key.default, values[key.name])
+            value = _merge_default(key.default, values[key.name])
         else:
             value = None if key.default is dataclasses.MISSING else key.default
         tree[key.name] = _with_type(key.hint, value)
     return tree
 
 
-def _on_default(default: Any, value: Any) -> Any:
-    """Return a section completed from its key's default, which may differ from its class's."""
+def _merge_default(default: Any, value: Any) -> Any:
+    """Complete a section with the default of its key, which may differ from its class's default."""
     if not dataclasses.is_dataclass(default) or not isinstance(value, (Mapping, ConfigDict)):
         return value
     return values_of(default) | {key: value[key] for key in value}
 
 
 def _with_type(hint: Any, value: Any) -> Any:
-    """Return `value` as a ConfigDict should hold it: a section, or a field that knows its type."""
+    """Convert a value to an element of a ConfigDict: a section, or a field with a type."""
     hint, optional = without_none(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and value is None and not optional:
         value = {}
     is_section = isinstance(value, (Mapping, ConfigDict)) or dataclasses.is_dataclass(value)
     if dataclasses.is_dataclass(hint):
-        return with_every_key(cast(type, hint), value) if is_section else value
+        return with_all_keys(cast(type, hint), value) if is_section else value
     if origin in (dict, Mapping):
         if not is_section:
             return value
@@ -68,13 +71,18 @@ def _with_type(hint: Any, value: Any) -> Any:
 
 
 def leave_out_sections(tree: ConfigDict, words: Sequence[str], cls: type) -> list[str]:
-    """Delete the sections that words such as "phases.phase2=None" leave out.
+    """Delete the sections that are left out by words such as "phases.phase2=None".
+
+    Args:
+      tree: the config, which is modified.
+      words: the overrides.
+      cls: the dataclass of the config.
 
     Returns:
       The other words.
 
     Raises:
-      ValueError: a key is given twice, or the run needs the section.
+      ValueError: a key is given twice, or a section is required.
     """
     _check_repeated(words)
     left_out = [word for word in words if word.endswith("=None") and _is_section(word, tree)]
@@ -84,12 +92,12 @@ def leave_out_sections(tree: ConfigDict, words: Sequence[str], cls: type) -> lis
 
 
 def _check_repeated(words: Sequence[str]) -> None:
-    given: dict[str, str] = {}
+    words_by_key: dict[str, str] = {}
     for word in words:
         key = word.partition("=")[0]
-        if key in given:
-            raise ValueError(f"{key} is given twice: {given[key]} and {word}. Give it once.")
-        given[key] = word
+        if key in words_by_key:
+            raise ValueError(f"{key} is set twice: {words_by_key[key]} and {word}. Set it once")
+        words_by_key[key] = word
 
 
 def _is_section(word: str, tree: ConfigDict) -> bool:
@@ -102,11 +110,11 @@ def _is_section(word: str, tree: ConfigDict) -> bool:
 
 
 def _leave_out(word: str, tree: ConfigDict, cls: type) -> None:
-    """Delete a section that is optional or one of several."""
+    """Delete a section that is optional or an entry of a mapping."""
     *sections, name = word.removeprefix("--config.").partition("=")[0].split(".")
     hint: Any = cls
     for section in sections:
-        hint = _inside(hint, section)
+        hint = _key_type(hint, section)
         tree = tree[section]
     hint, _ = without_none(hint)
     if get_origin(hint) in (dict, Mapping):
@@ -117,7 +125,7 @@ def _leave_out(word: str, tree: ConfigDict, cls: type) -> None:
     del tree[name]
 
 
-def _inside(hint: Any, name: str) -> Any:
+def _key_type(hint: Any, name: str) -> Any:
     """Return the type of a key in a section of type `hint`."""
     hint, _ = without_none(hint)
     if get_origin(hint) in (dict, Mapping):
@@ -126,20 +134,20 @@ def _inside(hint: Any, name: str) -> Any:
 
 
 def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict[str, Any]:
-    """Return a complete config as nested dicts, with values by dotted key set in it.
+    """Return a config with overridden values as nested dicts.
 
     Args:
-      tree: the config, from `with_every_key`.
-      values: Python values. Those that are sections are merged; None leaves out a section.
-      cls: the dataclass that the config is for.
+      tree: the config, from `with_all_keys`.
+      values: Python values by dotted key. Sections are merged; None leaves out a section.
+      cls: the dataclass of the config.
 
     Raises:
-      ValueError: a key is set twice, or a section that the run needs is left out.
+      ValueError: a key is set twice, or a required section is left out.
     """
     flat: dict[str, Any] = {}
     for key, value in _flattened(values):
         if key in flat:
-            raise ValueError(f"{key} is set twice: {flat[key]!r} and {value!r}. Set it once.")
+            raise ValueError(f"{key} is set twice: {flat[key]!r} and {value!r}. Set it once")
         flat[key] = value
     for key in [key for key, value in flat.items() if value is None and _is_section(key, tree)]:
         _leave_out(key, tree, cls)
@@ -148,16 +156,16 @@ def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict
     for key, value in flat.items():
         *sections, name = key.split(".")
         section = result
-        for inner in sections:
-            if not isinstance(section.get(inner), dict):  # an empty section or an unknown key
-                section[inner] = {}
-            section = section[inner]
+        for subsection in sections:
+            if not isinstance(section.get(subsection), dict):  # an empty section or an unknown key
+                section[subsection] = {}
+            section = section[subsection]
         section[name] = value
     return result
 
 
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values, with paths as strings."""
+    """Yield dotted keys and their values, with paths converted to strings."""
     for key, value in values.items():
         if dataclasses.is_dataclass(value):
             value = values_of(value)
@@ -168,43 +176,47 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def apply_words(tree: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
-    """Return a config with words such as "--config.seed=1" applied; the prefix is optional.
+    """Return a config with overrides applied.
+
+    Args:
+      tree: the config.
+      overrides: words such as "--config.seed=1", where the prefix is optional.
 
     Raises:
-      ValueError: a key is unknown, or a value does not parse as its key's type.
+      ValueError: a key is unknown, or a value cannot be parsed as the type of its key.
     """
     keys = list(_leaves(tree))
-    last = {}
+    values_by_key = {}
     for word in overrides:
         key, equals, value = word.removeprefix("--config.").partition("=")
         if key not in keys:
-            empty = [each for each in keys if key.startswith(f"{each}.")]
-            if any(_type_of(each, tree) is type(None) for each in empty):
+            parents = [parent for parent in keys if key.startswith(f"{parent}.")]
+            if any(_type_of(parent, tree) is type(None) for parent in parents):
                 raise ValueError(_empty_section(word))
             raise ValueError(f"--config.{key}{unknown_key(key, keys)}")
         if not equals:
-            raise ValueError(f"--config.{key}: write the value as --config.{key}=VALUE")
+            raise ValueError(f"--config.{key}: missing value. Write --config.{key}=VALUE")
         if value != "None" and _type_of(key, tree) is type(None):
             raise ValueError(_empty_section(word))
-        last[key] = value
-    words = [f"--config.{key}={value}" for key, value in last.items() if value != "None"]
+        values_by_key[key] = value
+    words = [f"--config.{key}={value}" for key, value in values_by_key.items() if value != "None"]
     argv = ["bert-jax", *words]
     values = flags.FlagValues()
     config_flags.DEFINE_config_dict("config", tree, flag_values=values, sys_argv=argv)
     try:
         values(argv)
     except flags.Error as error:
-        raise ValueError(_unreadable(str(error), tree, last)) from error
-    # config_flags cannot read None.
-    emptied = {key: None for key, value in last.items() if value == "None"}
-    values.config.update_from_flattened_dict(emptied)
+        raise ValueError(_parse_error(str(error), tree, values_by_key)) from error
+    # config_flags cannot parse None.
+    nones = {key: None for key, value in values_by_key.items() if value == "None"}
+    values.config.update_from_flattened_dict(nones)
     return values.config
 
 
 def _empty_section(word: str) -> str:
     return (
-        f"{word}: a section that the config file leaves empty, and that can only be filled in it: "
-        "copy the file, or begin with one that has the section"
+        f"{word}: this section is empty in the config file and cannot be filled by overrides. Use "
+        "a config file that has the section, such as a copy of this one"
     )
 
 
@@ -223,9 +235,9 @@ def _type_of(key: str, tree: ConfigDict) -> type:
     return section.get_type(name)
 
 
-def _unreadable(error: str, tree: ConfigDict, given: Mapping[str, str]) -> str:
-    """Return an error message that replaces the one of config_flags, which is Python's own."""
-    for key, value in given.items():
+def _parse_error(error: str, tree: ConfigDict, values: Mapping[str, str]) -> str:
+    """Return a message that replaces an error of config_flags, which contains one of Python."""
+    for key, value in values.items():
         if error.startswith(f"flag --config.{key}="):
             kind = _type_of(key, tree)
             return f"--config.{key}={value}: expected {_KINDS.get(kind, kind.__name__)}"

@@ -14,7 +14,7 @@ from bert_jax.finetuning.registry import task_sections
 from bert_jax.local_paths import check_local
 from bert_jax.pretraining.config import PretrainConfig
 from bert_jax.recipes.files import Kind, find_config, read_config_file
-from bert_jax.recipes.keys import apply_values, apply_words, leave_out_sections, with_every_key
+from bert_jax.recipes.keys import apply_values, apply_words, leave_out_sections, with_all_keys
 
 CONFIGS: Mapping[Kind, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 
@@ -22,7 +22,7 @@ Source: TypeAlias = "str | os.PathLike[str] | ConfigDict | Mapping[str, Any]"
 Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 T = TypeVar("T")
 
-# Keys that only one kind of config has.
+# Keys of pretraining configs only.
 _PRETRAINING_KEYS = ("phases", "masking")
 _OTHER = {"pretrain": "finetune", "finetune": "pretrain"}
 
@@ -47,20 +47,20 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
 
     Args:
       source: the name of a recipe, with or without its kind ("pretrain/tiny" or "tiny"); the path
-        of a Python file with `get_config()` returning a ConfigDict; or a ConfigDict. "NAME:TEXT"
-        calls `get_config("TEXT")`. Keys that are left out have their defaults.
-      overrides: values by dotted key, such as `{"optimizer.peak_learning_rate": 1e-4}`, or
-        words as on the command line, such as "optimizer.peak_learning_rate=1e-4". A mapping may
-        hold sections, whose keys replace the same keys of the source. None leaves out a section.
-      kind: the kind that the config must have. By default its keys decide; then type checkers see
-        Any.
+        of a Python file with a function `get_config()` that returns a ConfigDict; or a ConfigDict.
+        "NAME:TEXT" calls `get_config("TEXT")`. Omitted keys have their default values.
+      overrides: values by dotted key, such as `{"optimizer.peak_learning_rate": 1e-4}`, or words as
+        on the command line, such as "optimizer.peak_learning_rate=1e-4". A mapping may contain
+        sections, whose keys replace those of the source. None removes a section.
+      kind: the expected kind of config; None to determine it from the keys, in which case the
+        result has the static type Any.
 
     Returns:
       A PretrainConfig or a FinetuneConfig.
 
     Raises:
       ValueError: there is no such recipe or file, a key is unknown (the message suggests others)
-        or set twice, or a value has the wrong type or is refused by the config.
+        or set twice, or a value has the wrong type or is rejected by the config.
     """
     content, name = _read(source, kind)
     cls = CONFIGS[kind or _kind_of(content, overrides, name)]
@@ -72,15 +72,15 @@ def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: s
 
     Args:
       cls: the frozen dataclass to build.
-      content: the content of the file; keys it leaves out take the defaults of `cls`.
+      content: the content of the file. Omitted keys have the default values of `cls`.
       overrides: see `load_config`.
-      name: the name of the file in messages.
+      name: the name of the file, for messages.
 
     Raises:
       ValueError: see `load_config`.
     """
     _check_kind(cls, content, name)
-    tree = with_every_key(cls, content)
+    tree = with_all_keys(cls, content)
     if isinstance(overrides, str):
         raise ValueError(f"overrides={overrides!r}: expected a mapping or a list of words")
     if isinstance(overrides, Mapping):
@@ -90,7 +90,7 @@ def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: s
 
 
 def _read(source: Source, kind: Kind | None) -> tuple[ConfigDict, str]:
-    """Return the content of a config and its name in messages."""
+    """Return the content of a config and its name for messages."""
     if not isinstance(source, str | os.PathLike):
         return ConfigDict(source), "the config"
     path = os.fspath(source)
@@ -106,17 +106,17 @@ def _kind_of(content: ConfigDict, overrides: Overrides, name: str) -> Kind:
     if not kinds:
         raise ValueError(
             f"{name}: neither a pretraining nor a fine-tuning config. Add `phases` or one of "
-            f"{', '.join(task_sections())}."
+            f"{', '.join(task_sections())}"
         )
     return "pretrain" if "pretrain" in kinds else "finetune"
 
 
 def _check_kind(cls: type, content: ConfigDict, name: str) -> None:
-    """Refuse a config of the other kind, whose keys would all be unknown."""
-    own = config_keys(cls)
+    """Reject a config of the other kind with an error that says so."""
+    keys = config_keys(cls)
     for key, kind in _kinds_by_key().items():
-        if key in content and key not in own:
+        if key in content and key not in keys:
             raise ValueError(
-                f"{name}: the key {key!r} makes this a config for `bert-jax {kind}`. "
-                f"Give one such as those in configs/{_OTHER[kind]}."
+                f"{name}: this is a config for `bert-jax {kind}`, since it has the key {key!r}. "
+                f"Use a config such as those in configs/{_OTHER[kind]}"
             )

@@ -10,7 +10,7 @@ from bert_jax.cli.keys import CONFIGS
 from bert_jax.cli.main import main
 from bert_jax.config_keys import lines, sections
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.recipes.keys import with_every_key
+from bert_jax.recipes.keys import with_all_keys
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -22,7 +22,7 @@ def test_every_key_that_can_be_set_is_told(name: str) -> None:
         for line in lines(section)
         if (match := re.match(r"  ([\w.]+): ", line))
     }
-    tree = with_every_key(CONFIGS[name], {})
+    tree = with_all_keys(CONFIGS[name], {})
 
     def leaves(section, prefix=""):
         for key in section:

@@ -1,4 +1,4 @@
-"""Recipes are found by name, and config files may import each other."""
+"""Recipes are found by name, and config files can import each other."""
 
 import shutil
 import sys
@@ -16,7 +16,7 @@ from bert_jax.recipes.load import load_config
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def test_every_recipe_is_found_by_its_name_from_any_directory(
+def test_recipes_are_found_by_name_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -28,7 +28,7 @@ def test_every_recipe_is_found_by_its_name_from_any_directory(
         assert find_config(f"{kind}/{name}") == find_config(name) == path
 
 
-def test_the_keys_of_a_recipe_decide_its_kind() -> None:
+def test_the_kind_of_a_config_is_determined_from_its_keys() -> None:
     words = {"init_from": "models/base"}
     assert isinstance(load_config("pretrain/tiny"), PretrainConfig)
     assert isinstance(load_config("bert_base"), PretrainConfig)
@@ -47,11 +47,11 @@ def test_the_keys_of_a_recipe_decide_its_kind() -> None:
         ("bert_bse", "bert_bse: no such recipe or file; nearest: bert_base"),
         ("sst", "sst: no such recipe or file; nearest: .*sst2"),
         ("pretrain/tinny", "pretrain/tinny: no such recipe or file; nearest: pretrain/tiny"),
-        ("configs/pretrain/tiny.py", "there is no file .* give its name: pretrain/tiny$"),
+        ("configs/pretrain/tiny.py", "there is no file .* specify its name: pretrain/tiny$"),
         ("README", "README is not a Python file"),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_nearest(
+def test_errors_suggest_the_nearest_names(
     name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -60,21 +60,21 @@ def test_a_wrong_name_is_answered_with_the_nearest(
         load_config(name)
 
 
-def test_a_name_of_both_kinds_is_resolved_by_the_command(
+def test_the_command_determines_the_kind_of_ambiguous_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(CONFIGS, tmp_path / "configs")
     shutil.copy(CONFIGS / "finetune/sst2.py", tmp_path / "configs/finetune/tiny.py")
     monkeypatch.setattr(files, "RECIPES", tmp_path / "configs")
-    with pytest.raises(ValueError, match="Give pretrain/tiny or finetune/tiny"):
+    with pytest.raises(ValueError, match="Specify pretrain/tiny or finetune/tiny"):
         load_config("tiny")
     assert isinstance(load_config("tiny", kind="pretrain"), PretrainConfig)
     init = ["--config.init_from=models/base"]
     assert isinstance(load_config("tiny", init, kind="finetune"), FinetuneConfig)
 
 
-def test_config_files_import_each_other(tmp_path: Path) -> None:
-    """Imports are relative to each file, run again at every load, and leave no modules behind."""
+def test_config_files_can_import_each_other(tmp_path: Path) -> None:
+    """Imports are relative to each file, repeated for each load, and leave no modules behind."""
     directory = tmp_path / "my.configs"
     (directory / "small").mkdir(parents=True)
     shutil.copy(CONFIGS / "pretrain/tiny.py", directory / "base.py")
@@ -104,7 +104,7 @@ def test_config_files_import_each_other(tmp_path: Path) -> None:
     assert load_config(directory / "wide.py").model.num_heads == 16
 
 
-def test_a_config_file_imports_a_recipe(tmp_path: Path) -> None:
+def test_a_config_file_can_import_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "from bert_jax.recipes.pretrain.small.bert_base import get_config as base\n"

@@ -1,4 +1,4 @@
-"""A wheel, installed away from the checkout, has the command, the recipes and the type marker."""
+"""A wheel that is installed outside the checkout has the command, recipes and type marker."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 from ..commands import REPOSITORY
 
-# A recipe that imports another one of the wheel.
+# A recipe that imports another recipe.
 NARROW = """
 from ..tiny import get_config as tiny
 
@@ -19,13 +19,13 @@ def get_config():
     config.model.update(hidden_dim=16, ffn_dim=32, vocab_size=300, max_positions=64)
     return config
 """
-# A user's config file that starts from a recipe.
+# A user's config file that is based on a recipe.
 OWN = NARROW.replace("from ..tiny", "from bert_jax.recipes.pretrain.tiny")
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory that a wheel of the checkout was installed to."""
+    """Build and install a wheel, and return the directory it was installed to."""
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"
     for name in ("bert_jax", "configs"):
@@ -67,5 +67,5 @@ def test_the_installed_command_trains_with_a_recipe(
     bert_jax("pretrain", "--config", "tiny", *words)
     assert (tmp_path / "runs/tiny/model.json").is_file()
     (tmp_path / "own.py").write_text(OWN)
-    shown = {bert_jax("inspect", "--config", config) for config in ("small/narrow", "own.py")}
-    assert len(shown) == 1
+    outputs = {bert_jax("inspect", "--config", config) for config in ("small/narrow", "own.py")}
+    assert len(outputs) == 1
