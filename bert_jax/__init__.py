@@ -5,6 +5,7 @@ the package does not import JAX. Everything else is private and may change.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.version import __version__
@@ -137,7 +138,9 @@ if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every na
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            message = f"module {__name__!r} has no attribute {name!r}"
+            # With these arguments, Python suggests a similar name in tracebacks.
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])
         value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         globals()[name] = value
         return value

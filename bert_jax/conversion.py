@@ -195,7 +195,9 @@ def without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _missing(path: str) -> str:
-    return f"{path}: missing; set it in the config file or as --{path}=VALUE"
+    return (
+        f"{path}: missing. Set it in the config file or override it (command line: --{path}=VALUE)."
+    )
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

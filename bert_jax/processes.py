@@ -13,6 +13,7 @@ import os
 import platform
 import resource
 import signal
+import sys
 import threading
 from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
@@ -186,6 +187,20 @@ def _exit_after_parent() -> None:
     os._exit(1)
 
 
+_MAIN_GUARD = (
+    '. Worker processes import the main script: put its calls below `if __name__ == "__main__":`'
+)
+
+
+def _is_unguarded_script() -> bool:
+    """Return whether this program is a script that starts again when a worker imports it."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or getattr(main, "__spec__", None) is not None:  # a notebook, or `python -m`
+        return False
+    return "__name__" not in _read_text(Path(file))
+
+
 def cause_of_death(process: BaseProcess, remedy: str) -> str:
     """Wait for a worker process to end and return the reason, such as "was killed by SIGTERM".
 
@@ -200,5 +215,6 @@ def cause_of_death(process: BaseProcess, remedy: str) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     if code > 0:
-        return f"exited with code {code}; its traceback is printed above"
+        hint = _MAIN_GUARD if _is_unguarded_script() else ""
+        return f"exited with code {code}; its traceback is printed above{hint}"
     return "exited with code 0"

@@ -25,6 +25,40 @@ def check_seed(seed: int, name: str = "seed") -> None:
         raise ValueError(f"{name}={seed}: must be between 0 and 2^32 - 1")
 
 
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Check that a value is one of several.
+
+    Args:
+      name: the parameter or config key that contains it.
+      value: the value given by the user.
+      choices: the accepted values.
+
+    Raises:
+      ValueError: the value is not one of them.
+    """
+    if value not in choices:
+        expected = ", ".join(map(repr, choices))
+        raise ValueError(f"{name}={value!r}: expected one of {expected}.")
+
+
+def check_config(config: object, cls: type) -> None:
+    """Check that a function got the config that it expects.
+
+    Args:
+      config: the value given by the user, who may have passed a recipe's name or another config.
+      cls: the expected dataclass, such as PretrainConfig.
+
+    Raises:
+      ValueError: the value is not an instance of `cls`.
+    """
+    if not isinstance(config, cls):
+        value = repr(config) if isinstance(config, str) else f"a {type(config).__name__}"
+        raise ValueError(
+            f"config: expected a {cls.__name__}, got {value}. Load one with `load_config`, for "
+            "example from a recipe."
+        )
+
+
 def check_label_names(labels: Sequence[str], name: str = "labels") -> None:
     """Check that label names are distinct, not blank, and safe to write to a file of predictions.
 

@@ -2,9 +2,10 @@
 
     python examples/finetune_csv.py models/base reviews.csv runs/reviews
 
-The columns and the labels are detected and printed. A tenth of the rows is held out for validation.
+The columns and the labels are detected and logged. A tenth of the rows is held out for validation.
 """
 
+import logging
 import sys
 from collections.abc import Mapping
 
@@ -38,4 +39,6 @@ def main(
 
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("bert_jax").setLevel(logging.INFO)  # the detected columns
     main(*sys.argv[1:])

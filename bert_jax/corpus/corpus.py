@@ -51,6 +51,9 @@ class Corpus:
         self._shard_end = np.cumsum(np.array(counts, np.int64))
         self._reset_readers()
 
+    def __repr__(self) -> str:
+        return f"Corpus({str(self.directory)!r}, {self.split!r}, {len(self):,} records)"
+
     def __len__(self) -> int:
         return self.info.num_records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class PreparedCorpus:
     """A finished corpus directory with its manifest, accepted wherever a path is."""
 
     path: Path
-    manifest: Manifest
+    manifest: Manifest = field(repr=False)
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)
@@ -90,7 +90,8 @@ def prepare(
       language: the ISO 639-1 code of the language, whose rules determine the sentences.
       unit_bytes: the amount of text in one shard.
       sources: the options for reading the inputs; None for the defaults.
-      workers: the number of processes; None for one per core.
+      workers: the number of processes; None for one per core. They import the main script, whose
+        call of `prepare` must be below `if __name__ == "__main__":` (a notebook needs nothing).
       allow_unknown: whether to accept a corpus with more than a fifth of unknown tokens.
       on_progress: called after every shard.
 

@@ -46,6 +46,7 @@ from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed, check_same
 from bert_jax.training.sharding import MeshConfig, batch_extent, make_mesh, parameter_shardings
 from bert_jax.training.step import make_metrics_step, make_prediction_step
+from bert_jax.validation import check_config
 
 FINETUNE = "bert-jax finetune"
 
@@ -89,6 +90,7 @@ def evaluate(
     """Score a fine-tuned model on its validation set, or on another file of its task.
 
     Args:
+      work_dir: the work directory of a fine-tuning run or of an import.
       data: a file in the form of the validation file, or for a GLUE task a directory; None scores
         the validation set itself.
       step: the step of the checkpoint; None takes the best one.
@@ -102,6 +104,8 @@ def evaluate(
       ValueError: the directory holds no fine-tuned model or no such checkpoint, a file is missing
         or has another form, or predictions would replace a file.
     """
+    if config is not None:
+        check_config(config, FinetuneConfig)
     into = None if predictions is None else Path(predictions)
     if into is not None:
         if into.is_file():

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.run import FinetuneRun
@@ -19,6 +20,7 @@ from bert_jax.runs.runtime import Compilations
 from bert_jax.training.distributed import StopRequest, StopRequested, launched_together
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import make_mesh
+from bert_jax.validation import check_choice, check_config
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,12 @@ def sweep(
     learning rate are replaced; seeds count up from its `seed`.
 
     Args:
+      config: the config of the runs.
       output: the directory for the runs, `results.json` and the report.
+      batch_sizes: the batch sizes of the grid.
+      learning_rates: the peak learning rates of the grid.
+      num_epochs: the numbers of epochs of the grid.
+      num_seeds: the number of seeds for every combination.
       keep: the runs whose checkpoints stay on disk; None keeps those that this sweep kept before,
         or the best one in a new sweep.
       command: the command that repeats the sweep, for the report; by default a call of this
@@ -76,6 +83,8 @@ def sweep(
       ValueError: a combination cannot be run, `output` holds another sweep, or several processes
         were started.
     """
+    check_config(config, FinetuneConfig)
+    check_choice("keep", keep, (None, *get_args(Keep)))
     output = Path(output)
     if (processes := launched_together()) > 1:
         raise ValueError(

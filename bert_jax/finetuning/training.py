@@ -54,6 +54,7 @@ from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message, OnReport
 from bert_jax.training.sharding import local_rows, make_mesh, parameter_shardings
 from bert_jax.training.step import TrainState
+from bert_jax.validation import check_config
 
 Evaluation = Mapping[str, float]
 
@@ -92,6 +93,7 @@ def finetune(
     at the next step and end it.
 
     Args:
+      config: the run's config.
       from_step: the step of a kept checkpoint to return to; later ones are set aside.
       on_report: called with every message, progress report and evaluation; None for silence.
       stop: its `request()`, which any thread may call, ends the run as the signals do.
@@ -101,6 +103,7 @@ def finetune(
         work directory.
       TrainingDiverged: the loss or a parameter became NaN or infinite.
     """
+    check_config(config, FinetuneConfig)
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
     mesh = make_mesh(config.mesh)

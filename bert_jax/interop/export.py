@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bert_jax.files import write_checksums
-from bert_jax.interop.formats import ExportDType, Format, library, usage, write
+from bert_jax.interop.formats import (
+    DTYPES,
+    FORMATS,
+    ExportDType,
+    Format,
+    library,
+    usage,
+    write,
+)
 from bert_jax.interop.huggingface.config import PAIRS_KEY
 from bert_jax.interop.huggingface.families import family_of
 from bert_jax.interop.model_card import model_card
@@ -25,6 +33,7 @@ from bert_jax.runs.work_dir import (
     read_tokenizer,
 )
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.validation import check_choice
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,8 @@ def export(
 
 
 def _check_options(format: Format, dtype: ExportDType | None, hidden_states: bool) -> None:
+    check_choice("format", format, FORMATS)
+    check_choice("dtype", dtype, (None, *DTYPES))
     if hidden_states and format == "huggingface":
         raise ValueError(
             "hidden_states=True does not apply to format='huggingface'. Leave it out: the model "

@@ -153,7 +153,10 @@ class SelfAttention(nnx.Module):
                     self.ops,
                 )
             case "auto":
-                raise AssertionError("compute.attention is 'auto': call ComputeConfig.resolve")
+                raise ValueError(
+                    "compute.attention='auto': depends on the device. Set 'xla' or 'cudnn', or "
+                    "pass ComputeConfig.resolve(jax.devices()[0], config)"
+                )
             case _:
                 assert_never(self.backend)
         return self.output(attended.reshape(x.shape)), scores if return_scores else None

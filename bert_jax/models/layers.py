@@ -71,7 +71,10 @@ def compute_dtype(compute: ComputeConfig) -> jnp.dtype:
       ValueError: the dtype is still "auto".
     """
     if compute.dtype == "auto":
-        raise ValueError("compute.dtype is 'auto': call ComputeConfig.resolve(device, config)")
+        raise ValueError(
+            "compute.dtype='auto': depends on the device. Set 'float32' or 'bfloat16', or pass "
+            "ComputeConfig.resolve(jax.devices()[0], config)"
+        )
     return jnp.dtype(compute.dtype)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from bert_jax.pipeline.loader import BatchSource, Loader
 from bert_jax.pipeline.masking import MaskingConfig
 from bert_jax.tokenizers.special_tokens import Vocabulary
 from bert_jax.tokenizers.tokenizer import Tokenizer
+from bert_jax.validation import check_choice
 
 _ENDLESS = 2**31 - 1  # a training state counts its steps in an int32
 
@@ -56,12 +58,14 @@ class CorpusLoader:
           sentence_pairs: "next_sentence", "sentence_order" or "none".
           masking: which tokens are predicted; None for BERT's 15 %.
           join_documents: whether the documents of a row are read as one.
-          num_workers: processes that make batches; 0 makes them in a thread.
+          num_workers: processes that make batches; 0 makes them in a thread. Processes import the
+            main script, whose calls must be below `if __name__ == "__main__":`.
           prefetch: batches kept ready by the thread, or by each process.
 
         Raises:
           ValueError: the corpus is unfinished or damaged, or an argument does not fit it.
         """
+        check_choice("sentence_pairs", sentence_pairs, get_args(SentencePairs))
         corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus, "train")
         masking = MaskingConfig() if masking is None else masking
         if num_steps is None and masking.final_rate:

@@ -30,6 +30,7 @@ from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.preflight import PhaseFacts, check, check_traceable
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.validation import check_config
 
 # `prepare` packs at most one document for this many tokens of a record.
 TOKENS_PER_PIECE = 32
@@ -88,6 +89,7 @@ def plan(
     Raises:
       ValueError: the topology does not exist, or the config does not fit it.
     """
+    check_config(config, PretrainConfig)
     report = on_report or discard
     devices = topology_devices(topology) if isinstance(topology, str) else list(topology)
     limit = _memory_of(devices[0]) if memory_bytes is None else memory_bytes

@@ -52,6 +52,7 @@ from bert_jax.training.preflight import check
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import make_mesh
+from bert_jax.validation import check_config
 
 PROFILE_NAME = "profile"
 
@@ -100,6 +101,7 @@ def pretrain(
     Raises:
       ValueError: the run cannot start or resume; the message names the key to change.
     """
+    check_config(config, PretrainConfig)
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
     learning_rates = LearningRates(config.optimizer, config.total_steps)

@@ -41,7 +41,7 @@ def find_config(name: str, kind: Kind | None = None) -> Path:
     """
     if Path(name).suffix == ".py":
         if not Path(name).is_file():
-            raise ValueError(f"--config: there is no file {name}{_similar_files(name)}")
+            raise ValueError(f"{name}: there is no such file{_similar_files(name)}")
         return Path(name)
     kinds = [candidate for candidate in KINDS if name in recipe_names(candidate)]
     if len(kinds) > 1 and kind is None:
@@ -53,7 +53,7 @@ def find_config(name: str, kind: Kind | None = None) -> Path:
     if name in full_names:
         return RECIPES / f"{name}.py"
     if Path(name).is_file():
-        raise ValueError(f"--config: {name} is not a Python file (its name must end in .py)")
+        raise ValueError(f"{name}: not a Python file (its name must end in .py)")
     has_kind = name.startswith(tuple(f"{prefix}/" for prefix in KINDS))
     bare_names = [recipe for x in KINDS if kind in (x, None) for recipe in recipe_names(x)]
     hint = nearest(name, full_names if has_kind else bare_names)

@@ -13,8 +13,9 @@ from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.registry import task_sections
 from bert_jax.local_paths import check_local
 from bert_jax.pretraining.config import PretrainConfig
-from bert_jax.recipes.files import Kind, find_config, read_config_file
+from bert_jax.recipes.files import KINDS, Kind, find_config, read_config_file
 from bert_jax.recipes.keys import apply_values, apply_words, leave_out_sections, with_all_keys
+from bert_jax.validation import check_choice
 
 CONFIGS: Mapping[Kind, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 
@@ -62,6 +63,7 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
       ValueError: there is no such recipe or file, a key is unknown (the message suggests others)
         or set twice, or a value has the wrong type or is rejected by the config.
     """
+    check_choice("kind", kind, (None, *KINDS))
     content, name = _read(source, kind)
     cls = CONFIGS[kind or _kind_of(content, overrides, name)]
     return fill_config(cls, content, overrides, name)
@@ -91,6 +93,11 @@ def fill_config(cls: type[T], content: ConfigDict, overrides: Overrides, name: s
 
 def _read(source: Source, kind: Kind | None) -> tuple[ConfigDict, str]:
     """Return the content of a config and its name for messages."""
+    if not isinstance(source, str | os.PathLike | ConfigDict | Mapping):
+        raise ValueError(
+            f"source={source!r}: expected the name of a recipe, the path of a Python file or a "
+            "ConfigDict."
+        )
     if not isinstance(source, str | os.PathLike):
         return ConfigDict(source), "the config"
     path = os.fspath(source)

@@ -248,8 +248,8 @@ def path_advice(work_dir: Path) -> str:
         return f" (it is the directory of a sweep; {where})"
     if steps_in(work_dir / CHECKPOINTS_NAME):
         return (
-            f" (it has checkpoints, but {MODEL_NAME} was removed: the command that trained them "
-            "writes it again)"
+            f" (it has checkpoints, but no {MODEL_NAME}: if it was removed, repeating the run "
+            "writes it again; checkpoints of `Trainer.fit` have none and cannot be used here)"
         )
     if (work_dir / LOG_NAME).is_file():
         return " (it has the log of a run: `bert-jax sweep` keeps only its best run's parameters)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from bert_jax.models.heads import PretrainingModel, PretrainingOutput, StudentMo
 from bert_jax.models.parameters import ModelDefinition, define
 from bert_jax.objectives import PAIR_PREFIX, SentencePairs
 from bert_jax.tasks.task import Batch, Metric, Metrics, cross_entropy, weighted_mean
+from bert_jax.validation import check_choice
 
 
 def metric_names(sentence_pairs: SentencePairs) -> tuple[str, ...]:
@@ -76,6 +78,7 @@ class Pretraining:
         sentence_pairs: SentencePairs = "next_sentence",
         teacher_dim: int | None = None,
     ):
+        check_choice("sentence_pairs", sentence_pairs, get_args(SentencePairs))
         pairs = sentence_pairs != "none"
 
         def build(rngs: nnx.Rngs) -> PretrainingModel:

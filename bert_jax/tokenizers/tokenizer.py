@@ -63,6 +63,9 @@ class Tokenizer:
         """Wrap a `tokenizers.Tokenizer` that has the five special tokens of its kind."""
         self._backend = backend
 
+    def __repr__(self) -> str:
+        return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
+
     @classmethod
     def load(cls, path: str | Path, lowercase: bool | None = None) -> Tokenizer:
         """Load a tokenizer.json, vocab.txt, spiece.model or vocab.json, or a directory with one.

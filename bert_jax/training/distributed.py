@@ -225,6 +225,8 @@ class StopRequest:
     Of several processes each has one, and all ask equally often: they agree upon a question, one
     that none of them has asked yet.
 
+    A request cannot be withdrawn: give every run, including one that resumes, a new instance.
+
     A second Ctrl-C raises KeyboardInterrupt. Signals that were ignored before, such as SIGINT in a
     shell's background jobs or SIGHUP under `nohup`, remain ignored.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ class CompiledStep:
     temporaries: int
     flops: float
     bytes_accessed: float
-    text: str
+    text: str = field(repr=False)
 
     @property
     def memory(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,3 +127,21 @@ def test_errors_name_the_parameters(options, problem, text, tmp_path) -> None:
     with pytest.raises(ValueError, match=problem):
         prepare(text, tokenizer, tmp_path / "corpus", **options)
     assert not (tmp_path / "corpus").exists()
+
+
+def test_a_script_without_a_main_guard_is_told_the_cause(text, tmp_path) -> None:
+    train_tokenizer(text, vocab_size=250, output=tmp_path / "tokenizer")
+    script = tmp_path / "script.py"
+    script.write_text("import bert_jax as bj\nbj.prepare('text.txt', 'tokenizer', 'corpus')\n")
+    command = [sys.executable, str(script)]
+    failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert 'put its calls below `if __name__ == "__main__":`' in failed.stderr.splitlines()[-1]
+
+
+def test_results_have_short_representations(text, tmp_path) -> None:
+    tokenizer = train_tokenizer(text, vocab_size=250)
+    corpus = prepare(text, tokenizer, tmp_path / "corpus", held_out=0)
+    assert repr(tokenizer) == f"Tokenizer(kind='wordpiece', vocab_size={tokenizer.vocab_size})"
+    assert repr(corpus) == f"PreparedCorpus(path={corpus.path!r})"
+    assert repr(corpus.open("train")).endswith("records)")

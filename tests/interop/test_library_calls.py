@@ -127,3 +127,10 @@ def test_verify_compares_and_reports_only_if_asked(directories, capsys, tmp_path
     reports = []
     verify(imported.work_dir, imported.work_dir, on_report=reports.append)
     assert [str(each).split()[0] for each in reports] == ["A", "B", "random:", "sentences:"]
+
+
+@pytest.mark.parametrize("options", [{"format": "hf"}, {"format": "huggingface", "dtype": "fp16"}])
+def test_an_unknown_format_or_dtype_is_refused(directories, tmp_path, options):
+    with pytest.raises(ValueError, match=r"^(format='hf'|dtype='fp16'): expected one of .*'"):
+        export(directories[1].work_dir, tmp_path / "exported", **options)
+    assert not (tmp_path / "exported").exists()

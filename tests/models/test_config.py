@@ -187,7 +187,7 @@ def test_xla_computes_head_sizes_unsupported_by_cudnn(hidden_dim: int, num_heads
 
 
 def test_an_unresolved_dtype_is_refused() -> None:
-    with pytest.raises(ValueError, match=re.escape("call ComputeConfig.resolve")):
+    with pytest.raises(ValueError, match=re.escape("compute.dtype='auto': depends on the device")):
         compute_dtype(ComputeConfig())
 
 

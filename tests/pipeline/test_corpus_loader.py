@@ -66,3 +66,5 @@ def test_an_end_is_needed_only_for_a_changing_rate(finished: Path) -> None:
     assert len(list(loader)) == 3
     with pytest.raises(ValueError, match="batch_size=0: expected at least 1"):
         CorpusLoader(finished, batch_size=0)
+    with pytest.raises(ValueError, match="^sentence_pairs='nsp': expected one of 'none', 'next_s"):
+        CorpusLoader(finished, batch_size=4, sentence_pairs="nsp")

@@ -210,7 +210,7 @@ def test_required_keys_can_be_set_by_overrides(tmp_path: Path) -> None:
 
 
 def test_errors_about_missing_files_suggest_similar_files(config_file: str) -> None:
-    with pytest.raises(ValueError, match="there is no file .*runn.py; nearest: .*run.py"):
+    with pytest.raises(ValueError, match=".*runn.py: there is no such file; nearest: .*run.py"):
         load_config(config_file.replace("run.py", "runn.py"))
 
 

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,11 @@ def test_the_kind_of_a_config_is_determined_from_its_keys() -> None:
         ("bert_bse", "bert_bse: no such recipe or file; nearest: bert_base"),
         ("sst", "sst: no such recipe or file; nearest: .*sst2"),
         ("pretrain/tinny", "pretrain/tinny: no such recipe or file; nearest: pretrain/tiny"),
-        ("configs/pretrain/tiny.py", "there is no file .* specify its name: pretrain/tiny$"),
-        ("README", "README is not a Python file"),
+        (
+            "configs/pretrain/tiny.py",
+            "^configs/.*: there is no such file. .* its name: pretrain/tiny$",
+        ),
+        ("README", "README: not a Python file"),
     ],
 )
 def test_errors_suggest_the_nearest_names(
@@ -113,3 +117,15 @@ def test_a_config_file_can_import_a_recipe(tmp_path: Path) -> None:
     )
     assert load_config(file) == load_config("small/bert_base")
     assert recipes.RECIPES == CONFIGS
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "problem"),
+    [
+        ("tiny", {"kind": "pretraining"}, "kind='pretraining': expected one of None, 'pretrain'"),
+        (3, {}, "source=3: expected the name of a recipe"),
+    ],
+)
+def test_wrong_arguments_are_refused(source: Any, options: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^{problem}"):
+        load_config(source, **options)
