@@ -32,6 +32,21 @@ def default_optimizer() -> OptimizerConfig:
 
 
 @dataclass(frozen=True)
+class EvaluationSettings:
+    """The part of a fine-tuning config with which a model is evaluated.
+
+    max_length: most tokens of a sequence. batch_size: most examples computed at once. max_shapes:
+    most lengths that rows are padded to.
+    """
+
+    max_length: int
+    batch_size: int
+    max_shapes: int
+    compute: ComputeConfig
+    mesh: MeshConfig
+
+
+@dataclass(frozen=True)
 class FinetuneConfig:
     """A fine-tuning run. One of the sections glue, sentences, choices, tags and spans is the task.
 
@@ -104,6 +119,13 @@ class FinetuneConfig:
     def rows_evaluated(self) -> int:
         """Examples in a batch of evaluation: without gradients there is room for more of them."""
         return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
+
+    @property
+    def evaluation_settings(self) -> EvaluationSettings:
+        """The settings with which the run's model is evaluated."""
+        return EvaluationSettings(
+            self.max_length, self.rows_evaluated, self.max_shapes, self.compute, self.mesh
+        )
 
     def intervals(self, steps_per_epoch: int) -> Intervals:
         """When the run reports and evaluates; it saves what it has evaluated, and its end."""

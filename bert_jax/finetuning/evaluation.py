@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.finetuning.compiled_steps import unknown_lines
-from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.config import EvaluationSettings, FinetuneConfig
 from bert_jax.finetuning.label_matching import (
     check_head,
     check_positions,
@@ -116,11 +116,11 @@ def evaluate(
         check_output(into, "--predictions")
     opened = open_evaluation(
         Path(work_dir),
-        None if data is None else os.fspath(data),
-        step,
+        None if config is None else (config.task, config.evaluation_settings),
+        data=None if data is None else os.fspath(data),
+        step=step,
         labeled=labeled,
         into=into,
-        task=config,
     )
     mesh = opened.scorer.mesh
     return EvaluationResult(
@@ -149,11 +149,12 @@ class Evaluation:
     notes: Sequence[str] = ()
 
     def score(self, predictions: Path | None) -> dict[str, SetScores]:
-        """The metrics and the loss of each set, by its name; on process 0 also its files.
+        """Return the scores of each set by its name, and write its predictions on process 0.
 
-        predictions: the directory they are written to, None for none.
+        Args:
+          predictions: the directory for the files; None writes none.
         """
-        found = {}
+        results = {}
         for name, examples in self.sets.items():
             logits, loss = self.scorer.answers(self.params, examples, name)
             files = []
@@ -167,88 +168,111 @@ class Evaluation:
                 scores = examples.scores(logits) | loss
                 by_type = examples.scores_by_type(logits)
             kind = examples.type_is
-            found[name] = SetScores(examples.num_examples, scores, by_type, kind, files)
-        return found
+            results[name] = SetScores(examples.num_examples, scores, by_type, kind, files)
+        return results
 
 
 def open_evaluation(
     work_dir: Path,
-    data: str | None,
-    step: int | None,
+    elsewhere: tuple[TaskConfig, EvaluationSettings] | None = None,
     *,
+    data: str | None = None,
+    step: int | None = None,
     labeled: bool = True,
     into: Path | None = None,
-    task: FinetuneConfig | None = None,
 ) -> Evaluation:
-    """Reads a work directory, and its validation set or the file `data` in its place.
+    """Open a checkpoint and the sets to evaluate it on.
 
-    labeled: if not, its test sets, or `data` in their place, whose labels are not known. into:
-    where predictions will go, None for nowhere. task: of a model from elsewhere; None for that of
-    its own run. Rows are as long and batches as large as in the run, whose numbers these are then,
-    bit for bit.
+    The model's own run gives the lengths of rows and the size of batches, so its scores are
+    reproduced bit for bit.
+
+    Args:
+      work_dir: the work directory of the model.
+      elsewhere: the task and the settings for a model that was fine-tuned elsewhere; None takes
+        those of the model's own run.
+      data: a file or directory to evaluate on instead of the task's validation or test sets.
+      step: the step of the checkpoint; None takes the best one.
+      labeled: whether to evaluate on the validation sets; otherwise on the test sets, without
+        labels.
+      into: the directory for predictions; None for no predictions.
 
     Raises:
-      ValueError: it was not fine-tuned, has no such checkpoint, a file is not as it should be, or
-        predictions could replace one.
+      ValueError: the model was not fine-tuned, there is no such checkpoint, a file is missing or
+        malformed, or predictions could replace a file of the task.
     """
-    config = _config_of(work_dir) if task is None else task
+    task, settings = _of_run(work_dir) if elsewhere is None else elsewhere
     model, _ = read_model(work_dir)
-    if task is not None:
-        check_head(task.task, model, work_dir)
-    check_positions(config.max_length, model, work_dir)
+    if elsewhere is not None:
+        check_head(task, model, work_dir)
+    check_positions(settings.max_length, model, work_dir)
     step = agreed(default_checkpoint_step(work_dir)) if step is None else step
     identity = identity_of(work_dir / CHECKPOINTS_NAME, step)
     split: Split = "validation" if labeled else "test"
-    if data is not None:
-        config = config.with_file(data, split)
+    task = task if data is None else task.with_file(data, split)
     if into is not None:
-        _check_separate(config.task.paths(), into)
+        _check_separate(task.paths(), into)
     tokenizer = read_tokenizer(work_dir, model.encoder)
-    if task is not None:
-        config = replace(config, task=config.task.matching(model).with_columns(split, model))
-    where = _told_from_elsewhere(config.task, work_dir) if task is None and data is None else ""
+    if elsewhere is not None:
+        task = task.matching(model).with_columns(split, model)
+    hint = _directory_hint(task, work_dir) if elsewhere is None and data is None else ""
     try:
-        found = config.open(tokenizer, [split], model.labels)
+        task_data = task.open(tokenizer, settings.max_length, [split], model.labels)
     except ValueError as error:
-        if not where:
-            raise
-        raise ValueError(f"{error}{where}") from error
-    sets = _asked(found, split, work_dir, data)
-    source = f"{config.task.source_of(split)} by {work_dir.resolve()}"
+        raise ValueError(f"{error}{hint}") from error
+    sets = _sets_of(task_data, split, work_dir, data)
+    source = f"{task.source_of(split)} by {work_dir.resolve()}"
     if into is not None:
-        files = [file for name, each in sets.items() for file in each.file_names(name)]
-        check_files(into, files, source)
-    examples = {name: each.fingerprint for name, each in sets.items()}
+        check_files(into, [file for name in sets for file in sets[name].file_names(name)], source)
     check_same(
-        {"the config": to_plain(config), "the examples": examples, "the versions": versions()}
+        {
+            "the task": to_plain(task),
+            "the settings": to_plain(settings),
+            "the examples": {name: examples.fingerprint for name, examples in sets.items()},
+            "the versions": versions(),
+        }
     )
-
-    lengths = (
-        identity["row_lengths"] if task is None else _row_lengths(config.max_shapes, model, sets)
+    lengths = identity["row_lengths"] if elsewhere is None else None
+    scorer = _make_scorer(model, settings, lengths, sets)
+    params = load_parameters(
+        work_dir / CHECKPOINTS_NAME,
+        scorer.task.definition,
+        parameter_shardings(
+            scorer.task.definition.shapes, scorer.task.definition.logical_axes, scorer.mesh
+        ),
+        step,
     )
-    mesh = _mesh(config.mesh)
-    learned = task_of(model, config.compute.resolve(jax.devices()[0], model.encoder))
-    rows = -(-config.rows_evaluated // batch_extent(mesh)) * batch_extent(mesh)
-    steps = make_prediction_step(learned, mesh), make_metrics_step(learned, mesh)
-    scorer = Scorer(mesh, learned, *steps, rows, lengths)
-    definition = learned.definition
-    shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
-    params = load_parameters(work_dir / CHECKPOINTS_NAME, definition, shardings, step)
-    told = unknown_lines({name: each.features for name, each in sets.items()}, tokenizer)
-    if task is None:
-        return Evaluation(work_dir, step, sets, labeled, source, scorer, params, told)
-    names = next(iter(sets.values())).labels_in_files
-    places = score_places(model, found.head, names, work_dir)
-    params = params if places is None else with_scores_in_order(params, places)
-    told += unnamed_told(model, found.head)
-    return Evaluation(work_dir, step, sets, labeled, source, scorer, params, told)
+    notes = unknown_lines({name: each.features for name, each in sets.items()}, tokenizer)
+    if elsewhere is not None:
+        names = next(iter(sets.values())).labels_in_files
+        order = score_places(model, task_data.head, names, work_dir)
+        params = params if order is None else with_scores_in_order(params, order)
+        notes += unnamed_told(model, task_data.head)
+    return Evaluation(work_dir, step, sets, labeled, source, scorer, params, notes)
 
 
-def _asked(
-    found: TaskData, split: Split, work_dir: Path, data: str | None
+def _make_scorer(
+    model: ModelConfig,
+    settings: EvaluationSettings,
+    lengths: Sequence[int] | None,
+    sets: Mapping[str, ExampleSet],
+) -> Scorer:
+    """Return the compiled scorer; without `lengths` rows have those of a run on the first set."""
+    mesh = _mesh(settings.mesh)
+    task = task_of(model, settings.compute.resolve(jax.devices()[0], model.encoder))
+    if lengths is None:
+        features = next(iter(sets.values())).features
+        lengths = row_lengths(features, settings.max_shapes, model.encoder.max_positions)
+    extent = batch_extent(mesh)
+    rows = -(-settings.batch_size // extent) * extent
+    steps = make_prediction_step(task, mesh), make_metrics_step(task, mesh)
+    return Scorer(mesh, task, *steps, rows, tuple(lengths))
+
+
+def _sets_of(
+    task_data: TaskData, split: Split, work_dir: Path, data: str | None
 ) -> Mapping[str, ExampleSet]:
-    """The sets to be asked, by name. ValueError if there are none."""
-    sets = found.validation if split == "validation" else found.test
+    """Return the sets of a split by name; raise ValueError if there are none."""
+    sets = task_data.validation if split == "validation" else task_data.test
     if not sets and data is not None:
         raise ValueError(
             f"{data} holds no {split} files of the task; expected a directory with them as GLUE "
@@ -282,16 +306,12 @@ def named_after(path: str, sets: Mapping[str, ExampleSet]) -> dict[str, ExampleS
     return {file.stem if file.suffix.lower() in _FORMATS else file.name: examples}
 
 
-def _row_lengths(
-    max_shapes: int, model: ModelConfig, sets: Mapping[str, ExampleSet]
-) -> tuple[int, ...]:
-    """Return the row lengths of a run that trains on the first set."""
-    features = next(iter(sets.values())).features
-    return row_lengths(features, max_shapes, model.encoder.max_positions)
+def _of_run(work_dir: Path) -> tuple[TaskConfig, EvaluationSettings]:
+    """Return the task and the evaluation settings of a fine-tuning run.
 
-
-def _config_of(work_dir: Path) -> FinetuneConfig:
-    """What the run was given. ValueError if the directory is not one of `finetune`."""
+    Raises:
+      ValueError: the directory is not the work directory of a fine-tuning run.
+    """
     if not (work_dir / MODEL_NAME).is_file():
         raise ValueError(
             f"{work_dir}: no {MODEL_NAME} in it{path_advice(work_dir)}; expected the work "
@@ -308,11 +328,12 @@ def _config_of(work_dir: Path) -> FinetuneConfig:
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
         raise ValueError(f"{work_dir}: no {RESOLVED_NAME} in it, which says what the task is")
-    return to_dataclass(FinetuneConfig, read_json_object(file), str(file))
+    config = to_dataclass(FinetuneConfig, read_json_object(file), str(file))
+    return config.task, config.evaluation_settings
 
 
-def _told_from_elsewhere(task: TaskConfig, work_dir: Path) -> str:
-    """Where the run's files are looked for, if they were named relative to another directory."""
+def _directory_hint(task: TaskConfig, work_dir: Path) -> str:
+    """Return the end of a message if the task's relative paths are not in this directory."""
     if not task.is_missing():
         return ""
     return (
@@ -322,7 +343,7 @@ def _told_from_elsewhere(task: TaskConfig, work_dir: Path) -> str:
 
 
 def _check_separate(paths: Sequence[str], into: Path) -> None:
-    """Refuse a directory of the task's files, which predictions named after sets could replace."""
+    """Reject a directory with files of the task, which predictions could replace."""
     for path in paths:
         if into.resolve() in (Path(path).resolve(), Path(path).resolve().parent):
             raise ValueError(
@@ -332,7 +353,7 @@ def _check_separate(paths: Sequence[str], into: Path) -> None:
 
 
 def _mesh(config: MeshConfig) -> Mesh:
-    """The run's mesh; where there are other devices than it had, all of them for the batch."""
+    """Return the run's mesh, or all devices along the batch if the mesh does not fit them."""
     try:
         return make_mesh(config)
     except ValueError:

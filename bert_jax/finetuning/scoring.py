@@ -1,9 +1,9 @@
-"""A model's logits for a whole set of examples, each counted once whatever the batches are."""
+"""Compute a model's logits and loss for whole sets of examples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -35,11 +35,11 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Scorer:
-    """Runs a model over sets of examples.
+    """Computes a model's logits for sets of examples.
 
-    batch_size: the most rows of a batch over all processes; on a CPU batches of long rows have
-      fewer, which is faster. row_lengths: what rows are padded to; of a set with longer examples
-      the last is longer.
+    batch_size: the maximum number of rows in a batch, over all processes; on a CPU batches of long
+      rows are smaller, which is faster. row_lengths: the lengths that rows are padded to; the last
+      one is extended for a set with longer examples.
     """
 
     mesh: Mesh
@@ -56,17 +56,17 @@ class Scorer:
         name: str,
         after_batch: Callable[[], None] = to_the_end,
     ) -> tuple[Logits, dict[str, float]]:
-        """As `logits`, of a set that is to be answered.
+        """Return the logits and the loss for the set called `name`; see `logits`.
 
         Raises:
-          ValueError: the model has no answers: logits are NaN or infinite. `name` is the set's.
+          ValueError: logits are NaN or infinite.
         """
         logits, loss = self.logits(params, examples.features, after_batch)
         if not np.isfinite(logits).all():
             raise ValueError(
-                f"{name}: the model's scores are NaN or infinite ({self.task.compute.dtype}): what "
-                "it predicts means nothing. Its parameters are damaged, or the dtype has too small "
-                "a range for them: try --config.compute.dtype=float32"
+                f"{name}: the model's scores are NaN or infinite ({self.task.compute.dtype}), so "
+                "its predictions are meaningless. Its parameters are damaged, or the dtype has too "
+                "small a range for them: try --config.compute.dtype=float32"
             )
         return logits, loss
 
@@ -76,9 +76,14 @@ class Scorer:
         features: Features,
         after_batch: Callable[[], None] = to_the_end,
     ) -> tuple[Logits, dict[str, float]]:
-        """[examples, ...] or [tokens, ...] logits, and the loss where the examples have targets.
+        """Return logits [examples, ...] or [tokens, ...], and the loss if there are targets.
 
-        The same on every process. after_batch: as of `bert_jax.training.evaluation.evaluate`.
+        Every example counts once, however the batches are filled. All processes return the same.
+
+        Args:
+          params: the model's parameters.
+          features: the examples.
+          after_batch: see `bert_jax.training.evaluation.evaluate`.
         """
         lengths = self._lengths(features)
         plan = InOrder(features.lengths, lengths, self._batch_sizes(features, lengths))
@@ -89,11 +94,12 @@ class Scorer:
             for number, batch in enumerate(batches):
                 size = len(plan.planned_batch(number).examples)
                 placed = to_global(batch, self.mesh, rows(size), size)
-                found = self._dispatched(params, placed)
-                # Read one batch late: the next is under way before the host waits for this one.
+                logits = self.step(params, {name: placed[name] for name in INPUTS})
+                metrics = self.metrics_step(logits, placed) if features.has_targets else {}
+                # Fetch one batch late, so that the next batch runs while the host waits.
                 if pending is not None:
                     self._take(pending, plan, gathered, totals)
-                pending = number, *found
+                pending = number, logits, metrics
                 after_batch()
         assert pending is not None
         self._take(pending, plan, gathered, totals)
@@ -116,31 +122,20 @@ class Scorer:
         most = tokens if devices[0].platform == "cpu" else None
         return rows_by_length(row_lengths, self.batch_size, most, multiple)
 
-    def _dispatched(
-        self, params: Parameters, batch: Mapping[str, jax.Array]
-    ) -> tuple[jax.Array, Metrics]:
-        logits = self.step(params, {name: batch[name] for name in INPUTS})
-        return logits, self.metrics_step(logits, batch) if has_targets(batch) else {}
-
     def _take(
         self,
-        found: tuple[int, jax.Array, Metrics],
+        batch: tuple[int, jax.Array, Metrics],
         plan: InOrder,
         gathered: _Gathered,
         totals: MetricTotals,
     ) -> None:
-        number, logits, metrics = found
+        number, logits, metrics = batch
         gathered.put(plan.planned_batch(number).examples, np.asarray(logits))
         totals.add(metrics)
 
 
-def has_targets(batch: Mapping[str, jax.Array]) -> bool:
-    """Whether a batch says what the answers are."""
-    return "labels" in batch or "start_positions" in batch
-
-
 class _Gathered:
-    """Logits of batches, put where their examples are."""
+    """The logits of all examples, filled batch by batch."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
@@ -164,35 +159,35 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class ValidationMetrics:
-    """Parameters to the scores on every validation set of a task, for `Phase.evaluate`."""
+    """Computes the scores on every validation set of a task, for `Phase.evaluate`."""
 
     scorer: Scorer
     data: TaskData
 
     def __call__(self, params: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
-        """The metrics and the loss of each set, under `TaskData.metric_of`'s names."""
-        found: dict[str, float] = {}
+        """Return the metrics and the loss of each set under the names of `TaskData.metric_of`."""
+        results: dict[str, float] = {}
         for name, examples in self.data.validation.items():
             logits, loss = self.scorer.logits(params, examples.features, after_batch)
-            if not np.isfinite(logits).all():  # what diverged has no answers to be scored
+            if not np.isfinite(logits).all():  # the training diverged
                 return {self.data.metric_of(name, LOSS): math.nan}
             scores = examples.scores(logits) | loss
-            found |= {self.data.metric_of(name, metric): s for metric, s in scores.items()}
-        return found
+            results |= {self.data.metric_of(name, metric): s for metric, s in scores.items()}
+        return results
 
 
 def row_lengths(train: Features, max_shapes: int, max_positions: int) -> tuple[int, ...]:
-    """What rows are padded to: `max_shapes` lengths at most.
+    """Return at most `max_shapes` lengths to pad rows to.
 
-    Multiples of 8, but no more than the model has positions. Of the training examples alone: what
-    a model learns does not depend on what it is judged on.
+    They are multiples of 8 up to the model's number of positions, and depend on the training
+    examples only: training must not depend on the sets that the model is evaluated on.
     """
-    chosen = choose_lengths(train.lengths, max_shapes)
-    return tuple(min(length, max_positions) for length in chosen)
+    lengths = choose_lengths(train.lengths, max_shapes)
+    return tuple(min(length, max_positions) for length in lengths)
 
 
 def padding(features: Features, plan: ByLength) -> float:
-    """The share of padding in the batches of epoch 0, missing rows of a ragged one included."""
-    places = map(plan.planned_batch, range(plan.steps_per_epoch))
-    padded = sum(len(examples) * length for examples, length in places)
+    """Return the share of padding in the batches of epoch 0, including missing rows."""
+    batches = map(plan.planned_batch, range(plan.steps_per_epoch))
+    padded = sum(len(examples) * length for examples, length in batches)
     return 1.0 - len(features.sequences.token_ids) / (padded * features.sequences_per_example)

@@ -141,8 +141,8 @@ class Features:
 
     @property
     def has_targets(self) -> bool:
-        """Whether the examples are labeled."""
-        return bool(self.targets) or "labels" in self.token_targets
+        """Whether the examples are labeled; weights without labels are not targets."""
+        return bool(self.targets) or bool(self.token_targets.keys() - {"label_weights"})
 
     @property
     def lengths(self) -> NDArray[np.int64]:

@@ -66,7 +66,7 @@ def test_what_is_asked_after_a_batch_may_end_the_evaluation(whole):
     class Enough(Exception):
         pass
 
-    evaluation = open_evaluation(whole, None, None)
+    evaluation = open_evaluation(whole)
 
     def after_batch():
         raise Enough
@@ -91,7 +91,7 @@ def test_smaller_batches_of_long_rows_give_the_same(whole, monkeypatch):
     from bert_jax.finetuning import scoring
     from bert_jax.finetuning.evaluation import open_evaluation
 
-    evaluation = open_evaluation(whole, None, None)
+    evaluation = open_evaluation(whole)
     (examples,) = evaluation.sets.values()
     scorer = evaluation.scorer
     step, shapes = scorer.step, []
@@ -117,7 +117,7 @@ def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
     """The loss over the set is that of each example computed alone, in float64."""
     from bert_jax.finetuning.evaluation import open_evaluation
 
-    evaluation = open_evaluation(whole, None, None)
+    evaluation = open_evaluation(whole)
     (examples,) = evaluation.sets.values()
     features: Features = examples.features
     logits, loss = evaluation.scorer.logits(evaluation.params, features)
@@ -145,7 +145,7 @@ def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
     assert found["data"] == str(file)
     assert found["sets"]["wrong"]["examples"] == 22
     assert found["sets"]["wrong"]["scores"]["accuracy"] <= 1 - right + 1 / 22
-    evaluation = open_evaluation(whole, str(file), None)
+    evaluation = open_evaluation(whole, data=str(file))
     scorer, features = evaluation.scorer, evaluation.sets["wrong"].features
     longer = scorer._lengths(features)
     assert max(longer) >= features.lengths.max() > max(scorer.row_lengths)
@@ -205,7 +205,7 @@ def test_a_directory_without_test_files_is_said(whole, toy, bert_jax_here, tmp_p
 def test_a_model_without_answers_is_not_scored(whole, tmp_path, monkeypatch):
     from bert_jax.finetuning.evaluation import open_evaluation
 
-    evaluation = open_evaluation(whole, None, None)
+    evaluation = open_evaluation(whole)
     broken = evaluation.params | {
         "classifier.bias": evaluation.params["classifier.bias"] + np.float32("nan")
     }

@@ -164,3 +164,21 @@ def test_a_process_loads_only_its_rows() -> None:
     for step in range(4):
         for name, array in local[step].items():
             np.testing.assert_array_equal(array, all_rows[step][name][[1, 3]])
+
+
+@pytest.mark.parametrize(
+    ("targets", "token_targets", "expected"),
+    [
+        ((), (), False),
+        ((), ("label_weights",), False),
+        ((), ("label_weights", "marks"), True),
+        (("start_positions",), (), True),
+    ],
+)
+def test_examples_have_targets_whatever_their_names(
+    targets: tuple[str, ...], token_targets: tuple[str, ...], expected: bool
+) -> None:
+    zero = np.zeros(1, np.int32)
+    sequences = Sequences(zero, np.array([0, 1]), np.array([1]))
+    features = Features(sequences, dict.fromkeys(targets, zero), dict.fromkeys(token_targets, zero))
+    assert features.has_targets == expected
