@@ -16,8 +16,8 @@ from bert_jax.finetuning.config import EvaluationSettings, FinetuneConfig
 from bert_jax.finetuning.label_matching import (
     check_head,
     check_positions,
-    score_places,
-    unnamed_told,
+    notes_on_unnamed_labels,
+    score_order,
     with_scores_in_order,
 )
 from bert_jax.finetuning.outcome import check_files, claim_files
@@ -244,9 +244,9 @@ def open_evaluation(
     notes = unknown_lines({name: each.features for name, each in sets.items()}, tokenizer)
     if elsewhere is not None:
         names = next(iter(sets.values())).labels_in_files
-        order = score_places(model, task_data.head, names, work_dir)
+        order = score_order(model, task_data.head, names, work_dir)
         params = params if order is None else with_scores_in_order(params, order)
-        notes += unnamed_told(model, task_data.head)
+        notes += notes_on_unnamed_labels(model, task_data.head)
     return Evaluation(work_dir, step, sets, labeled, source, scorer, params, notes)
 
 

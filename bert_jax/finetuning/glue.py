@@ -28,11 +28,11 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class GlueConfig(TaskConfig):
-    """A task of GLUE by its official name ("SST-2") and its directory, or "tfds:glue/sst2".
+    """A task of GLUE, given by its official name ("SST-2") and its directory or "tfds:glue/sst2".
 
-    validation: a validation file in the format of the directory's dev.tsv, "" for that file.
-    tfds_data_dir: where TensorFlow Datasets keeps it, "" for its own default. skip_labels: labels
-    of the rows to skip in training and validation files.
+    validation: a validation file in the format of the directory's dev.tsv; "" for dev.tsv itself.
+    tfds_data_dir: the data directory of TensorFlow Datasets; "" for the default. skip_labels:
+    labels of the rows to skip in training and validation files.
     """
 
     task: str
@@ -45,7 +45,7 @@ class GlueConfig(TaskConfig):
     def __post_init__(self) -> None:
         labels = glue_task(self.task).labels
         if self.sigmoid and len(labels) != 2:
-            raise ValueError(f"sigmoid=True is for two labels, which {self.task} has not")
+            raise ValueError(f"sigmoid=True: needs two labels, but {self.task} has {len(labels)}")
         check_skipped(self.skip_labels, labels)
 
     @property
@@ -111,8 +111,8 @@ class GlueConfig(TaskConfig):
             return dataclasses.replace(self, directory=path, validation="", tfds_data_dir=kept)
         if split == "test":
             raise ValueError(
-                f"{path} is no directory: the test sets of {self.task} are taken from one "
-                "with the official files in it (test.tsv), or from TensorFlow Datasets"
+                f"{path} is not a directory: the test sets of {self.task} are read from a "
+                "directory with the official files (test.tsv) or from TensorFlow Datasets"
             )
         return dataclasses.replace(self, validation=path)
 
@@ -120,18 +120,18 @@ class GlueConfig(TaskConfig):
 def _open(
     config: GlueConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
 ) -> TaskData:
-    """Reads a task of GLUE.
+    """Read and tokenize the files of a GLUE task.
 
     Raises:
-      ValueError: no such task, or a file is missing or not what it should be.
+      ValueError: there is no such task, or a file is missing or malformed.
     """
     task = glue_task(config.task)
-    found = glue_files(config.task, config.directory, config.tfds_data_dir)
+    files_of_task = glue_files(config.task, config.directory, config.tfds_data_dir)
 
-    judged_on = found.validation
+    validation = files_of_task.validation
     if config.validation:
-        form = next(iter(judged_on.values()))
-        judged_on = {"validation": dataclasses.replace(form, validation=config.validation)}
+        form = next(iter(validation.values()))
+        validation = {"validation": dataclasses.replace(form, validation=config.validation)}
 
     def read(files: SentenceFiles, split: Split) -> SentenceSet:
         submitted = task if split == "test" else None
@@ -143,10 +143,10 @@ def _open(
         return {name: read(each, split) for name, each in sets.items()} if split in splits else {}
 
     return TaskData(
-        head=head_of(found.train, config.sigmoid),
-        train=read(found.train, "train").features if "train" in splits else None,
-        validation=all_of(judged_on, "validation"),
-        test=all_of(found.test, "test"),
+        head=head_of(files_of_task.train, config.sigmoid),
+        train=read(files_of_task.train, "train").features if "train" in splits else None,
+        validation=all_of(validation, "validation"),
+        test=all_of(files_of_task.test, "test"),
         primary=task.primary,
     )
 

@@ -1,4 +1,4 @@
-"""Check that a model from elsewhere fits a task, and match its labels with the task's."""
+"""Check that a model fits a task, and match the model's labels with the task's."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 def check_head(task: TaskConfig, model: ModelConfig, work_dir: Path) -> None:
     """Raise ValueError if the model's head does not fit the config's task.
 
-    Called before the files are read, whose labels would otherwise seem to be wrong.
+    Call this before reading the files: otherwise their labels would be reported as wrong.
     """
     kind = kind_of_task(task)
     if model.head != kind.head.name:
         raise ValueError(
-            f"the model of {work_dir} is for {model.head} ({model.problem}), the config's section "
-            f"{kind.section!r} for {kind.head.name}: give the config of a task that it has learned"
+            f"{work_dir}: the model is for {model.head} ({model.problem}), but the config's "
+            f"section {kind.section!r} is for {kind.head.name}. Give the config of a task that the "
+            "model was fine-tuned for."
         )
 
 
@@ -35,43 +36,51 @@ def check_positions(max_length: int, model: ModelConfig, work_dir: Path) -> None
     positions = model.encoder.max_positions
     if max_length > positions:
         raise ValueError(
-            f"max_length={max_length}, but the model of {work_dir} has {positions} "
-            f"positions: set --config.max_length to that at most"
+            f"max_length={max_length}: the model of {work_dir} has {positions} positions. Set "
+            f"--config.max_length to at most {positions}."
         )
 
 
-def score_places(
+def score_order(
     model: ModelConfig, head: HeadConfig, names: Sequence[str], work_dir: Path
 ) -> tuple[int, ...] | None:
     """Return the index of the model's score for each label of the task; None if the order is equal.
 
-    By name, else by name whatever its case: models of one task have their labels in any order.
-    Labels without a name (LABEL_0, ...) are taken in the task's; see `unnamed`.
+    Labels are matched by name, ignoring case only if necessary: the label order of published models
+    differs. Labels without names (LABEL_0, ...) are assumed to be in the task's order; see
+    `unnamed`.
 
-    head, names: the task's; `names` is what its files call the labels of `head`.
+    Args:
+      model: the model.
+      head: the head of the task.
+      names: the labels as written in the task's files.
+      work_dir: the model's work directory, for messages.
 
     Raises:
       ValueError: the model has another kind of head or other labels.
     """
     if (model.head, model.problem) != (head.head.name, head.problem):
         raise ValueError(
-            f"the model of {work_dir} is for {model.head} ({model.problem}), the config for "
-            f"{head.head.name} ({head.problem}): give the config of a task that it has learned"
+            f"{work_dir}: the model is for {model.head} ({model.problem}), but the config is for "
+            f"{head.head.name} ({head.problem}). Give the config of a task that the model was "
+            "fine-tuned for."
         )
     same_size = len(model.labels) == len(head.labels)
-    numbers = head.problem == "regression"  # their names do not matter
+    numbers = head.problem == "regression"  # the names of predicted numbers do not matter
     if model.labels == head.labels or (numbers and same_size):
         return None
-    for called in (head.labels, names):
-        for name_of in (str, str.casefold):
-            theirs, wanted = ([name_of(x) for x in each] for each in (model.labels, called))
-            if len(set(theirs)) == len(theirs) and sorted(theirs) == sorted(wanted):
-                return tuple(map(theirs.index, wanted))
+    for task_labels in (head.labels, names):
+        for normalize in (str, str.casefold):
+            source = [normalize(label) for label in model.labels]
+            wanted = [normalize(label) for label in task_labels]
+            if len(set(source)) == len(source) and sorted(source) == sorted(wanted):
+                return tuple(map(source.index, wanted))
     if same_size and unnamed(model):
         return None
     raise ValueError(
-        f"the model of {work_dir} tells the labels {', '.join(map(repr, model.labels))}, the "
-        f"config {', '.join(map(repr, head.labels))}: give the config of a task that it has learned"
+        f"{work_dir}: the model's labels are {', '.join(map(repr, model.labels))}, but the "
+        f"config's are {', '.join(map(repr, head.labels))}. Give the config of a task that the "
+        "model was fine-tuned for."
     )
 
 
@@ -80,16 +89,17 @@ def unnamed(model: ModelConfig) -> bool:
     return len(model.labels) > 1 and all(map(_UNNAMED.fullmatch, model.labels))
 
 
-def unnamed_told(model: ModelConfig, head: HeadConfig) -> list[str]:
-    """Return a line about the meaning of labels without names."""
+def notes_on_unnamed_labels(model: ModelConfig, head: HeadConfig) -> list[str]:
+    """Return a line about the assumed meaning of labels without names."""
     if not unnamed(model) or model.labels == head.labels:
         return []
-    taken = (f"{label} for {name!r}" for label, name in zip(model.labels, head.labels, strict=True))
-    return [f"NOTE  the model's labels have no names: {', '.join(taken)}, the task's order"]
+    pairs = zip(model.labels, head.labels, strict=True)
+    meanings = ", ".join(f"{label} = {name!r}" for label, name in pairs)
+    return [f"NOTE  the model's labels have no names; the task's order is assumed: {meanings}"]
 
 
-def with_scores_in_order(params: Parameters, places: Sequence[int]) -> Parameters:
-    """Return a classifier's parameters with its scores in the order of `places`."""
-    chosen = jnp.array(places)
-    parts = ("classifier.kernel", "classifier.bias")
-    return {**params, **{name: jnp.take(params[name], chosen, axis=-1) for name in parts}}
+def with_scores_in_order(params: Parameters, order: Sequence[int]) -> Parameters:
+    """Return a classifier's parameters with its scores reordered by their indices in `order`."""
+    indices = jnp.array(order)
+    names = ("classifier.kernel", "classifier.bias")
+    return {**params, **{name: jnp.take(params[name], indices, axis=-1) for name in names}}

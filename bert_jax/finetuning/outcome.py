@@ -1,4 +1,4 @@
-"""Write and read what a fine-tuning run leaves: scores, predictions and model.json."""
+"""Write and read the results of a fine-tuning run: scores, predictions and model.json."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ PREDICTIONS_NAME = "predictions"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The best step, what the validation sets gave there, and what was predicted for test sets.
+    """The best step of a run, its scores on the validation sets, and its predictions.
 
-    predictions: files. tests: the fingerprint of each test set by its name.
+    predictions: the files with predictions for the test sets. tests: the fingerprints of the test
+    sets by name.
     """
 
     step: int
@@ -35,7 +36,7 @@ class Outcome:
 
 
 def write_outcome(work_dir: Path, outcome: Outcome) -> None:
-    """Writes `scores.json`."""
+    """Write `scores.json`."""
     content = {
         "step": outcome.step,
         "scores": dict(outcome.scores),
@@ -46,7 +47,7 @@ def write_outcome(work_dir: Path, outcome: Outcome) -> None:
 
 
 def read_outcome(work_dir: Path) -> Outcome | None:
-    """What `write_outcome` wrote; None before.
+    """Return the outcome from `write_outcome`, or None if there is none yet.
 
     Raises:
       ValueError: the file is damaged.
@@ -57,7 +58,7 @@ def read_outcome(work_dir: Path) -> Outcome | None:
     fix = "Remove it, and the same command writes it again"
     with expecting_fields(file, fix):
         content = read_json_object(file, fix)
-        # By name: the directory may have been moved or copied.
+        # Only names are used: the directory may have been moved or copied.
         named = (Path(prediction).name for prediction in content["predictions"])
         files = [work_dir / PREDICTIONS_NAME / name for name in named]
         scores = {name: float(score) for name, score in content["scores"].items()}
@@ -66,16 +67,19 @@ def read_outcome(work_dir: Path) -> Outcome | None:
 
 
 def concluded_with(work_dir: Path, best_step: int | None, tests: Mapping[str, str]) -> bool:
-    """Whether the outcome is of this step and these test sets, and all of it is there.
+    """Return whether a complete outcome of this step and these test sets exists.
 
-    tests: as of `Outcome`: a test file may have come since, or be another now.
+    Args:
+      work_dir: the run's work directory.
+      best_step: the best step; None before the end of the run.
+      tests: the fingerprints of the test sets by name. Test files may have been added or changed.
     """
-    found = read_outcome(work_dir)
-    if best_step is None or found is None:
+    outcome = read_outcome(work_dir)
+    if best_step is None or outcome is None:
         return False
-    done = found.step == best_step and found.tests == tests
-    there = all(file.is_file() for file in found.predictions)
-    return done and there and best_step == named_step(work_dir)
+    is_current = outcome.step == best_step and outcome.tests == tests
+    is_complete = all(file.is_file() for file in outcome.predictions)
+    return is_current and is_complete and best_step == named_step(work_dir)
 
 
 def describe_model(

@@ -32,7 +32,7 @@ _ONE_IN_TWENTY = 1.645
 
 @dataclass(frozen=True)
 class MultiLabelSet(ExampleSet):
-    """Sentences, and the labels predicted for each: those more probable than 0.5."""
+    """Sentences with any number of labels; labels with a probability above 0.5 are predicted."""
 
     features: Features
     examples: SentenceExamples
@@ -46,16 +46,16 @@ class MultiLabelSet(ExampleSet):
         return self.files.labels
 
     def predictions(self, logits: Logits) -> NDArray[np.bool_]:
-        """[examples, labels] whether a label holds."""
-        found: NDArray[np.bool_] = logits > 0
-        return found
+        """Return whether each label is predicted, [examples, labels]."""
+        predicted: NDArray[np.bool_] = logits > 0
+        return predicted
 
     def scores(self, logits: Logits) -> dict[str, float]:
         """See `ExampleSet.scores`."""
         return label_set_scores(self.metrics, self.predictions(logits), self._gold())
 
     def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
-        """precision, recall and f1 of each label, and how often it holds."""
+        """Return precision, recall, F1 and the number of examples for each label."""
         counts = label_counts(self.predictions(logits), self._gold())
         names = self.files.label_names or self.files.labels
         return {name: row.scores() | row._asdict() for name, row in zip(names, counts, strict=True)}
@@ -65,7 +65,10 @@ class MultiLabelSet(ExampleSet):
         return best_constant(metric, self._gold())
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """A .tsv of index and prediction as the files have labels: in a cell, or a column each."""
+        """Write a .tsv of index and labels, in the layout of the labels in the task's files.
+
+        The labels are in one cell, or each label has a column of 0 and 1.
+        """
         file, labels = directory / f"{name}.tsv", self.files.labels
         predicted = self.predictions(logits).tolist()
         if self.files.label:
@@ -80,7 +83,7 @@ class MultiLabelSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`: with the ids."""
+        """See `ExampleSet`; includes the ids."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.bool_]:
@@ -90,10 +93,10 @@ class MultiLabelSet(ExampleSet):
 
 @dataclass(frozen=True)
 class SentenceSet(ExampleSet):
-    """Sentences, and the classes or numbers predicted for them.
+    """Sentences with one class or number each.
 
-    labels: () for numbers. glue: whose submission format predictions are written in. names: what
-    people call the labels.
+    labels: the labels in the files; () for numbers. glue: the GLUE task whose submission format is
+    used for predictions; None for other tables. names: readable names of the labels.
     """
 
     features: Features
@@ -111,7 +114,7 @@ class SentenceSet(ExampleSet):
         return self.labels
 
     def predictions(self, logits: Logits) -> NDArray[np.generic]:
-        """[examples] places in `labels`, or numbers."""
+        """Return indices into `labels`, or numbers, [examples]."""
         if not self.labels:
             return logits[:, 0]
         return (logits[:, 0] > 0).astype(np.int64) if self.sigmoid else logits.argmax(axis=1)
@@ -121,19 +124,20 @@ class SentenceSet(ExampleSet):
         return sentence_scores(self.metrics, self.predictions(logits), self._gold())
 
     def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
-        """precision, recall and f1 of each class, and how often it occurs; of numbers nothing."""
+        """Return precision, recall, F1 and the number of examples per class; {} for numbers."""
         if not self.labels:
             return {}
-        each = np.arange(len(self.labels))
-        found, gold = self.predictions(logits)[:, None] == each, self._gold()[:, None] == each
-        counts = zip(self.names, label_counts(found, gold), strict=True)
+        classes = np.arange(len(self.labels))
+        predicted = self.predictions(logits)[:, None] == classes
+        gold = self._gold()[:, None] == classes
+        counts = zip(self.names, label_counts(predicted, gold), strict=True)
         return {name: row.scores() | row._asdict() for name, row in counts}
 
     def chance(self, metric: str) -> float:
         """See `ExampleSet.chance`.
 
-        A regressor that has collapsed still differs in the last digits from text to text, and has
-        a correlation of either sign: 1.645 standard deviations of it, 1 / sqrt(examples - 1).
+        The predictions of a collapsed regressor still differ in the last digits, so they have a
+        random correlation with a standard deviation of 1 / sqrt(examples - 1).
         """
         gold = self._gold()
         if not self.labels:
@@ -144,7 +148,7 @@ class SentenceSet(ExampleSet):
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """GLUE's submission; for other tables a .tsv of index and prediction."""
+        """Write a GLUE submission or, for other tables, a .tsv of index and prediction."""
         file, predictions = directory / f"{name}.tsv", self.predictions(logits)
         if self.glue is not None:
             write_glue_submission(self.glue, predictions.tolist(), self.examples.ids, file)
@@ -159,7 +163,7 @@ class SentenceSet(ExampleSet):
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`: with the ids."""
+        """See `ExampleSet`; includes the ids."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _gold(self) -> NDArray[np.generic]:

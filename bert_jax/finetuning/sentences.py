@@ -42,19 +42,19 @@ _FORM_KEYS = form_keys("sentences")
 
 
 def _report_absent(examples: SentenceExamples, files: SentenceFiles, split: Split) -> None:
-    """A warning for labels of which there is no example to learn from."""
+    """Warn about labels that occur in no training example."""
     if split != "train":
         return
     sets = examples.label_sets or []
-    there = set(examples.labels or ()).union(*sets)
-    absent = [label for label in files.labels if label not in there]
+    present = set(examples.labels or ()).union(*sets)
+    absent = [label for label in files.labels if label not in present]
     if absent:
         few = ", ".join(map(repr, absent[:10])) + (", ..." if len(absent) > 10 else "")
         logger.warning(
-            "%s: of %d labels %d occur in no example, so nothing is learned of them: %s",
+            "%s: %d of %d labels occur in no example and cannot be learned: %s",
             files.train,
-            len(files.labels),
             len(absent),
+            len(files.labels),
             few,
         )
 
@@ -99,12 +99,12 @@ def read_set(
 
 @dataclass(frozen=True)
 class SentencesConfig(FilesTaskConfig):
-    """A table of one's own.
+    """A table in your own format.
 
-    metrics: of bert_jax.tasks.sentence_scores, or of label_set_scores where several labels may
-      hold; the first is the one runs are compared by; () for accuracy, for micro_f1 of several
-      labels, or for Pearson's and Spearman's correlation where the labels are numbers.
-    sigmoid: one logit for two labels, the probability of the second.
+    metrics: names of metrics of bert_jax.tasks.sentence_scores, or of label_set_scores if examples
+      have several labels; the first one compares runs. () means accuracy, micro_f1 for several
+      labels, or Pearson's and Spearman's correlations for numbers.
+    sigmoid: whether two labels share one logit, for the probability of the second label.
     """
 
     files: SentenceFiles
@@ -121,31 +121,31 @@ class SentencesConfig(FilesTaskConfig):
         for name in self.metrics:
             if name not in METRICS:
                 fitting = ", ".join(each for each, what in METRICS.items() if what == need)
-                raise ValueError(f"metrics: {name!r} is unknown; of a {need} there are {fitting}")
+                raise ValueError(f"metrics: {name!r} is unknown. Metrics of a {need}: {fitting}.")
             if METRICS[name] != need:
                 raise ValueError(
-                    f"metrics: {name!r} is of a {METRICS[name]}, the labels are each a {need}; "
-                    "() takes what fits them"
+                    f"metrics: {name!r} is a metric of a {METRICS[name]}, but each label is a "
+                    f"{need}. Use () for metrics that fit the labels."
                 )
         if self.sigmoid and len(self.files.labels) != 2:
-            raise ValueError(f"sigmoid=True is for two labels, not {self.files.labels}")
+            raise ValueError(f"sigmoid=True: needs two labels, got {self.files.labels}")
         if "f1" in self.metrics and len(self.files.labels) != 2:
             raise ValueError(
-                f"metrics: 'f1' is that of the second of two labels, not of {self.files.labels}; "
-                "expected 'macro_f1', the mean over all labels, or other metrics"
+                f"metrics: 'f1' needs two labels, got {self.files.labels}. Use 'macro_f1', the "
+                "mean over all labels, or other metrics."
             )
 
     def _check_several(self) -> None:
         for name in self.metrics:
             if name not in LABEL_SET_METRICS:
                 raise ValueError(
-                    f"metrics: {name!r} is none where several labels may hold; expected "
-                    f"{', '.join(LABEL_SET_METRICS)}"
+                    f"metrics: {name!r} is not a metric for several labels per example. Use "
+                    f"{', '.join(LABEL_SET_METRICS)}."
                 )
         if self.sigmoid:
             raise ValueError(
-                "sigmoid=True is for one of two labels; where several may hold each has a logit of "
-                "its own without it"
+                "sigmoid=True: for one of two labels only. With several labels per example, each "
+                "label has its own logit anyway. Set it to False."
             )
 
     def open(

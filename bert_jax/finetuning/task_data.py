@@ -1,4 +1,4 @@
-"""What every fine-tuning task has: examples to learn from, sets to be judged on, a head."""
+"""The data of a fine-tuning task: training examples, sets to evaluate on, and a head."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Logits = NDArray[np.float32]
 
 
 class ExampleSet(abc.ABC):
-    """Examples of one file, and what is made of a model's logits for them.
+    """The examples of one file, with predictions and scores from a model's logits for them.
 
-    The logits are float32 [examples, ...], or [tokens, ...] of `features.sequences.token_ids`
-    where the model scores every token.
+    The logits are float32 [examples, ...] or, if the model scores every token, [tokens, ...] in the
+    order of `features.sequences.token_ids`.
 
-    metrics: the names of the `scores`. type_is: what a type of `scores_by_type` is. endings: the
-    endings of the prediction files, after the set's name.
+    metrics: the names of the `scores`. type_is: the name of a type in `scores_by_type`. endings:
+    the endings of the prediction files, after the set's name.
     """
 
     features: Features
@@ -38,38 +38,38 @@ class ExampleSet(abc.ABC):
 
     @property
     def num_examples(self) -> int:
-        """How many there are to predict, of each of which a model may read several sequences."""
+        """The number of examples; a model may read several sequences for one example."""
         return len(self.features)
 
     @property
     def labels_in_files(self) -> tuple[str, ...]:
-        """What its files call the labels of a classifier; () for other tasks."""
+        """The labels of a classifier as written in the files; () for other tasks."""
         return ()
 
     @property
     def fingerprint(self) -> str:
-        """Of what a model reads and of all that its answers are judged by."""
+        """A checksum of the model's inputs and of all data that its scores depend on."""
         return self.features.fingerprint
 
     @property
     def written_from(self) -> str:
-        """Of what `write` makes a file from besides a model's answers."""
+        """A checksum of the data, other than logits, that `write` depends on."""
         return self.fingerprint
 
     @abc.abstractmethod
     def scores(self, logits: Logits) -> dict[str, float]:
-        """The task's metrics, as its official scorer has them. For sets with labels."""
+        """Return the metrics of a labeled set, as computed by the task's official scorer."""
 
     def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
-        """The metrics of each type of answer, where the task's scorer tells them apart."""
+        """Return the metrics of each type of answer; {} if the task has no types."""
         return {}
 
     @abc.abstractmethod
     def chance(self, metric: str) -> float:
-        """What a model may score that has learned nothing. For sets with labels.
+        """Return the score on a labeled set that is possible without reading the examples.
 
-        The best of what can be had without reading, such as one answer for all; of correlations,
-        which one answer has none of, what unrelated numbers reach one time in twenty.
+        It is the best score of a constant answer. A constant has no correlation, so for
+        correlations it is the score that unrelated numbers reach once in 20 times.
         """
 
     def file_names(self, name: str) -> list[str]:
@@ -78,22 +78,25 @@ class ExampleSet(abc.ABC):
 
     @abc.abstractmethod
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """Writes the predictions in the form that the task's scorer or its server takes.
+        """Write the predictions in the format of the task's official scorer, and return the files.
 
-        name: of the set, and so of the files.
+        Args:
+          logits: the model's logits.
+          directory: the directory of the files.
+          name: the name of the set, with which the names of the files begin.
         """
 
 
-def fingerprint_with(found: str, other: object) -> str:
-    """A fingerprint of what one tells and of another value, which JSON can hold."""
-    return hashlib.sha256(json.dumps([found, other]).encode()).hexdigest()
+def fingerprint_with(fingerprint: str, value: object) -> str:
+    """Return a checksum of a checksum and of another value, which JSON can represent."""
+    return hashlib.sha256(json.dumps([fingerprint, value]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class HeadConfig:
     """The head of a task, with the names and the meaning of its scores.
 
-    negative: what an example is called whose one label, of "multi_label", does not hold.
+    negative: the name of the negative class of a "multi_label" problem with one label.
     """
 
     head: ClassifierHead
@@ -102,7 +105,11 @@ class HeadConfig:
     negative: str = ""
 
     def on(self, encoder: EncoderConfig, head_dropout: float) -> ModelConfig:
-        """The model; head_dropout -1 for the usual one. ValueError if the head has none."""
+        """Return the model with this head; a `head_dropout` of -1 is the default of the head.
+
+        Raises:
+          ValueError: the head has no dropout, but `head_dropout` is positive.
+        """
         usual = _HEAD_DROPOUT if self.head.dropout else 0.0
         dropout = usual if head_dropout == -1.0 else head_dropout
         return ModelConfig(
@@ -112,11 +119,11 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task, read and tokenised.
+    """The tokenized data of a task.
 
-    train: None if it was not asked for. validation, test: by name; test sets have no labels.
-    primary: the metric that runs are compared by; higher is better, as for all metrics.
-    per_token: whether the model scores every token.
+    train: the training examples; None if they were not read. validation, test: the sets by name;
+    test sets have no labels. primary: the metric that compares runs; higher is better for all
+    metrics. per_token: whether the model scores every token.
     """
 
     head: HeadConfig
@@ -127,7 +134,7 @@ class TaskData:
     per_token: bool = False
 
     def metric_of(self, name: str, metric: str) -> str:
-        """What a metric of the validation set `name` is called: with the set's name from two on."""
+        """Return a metric's name for a validation set, with the set's name if there are several."""
         return metric if len(self.validation) == 1 else f"{name}_{metric}"
 
     @property
@@ -149,9 +156,9 @@ class TaskData:
         return self.metric_of(next(iter(self.validation)), self.primary)
 
     def chance(self, metric: str) -> float:
-        """`ExampleSet.chance` of a metric as `metric_of` names it."""
+        """Return `ExampleSet.chance` of a metric by its name from `metric_of`."""
         for name, examples in self.validation.items():
             prefix = self.metric_of(name, "")
             if metric.startswith(prefix):
                 return examples.chance(metric.removeprefix(prefix))
-        raise AssertionError(f"{metric} is of no validation set")
+        raise AssertionError(f"{metric} belongs to no validation set")

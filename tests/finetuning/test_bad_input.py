@@ -99,10 +99,10 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
     [
         ("glue", ["glue.directory=nowhere"], "nowhere/train.tsv does not exist"),
         ("glue", ["glue.task=SST2"], "unknown GLUE task 'SST2'; expected one of CoLA"),
-        ("glue", ["max_length=33"], "max_length=33, but the model of"),
+        ("glue", ["max_length=33"], "max_length=33: the model of"),
         ("glue", ["max_length=2"], "max_length=2: expected at least 3"),
         ("glue", ["best_metric=f1"], "best_metric='f1' is no metric of this task; expected one"),
-        ("tags", ["best_metric=pearson"], "expected one of f1, precision, recall, accuracy, loss"),
+        ("tags", ["best_metric=pearson"], "Use one of f1, precision, recall, accuracy, loss"),
         ("glue", ["batch_size=12"], "batch_size=12 is not divisible by 8"),
         ("glue", ["accumulation_steps=4"], "batch_size=16 is not divisible by 32"),
         ("glue", ["evaluation_batch_size=20"], "evaluation_batch_size=20 is not divisible by 8"),
@@ -112,7 +112,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         (
             "regression",
             ["sentences.metrics=pearson,roc"],
-            "'pearson,roc' is unknown; of a number th",
+            "'pearson,roc' is unknown. Metrics of a number: ",
         ),
         (
             "regression",
@@ -121,7 +121,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         ),
         ("glue", ["max_shapes=0"], "max_shapes=0: must be at least 1"),
         ("glue", ["num_epoch=1"], "config.num_epoch: no such key; nearest: num_epochs"),
-        ("sigmoid", ["glue.task=MNLI"], "sigmoid=True is for two labels, which MNLI has not"),
+        ("sigmoid", ["glue.task=MNLI"], "sigmoid=True: needs two labels, but MNLI has 3"),
         (
             "spans",
             ["head_dropout=0.5"],
@@ -133,7 +133,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         (
             "regression",
             ["sentences.files.labels=('a', 'b', 'c')", "sentences.metrics=('f1',)"],
-            "'f1' is that of the second of two labels, not of ('a', 'b', 'c'); expected 'macro_f1'",
+            "'f1' needs two labels, got ('a', 'b', 'c'). Use 'macro_f1'",
         ),
         ("spans", ["max_length=10"], "max_length=10: leaves 3 tokens for the passage"),
         ("glue", ["batch_size=8000000000"], "does not fit in memory: it needs at least"),
@@ -167,7 +167,7 @@ def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
     ("words", "message"),
     [
         (["one", "two", "three"], "is another tokenizer ("),
-        ([f"word{number}" for number in range(200)], "has 205 entries, the token table of the"),
+        ([f"word{number}" for number in range(200)], "has 205 entries, but the token table of the"),
     ],
 )
 def test_a_model_with_another_ones_tokenizer_is_refused(

@@ -295,19 +295,25 @@ def test_a_model_from_elsewhere_is_scored_by_a_config(
     assert found["types"].keys() == {"negative", "positive"}
 
 
-def test_a_model_from_elsewhere_that_has_learned_another_task_is_refused(
+def test_a_model_that_was_fine_tuned_for_another_task_is_refused(
     toy, bert_jax_here, elsewhere, whole
 ):
     for directory, config, message in (
-        (elsewhere("good", "bad"), "glue", "tells the labels 'good', 'bad', the config 'negative'"),
-        (elsewhere("LABEL_0", "LABEL_1"), "spans", "is for classification (single_label), the"),
-        (elsewhere("bad", "good"), "tags", "the config's section 'tags' for tagging"),
+        (
+            elsewhere("good", "bad"),
+            "glue",
+            "labels are 'good', 'bad', but the config's are 'negative'",
+        ),
+        (elsewhere("LABEL_0", "LABEL_1"), "spans", "is for classification (single_label), but"),
+        (elsewhere("bad", "good"), "tags", "the config's section 'tags' is for tagging"),
     ):
         words = ("evaluate", directory, "--config", toy.root / f"{config}.py")
         refused = bert_jax_here(*words)
         assert refused.code == 2 and message in refused.errors
     long = bert_jax_here(*words[:-1], toy.root / "glue.py", "--config.max_length=64")
-    assert long.code == 2 and "has 32 positions: set --config.max_length to that" in long.errors
+    assert (
+        long.code == 2 and "has 32 positions. Set --config.max_length to at most 32" in long.errors
+    )
     without = bert_jax_here("evaluate", whole, "--config.max_length=16")
     assert without.code == 2 and "no config to override. Add the task's config" in without.errors
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.finetuning.label_matching import score_places, unnamed_told
+from bert_jax.finetuning.label_matching import notes_on_unnamed_labels, score_order
 from bert_jax.finetuning.tags import TagsConfig
 from bert_jax.finetuning.task_data import HeadConfig
 from bert_jax.labeled_data.tags import TagFiles
@@ -29,7 +29,7 @@ def places(
     theirs: ModelConfig, *labels: str, names: tuple[str, ...] = (), **head: str
 ) -> tuple[int, ...] | None:
     wanted = HeadConfig(CLASSIFICATION, labels, **head)  # type: ignore[arg-type]
-    return score_places(theirs, wanted, names, HERE)
+    return score_order(theirs, wanted, names, HERE)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,9 @@ def test_the_orders_that_models_of_mnli_are_published_in(theirs, expected) -> No
 
 def test_names_that_only_case_tells_apart_stay_apart() -> None:
     assert places(model("A", "a"), "a", "A") == (1, 0)
-    with pytest.raises(ValueError, match="tells the labels 'A', 'a', the config 'a', 'b'"):
+    with pytest.raises(
+        ValueError, match="the model's labels are 'A', 'a', but the config's are 'a', 'b'"
+    ):
         places(model("A", "a"), "a", "b")
 
 
@@ -61,15 +63,17 @@ def test_a_number_is_one_whatever_it_is_called() -> None:
     rated = model("LABEL_0", problem="regression")
     assert places(rated, "score", problem="regression") is None
     two = model("LABEL_0", "LABEL_1", problem="regression")
-    with pytest.raises(ValueError, match="tells the labels 'LABEL_0', 'LABEL_1', the config"):
+    with pytest.raises(
+        ValueError, match="the model's labels are 'LABEL_0', 'LABEL_1', but the config"
+    ):
         places(two, "score", problem="regression")
 
 
 def test_what_unnamed_labels_are_taken_for_is_told() -> None:
     wanted = HeadConfig(CLASSIFICATION, MNLI)
-    (note,) = unnamed_told(model("LABEL_0", "LABEL_1", "LABEL_2"), wanted)
+    (note,) = notes_on_unnamed_labels(model("LABEL_0", "LABEL_1", "LABEL_2"), wanted)
     assert "LABEL_0 for 'entailment', LABEL_1 for 'neutral', LABEL_2 for 'contradiction'" in note
-    assert unnamed_told(model(*MNLI), wanted) == []
+    assert notes_on_unnamed_labels(model(*MNLI), wanted) == []
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,9 @@ def test_settings_that_do_not_fit_detected_labels_are_refused(tmp_path: Path) ->
     data = write_table(tmp_path / "a.csv")
     options = ("sentences.files.skip_labels=('?',)", f"sentences.files.train={data}")
     config = load("table", "sentences.metrics=('pearson',)", *options)
-    with pytest.raises(ValueError, match="config.sentences: metrics: 'pearson' is of a number"):
+    with pytest.raises(
+        ValueError, match="config.sentences: metrics: 'pearson' is a metric of a number"
+    ):
         config.with_columns()
     found = load("table", *options).with_columns()
     assert isinstance(found.task, SentencesConfig) and found.task.files.labels == ("fine", "sad")

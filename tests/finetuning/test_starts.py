@@ -267,7 +267,7 @@ def test_a_run_goes_on_without_its_source_and_from_it_elsewhere(
     assert ("evaluation", 24) in history(work_dir)
     misspelled = bert_jax_here(*words(3, tmp_path / "modle"))
     assert misspelled.code == 2
-    assert f"modle: there is no model, and the run in {work_dir} started" in misspelled.errors
+    assert f"modle: holds no model, and the run in {work_dir} started" in misspelled.errors
     assert f"Set init_from={init}," in misspelled.errors
 
     other = bert_jax_here(*words(3, make_source(seed=8)))
