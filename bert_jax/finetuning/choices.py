@@ -1,4 +1,4 @@
-"""Multiple choice: SWAG, and any table with a column a choice."""
+"""Multiple choice: SWAG, and any table with a column for each choice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FORM_KEYS = form_keys("choices")
 
 @dataclass(frozen=True)
 class ChoiceSet(ExampleSet):
-    """Contexts, and the choice predicted for each."""
+    """Contexts with several choices, one of which is correct."""
 
     endings: ClassVar[tuple[str, ...]] = (".csv",)
     features: Features
@@ -47,7 +47,7 @@ class ChoiceSet(ExampleSet):
         return ("accuracy",)
 
     def scores(self, logits: Logits) -> dict[str, float]:
-        """accuracy."""
+        """Return the accuracy."""
         return self._accuracy(logits.argmax(axis=1))
 
     def chance(self, metric: str) -> float:
@@ -58,22 +58,22 @@ class ChoiceSet(ExampleSet):
         )
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """A .csv of index and pred, the choice as the label column calls it.
+        """Write a .csv of index and pred, with the choices as in the label column.
 
-        SWAG's evaluator takes it (https://github.com/allenai/swag-evaluator).
+        SWAG's evaluator reads this format (https://github.com/allenai/swag-evaluator).
         """
-        file, chosen = directory / f"{name}.csv", logits.argmax(axis=1).tolist()
+        file, choices = directory / f"{name}.csv", logits.argmax(axis=1).tolist()
         content = io.StringIO()
         writer = csv.writer(content, lineterminator="\n")
         writer.writerow(("index", "pred"))
-        for index, choice in zip(self.examples.ids, chosen, strict=True):
+        for index, choice in zip(self.examples.ids, choices, strict=True):
             writer.writerow((index, self.labels[choice]))
         write_file(file, content.getvalue())
         return [file]
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`: with the ids."""
+        """See `ExampleSet`; includes the ids."""
         return fingerprint_with(self.fingerprint, self.examples.ids)
 
     def _accuracy(self, chosen: np.ndarray) -> dict[str, float]:
@@ -82,7 +82,7 @@ class ChoiceSet(ExampleSet):
 
 @dataclass(frozen=True)
 class ChoicesConfig(FilesTaskConfig):
-    """A table of contexts and their endings."""
+    """A table of contexts with several endings each."""
 
     files: ChoiceFiles
 

@@ -35,8 +35,8 @@ def default_optimizer() -> OptimizerConfig:
 class EvaluationSettings:
     """The part of a fine-tuning config with which a model is evaluated.
 
-    max_length: most tokens of a sequence. batch_size: most examples computed at once. max_shapes:
-    most lengths that rows are padded to.
+    max_length: maximum number of tokens of a sequence. batch_size: maximum number of examples per
+    batch. max_shapes: maximum number of lengths that rows are padded to.
     """
 
     max_length: int
@@ -50,25 +50,31 @@ class EvaluationSettings:
 class FinetuneConfig:
     """A fine-tuning run. One of the sections glue, sentences, choices, tags and spans is the task.
 
-    init_from: the work directory of `pretrain`, `import` or `finetune` whose parameters and
-      tokenizer are taken; a run that has begun goes on without it. from_scratch: its sizes and
-      tokenizer only, all parameters randomly initialized.
-    seed: of random parameters, the order of the examples and dropout.
-    max_length: tokens of a sequence; longer ones are cut or, with spans and tags, windowed.
-    num_epochs, batch_size: examples a step, over all devices.
-    evaluation_batch_size: the most examples at once; 0 takes four batches of training. On a CPU
-      batches of long examples are smaller (`Scorer`).
-    max_shapes: lengths that rows are padded to, at most: each compiles a program. They are chosen
-      for the training examples; of a set with a longer one to be scored the last is longer.
-    dropout: of the encoder and its attention; -1 takes what `init_from` was trained with.
-      head_dropout: on what the classifier reads; -1 is 0.1, or 0 for a head that has none.
-    evaluations_per_epoch: on the validation set, evenly spaced, the last at the epoch's end; each
-      may prove the best.
-    best_metric: by which the kept checkpoint is chosen; empty for the task's own.
-    patience: end when so many evaluations in a row were no better than the best; 0: never. Of
-      equal evaluations the last is kept, but does not count as better.
-    report_every_steps: steps between progress lines.
-    allow_unknown: whether more than a fifth of the tokens of a set may be unknown to the tokenizer.
+    init_from: the work directory of `pretrain`, `import` or `finetune` that provides parameters and
+      tokenizer; not needed to resume a run. from_scratch: whether to take only the sizes and the
+      tokenizer, and to initialize all parameters randomly.
+    seed: seed of random parameters, the order of the examples and dropout.
+    max_length: maximum number of tokens of a sequence; longer ones are truncated or, with spans and
+      tags, read in windows.
+    num_epochs: number of epochs.
+    batch_size: number of examples per step, over all devices.
+    evaluation_batch_size: maximum number of examples per batch of an evaluation; 0 is four times
+      the batch of training. On a CPU batches of long examples are smaller (`Scorer`).
+    accumulation_steps: number of parts that a batch is computed in to save memory.
+    max_shapes: maximum number of lengths that rows are padded to, each with its own compiled
+      program. They are chosen for the training examples; the last one is extended for an
+      evaluation set with longer examples.
+    dropout: dropout rate of the encoder and its attention; -1 keeps the rates of `init_from`.
+      head_dropout: dropout rate of the classifier's input; -1 is 0.1, or 0 for a head without
+      dropout.
+    evaluations_per_epoch: number of evaluations on the validation set per epoch, evenly spaced, the
+      last one at the end of the epoch.
+    best_metric: the metric that selects the best checkpoint; "" for the task's primary metric.
+    patience: number of consecutive evaluations without improvement after which the run ends; 0
+      disables this. A tie replaces the best checkpoint but is not an improvement.
+    report_every_steps: number of steps between progress lines.
+    allow_unknown: whether to accept sets with more than a fifth of unknown tokens.
+    tensorboard: whether to write events for TensorBoard.
     """
 
     work_dir: LocalPath

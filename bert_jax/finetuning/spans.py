@@ -1,4 +1,4 @@
-"""Questions whose answer is a span of a passage: SQuAD v1.1."""
+"""Question answering with spans of a passage, as in SQuAD v1.1."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ from bert_jax.tasks.span_scores import squad_scores
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
 _METRICS = ("f1", "exact_match")
-# Words of a passage's beginning that are tried as the answer to every question.
+# Numbers of words at the beginning of a passage to try as the answer to every question.
 _FIRST_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
 class SpansConfig(FilesTaskConfig):
-    """Files in SQuAD's form, and how passages are cut and answers chosen (Devlin et al. 2019, 4.2).
+    """Files in SQuAD's format, and settings for windows and answers (Devlin et al. 2019, 4.2).
 
-    doc_stride: tokens from the beginning of a window to that of the next one. max_query_length:
-      tokens of a question that are kept. max_answer_length: of an answer. n_best: candidates kept.
+    doc_stride: number of tokens between the beginnings of consecutive windows. max_query_length:
+      maximum tokens of a question; its end is cut. max_answer_length: maximum tokens of an answer.
+      n_best: number of candidates to keep per question.
     """
 
     training_examples: ClassVar[str] = "windows of passages for training"
@@ -79,7 +80,7 @@ class SpansConfig(FilesTaskConfig):
 
 @dataclass(frozen=True)
 class SpanSet(ExampleSet):
-    """Questions, and the answers predicted for them."""
+    """Questions about passages; a passage is read in overlapping windows."""
 
     endings: ClassVar[tuple[str, ...]] = (".json", "_n_best.json")
     windows: SpanWindows
@@ -88,7 +89,7 @@ class SpanSet(ExampleSet):
 
     @property
     def features(self) -> Features:  # type: ignore[override]
-        """Of the windows."""
+        """The features of the windows."""
         return self.windows.features
 
     @property
@@ -98,23 +99,23 @@ class SpanSet(ExampleSet):
 
     @property
     def num_examples(self) -> int:
-        """The questions."""
+        """The number of questions."""
         return len(self.examples)
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet`: with all right answers and how long one may be."""
-        told = [(each.id, each.context, each.answer_texts) for each in self.examples]
-        judged = json.dumps([self.config.max_answer_length, told])
-        return hashlib.sha256(f"{self.features.fingerprint} {judged}".encode()).hexdigest()
+        """See `ExampleSet`; includes the correct answers and the maximum length of an answer."""
+        answers = [(example.id, example.context, example.answer_texts) for example in self.examples]
+        text = json.dumps([self.config.max_answer_length, answers])
+        return hashlib.sha256(f"{self.features.fingerprint} {text}".encode()).hexdigest()
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`: with how many candidates are kept."""
+        """See `ExampleSet`; includes the number of candidates."""
         return fingerprint_with(self.fingerprint, self.config.n_best)
 
     def answers(self, logits: Logits) -> list[Answer]:
-        """The candidates for every question."""
+        """Return the best answers to every question."""
         sequences = self.features.sequences
         rows = np.zeros((len(sequences), int(sequences.lengths.max()), 2), np.float32)
         rows[np.arange(rows.shape[1]) < sequences.lengths[:, None]] = logits
@@ -128,26 +129,26 @@ class SpanSet(ExampleSet):
         )
 
     def scores(self, logits: Logits) -> dict[str, float]:
-        """f1 and exact_match, as fractions."""
+        """Return F1 and exact match as fractions."""
         return self._scores({answer.id: answer.text for answer in self.answers(logits)})
 
     def chance(self, metric: str) -> float:
-        """Of the whole passage or as many words of its beginning as do best, for every question.
+        """Return the best score of the whole passage, or of its first words, as every answer.
 
         On SQuAD's dev set the first 24 words have an F1 of 0.095, the whole passage 0.066, and
         random scores 0.071.
         """
-        words = {each.id: each.context.split() for each in self.examples}
+        words = {example.id: example.context.split() for example in self.examples}
         longest = self.config.max_answer_length
         sizes = [size for size in _FIRST_WORDS if size <= longest]
-        answers = [{name: " ".join(each[:size]) for name, each in words.items()} for size in sizes]
-        answers.append({name: " ".join(each) for name, each in words.items()})
-        return max(self._scores(each)[metric] for each in answers)
+        answers = [{name: " ".join(text[:size]) for name, text in words.items()} for size in sizes]
+        answers.append({name: " ".join(text) for name, text in words.items()})
+        return max(self._scores(predictions)[metric] for predictions in answers)
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """The official predictions, {id: text}, and the candidates of every question."""
+        """Write the official predictions {id: text}, and the candidates for every question."""
         answers = self.answers(logits)
-        files = [directory / each for each in self.file_names(name)]
+        files = [directory / file_name for file_name in self.file_names(name)]
         write_squad_predictions(answers, files[0])
         write_squad_n_best(answers, files[1])
         return files

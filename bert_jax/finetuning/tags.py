@@ -1,4 +1,4 @@
-"""A tag for every word: entities, parts of speech."""
+"""Tagging: a tag for every word, such as an entity tag or a part of speech."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from bert_jax.tasks.span_scores import (
 )
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-_OF_ENTITIES = ("f1", "precision", "recall")
+_ENTITY_METRICS = ("f1", "precision", "recall")
 
 
 @dataclass(frozen=True)
 class TagSet(ExampleSet):
-    """Sentences, and the tags predicted for their words.
+    """Tagged sentences.
 
-    files: that they are from. scheme: by whose prefixes tags mark entities, None if they do not.
+    files: the files that the sentences are from. scheme: the scheme of the prefixes that mark
+    entities; None if tags have no prefixes.
     """
 
     windows: TagFeatures
@@ -44,43 +45,45 @@ class TagSet(ExampleSet):
 
     @property
     def features(self) -> Features:  # type: ignore[override]
-        """Of the windows."""
+        """The features of the windows."""
         return self.windows.features
 
     @property
     def fingerprint(self) -> str:
-        """See `ExampleSet`: with the tags that are no labels, which the features leave out."""
-        known = frozenset(self.windows.labels)
+        """See `ExampleSet`; includes tags that are not labels, which the features omit."""
+        labels = frozenset(self.windows.labels)
         tags = self.sentences.tags or []
-        unknown = [(i, tag) for i, each in enumerate(tags) for tag in each if tag not in known]
-        found = self.features.fingerprint
-        return hashlib.sha256(f"{found} {unknown}".encode()).hexdigest() if unknown else found
+        unknown = [(i, tag) for i, row in enumerate(tags) for tag in row if tag not in labels]
+        checksum = self.features.fingerprint
+        if not unknown:
+            return checksum
+        return hashlib.sha256(f"{checksum} {unknown}".encode()).hexdigest()
 
     @property
     def written_from(self) -> str:
-        """See `ExampleSet`: with the lines of the file."""
+        """See `ExampleSet`; includes the lines of the file."""
         return fingerprint_with(self.fingerprint, self.sentences.lines)
 
     @property
     def num_examples(self) -> int:
-        """Sentences, of which long ones are read in several windows."""
+        """The number of sentences; long sentences are read in several windows."""
         return len(self.sentences)
 
     @property
     def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
         """See `ExampleSet`."""
-        return (*_OF_ENTITIES, "accuracy") if self.scheme else ("accuracy",)
+        return (*_ENTITY_METRICS, "accuracy") if self.scheme else ("accuracy",)
 
     def tags(self, logits: Logits) -> list[list[str]]:
-        """The predicted tag of every word of every sentence."""
+        """Return the predicted tag of every word, [sentences][words]."""
         return word_tags(self.windows, logits.argmax(axis=-1))
 
     def scores(self, logits: Logits) -> dict[str, float]:
-        """accuracy of words; for entities their f1, precision and recall before it."""
+        """Return F1, precision and recall of entities if there are any, and accuracy of words."""
         return self._scores(self.tags(logits))
 
     def scores_by_type(self, logits: Logits) -> dict[str, dict[str, float]]:
-        """Of entities: precision, recall and f1 of each type, and how many there are."""
+        """Return precision, recall, F1 and counts of each type of entity."""
         gold = self.sentences.tags
         assert gold is not None
         if self.scheme is None:
@@ -101,7 +104,7 @@ class TagSet(ExampleSet):
         return [f"{name}.{'conllu' if self.files.kind == 'conllu' else 'txt'}"]
 
     def write(self, logits: Logits, directory: Path, name: str) -> list[Path]:
-        """The file's lines with the predicted tags; of CoNLL-U a .conllu again."""
+        """Write the file's lines with the predicted tags, as .conllu for a CoNLL-U file."""
         file = directory / self.file_names(name)[0]
         write_tags(self.files, self.sentences, self.tags(logits), file)
         return [file]
@@ -109,19 +112,20 @@ class TagSet(ExampleSet):
     def _scores(self, tags: list[list[str]]) -> dict[str, float]:
         gold = self.sentences.tags
         assert gold is not None
-        found = {"accuracy": tag_accuracy(tags, gold)}
+        accuracy = {"accuracy": tag_accuracy(tags, gold)}
         if self.scheme is None:
-            return found
+            return accuracy
         entities = entity_scores(tags, gold, self.scheme)
-        return {name: entities[name] for name in _OF_ENTITIES} | found
+        return {name: entities[name] for name in _ENTITY_METRICS} | accuracy
 
 
 @dataclass(frozen=True)
 class TagsConfig(FilesTaskConfig):
     """Files of tagged sentences.
 
-    document_context: fill the rest of a window with the sentences around (Devlin et al. 2019,
-      section 5.3). A training file must tell documents apart; others that do not have none.
+    document_context: whether to fill a window with the surrounding sentences (Devlin et al. 2019,
+      section 5.3). The training file must mark its documents; a file to evaluate on that does not
+      is read sentence by sentence.
     """
 
     files: TagFiles
@@ -160,11 +164,11 @@ class TagsConfig(FilesTaskConfig):
 
 
 def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
-    """Refuses a tag that marks no entity: ValueError naming file and line."""
+    """Raise ValueError, with file and line, for a tag that does not follow the scheme."""
     assert sentences.tags is not None
     marked: set[str] = set()
     for tags, places in zip(sentences.tags, sentences.locations, strict=True):
-        if marked.issuperset(tags):  # places are made where they are asked for
+        if marked.issuperset(tags):  # skips the places, which are computed on demand
             continue
         for tag, place in zip(tags, places, strict=True):
             try:
@@ -181,18 +185,18 @@ def _open(
     splits: Collection[Split],
     labels: tuple[str, ...] = (),
 ) -> TaskData:
-    """Reads the files.
+    """Read the files and tokenize the sentences.
 
-    The labels are those given, of a model that is there already, or those of the config, or else
-    the tags of the training file. What is judged may have tags that are none of them, which no
-    prediction can get right; not if the config names the labels and no model does.
+    The labels are the given ones of an existing model, else those of the config, else the tags in
+    the training file. Unless the config names the labels of a new model, a file to evaluate on may
+    have other tags, which count as errors.
 
     Raises:
-      ValueError: names file and line of what is not as it should be.
+      ValueError: a file is malformed; the message names file and line.
     """
     files, train = config.files, "train" in splits
     if labels:
-        files = replace(files, labels=())  # what they are is asked of the model, not of the file
+        files = replace(files, labels=())  # the labels are the model's, not the file's
     else:
         labels = files.labels
     learned = read_tags(files, "train", labeled=True) if train or not labels else None
@@ -216,8 +220,8 @@ def _open(
         read_in = scheme
         if scheme is not None and sentences.tags is not None:
             # The training file may lack some of the scheme's prefixes.
-            there = {tag for tags in sentences.tags for tag in tags}
-            read_in = scheme_of([*labels, *there]) or scheme
+            present = {tag for tags in sentences.tags for tag in tags}
+            read_in = scheme_of([*labels, *present]) or scheme
             _check_scheme(sentences, read_in)
         return TagSet(windows(sentences, for_evaluation=True), sentences, files, read_in)
 
