@@ -43,7 +43,7 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """The steps of a run, and of those that differ from it as `FinetuneRun.turned` does."""
+    """The compiled steps of a run and of its variants from `FinetuneRun.turned`."""
 
     task: ClassifierTask
     optimizer: optax.GradientTransformation
@@ -65,7 +65,7 @@ def make_steps(
     """Return the steps, each of which is compiled when a batch of a new shape arrives.
 
     Raises:
-      ValueError: more layers are to be tuned than there are, or some of them in a scan over all.
+      ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with a scan.
     """
     task, tuning = task_of(model, compute), Tuning(tuning_config, model.encoder)
     _check_scan(compute, tuning)
@@ -90,12 +90,12 @@ def make_steps(
 
 
 def _check_scan(compute: ComputeConfig, tuning: Tuning) -> None:
-    """Refuses what would be correct but differentiate every layer: a scan is over all of them."""
+    """Reject a scan over layers of which some are frozen: it would differentiate all of them."""
     if compute.scan_layers and 0 < tuning.num_trainable_layers < tuning.num_layers:
         raise ValueError(
-            f"compute.scan_layers=True differentiates all {tuning.num_layers} layers, of which "
-            f"tuning.top_layers={tuning.num_trainable_layers} learn: set compute.scan_layers=False "
-            "(scanning saves compile time only for deep models that are trained whole)"
+            f"compute.scan_layers=True: differentiates all {tuning.num_layers} layers, but only "
+            f"tuning.top_layers={tuning.num_trainable_layers} are trainable. Set "
+            "compute.scan_layers=False (scanning saves compile time for deep models only)."
         )
 
 
@@ -132,11 +132,11 @@ def check_data(
 def _check_best_metric(data: TaskData, best_metric: str) -> None:
     """Raise ValueError if the task lacks the metric that compares checkpoints."""
     losses = [data.metric_of(name, LOSS) for name in data.validation]
-    known = (*data.metrics, *losses)
-    if best_metric and best_metric not in known:
+    names = (*data.metrics, *losses)
+    if best_metric and best_metric not in names:
         raise ValueError(
-            f"best_metric={best_metric!r} is no metric of this task; expected one of "
-            f"{', '.join(known)}, or '' for {data.best_metric}"
+            f"best_metric={best_metric!r}: not a metric of this task. Use one of "
+            f"{', '.join(names)}, or '' for {data.best_metric}."
         )
 
 

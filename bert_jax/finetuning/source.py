@@ -34,11 +34,11 @@ from bert_jax.training.step import TrainState, fingerprint
 
 @dataclass(frozen=True)
 class Source:
-    """The work directory of `init_from`, or of a run that has begun and whose source is gone.
+    """The model that a run starts from: `init_from`, or the run's own if `init_from` was deleted.
 
-    step: of the checkpoint to start from, found once: what is at work there may save another one.
-    None where no parameters are taken: the run draws its own, or has begun without a source.
-    held: copies of them in this process's memory, where there is but one; None to read them.
+    step: the step of the checkpoint to start from, chosen once, since another process may be saving
+    checkpoints there; None if no parameters are needed. held: copies of the parameters in memory,
+    if there is a single process; None to read them from the checkpoint.
     """
 
     directory: Path
@@ -49,7 +49,7 @@ class Source:
     held: Mapping[str, np.ndarray] | None = None
 
     def parameters(self) -> Parameters:
-        """Those to start from, float32, laid out on the mesh."""
+        """Return the parameters to start from, in float32, laid out on the mesh."""
         assert self.step is not None
         definition = define_model(self.model, ComputeConfig(dtype="float32", attention="xla"))
         shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.mesh)
@@ -58,7 +58,7 @@ class Source:
         return load_parameters(self.directory / CHECKPOINTS_NAME, definition, shardings, self.step)
 
     def hold(self) -> Source:
-        """The same whose parameters stay, whatever becomes of the checkpoint."""
+        """Return the source with its parameters in memory, independent of the checkpoint."""
         if self.step is None:
             return self
         held = {name: np.array(x) for name, x in self.parameters().items()}
@@ -66,7 +66,7 @@ class Source:
 
     @cached_property
     def checksum(self) -> str | None:
-        """Of the parameters: a model trained again in its place has other ones."""
+        """A checksum of the parameters, which tells a retrained model from the original."""
         return None if self.step is None else fingerprint(self.parameters())
 
 
@@ -74,19 +74,19 @@ def open_source(directory: Path, work_dir: Path, mesh: Mesh, *, from_scratch: bo
     """Open the model in `directory` that the run in `work_dir` starts from.
 
     Raises:
-      ValueError: `init_from` is no work directory, unless the run has begun and its source was
-        deleted; it holds another model's tokenizer, or is `work_dir`.
+      ValueError: `init_from` is not a work directory, and not the deleted source of a run to
+        resume; it has another model's tokenizer, or it is `work_dir`.
     """
     if work_dir.resolve() == directory.resolve():
         raise ValueError(
-            f"work_dir={work_dir} is where the model to start from is (init_from); expected "
-            "a directory of the run's own"
+            f"work_dir={work_dir}: the directory of the model to start from (init_from). Give the "
+            "run a directory of its own."
         )
     gone = not agreed(int(_is_there(directory, parameters=not from_scratch)))
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     if gone and saved is not None and (work_dir / MODEL_NAME).is_file():
         _check_path(directory, work_dir, saved[1].get("init_from"))
-        # The sizes and the tokenizer are its source's, the parameters its own.
+        # The run has the sizes and the tokenizer of its source, and its own parameters.
         model, _ = read_model(work_dir)
         return Source(work_dir, model, read_tokenizer(work_dir, model.encoder), None, mesh)
     model, _ = read_model(directory)
@@ -102,32 +102,32 @@ def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
     began = stored["path"] if isinstance(stored, dict) else stored
     if str(directory.resolve()) != began:
         raise ValueError(
-            f"init_from={directory}: there is no model, and the run in {work_dir} started from "
+            f"init_from={directory}: holds no model, and the run in {work_dir} started from "
             f"{began}. Set init_from={began}, even if that directory was deleted."
         )
 
 
 def source_identity(source: Source, init_from: Path, work_dir: Path) -> Any:
-    """What a checkpoint of the run in `work_dir` is to say of its source.
+    """Return the description of the source that a checkpoint of the run stores.
 
-    A run that has begun has its source's parameters in it, so it goes on as it told before where
-    `init_from` is the same path, whatever checkpoint came to be there since, where it holds the
-    same parameters, or where it is gone. Else this one is told, and the checkpoint's differs.
+    A run that is resumed no longer needs its source. It keeps the stored description if `init_from`
+    is the same path, holds the same parameters, or was deleted. Otherwise the new description
+    differs from the stored one, and the run is not resumed.
     """
     path = str(init_from.resolve())
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     stored = None if saved is None else saved[1].get("init_from")
     if stored is not None:
-        known = isinstance(stored, dict)  # early versions told the path alone
-        if source.directory == work_dir or path == (stored["path"] if known else stored):
+        has_checksum = isinstance(stored, dict)  # early versions stored only the path
+        if source.directory == work_dir or path == (stored["path"] if has_checksum else stored):
             return stored
-        if known and stored["parameters"] == source.checksum:
+        if has_checksum and stored["parameters"] == source.checksum:
             return stored
     return {"path": path, "parameters": source.checksum}
 
 
 def _is_there(directory: Path, *, parameters: bool) -> bool:
-    """Whether there is a model to start from, with a whole checkpoint if its `parameters` are."""
+    """Return whether a directory holds a model and, if `parameters`, a complete checkpoint."""
     if not (directory / MODEL_NAME).is_file():
         return False
     checkpoints = directory / CHECKPOINTS_NAME
@@ -143,8 +143,8 @@ def encoder_of(source: Source, init_from: str, max_length: int, dropout: float) 
     encoder = source.model.encoder
     if max_length > encoder.max_positions:
         raise ValueError(
-            f"max_length={max_length}, but the model of {init_from} has "
-            f"{encoder.max_positions} positions: set max_length to that at most"
+            f"max_length={max_length}: the model of {init_from} has {encoder.max_positions} "
+            f"positions. Set max_length to at most {encoder.max_positions}."
         )
     if dropout != -1.0:
         encoder = replace(encoder, hidden_dropout=dropout, attention_dropout=dropout)
@@ -156,7 +156,7 @@ def state_from_source(
 ) -> tuple[TrainState, str]:
     """Return a random state with the source's parameters, and a description of its origin.
 
-    A classifier for another task or other labels is not taken from the source.
+    The source's classifier is not used for another task or other labels.
     """
     params = source.parameters()
     heads = [(each.head, each.labels, each.problem) for each in (model, source.model)]
@@ -168,7 +168,7 @@ def state_from_source(
     if fresh:
         origin += f"; randomly initialized: {', '.join(fresh)}"
     if any(name.startswith("classifier.") for name in kept):
-        origin += "; its classifier too, of the same labels"
+        origin += "; includes its classifier, which has the same labels"
     if read_sentence_embedding(source.directory) is not None:
         origin += f"; {SETTINGS_DROPPED}"
     return TrainState(state.step, state.params | kept, state.opt_state), origin

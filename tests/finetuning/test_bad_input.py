@@ -101,7 +101,7 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         ("glue", ["glue.task=SST2"], "unknown GLUE task 'SST2'; expected one of CoLA"),
         ("glue", ["max_length=33"], "max_length=33: the model of"),
         ("glue", ["max_length=2"], "max_length=2: expected at least 3"),
-        ("glue", ["best_metric=f1"], "best_metric='f1' is no metric of this task; expected one"),
+        ("glue", ["best_metric=f1"], "best_metric='f1': not a metric of this task. Use one of"),
         ("tags", ["best_metric=pearson"], "Use one of f1, precision, recall, accuracy, loss"),
         ("glue", ["batch_size=12"], "batch_size=12 is not divisible by 8"),
         ("glue", ["accumulation_steps=4"], "batch_size=16 is not divisible by 32"),
@@ -191,17 +191,19 @@ def test_a_model_with_another_ones_tokenizer_is_refused(
 
 
 @pytest.mark.parametrize("top", [1, 2])
-def test_a_scan_over_all_layers_where_some_learn(refused, make_source, top):
+def test_a_scan_over_partly_frozen_layers_is_refused(refused, make_source, top):
     words = (f"tuning.top_layers={top}", "compute.scan_layers=True")
     errors = refused("glue", *words, init=make_source(num_layers=3))
-    assert "compute.scan_layers=True differentiates all 3 layers, of which" in errors
-    assert f"tuning.top_layers={top} learn: set compute.scan_layers=False" in errors
+    assert "compute.scan_layers=True: differentiates all 3 layers, but" in errors
+    assert f"only tuning.top_layers={top} are trainable. Set compute.scan_layers=False" in errors
 
 
 def test_the_initial_model_is_not_overwritten(toy, bert_jax_here, source):
     refused = bert_jax_here(*toy.words("glue", source))
     assert refused.code == 2
-    assert f"work_dir={source} is where the model to start from is (init_from)" in refused.errors
+    assert (
+        f"work_dir={source}: the directory of the model to start from (init_from)" in refused.errors
+    )
 
 
 def test_what_is_no_fine_tuned_directory_is_not_evaluated(bert_jax_here, source, tmp_path):

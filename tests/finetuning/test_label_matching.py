@@ -45,7 +45,7 @@ def test_the_orders_that_models_of_mnli_are_published_in(theirs, expected) -> No
     assert places(model(*theirs), *MNLI) == expected
 
 
-def test_names_that_only_case_tells_apart_stay_apart() -> None:
+def test_labels_that_differ_only_in_case_stay_distinct() -> None:
     assert places(model("A", "a"), "a", "A") == (1, 0)
     with pytest.raises(
         ValueError, match="the model's labels are 'A', 'a', but the config's are 'a', 'b'"
@@ -69,10 +69,10 @@ def test_a_number_is_one_whatever_it_is_called() -> None:
         places(two, "score", problem="regression")
 
 
-def test_what_unnamed_labels_are_taken_for_is_told() -> None:
+def test_a_note_says_how_unnamed_labels_are_interpreted() -> None:
     wanted = HeadConfig(CLASSIFICATION, MNLI)
     (note,) = notes_on_unnamed_labels(model("LABEL_0", "LABEL_1", "LABEL_2"), wanted)
-    assert "LABEL_0 for 'entailment', LABEL_1 for 'neutral', LABEL_2 for 'contradiction'" in note
+    assert "LABEL_0 = 'entailment', LABEL_1 = 'neutral', LABEL_2 = 'contradiction'" in note
     assert notes_on_unnamed_labels(model(*MNLI), wanted) == []
 
 

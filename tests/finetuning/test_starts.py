@@ -106,7 +106,7 @@ def test_a_classifier_of_classes_is_kept_by_their_names(begun, opened, make_sour
     labels = opened("glue").model.labels
     init = make_source("classification", labels if same else labels[::-1])
     found, told = begun("glue", init=init)
-    assert ("; its classifier too, of the same labels" in told) == same
+    assert ("; includes its classifier, which has the same labels" in told) == same
     assert ("classifier.kernel" in kept(found, parameters(init))) == same
 
 
