@@ -100,6 +100,9 @@ def evaluate(
       config: the task of a model that was fine-tuned elsewhere and imported; None takes the task
         of the model's own run.
 
+    Returns:
+      An `EvaluationResult`: the scores of every set, by name.
+
     Raises:
       ValueError: the directory holds no fine-tuned model or no such checkpoint, a file is missing
         or has another form, or predictions would replace a file.

@@ -79,6 +79,9 @@ def sweep(
         directory.
       stop: its `request()`, which any thread may call, ends the sweep as signals do.
 
+    Returns:
+      A `SweepResult`: the runs, the directory of the best one and the files of the report.
+
     Raises:
       ValueError: a combination cannot be run, `output` holds another sweep, or several processes
         were started.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -79,6 +80,10 @@ class FinetuneResult:
     scores: Mapping[str, float] = field(default_factory=dict)
     predictions: Sequence[Path] = ()
 
+    def __fspath__(self) -> str:
+        """Return the path, so that functions accept the result as a directory."""
+        return os.fspath(self.work_dir)
+
 
 def finetune(
     config: FinetuneConfig,
@@ -97,6 +102,9 @@ def finetune(
       from_step: the step of a kept checkpoint to return to; later ones are set aside.
       on_report: called with every message, progress report and evaluation; None for silence.
       stop: its `request()`, which any thread may call, ends the run as the signals do.
+
+    Returns:
+      A `FinetuneResult`: the best step, its validation scores and the prediction files.
 
     Raises:
       ValueError: the config, the model and the data do not fit together, or another run uses the

@@ -54,6 +54,10 @@ class ExportResult:
     num_bytes: int
     notes: tuple[str, ...]
 
+    def __fspath__(self) -> str:
+        """Return the path, so that functions accept the result as a directory."""
+        return os.fspath(self.path)
+
     @property
     def family(self) -> str:
         """The name of the model's family, such as "RoBERTa"."""
@@ -79,6 +83,9 @@ def export(
       dtype: the stored type of the parameters, only for "huggingface"; None for float32.
       hidden_states: whether the exported program also returns the embeddings and every layer's
         output; not for "huggingface".
+
+    Returns:
+      An `ExportResult`: the new directory, the config and remarks about the export.
 
     Raises:
       ValueError: there is no usable model, the format cannot hold it, its library is missing, or an

@@ -40,6 +40,10 @@ class ImportResult:
     sentence_embedding: SentenceEmbedding | None
     revision: str | None
 
+    def __fspath__(self) -> str:
+        """Return the path, so that functions accept the result as a directory."""
+        return os.fspath(self.work_dir)
+
     @property
     def family(self) -> str:
         """The name of the model's family, such as "RoBERTa"."""
@@ -72,6 +76,9 @@ def import_model(
       max_positions: the number of leading positions to keep; None keeps all.
       revision: branch, tag or commit on the hub; None for the main branch.
       seed: seed of randomly initialized parameters.
+
+    Returns:
+      An `ImportResult`: the new work directory, the config and remarks about the source.
 
     Raises:
       ValueError: the source or the output is unusable, an option does not fit the source, or a

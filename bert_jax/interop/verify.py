@@ -66,6 +66,9 @@ def verify(
       seed: seed of the random tokens.
       on_report: receives a `Message` for every remark on the models and for every input.
 
+    Returns:
+      A comparison, whose `passed` says whether the models agree.
+
     Raises:
       ValueError: a model cannot be loaded, or the models have no output in common.
     """

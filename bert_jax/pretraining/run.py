@@ -6,6 +6,7 @@ result.metrics["mlm_loss"], result.model
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -74,6 +75,10 @@ class PretrainResult:
     metrics: Mapping[str, float]
     work_dir: Path
 
+    def __fspath__(self) -> str:
+        """Return the path, so that functions accept the result as a directory."""
+        return os.fspath(self.work_dir)
+
     @cached_property
     def model(self) -> TrainedModel:
         """The model of the newest checkpoint, loaded when it is first used."""
@@ -97,6 +102,9 @@ def pretrain(
       from_step: the step of a checkpoint to resume from instead of the newest.
       on_report: called with every message, progress report and evaluation; None for silence.
       stop: its `request()`, which any thread may call, ends the run as the signals do.
+
+    Returns:
+      A `PretrainResult`: the state of the run, its metrics and, as `model`, its newest model.
 
     Raises:
       ValueError: the run cannot start or resume; the message names the key to change.

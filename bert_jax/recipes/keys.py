@@ -167,12 +167,14 @@ def apply_values(tree: ConfigDict, values: Mapping[str, Any], cls: type) -> dict
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and their values, with paths converted to strings."""
     for key, value in values.items():
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, os.PathLike):  # results of runs are both paths and dataclasses
+            value = os.fspath(value)
+        elif dataclasses.is_dataclass(value):
             value = values_of(value)
         if isinstance(value, Mapping | ConfigDict) and len(value):
             yield from _flattened(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, os.fspath(value) if isinstance(value, os.PathLike) else value
+            yield prefix + key, value
 
 
 def apply_words(tree: ConfigDict, overrides: Sequence[str]) -> ConfigDict:

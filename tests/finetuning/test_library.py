@@ -37,7 +37,7 @@ def test_a_run_in_a_thread_is_silent_and_resumes(toy, tmp_path, capfd) -> None:
     assert [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)] == before
     assert capfd.readouterr().out == ""
     (result,) = results
-    assert result.finished and result.work_dir == tmp_path / "run"
+    assert result.finished and Path(result) == result.work_dir == tmp_path / "run"
     saved = scores(tmp_path / "run")
     assert (result.best_step, dict(result.scores)) == (saved["step"], saved["scores"])
     assert [str(file) for file in result.predictions] == saved["predictions"]

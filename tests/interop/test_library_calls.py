@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,8 +49,10 @@ def test_import_returns_what_became_of_the_source(directories, capsys, tmp_path)
 
 def test_export_writes_the_imported_weights(directories, capsys, tmp_path):
     theirs, imported = directories
-    exported = export(imported.work_dir, tmp_path / "out", format="huggingface")
-    assert exported.path == tmp_path / "out" and exported.config == imported.config
+    exported = export(imported, tmp_path / "out", format="huggingface")
+    assert (
+        Path(exported) == exported.path == tmp_path / "out" and exported.config == imported.config
+    )
     files = [file for file in exported.path.rglob("*") if file.is_file()]
     assert exported.num_bytes == sum(file.stat().st_size for file in files)
     before, after = tensors_of(theirs), tensors_of(exported.path)

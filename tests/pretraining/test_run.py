@@ -48,7 +48,7 @@ def test_a_run_in_a_thread_is_silent_and_resumes(
         resumed = pool.submit(pretrain, config).result()
     assert any(line.startswith("stopped: saved step") for line in lines)
     assert resumed.finished and resumed.step == 6
-    assert resumed.work_dir == tmp_path / "run"
+    assert Path(resumed) == resumed.work_dir == tmp_path / "run"
     assert resumed.metrics.keys() >= {"mlm_loss", "mlm_accuracy", "nsp_loss", "mlm_perplexity"}
     assert capfd.readouterr() == ("", "")
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

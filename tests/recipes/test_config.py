@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 
 from bert_jax.conversion import to_dataclass
+from bert_jax.pretraining.run import PretrainResult
 from bert_jax.recipes.command_line import add_override
 from bert_jax.recipes.files import Kind, read_config_file
 from bert_jax.recipes.load import Overrides, fill_config, load_config
@@ -321,3 +322,9 @@ def test_invalid_python_values_are_reported(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         load(config_file, overrides)
+
+
+def test_results_of_runs_are_paths() -> None:
+    source = PretrainResult(True, 1, {}, Path("runs/source"))
+    config = load_config("finetune/sst2", {"init_from": source}, kind="finetune")
+    assert config.init_from == "runs/source"
