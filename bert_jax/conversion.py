@@ -50,6 +50,11 @@ def config_keys(cls: type) -> dict[str, ConfigKey]:
     for field in dataclasses.fields(cls):
         if _SECTIONS in field.metadata:
             for name, section in field.metadata[_SECTIONS]().items():
+                if name in hints:
+                    raise ValueError(
+                        f"section={name!r}: {cls.__name__} has a key with this name. Rename the "
+                        "section"
+                    )
                 keys[name] = ConfigKey(name, section | None, None)
         elif field.init:
             keys[field.name] = ConfigKey(field.name, hints[field.name], _default(field))
@@ -83,7 +88,8 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
         raise ValueError(f"{path}: expected a section of keys for {cls.__name__}, got {values!r}")
     keys = config_keys(cls)
     for key in values:
-        if key not in keys:
+        # A file may have null for a section that was known when it was written.
+        if key not in keys and not (values[key] is None and _has_sections(cls)):
             raise ValueError(f"{path}.{key}{unknown_key(str(key), _keys_of(cls, values))}")
     arguments = {}
     for name, known in keys.items():
@@ -95,6 +101,10 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
         return cls(**_with_one_section(cls, arguments))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _has_sections(cls: type) -> bool:
+    return any(_SECTIONS in field.metadata for field in dataclasses.fields(cls))
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.analysis.counts import parameter_counts
-from bert_jax.finetuning.registry import task_of
 from bert_jax.finetuning.scoring import LOSS
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.labeled_data.features import Features
@@ -58,8 +57,7 @@ def make_steps(
     optimizer_config: OptimizerConfig,
     tuning_config: TuningConfig,
     accumulation_steps: int,
-    model: ModelConfig,
-    compute: ComputeConfig,
+    task: ClassifierTask,
     mesh: Mesh,
 ) -> CompiledSteps:
     """Return the steps, each of which is compiled when a batch of a new shape arrives.
@@ -67,8 +65,8 @@ def make_steps(
     Raises:
       ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with a scan.
     """
-    task, tuning = task_of(model, compute), Tuning(tuning_config, model.encoder)
-    _check_scan(compute, tuning)
+    tuning = Tuning(tuning_config, task.config.encoder)
+    _check_scan(task.compute, tuning)
     rate = tuning.rate if tuning_config.layer_decay < 1.0 else None
     optimizer = make_optimizer(optimizer_config, rate)
     train_step = make_train_step(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from bert_jax.conversion import one_section_of
-from bert_jax.finetuning.registry import task_sections
+from bert_jax.finetuning.registry import kind_of_task, task_sections
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.labeled_data.files import Split
@@ -102,6 +102,7 @@ class FinetuneConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self) -> None:
+        kind_of_task(self.task)  # an unknown task would be missing in config.json
         check_config_paths(self)
         for name in ("work_dir", "init_from"):
             if not getattr(self, name):

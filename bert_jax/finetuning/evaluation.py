@@ -21,13 +21,12 @@ from bert_jax.finetuning.label_matching import (
     with_scores_in_order,
 )
 from bert_jax.finetuning.outcome import check_files, claim_files
-from bert_jax.finetuning.registry import task_of
+from bert_jax.finetuning.registry import loss_of
 from bert_jax.finetuning.scoring import Scorer, row_lengths
 from bert_jax.finetuning.task_data import ExampleSet, TaskData
 from bert_jax.finetuning.task_kind import TaskConfig
 from bert_jax.json_files import read_json_object
 from bert_jax.labeled_data.files import Split
-from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.runs.checkpoints import default_checkpoint_step
 from bert_jax.runs.outputs import check_output
@@ -40,6 +39,7 @@ from bert_jax.runs.work_dir import (
     read_model,
     read_tokenizer,
 )
+from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.text.files import COMPRESSIONS, is_tfds
 from bert_jax.training.checkpoint_files import identity_of
 from bert_jax.training.checkpoint_parameters import load_parameters
@@ -235,7 +235,9 @@ def open_evaluation(
         }
     )
     lengths = identity["row_lengths"] if elsewhere is None else None
-    scorer = _make_scorer(model, settings, lengths, sets)
+    compute = settings.compute.resolve(jax.devices()[0], model.encoder)
+    loss = loss_of(task, model, compute)
+    scorer = _make_scorer(loss, settings, lengths, sets)
     params = load_parameters(
         work_dir / CHECKPOINTS_NAME,
         scorer.task.definition,
@@ -254,21 +256,20 @@ def open_evaluation(
 
 
 def _make_scorer(
-    model: ModelConfig,
+    loss: ClassifierTask,
     settings: EvaluationSettings,
     lengths: Sequence[int] | None,
     sets: Mapping[str, ExampleSet],
 ) -> Scorer:
     """Return the compiled scorer; without `lengths` rows have those of a run on the first set."""
     mesh = _mesh(settings.mesh)
-    task = task_of(model, settings.compute.resolve(jax.devices()[0], model.encoder))
     if lengths is None:
         features = next(iter(sets.values())).features
-        lengths = row_lengths(features, settings.max_shapes, model.encoder.max_positions)
+        lengths = row_lengths(features, settings.max_shapes, loss.config.encoder.max_positions)
     extent = batch_extent(mesh)
     rows = -(-settings.batch_size // extent) * extent
-    steps = make_prediction_step(task, mesh), make_metrics_step(task, mesh)
-    return Scorer(mesh, task, *steps, rows, tuple(lengths))
+    steps = make_prediction_step(loss, mesh), make_metrics_step(loss, mesh)
+    return Scorer(mesh, loss, *steps, rows, tuple(lengths))
 
 
 def _sets_of(

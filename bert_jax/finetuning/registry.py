@@ -22,11 +22,23 @@ def register(kind: TaskKind) -> None:
     """Add a kind of task, which can then be fine-tuned, evaluated, predicted and exported.
 
     Raises:
-      ValueError: another kind has the same section, or another head the same name.
+      ValueError: another kind has the same section or config, another head the same name, or
+        another task of `predict` the same name.
     """
     if _KINDS.get(kind.section, kind) != kind:
         raise ValueError(
             f"section={kind.section!r}: another kind of task has this section. Choose another name"
+        )
+    for other in task_kinds():
+        if other.config is kind.config and other != kind:
+            raise ValueError(
+                f"config={kind.config.__name__}: the kind of the section {other.section!r} has "
+                "this config. Write a subclass of it"
+            )
+    if predict_tasks().get(kind.predict.name, kind.predict) != kind.predict:
+        raise ValueError(
+            f"predict={kind.predict.name!r}: another task of `predict` has this name. Choose "
+            "another name"
         )
     register_head(kind.head)
     _KINDS[kind.section] = kind
@@ -43,8 +55,18 @@ def task_sections() -> dict[str, type[TaskConfig]]:
 
 
 def kind_of_task(task: TaskConfig) -> TaskKind:
-    """Return the kind of a section of a config."""
-    return next(kind for kind in task_kinds() if type(task) is kind.config)
+    """Return the kind of a section of a config.
+
+    Raises:
+      ValueError: no kind has this config.
+    """
+    for kind in task_kinds():
+        if type(task) is kind.config:
+            return kind
+    raise ValueError(
+        f"task={task!r:.100}: {type(task).__name__} is not the config of a kind of task. Add the "
+        "kind with `register` of bert_jax.finetuning.registry"
+    )
 
 
 def kind_of_head(head: str) -> TaskKind | None:
@@ -64,19 +86,11 @@ def score_outputs(head: str) -> tuple[str, ...]:
     return ("logits",) if kind.huggingface is None else kind.huggingface.outputs
 
 
-def task_of(config: ModelConfig, compute: ComputeConfig) -> ClassifierTask:
-    """Return the loss for a model's head.
-
-    Raises:
-      ValueError: the head is not one of a fine-tuning task.
-    """
-    kind = kind_of_head(config.head)
-    if kind is None:
-        heads = dict.fromkeys(kind.head.name for kind in task_kinds())
-        raise ValueError(
-            f"head={config.head!r} is not fine-tuned; expected one of the heads {', '.join(heads)}"
-        )
-    return kind.loss(config, compute)
+def loss_of(task: TaskConfig, model: ModelConfig, compute: ComputeConfig) -> ClassifierTask:
+    """Return the loss of a task for a model with its head."""
+    kind = kind_of_task(task)
+    assert model.head == kind.head.name, (model.head, kind.section)
+    return kind.loss(model, compute)
 
 
 def predict_tasks() -> dict[str, PredictTask]:

@@ -20,6 +20,7 @@ from bert_jax.finetuning.compiled_steps import (
 )
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.outcome import describe_model
+from bert_jax.finetuning.registry import loss_of
 from bert_jax.finetuning.scoring import LOSS, Scorer, padding, row_lengths
 from bert_jax.finetuning.source import (
     Source,
@@ -76,8 +77,9 @@ class FinetuneRun:
         compute = config.compute.resolve(jax.devices()[0], encoder)
         assert data.train is not None
         lengths = row_lengths(data.train, config.max_shapes, encoder.max_positions)
+        task = loss_of(config.task, model, compute)
         compiled = make_steps(
-            config.optimizer, config.tuning, config.accumulation_steps, model, compute, mesh
+            config.optimizer, config.tuning, config.accumulation_steps, task, mesh
         )
         run = cls(config, mesh, source, data, model, compute, lengths, compiled)
         run.check_memory()

@@ -37,6 +37,9 @@ class ClassifierHead:
     labels: the names of the scores in order; None if every task has its own.
     dropout: whether the head applies dropout to the vectors that it scores.
     problems: the meanings that the scores can have.
+
+    Raises:
+      ValueError: a value is unknown, or a choice would have several scores.
     """
 
     name: str
@@ -44,6 +47,18 @@ class ClassifierHead:
     labels: tuple[str, ...] | None = None
     dropout: bool = True
     problems: tuple[Problem, ...] = ("single_label",)
+
+    def __post_init__(self) -> None:
+        if self.scored not in get_args(Scored):
+            raise ValueError(
+                f"scored={self.scored!r}: expected one of {', '.join(get_args(Scored))}"
+            )
+        if not self.problems or not set(self.problems) <= set(get_args(Problem)):
+            raise ValueError(
+                f"problems={self.problems}: expected some of {', '.join(get_args(Problem))}"
+            )
+        if self.scored == "choices" and (self.labels is None or len(self.labels) != 1):
+            raise ValueError(f"labels={self.labels}: a choice has one score. Give one label")
 
 
 CLASSIFICATION = ClassifierHead("classification", "sequence", problems=get_args(Problem))

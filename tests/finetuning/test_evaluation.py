@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.finetuning.registry import task_of
+from bert_jax.finetuning.registry import kind_of_head
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.labeled_data.features import Features
 from bert_jax.models.config import ComputeConfig
@@ -122,7 +122,9 @@ def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
     features: Features = examples.features
     logits, loss = evaluation.scorer.logits(evaluation.params, features)
     assert logits.shape == (21, 2) and np.isfinite(logits).all()
-    task = task_of(read_model(whole)[0], ComputeConfig(dtype="float32", attention="xla"))
+    config, kind = read_model(whole)[0], kind_of_head("classification")
+    assert kind is not None
+    task = kind.loss(config, ComputeConfig(dtype="float32", attention="xla"))
     model = task.definition.module(parameters(whole))
     batch = features.batch(np.arange(21), int(features.lengths.max()))
     alone = np.asarray(task.logits(model, batch), np.float64)

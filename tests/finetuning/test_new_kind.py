@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import bert_jax as bj
+from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.finetuning import registry
+from bert_jax.finetuning.run import FinetuneRun
+from bert_jax.finetuning.sentences import SENTENCES, SentencesConfig
 from bert_jax.finetuning.task_kind import TaskKind
+from bert_jax.inference.predict_tasks import PredictTask
+from bert_jax.labeled_data.sentences import SentenceFiles
 from bert_jax.models import model
+from bert_jax.tasks.finetuning import Arrays, Classification
+from bert_jax.tasks.task import Batch
+from bert_jax.training.sharding import make_mesh
 
 from .conftest import COMMON, GOOD, RECIPE, Toy, scores, sentence
-from .highlights import HEAD, HIGHLIGHTS
+from .highlights import HEAD, HIGHLIGHTS, Highlight
+
+SETS = {"train": "train", "validation": "dev"}
+
+
+class FocalConfig(SentencesConfig):
+    """Sentences whose loss is another one than that of `SentencesConfig`."""
+
+
+class FocalLoss(Classification):
+    """Focal loss, which weighs examples by how wrong they are."""
+
+    def values(self, logits: jax.Array, batch: Batch) -> Arrays:
+        """See `ClassifierTask.values`."""
+        values = super().values(logits, batch)
+        wrong = 1 - jnp.exp(-values["cross_entropy"])
+        return values | {"cross_entropy": wrong**2 * values["cross_entropy"]}
+
+
+FOCAL = replace(SENTENCES, section="focal", config=FocalConfig, loss=FocalLoss)
 
 
 @pytest.fixture
@@ -23,6 +54,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
     monkeypatch.setattr(model, "_CLASSIFIER_HEADS", dict(model._CLASSIFIER_HEADS))
     registry.register(HIGHLIGHTS)
+    registry.register(FOCAL)
 
 
 def write_texts(directory: Path) -> dict[str, str]:
@@ -84,7 +116,9 @@ def test_a_new_kind_has_keys_and_neighbors(toy: Toy, bert_jax_here, tmp_path: Pa
     given = {"work_dir": "w", "init_from": "i", "highlights.files.train": "a.jsonl"}
     config = bj.load_config({"highlights": {"files": {}}}, given)
     assert registry.kind_of_task(config.task) is HIGHLIGHTS
-    with pytest.raises(ValueError, match="one of the sections glue, .*, spans, highlights; there"):
+    with pytest.raises(
+        ValueError, match="one of the sections glue, .*, spans, highlights, focal; there"
+    ):
         bj.load_config({"highlights": {"files": {}}}, given | {"tags.files.train": "a.txt"})
 
 
@@ -94,10 +128,59 @@ def test_without_its_registration_a_new_kind_is_unknown() -> None:
         model.ModelConfig(model.EncoderConfig(vocab_size=8), HEAD.name)
 
 
-def test_names_that_are_taken_are_refused() -> None:
+@pytest.mark.usefixtures("registered")
+def test_kinds_with_the_same_head_have_their_own_losses(toy: Toy, tmp_path: Path) -> None:
+    files = {split: f"{toy.root}/reviews/{name}.tsv" for split, name in SETS.items()}
+    section = {"files": {"first": "sentence", "label": "label", "labels": ("0", "1")} | files}
+    for kind in (SENTENCES, FOCAL):
+        given = {"work_dir": tmp_path, "init_from": toy.source, "max_length": 24}
+        config = bj.load_config({kind.section: section}, given, kind="finetune")
+        run = FinetuneRun.open(config, make_mesh(config.mesh))
+        assert type(run.task) is kind.loss
+
+
+def test_a_config_of_a_registered_kind_is_read_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"work_dir": "w", "init_from": "i", "tags.files.train": "a.txt"}
+    config = bj.load_config({"tags": {"files": {}}}, given, kind="finetune")
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "_KINDS", registry._KINDS | {"highlights": HIGHLIGHTS})
+        values = to_plain(config)
+    assert values["highlights"] is None
+    assert to_dataclass(bj.FinetuneConfig, values) == config
+
+
+def test_a_task_that_is_not_registered_is_refused() -> None:
+    task = FocalConfig(SentenceFiles(train="a.tsv"))
+    with pytest.raises(ValueError, match="FocalConfig is not the config of a kind of task"):
+        bj.FinetuneConfig("work", "source", task)
+
+
+def test_names_that_are_taken_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     clash = TaskKind("tags", HIGHLIGHTS.config, HEAD, HIGHLIGHTS.loss, HIGHLIGHTS.predict)
     with pytest.raises(ValueError, match="section='tags': another kind of task has this section"):
         registry.register(clash)
+    with pytest.raises(ValueError, match="config=SentencesConfig: the kind of the section 'sent"):
+        registry.register(replace(SENTENCES, section="reviews"))
+    classify = PredictTask("classify", Highlight, [("words",)], lambda model, texts, _: [])
+    with pytest.raises(ValueError, match="predict='classify': another task of `predict` has"):
+        registry.register(replace(HIGHLIGHTS, predict=classify))
+    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
+    registry.register(replace(FOCAL, section="seed"))
+    with pytest.raises(ValueError, match="section='seed': FinetuneConfig has a key with this na"):
+        bj.load_config("finetune/sst2", {"work_dir": "w", "init_from": "i"})
     head = model.ClassifierHead("tagging", "sequence")
     with pytest.raises(ValueError, match="head='tagging': another head has this name"):
         model.register_head(head)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"scored": "words"}, "scored='words': expected one of sequence, choices, tokens"),
+        ({"problems": ("ranking",)}, r"problems=\('ranking',\): expected some of single_label"),
+        ({"scored": "choices", "labels": ("a", "b")}, "a choice has one score. Give one label"),
+    ],
+)
+def test_a_head_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.ClassifierHead(**{"name": "ranking", "scored": "sequence"} | values)

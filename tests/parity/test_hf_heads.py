@@ -11,7 +11,7 @@ import torch
 import transformers
 from numpy.testing import assert_allclose
 
-from bert_jax.finetuning.registry import task_of
+from bert_jax.finetuning.registry import kind_of_head
 from bert_jax.interop.huggingface.bert import BERT
 from bert_jax.interop.huggingface.families import origins
 from bert_jax.models.config import ComputeConfig, EncoderConfig
@@ -186,7 +186,9 @@ def assert_loss_and_gradients_agree(case: Case, first_token: int = 0) -> None:
     theirs, batch = hugging_face(case), batch_of(case)
     assert batch["segment_ids"].any() and bool((batch["attention_mask"] == 0).any()) == case.padded
     params = from_torch(dict(theirs.named_parameters()), case.config)
-    task = task_of(case.config, ComputeConfig(dtype="float32", attention="xla"))
+    kind = kind_of_head(case.config.head)
+    assert kind is not None
+    task = kind.loss(case.config, ComputeConfig(dtype="float32", attention="xla"))
     ours, grads = our_loss_and_gradients(task, params, batch)
     expected_loss = their_loss(theirs, case, batch)
     expected_loss.backward()

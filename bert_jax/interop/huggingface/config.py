@@ -361,7 +361,7 @@ def _another_task(content: Mapping[str, Any], head: str, family: Family) -> bool
     """Whether config.json says that its classifier is of another kind than `head`."""
     kinds = map(family.architectures.get, _classifier_names())
     named = set(classes_of(content)).intersection(kinds)
-    return bool(named) and family.architectures[head] not in named
+    return bool(named) and family.architectures.get(head) not in named
 
 
 def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
