@@ -2,7 +2,8 @@
 
     python examples/continue_pretraining.py google-bert/bert-base-uncased runs/domain notes/
 
-The model keeps its sizes, its parameters and its tokenizer, with which the text is prepared.
+The run is initialized with the imported model and its parameters, and the text is prepared with its
+tokenizer.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Pretrain ELECTRA (Clark et al. 2020): find the tokens that a small generator has replaced.
+"""Pretrain ELECTRA (Clark et al. 2020): detect the tokens that a small generator has replaced.
 
 python examples/electra.py CORPUS WORK_DIR, where CORPUS was written by `bert-jax prepare`.
 """
@@ -15,7 +15,7 @@ import bert_jax as bj
 
 
 class Electra(bj.CustomTask):
-    """The two models share their token embeddings; the coefficients are those of section 3.1."""
+    """A generator and a discriminator that share token embeddings, weighted as in section 3.1."""
 
     def __init__(self, **sizes: Any):
         self.loss_terms = {"mlm_loss": 1.0, "replaced_loss": 50.0}

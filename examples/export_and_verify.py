@@ -1,9 +1,10 @@
-"""Import a model, export it to Hugging Face and ONNX, and check that the exports compute the same.
+"""Import a model, export it to Hugging Face and ONNX, and check that the outputs are the same.
 
     python examples/export_and_verify.py google-bert/bert-base-uncased models/base
 
-The source is a name on the Hugging Face Hub or a directory; a work directory of `bj.pretrain` or
-`bj.finetune` is exported in the same way, without the import. Needs the extras torch and onnx.
+The source is a name on the Hugging Face Hub or a directory. A work directory of `bj.pretrain` or
+`bj.finetune` can be exported in the same way, without the import. This example requires the extras
+torch and onnx.
 """
 
 import sys
@@ -13,7 +14,7 @@ import bert_jax as bj
 
 
 def main(source: str, directory: str) -> None:
-    """Write `imported`, `huggingface` and `onnx` to the directory."""
+    """Write the subdirectories `imported`, `huggingface` and `onnx` to the directory."""
     imported = bj.import_model(source, Path(directory, "imported"))
     print(f"{imported.family}, {imported.config.encoder.num_layers} layers: {imported.work_dir}")
     exports = [

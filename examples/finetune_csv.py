@@ -2,7 +2,7 @@
 
     python examples/finetune_csv.py models/base reviews.csv runs/reviews
 
-The columns and the labels are detected and logged. A tenth of the rows is held out for validation.
+The columns and labels are detected and logged, and 10% of the rows are held out for validation.
 """
 
 import logging
@@ -15,7 +15,7 @@ import bert_jax as bj
 def main(
     init_from: str, data: str, work_dir: str, *, overrides: Mapping[str, object] | None = None
 ) -> None:
-    """Train on `data`, starting from the work directory `init_from`."""
+    """Train a model on `data`, initialized from the work directory `init_from`."""
     config = bj.load_config(
         "finetune/table",
         {
@@ -27,7 +27,7 @@ def main(
             **(overrides or {}),
         },
     )
-    result = bj.finetune(config, on_report=print)  # resumes if it was interrupted
+    result = bj.finetune(config, on_report=print)  # resumes an interrupted run
     print(f"best step {result.best_step}: {result.scores}")
     evaluation = bj.evaluate(work_dir, data=data)
     for name, scored in evaluation.sets.items():

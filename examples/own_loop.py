@@ -1,4 +1,4 @@
-"""Pretrain BERT in a training loop of your own.
+"""Pretrain BERT in your own training loop.
 
 python examples/own_loop.py CORPUS, where CORPUS was written by `bert-jax prepare`.
 """

@@ -1,8 +1,8 @@
-"""Pretrain a small BERT on text of your own, from raw files to filled-in masks.
+"""Pretrain a small BERT on your own text, from raw files to predictions for masked words.
 
     python examples/pretrain.py runs/mine books/ wiki.jsonl.zst
 
-Interrupt it at any moment and start it again: every part resumes where it stopped.
+You can interrupt the script at any time and start it again: all of its steps are resumed.
 """
 
 import sys

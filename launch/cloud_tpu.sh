@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs one bert-jax verb on every host of a Cloud TPU slice.
+# Run a bert-jax subcommand on all hosts of a Cloud TPU slice.
 #
 #   launch/cloud_tpu.sh NAME ZONE pretrain --config configs/pretrain/bert_base.py \
 #       --config.work_dir=/shared/runs/base
 #
-# NAME is a TPU VM whose hosts all have this repository in ~/bert_jax, installed by
+# NAME is a TPU VM. All of its hosts have this repository in ~/bert_jax, installed with
 #   python3 -m venv .venv && .venv/bin/pip install -e '.[tpu]'
-# and a file system in common for the corpora and the work directory: Filestore, or another that
-# can rename directories (gcsfuse can where the bucket has a hierarchical namespace). --distributed
-# makes the hosts find each other through the metadata server, so it is added to the verb. After a
-# maintenance event the same command goes on where the run was.
+# and share a file system for the corpora and the work directory: Filestore, or another one that can
+# rename directories (such as gcsfuse with a hierarchical namespace). With the option --distributed,
+# which is added to the command, the hosts find each other through the metadata server. After a
+# maintenance event, repeat the command to resume the run.
 #
-# An example, checked by no test here.
+# This is an example, which is not tested.
 
 set -eu
 [[ $# -ge 3 ]] || { echo "usage: launch/cloud_tpu.sh NAME ZONE VERB [options]" >&2; exit 2; }

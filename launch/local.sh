@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs one bert-jax verb as N processes on this machine, joined by jax.distributed.
+# Run a bert-jax subcommand as N processes on this machine, connected by jax.distributed.
 #
 #   launch/local.sh 2 pretrain --config configs/pretrain/tiny.py
 #
-# It is for trying out several processes where there is one machine: a single process drives all of
-# a machine's CPUs or GPUs by itself. XLA_FLAGS=--xla_force_host_platform_device_count=4 gives each
-# process four devices of the CPU. PYTHON names the interpreter (default: that of .venv).
+# This is intended for trying out several processes on a single machine. In general, one process
+# uses all CPUs or GPUs of a machine. XLA_FLAGS=--xla_force_host_platform_device_count=4 gives each
+# process four CPU devices. PYTHON is the interpreter (default: the one in .venv).
 #
-# Every line of output begins with the number of its process. SIGTERM and SIGINT are passed on to
-# all processes. When one fails, the others get GRACE seconds (default: 30) to end by themselves
-# before they are ended, and its exit code is the exit code of the whole.
+# Each line of output begins with the number of its process. SIGTERM and SIGINT are forwarded to all
+# processes. If a process fails, the others have GRACE seconds (default: 30) to end before they are
+# terminated, and the script exits with the exit code of the failed process.
 
 set -u
-# Every process in a group of its own: a Ctrl-C then comes to it from here alone, and once.
+# Give each process its own group, so that it receives SIGINT only once on Ctrl-C, from this script.
 set -m
 
 usage() {
@@ -31,7 +31,7 @@ port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)
 export JAX_COORDINATOR_ADDRESS=127.0.0.1:$port JAX_NUM_PROCESSES=$count
 
 prefixed() {
-  trap '' INT TERM # what the process says as it ends is still to be read
+  trap '' INT TERM # keep reading the final output of the process
   local line
   while IFS= read -r line || [[ -n $line ]]; do printf '[%s] %s\n' "$1" "$line"; done
 }

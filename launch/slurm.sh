@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs one bert-jax verb on a Slurm cluster; jax.distributed finds the other processes by itself.
+# Run a bert-jax subcommand on a Slurm cluster. The processes find each other by jax.distributed.
 #
 #   sbatch --nodes=4 launch/slurm.sh pretrain --config configs/pretrain/bert_base.py \
 #       --config.work_dir=/shared/runs/base
 #
-# Submit from the repository, which every node must see, as must the corpora and the work directory.
-# Under Slurm JAX gives every task one GPU: ask for as many tasks as GPUs.
+# Submit the job in the repository. All nodes must have access to the repository, the corpora and
+# the work directory. With Slurm, JAX uses one GPU per task, so request as many tasks as GPUs.
 #
-# Two minutes before its time is up, or when it is preempted, the job gets SIGTERM, saves a
-# checkpoint and leaves with exit code 143; it is then queued again and goes on where it was.
+# Two minutes before the time limit, or when it is preempted, the job receives SIGTERM, saves a
+# checkpoint and exits with code 143. It is then requeued and resumes the run.
 
-# An example, checked by no test here: partitions, accounts and modules differ from site to site.
+# This is an example, which is not tested: partitions, accounts and modules depend on the site.
 
 #SBATCH --job-name=bert-jax
 #SBATCH --nodes=1
@@ -24,7 +24,7 @@
 #SBATCH --output=bert-jax-%j.log
 
 set -u
-# The first to leave after a checkpoint must not take the others with it before they are done.
+# The first task that exits after a checkpoint must not end the others before they are done.
 srun --kill-on-bad-exit=0 --label .venv/bin/bert-jax "$@"
 code=$?
 ((code != 143)) || scontrol requeue "$SLURM_JOB_ID"

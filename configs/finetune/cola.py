@@ -1,11 +1,11 @@
 """CoLA of GLUE: whether a sentence is acceptable English.
 
-Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/cola.
 Command:
     bert-jax finetune --config configs/finetune/cola.py --init DIR
 Hardware: any.
-Published (Devlin et al. 2019, table 1; test set, Matthews correlation): BERT-base 52.1,
+Published (Devlin et al. 2019, table 1; Matthews correlation on the test set): BERT-base 52.1,
 BERT-large 60.5.
 """
 

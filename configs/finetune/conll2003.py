@@ -1,12 +1,12 @@
-"""CoNLL-2003: people, places, organisations and others in newswire, with document context.
+"""CoNLL-2003: people, places, organizations and other entities in news, with document context.
 
-Data: train.txt, valid.txt and test.txt (eng.train, eng.testa, eng.testb) in their four columns,
-with their -DOCSTART- lines. Names are told by capitals: a cased model does better.
+Data: train.txt, valid.txt and test.txt (eng.train, eng.testa, eng.testb) with four columns and
+-DOCSTART- lines. Cased models are better, since names are recognized by their capitals.
 Command:
     bert-jax finetune --config configs/finetune/conll2003.py --init DIR
-Hardware: any; context makes every row as long as max_length.
-Published (Devlin et al. 2019, table 7; F1 of entities, dev / test set): BERT-base 96.4 / 92.4,
-BERT-large 96.6 / 92.8.
+Hardware: any. With document context, all rows have max_length tokens.
+Published (Devlin et al. 2019, table 7; F1 of entities on the dev / test set): BERT-base
+96.4 / 92.4, BERT-large 96.6 / 92.8.
 """
 
 from ml_collections import ConfigDict

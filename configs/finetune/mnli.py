@@ -1,11 +1,11 @@
-"""MNLI of GLUE: whether a sentence entails, contradicts or leaves open another.
+"""MNLI of GLUE: whether a sentence entails another, contradicts it, or neither.
 
-Data: train.tsv, dev_matched.tsv and dev_mismatched.tsv and, if there, test_matched.tsv and
-test_mismatched.tsv of https://gluebenchmark.com; or --config.glue.directory=tfds:glue/mnli.
+Data: train.tsv, dev_matched.tsv and dev_mismatched.tsv and, optionally, test_matched.tsv and
+test_mismatched.tsv from https://gluebenchmark.com; or --config.glue.directory=tfds:glue/mnli.
 Command:
     bert-jax finetune --config configs/finetune/mnli.py --init DIR
 Hardware: any.
-Published (Devlin et al. 2019, table 1; test sets, accuracy, matched / mismatched): BERT-base
+Published (Devlin et al. 2019, table 1; accuracy on the test sets, matched / mismatched): BERT-base
 84.6 / 83.4, BERT-large 86.7 / 85.9.
 """
 

@@ -1,12 +1,11 @@
-"""MRPC of GLUE: whether two sentences of the news say the same.
+"""MRPC of GLUE: whether two sentences from the news have the same meaning.
 
-Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com, as the
-benchmark's script download_glue_data.py writes them; or --config.glue.directory=tfds:glue/mrpc.
+Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com, as written by the
+benchmark's script download_glue_data.py; or --config.glue.directory=tfds:glue/mrpc.
 Command:
     bert-jax finetune --config configs/finetune/mrpc.py --init DIR
 Hardware: any.
-Published (Devlin et al. 2019, table 1; test set, F1): BERT-base 88.9,
-BERT-large 89.3.
+Published (Devlin et al. 2019, table 1; F1 on the test set): BERT-base 88.9, BERT-large 89.3.
 """
 
 from ml_collections import ConfigDict

@@ -1,12 +1,11 @@
 """QNLI of GLUE: whether a sentence answers a question.
 
-Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/qnli.
 Command:
     bert-jax finetune --config configs/finetune/qnli.py --init DIR
 Hardware: any.
-Published (Devlin et al. 2019, table 1; test set, accuracy): BERT-base 90.5,
-BERT-large 92.7.
+Published (Devlin et al. 2019, table 1; accuracy on the test set): BERT-base 90.5, BERT-large 92.7.
 """
 
 from ml_collections import ConfigDict

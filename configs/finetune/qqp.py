@@ -1,12 +1,11 @@
-"""QQP of GLUE: whether two questions ask the same.
+"""QQP of GLUE: whether two questions have the same meaning.
 
-Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/qqp.
 Command:
     bert-jax finetune --config configs/finetune/qqp.py --init DIR
 Hardware: any.
-Published (Devlin et al. 2019, table 1; test set, F1): BERT-base 71.2,
-BERT-large 72.1.
+Published (Devlin et al. 2019, table 1; F1 on the test set): BERT-base 71.2, BERT-large 72.1.
 """
 
 from ml_collections import ConfigDict

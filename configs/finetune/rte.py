@@ -1,12 +1,11 @@
 """RTE of GLUE: whether a sentence entails another.
 
-Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/rte.
 Command:
     bert-jax finetune --config configs/finetune/rte.py --init DIR
 Hardware: any.
-Published (Devlin et al. 2019, table 1; test set, accuracy): BERT-base 66.4,
-BERT-large 70.1.
+Published (Devlin et al. 2019, table 1; accuracy on the test set): BERT-base 66.4, BERT-large 70.1.
 """
 
 from ml_collections import ConfigDict

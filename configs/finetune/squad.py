@@ -1,12 +1,12 @@
-"""SQuAD v1.1: the words of a passage that answer a question (Rajpurkar et al. 2016).
+"""SQuAD v1.1: find the answer to a question in a passage (Rajpurkar et al. 2016).
 
-Data: train-v1.1.json and dev-v1.1.json of https://rajpurkar.github.io/SQuAD-explorer. The test set
-is not public.
+Data: train-v1.1.json and dev-v1.1.json from https://rajpurkar.github.io/SQuAD-explorer. The test
+set is not public.
 Command:
     bert-jax finetune --config configs/finetune/squad.py --init DIR
-Hardware: any; with less memory set accumulation_steps.
-Published (Devlin et al. 2019, table 2; dev set, exact match / F1, one model, no other data, there
-3 epochs at 5e-5): BERT-base 80.8 / 88.5, BERT-large 84.1 / 90.9.
+Hardware: any; with little memory, set accumulation_steps.
+Published (Devlin et al. 2019, table 2; exact match / F1 on the dev set, single model without
+additional data, trained for 3 epochs at 5e-5): BERT-base 80.8 / 88.5, BERT-large 84.1 / 90.9.
 """
 
 from ml_collections import ConfigDict

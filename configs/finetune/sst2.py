@@ -1,12 +1,11 @@
-"""SST-2 of GLUE: the sentiment of a sentence from a film review.
+"""SST-2 of GLUE: the sentiment of a sentence from a movie review.
 
-Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/sst2.
 Command:
     bert-jax finetune --config configs/finetune/sst2.py --init DIR
 Hardware: any.
-Published (Devlin et al. 2019, table 1; test set, accuracy): BERT-base 93.5,
-BERT-large 94.9.
+Published (Devlin et al. 2019, table 1; accuracy on the test set): BERT-base 93.5, BERT-large 94.9.
 """
 
 from ml_collections import ConfigDict

@@ -1,11 +1,11 @@
-"""STS-B of GLUE: how alike two sentences are, from 0 to 5.
+"""STS-B of GLUE: the similarity of two sentences, from 0 to 5.
 
-Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/stsb.
 Command:
     bert-jax finetune --config configs/finetune/stsb.py --init DIR
 Hardware: any.
-Published (Devlin et al. 2019, table 1; test set, Spearman correlation): BERT-base 85.8,
+Published (Devlin et al. 2019, table 1; Spearman correlation on the test set): BERT-base 85.8,
 BERT-large 86.5.
 """
 

@@ -1,11 +1,11 @@
-"""SWAG: which of four sentences goes on from what was said (Zellers et al. 2018).
+"""SWAG: choose the sentence that continues a text, out of four (Zellers et al. 2018).
 
-Data: train.csv, val.csv and test.csv of https://github.com/rowanz/swagaf.
+Data: train.csv, val.csv and test.csv from https://github.com/rowanz/swagaf.
 Command:
     bert-jax finetune --config configs/finetune/swag.py --init DIR
-Hardware: any; a batch is 64 sequences. Batch, rate and epochs are those of the paper.
+Hardware: any; a batch has 64 sequences. Batch size, learning rate and epochs are as in the paper.
 Published (Devlin et al. 2019, table 4; accuracy): BERT-base 81.6 on the validation set, BERT-large
-86.6 there and 86.3 on the test set.
+86.6 on the validation set and 86.3 on the test set.
 """
 
 from dataclasses import asdict

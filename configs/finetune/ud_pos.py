@@ -1,10 +1,10 @@
-"""Universal Dependencies: the part of speech (UPOS) of every word, from CoNLL-U files.
+"""Universal Dependencies: the part of speech (UPOS) of each word, from CoNLL-U files.
 
-Data: a treebank of https://universaldependencies.org, here English EWT. Another column is taken
-with --config.tags.files.tag=XPOS, another language by its files.
+Data: a treebank from https://universaldependencies.org, here English EWT. For another column, set
+for example --config.tags.files.tag=XPOS; for another language, set its files.
 Command:
     bert-jax finetune --config configs/finetune/ud_pos.py --init DIR
-Hardware: any. The BERT paper has no score of this task.
+Hardware: any. The BERT paper does not report a score for this task.
 """
 
 from ml_collections import ConfigDict

@@ -1,13 +1,13 @@
-"""WNLI of GLUE: whether a sentence with its pronoun replaced follows from the one that has it.
+"""WNLI of GLUE: whether a sentence entails another in which its pronoun is replaced.
 
-Data: train.tsv, dev.tsv and, if there, test.tsv of https://gluebenchmark.com; or
+Data: train.tsv, dev.tsv and, optionally, test.tsv from https://gluebenchmark.com; or
 --config.glue.directory=tfds:glue/wnli.
 Command:
     bert-jax finetune --config configs/finetune/wnli.py --init DIR
 Hardware: any.
-Left out by Devlin et al. 2019 (section 4.1, footnote): sentences of the training set are in the
-validation set with the opposite label, and no system was better than the most frequent answer,
-65.1 on the test set. A submission to GLUE must have it all the same.
+Omitted by Devlin et al. 2019 (section 4.1, footnote): sentences of the training set occur in the
+validation set with the opposite label, and no system was better than predicting the majority class,
+65.1 on the test set. A submission to GLUE must nevertheless include it.
 """
 
 from ml_collections import ConfigDict

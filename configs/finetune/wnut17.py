@@ -1,9 +1,9 @@
-"""WNUT-17: names that were not seen before, in posts and comments (Derczynski et al. 2017).
+"""WNUT-17: previously unseen names in posts and comments (Derczynski et al. 2017).
 
-Data: the three files of https://github.com/leondz/emerging_entities_17.
+Data: the three files from https://github.com/leondz/emerging_entities_17.
 Command:
     bert-jax finetune --config configs/finetune/wnut17.py --init DIR
-Hardware: any. The BERT paper has no score of this task.
+Hardware: any. The BERT paper does not report a score for this task.
 """
 
 from ml_collections import ConfigDict

@@ -1,15 +1,17 @@
 r"""ALBERT-base as published (Lan et al. 2020, "ALBERT", section 4.1): 12 million parameters.
 
-125,000 steps of 4,096 sequences of up to 512 tokens, LAMB at 0.00176. One layer's parameters for
-all 12, tables of 128 features (section 3.1), a SentencePiece vocabulary of 30,000, runs of up to
-three words masked together, and for the pairs two consecutive segments, swapped half of the time
-(section 3.1, "inter-sentence coherence loss"). Its released code warms up for 3,125 steps, decays
-by 0.01, clips gradients at 1 and predicts as BERT does (15 %; 80 % masked, 10 % replaced); dropout
-0.1 as in its first release.
+Training takes 125,000 steps of 4,096 sequences of up to 512 tokens, with LAMB at a peak learning
+rate of 0.00176. All 12 layers share their parameters, and the embeddings have 128 features (section
+3.1). The SentencePiece vocabulary has 30,000 pieces, and up to three consecutive words are masked
+together. A sentence pair consists of two consecutive segments that are swapped half of the time
+(section 3.1, "inter-sentence coherence loss"). The following settings are from the released code:
+3,125 warm-up steps, a weight decay of 0.01, gradient clipping at 1, BERT's choice of predicted
+tokens (15%, of which 80% are masked and 10% replaced), and, from its first release, a dropout of
+0.1.
 
-Otherwise than there: every row is filled (there a tenth are shorter, at random, section 4.1), and
-where a row ends or begins in the middle of a sentence, that sentence stays where it is when the
-others change places: an end that breaks off would tell the order.
+Differences from the paper: all rows are filled, whereas in the paper 10% are shortened at random
+(section 4.1). If a row starts or ends in the middle of a sentence, that incomplete sentence keeps
+its place when the other sentences are swapped, since it would otherwise reveal the order.
 
 Corpus (Wikipedia and BooksCorpus in the paper):
     bert-jax train-tokenizer --kind sentencepiece --input TEXT --output corpora/albert-tokenizer
@@ -17,8 +19,10 @@ Corpus (Wikipedia and BooksCorpus in the paper):
         --output corpora/albert512 --max-length 512
 Command:
     bert-jax pretrain --config configs/pretrain/albert_base.py
-Hardware: any whose data axes divide 4,096; with few devices also --config.accumulation_steps=N.
-Published: 64 to 512 Cloud TPU v3 chips, by the size of the model (section 4.1). Not run here.
+Hardware: any whose number of data-parallel devices divides 4,096; with few devices, also set
+--config.accumulation_steps=N.
+Published: 64 to 512 Cloud TPU v3 chips, depending on the size of the model (section 4.1). This
+recipe has not been run.
 """
 
 from ml_collections import ConfigDict

@@ -1,25 +1,26 @@
-r"""DistilBERT as published (Sanh et al. 2019, section 3): six layers taught by BERT-base.
+r"""DistilBERT as published (Sanh et al. 2019, section 3): six layers distilled from BERT-base.
 
-The teacher's guesses at temperature 2, the masked words themselves and the angle to the teacher's
-last vectors, weighted 5, 2 and 1; no sentence pairs, no segments. The student starts from every
-second layer of the teacher. Batches of 4,000 examples with masks drawn anew (section 3); three
-passes over the teacher's text, guesses compared at all tokens, 5 % of warm-up, peak rate 5e-4
-falling linearly, beta2 0.98, no weight decay, gradients clipped at 5 and added up over 50 small
-batches are those of its released code. Comparing guesses at the masked tokens alone costs much less
-(--config.distillation.soft_targets=masked).
+The losses are the cross-entropy with the teacher's predictions at temperature 2, the masked-LM loss
+and the cosine distance to the teacher's last hidden states, with weights 5, 2 and 1. There are no
+sentence pairs and no segments. The student is initialized with every second layer of the teacher.
+Batches have 4,000 examples, with masks drawn again in each epoch (section 3). The following
+settings are from the released code: three epochs on the teacher's text, predictions compared at all
+tokens, 5% of the steps as warm-up, a peak learning rate of 5e-4 with linear decay, a beta2 of 0.98,
+no weight decay, gradient clipping at 5, and gradient accumulation over 50 small batches. It is much
+cheaper to compare predictions only at masked tokens (--config.distillation.soft_targets=masked).
 
-Otherwise than that code: rare words are masked no oftener than others, and the student begins with
-layers 0, 2, 4, 6, 8, 10 (there 0, 2, 4, 7, 9, 11).
+Differences from the released code: rare words are not masked more often than others, and the
+student is initialized with layers 0, 2, 4, 6, 8 and 10 (0, 2, 4, 7, 9 and 11 in the released code).
 
-The teacher is a work directory: of `bert-jax pretrain` or
+The teacher is a work directory, made by `bert-jax pretrain` or by
     bert-jax import google-bert/bert-base-uncased --output models/base
-Corpus, in the teacher's vocabulary (Wikipedia and BooksCorpus in the paper):
+Corpus, with the teacher's vocabulary (Wikipedia and BooksCorpus in the paper):
     bert-jax prepare --input TEXT --tokenizer models/base/tokenizer --output corpora/distil512 \
         --max-length 512
-Command (three passes over 7.5 million sequences; set num_steps to your corpus):
+Command (three epochs over 7.5 million sequences; adapt num_steps to your corpus):
     bert-jax pretrain --config configs/pretrain/distilbert.py
-Hardware: any whose data axes divide 4,000 / accumulation_steps. Published: 90 hours on 8 V100
-(section 3). Not run here.
+Hardware: any whose number of data-parallel devices divides 4,000 / accumulation_steps. Published:
+90 hours on 8 V100 GPUs (section 3). This recipe has not been run.
 """
 
 from ml_collections import ConfigDict

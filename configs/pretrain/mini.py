@@ -1,8 +1,8 @@
-"""BERT-mini (Turc et al. 2019: 4 layers of 256) at length 128.
+"""BERT-mini (Turc et al. 2019: 4 layers of 256 features) at length 128.
 
 Command:
     bert-jax pretrain --config configs/pretrain/mini.py --config.phases.phase1.corpus=DIR
-Hardware: one GPU, or a patient CPU. Time and score are not measured yet.
+Hardware: one GPU, or a CPU and some patience. Time and score have not been measured.
 """
 
 from ml_collections import ConfigDict

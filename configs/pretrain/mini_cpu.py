@@ -1,30 +1,33 @@
-r"""BERT-mini (Turc et al. 2019: 4 layers of 256) on two CPU cores: rows of 32 tokens, then of 128.
+r"""BERT-mini (Turc et al. 2019: 4 layers of 256 features) on two CPU cores, at lengths 32 and 128.
 
-Command, TEXT being some hundred megabytes of it:
+Command, where TEXT has some hundred megabytes:
     bert-jax train-tokenizer --input TEXT --output corpora/mini-cpu/tokenizer --vocab-size 8000
     for length in 32 128; do
       bert-jax prepare --input TEXT --tokenizer corpora/mini-cpu/tokenizer --max-length $length \
         --output corpora/mini-cpu/$length --held-out 0.005
     done
     bert-jax pretrain --config configs/pretrain/mini_cpu.py
-mini_cpu_512.py goes on with longer rows.
-Hardware: two CPU cores with AMX or AVX-512's bfloat16. Elsewhere set
---config.compute.dtype=float32: a Xeon with neither made 4,700 tokens a second in rows of 32, and
-3,600 with bfloat16 (2026-11-23).
-Measured with --config.phases.phase2.num_steps=20000, 26,000 steps in all, on 60 M words of books
-and Wikipedia and two cores of an AMD EPYC with AVX-512's bfloat16 (2026-11-24): 8,000 to 10,000
-tokens a second, so more than three hours; held-out masked-LM loss 3.41 nats (39.8 % right, with
-30 % masked; unigram cross-entropy 6.92), 85.7 % of next sentences told. On its way there it was
-at 3.80 nats after 12,000 steps and 3.67 (36.3 %; 80.5 %) after 16,000, with a rate not yet low:
-the 14,000 steps below end with one that is. Another machine of this kind made 13,000 to 16,000
-tokens a second (2026-11-22; code of that day makes 7,800 to 9,500 here, as today's does).
+To continue with longer rows, use mini_cpu_512.py.
+Hardware: two CPU cores with AMX or AVX-512 bfloat16 instructions. On others, set
+--config.compute.dtype=float32: a Xeon without these instructions processed 4,700 tokens per second
+in rows of 32, but 3,600 with bfloat16 (2026-11-23).
+Measured with --config.phases.phase2.num_steps=20000, which makes 26,000 steps in total, on 60 M
+words of books and Wikipedia, with two cores of an AMD EPYC with AVX-512 bfloat16 (2026-11-24):
+8,000 to 10,000 tokens per second, and thus more than three hours; held-out masked-LM loss 3.41 nats
+(accuracy 39.8%, with 30% masked; unigram cross-entropy 6.92), next-sentence accuracy 85.7%.
+The loss was 3.80 nats after 12,000 steps and 3.67 after 16,000 (accuracies 36.3% and 80.5%), while
+the learning rate was not yet low; the 14,000 steps below end with a low rate. Another machine of
+this kind processed 13,000 to 16,000 tokens per second (2026-11-22; on this machine, both the code
+of that day and the current code process 7,800 to 9,500).
 
-What it does otherwise than BERT's paper is for so few tokens. In rows of 128 with 15 % masked,
-16,000 words and peak rates of 1e-3 and 1.5e-3, the loss stood at 6.4 nats (14 % right) after
-1,400 steps of 64 rows: what words and topics tell. A head that looks at the next word has 32
-places to tell apart in rows of 32, and 40 % masked teach more of a row: with both, and 8,000
-words, the loss fell from such a plateau after 500 steps of 64 such rows. At a peak rate of 2e-3
-(initial weights of 0.06) it never did. No dropout: no text is seen twice.
+The differences from BERT's paper are due to the small number of tokens. In rows of 128 with 15%
+masked, a vocabulary of 16,000 and peak learning rates of 1e-3 and 1.5e-3, the loss plateaued at 6.4
+nats (accuracy 14%) after 1,400 steps of 64 rows, the level that a model reaches from words and
+topics. In rows of 32, an attention head that learns to look at the next word has only 32 positions
+to distinguish, and masking 40% yields more predictions per row: with both, and a vocabulary of
+8,000, the loss fell from such a plateau after 500 steps of 64 rows. With a peak learning rate of
+2e-3 (and an initializer range of 0.06), it never did. There is no dropout, since no text is seen
+twice.
 """
 
 from ml_collections import ConfigDict

@@ -1,13 +1,16 @@
 r"""RoBERTa-base as published (Liu et al. 2019, "RoBERTa").
 
-500,000 steps of 8,192 sequences of up to 512 tokens: masks drawn anew every time (section 4.1), no
-sentence pairs (4.2), byte-level BPE of 50,265 (4.4). Table 9: peak rate 6e-4 after 24,000 steps of
-warm-up, linear decay, betas 0.9 and 0.98 (section 3.1), epsilon 1e-6, decay 0.01, dropout 0.1, no
-clipping. 15 % of the tokens are predicted, 80 % of them masked, 10 % replaced (section 2.3).
+Training takes 500,000 steps of 8,192 sequences of up to 512 tokens, with masks drawn again in each
+epoch (section 4.1), no sentence pairs (4.2) and a byte-level BPE vocabulary of 50,265 (4.4).
+According to table 9, the peak learning rate is 6e-4 after 24,000 warm-up steps, with linear decay,
+betas of 0.9 and 0.98 (section 3.1), an epsilon of 1e-6, a weight decay of 0.01, a dropout of 0.1
+and no gradient clipping. 15% of the tokens are predicted, of which 80% are masked and 10% replaced
+(section 2.3).
 
-Documents read on into each other with a separator between (FULL-SENTENCES, section 4.2): here those
-that were packed into a row, in the paper those that follow each other in the text. A row is filled
-to its end, in the middle of a sentence if need be; the paper's end with one.
+Attention crosses the boundaries of documents, which are separated by a separator token
+(FULL-SENTENCES, section 4.2). Differences from the paper: the documents of a row are those that
+were packed together, instead of consecutive documents, and rows are filled completely, so that they
+may end in the middle of a sentence.
 
 Corpus (160 GB of text in the paper, section 3.2):
     bert-jax train-tokenizer --kind byte-bpe --input TEXT --output corpora/roberta-tokenizer
@@ -15,8 +18,10 @@ Corpus (160 GB of text in the paper, section 3.2):
         --output corpora/roberta512 --max-length 512
 Command:
     bert-jax pretrain --config configs/pretrain/roberta_base.py
-Hardware: any whose data axes divide 8,192; with few devices also --config.accumulation_steps=N.
-Published: 1,024 V100 GPUs for a day for the large model on less text (section 5). Not run here.
+Hardware: any whose number of data-parallel devices divides 8,192; with few devices, also set
+--config.accumulation_steps=N.
+Published: one day on 1,024 V100 GPUs for the large model on less text (section 5). This recipe has
+not been run.
 """
 
 from ml_collections import ConfigDict

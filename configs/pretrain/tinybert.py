@@ -1,24 +1,25 @@
-r"""TinyBERT of 4 layers, general distillation as published (Jiao et al. 2020, 3.2 and 4.2).
+r"""General distillation of the 4-layer TinyBERT as published (Jiao et al. 2020, 3.2 and 4.2).
 
-From BERT-base: the student's embeddings, hidden states and attention scores learn its own, layer m
-from the teacher's 3m, through maps to its 768 features; guesses, masked words and sentence pairs
-are not learned here. Sequences of 128 tokens, three passes over English Wikipedia, all else as in
-BERT's own pretraining (Devlin et al. 2019, A.2): pairs of segments, batches of 256, AdamW at 1e-4
-after 10,000 steps, decay 0.01, dropout 0.1. As in its released code no token is masked: the teacher
-is to be followed on text as it is. The size is that of table 1's TinyBERT4: 14.5 million
-parameters.
+The student is trained to match BERT-base's embeddings, hidden states and attention scores. Its
+layer m corresponds to the teacher's layer 3m, and its hidden states are mapped to the teacher's 768
+features by trained matrices. There are no losses on predictions, masked words or sentence pairs.
+Training takes three epochs on English Wikipedia in sequences of 128 tokens. All other settings are
+those of BERT's pretraining (Devlin et al. 2019, A.2): pairs of segments, batches of 256, AdamW at
+1e-4 after 10,000 warm-up steps, a weight decay of 0.01 and a dropout of 0.1. As in the released
+code, no tokens are masked, so that the student matches the teacher on unmodified text. The size is
+that of TinyBERT4 in table 1: 14.5 million parameters.
 
-What comes out has untrained heads, and is for fine-tuning. Its held-out figures are the losses
-against the teacher.
+The heads of the resulting model are untrained: it is intended for fine-tuning. Its held-out metrics
+are the losses with respect to the teacher.
 
-The teacher is a work directory: of `bert-jax pretrain` or
+The teacher is a work directory, made by `bert-jax pretrain` or by
     bert-jax import google-bert/bert-base-uncased --output models/base
-Corpus, in the teacher's vocabulary:
+Corpus, with the teacher's vocabulary:
     bert-jax prepare --input TEXT --tokenizer models/base/tokenizer --output corpora/tiny128 \
         --max-length 128
-Command (three passes over 26 million sequences; set num_steps to your corpus):
+Command (three epochs over 26 million sequences; adapt num_steps to your corpus):
     bert-jax pretrain --config configs/pretrain/tinybert.py
-Hardware: any whose data axes divide 256. Not run here.
+Hardware: any whose number of data-parallel devices divides 256. This recipe has not been run.
 """
 
 from ml_collections import ConfigDict

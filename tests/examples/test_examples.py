@@ -1,4 +1,4 @@
-"""Every example runs at a tiny size, as a function call and without anything else of the tests."""
+"""Run each example at a tiny size, as a function call."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ def load(name: str) -> Any:
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_an_example_is_short_and_uses_only_public_names(file: Path) -> None:
+def test_examples_are_short_and_use_only_public_names(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 60
     assert "from bert_jax" not in text and "import bert_jax as bj" in text
@@ -34,9 +34,9 @@ def test_an_example_is_short_and_uses_only_public_names(file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory, tiny_config: Path) -> Path:
-    """Return a directory with a small BERT that transformers wrote, and its tokenizer."""
-    directory = tmp_path_factory.mktemp("foreign") / "bert"
+def hf_model(tmp_path_factory: pytest.TempPathFactory, tiny_config: Path) -> Path:
+    """Return a directory with a small BERT and its tokenizer, saved by transformers."""
+    directory = tmp_path_factory.mktemp("hf_model") / "bert"
     sizes: dict[str, Any] = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
     config = transformers.BertConfig(
         **sizes, vocab_size=300, intermediate_size=32, max_position_embeddings=64
@@ -49,11 +49,11 @@ def foreign(tmp_path_factory: pytest.TempPathFactory, tiny_config: Path) -> Path
 
 
 def test_export_and_verify(
-    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hf_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load("export_and_verify").main(str(foreign), str(tmp_path))
-    shown = capsys.readouterr().out
-    assert shown.startswith("BERT, 2 layers")
+    load("export_and_verify").main(str(hf_model), str(tmp_path))
+    output = capsys.readouterr().out
+    assert output.startswith("BERT, 2 layers")
     assert (tmp_path / "onnx/model.onnx").is_file()
     assert transformers.BertForPreTraining.from_pretrained(tmp_path / "huggingface")
 
@@ -63,12 +63,12 @@ CORPUS = REPOSITORY / "tests/golden/frozen/kept/corpora/wordpiece32"
 
 def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
     load("own_loop").main(str(CORPUS), steps=8)
-    shown = capsys.readouterr().out
-    assert shown.startswith("step 8  loss 5.") or shown.startswith("step 8  loss 6.")
+    output = capsys.readouterr().out
+    assert output.startswith("step 8  loss 5.") or output.startswith("step 8  loss 6.")
 
 
 def test_electra() -> None:
-    """Its loss is the one written here from its two models, and falls."""
+    """The models share their token embeddings, and the loss decreases."""
     electra = load("electra")
     loader = bj.CorpusLoader(CORPUS, batch_size=8, sentence_pairs="none")
     sizes = dict(vocab_size=loader.tokenizer.vocab_size, max_positions=loader.length)
@@ -97,16 +97,16 @@ def test_pretrain(tiny_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     sizes = {"model.hidden_dim": 16, "model.ffn_dim": 32, "model.max_positions": 32}
     main = load("pretrain").main
     main(str(tmp_path), [str(tiny_text)], vocab_size=300, max_length=32, overrides=TINY | sizes)
-    shown = capsys.readouterr().out
-    assert "held-out metrics after step 2: {" in shown and "mlm_loss" in shown
+    output = capsys.readouterr().out
+    assert "held-out metrics after step 2: {" in output and "mlm_loss" in output
     assert (tmp_path / "run/model.json").is_file()
 
 
 def test_continue_pretraining(
-    foreign: Path, tiny_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hf_model: Path, tiny_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main = load("continue_pretraining").main
-    main(str(foreign), str(tmp_path), [str(tiny_text)], max_length=32, overrides=TINY)
+    main(str(hf_model), str(tmp_path), [str(tiny_text)], max_length=32, overrides=TINY)
     assert "held-out metrics after step 2: {" in capsys.readouterr().out
     before, after = (
         json.loads((tmp_path / name / "model.json").read_text())["model"]
@@ -116,8 +116,8 @@ def test_continue_pretraining(
     assert (tmp_path / "run/checkpoints").is_dir()
 
 
-def test_finetune_csv(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bj.import_model(foreign, tmp_path / "model")
+def test_finetune_csv(hf_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bj.import_model(hf_model, tmp_path / "model")
     rows = [
         f"the {noun} {verb},{verb}" for noun in "abcdefghijklmnopqrst" for verb in ("fell", "grew")
     ]
@@ -126,5 +126,5 @@ def test_finetune_csv(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     small = {"num_epochs": 1, "batch_size": 8, "max_length": 16, "max_shapes": 1}
     main = load("finetune_csv").main
     main(str(tmp_path / "model"), str(data), str(tmp_path / "run"), overrides=small)
-    shown = capsys.readouterr().out
-    assert "reviews, 40 examples: {" in shown and "A delightful film. " in shown
+    output = capsys.readouterr().out
+    assert "reviews, 40 examples: {" in output and "A delightful film. " in output

@@ -1,11 +1,12 @@
-r"""BERT-base's two phases at a size for two CPU cores: ../bert_base.py with 4 layers of 128.
+r"""../bert_base.py with its two phases, at a size for two CPU cores: 4 layers of 128 features.
 
-As published (Devlin et al. 2019, section 3 and A.2): masked tokens and next sentences, nine
-tenths of the steps at length 128 and one at 512, AdamW, decay 0.01, dropout 0.1. For the size:
-8,000 words, 500 steps of 32 sequences, a tenth of them warm-up, peak rate and initial weights of
-what 128 features take.
+As published (Devlin et al. 2019, section 3 and appendix A.2): masked tokens and next sentences are
+predicted, 90% of the steps are at length 128 and 10% at length 512, and the optimizer is AdamW with
+a weight decay of 0.01, with a dropout of 0.1. Adapted to the size: a vocabulary of 8,000, 500 steps
+of 32 sequences, 10% of them warm-up, and a peak learning rate and an initializer range for 128
+features.
 
-Corpora, of the English that comes with Python or any other:
+Corpora, here the documentation of Python (any other text can be used):
     bert-jax demo-corpus --output corpora/small/text.jsonl
     bert-jax train-tokenizer --input corpora/small/text.jsonl --vocab-size 8000 \
         --output corpora/small/wordpiece
@@ -16,8 +17,8 @@ Corpora, of the English that comes with Python or any other:
 Command:
     bert-jax pretrain --config configs/pretrain/small/bert_base.py
 Hardware: two CPU cores.
-Measured there (AMD EPYC, 2026-11-23): 2 min 32 s; held-out masked-LM loss 5.87 nats, where the
-unigram cross-entropy is 6.22. Of next sentences 53.6 % were told.
+Measured on two CPU cores (AMD EPYC, 2026-11-23): 2 min 32 s; held-out masked-LM loss 5.87 nats,
+compared with a unigram cross-entropy of 6.22; next-sentence accuracy 53.6%.
 """
 
 from ml_collections import ConfigDict

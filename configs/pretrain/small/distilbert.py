@@ -1,19 +1,21 @@
-"""DistilBERT at a size for two CPU cores: ../distilbert.py with 2 layers out of a teacher's 4.
+"""../distilbert.py at a size for two CPU cores: 2 layers, distilled from a teacher with 4 layers.
 
-As published (Sanh et al. 2019, section 3): half of the teacher's layers, begun with every second of
-them, no segments, no pairs; its guesses at temperature 2, masked words and the angle to its last
-vectors, weighted 5, 2 and 1. For the size: the teacher is that of bert_base.py beside this file,
-rows of 128, 500 steps of 32 rows, a tenth of them warm-up, a peak rate of what 128 features take.
+As published (Sanh et al. 2019, section 3): the student has half of the teacher's layers and is
+initialized with every second one of them, without segments and sentence pairs. The losses are the
+cross-entropy with the teacher's predictions at temperature 2, the masked-LM loss and the cosine
+distance to the teacher's last hidden states, with weights 5, 2 and 1. Adapted to the size: the
+teacher is bert_base.py in this directory, with 500 steps of 32 rows of 128 tokens, 10% of them
+warm-up, and a peak learning rate for 128 features.
 
 Corpus and teacher:
-    the commands of bert_base.py beside this file
+    the commands of bert_base.py in this directory
 Command:
     bert-jax pretrain --config configs/pretrain/small/distilbert.py
 Hardware: two CPU cores.
-Measured there (AMD EPYC, 2026-11-23): 3 min 3 s after the teacher's; held-out masked-LM loss 5.66
-nats, the teacher's being 5.87 and the unigram cross-entropy 6.22. With guesses compared at masked
-tokens alone (--config.distillation.soft_targets=masked) it took half the time the day before and
-came to 5.64, its teacher being at 5.82.
+Measured on two CPU cores (AMD EPYC, 2026-11-23): 3 min 3 s after the teacher's training; held-out
+masked-LM loss 5.66 nats, compared with the teacher's 5.87 and a unigram cross-entropy of 6.22. With
+predictions compared only at masked tokens (--config.distillation.soft_targets=masked), it took half
+the time on the previous day and reached 5.64, with a teacher at 5.82.
 """
 
 from ml_collections import ConfigDict

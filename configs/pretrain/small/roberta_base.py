@@ -1,11 +1,12 @@
-r"""RoBERTa-base at a size for two CPU cores: ../roberta_base.py with 4 layers of 128.
+r"""../roberta_base.py at a size for two CPU cores: 4 layers of 128 features.
 
-As published (Liu et al. 2019): masks drawn anew (section 4.1), documents that read on into each
-other and no sentence pairs (4.2), byte-level BPE (4.4), betas 0.9 and 0.98 (3.1), decay 0.01, no
-clipping (table 9). For the size: 8,000 pieces, rows of 128, 500 steps of 32 rows, a tenth of them
-warm-up, peak rate and initial weights of what 128 features take.
+As published (Liu et al. 2019): masks are drawn again in each epoch (section 4.1), attention crosses
+the boundaries of documents, and there are no sentence pairs (4.2), the vocabulary is a byte-level
+BPE (4.4), betas are 0.9 and 0.98 (3.1), and the weight decay is 0.01, without gradient clipping
+(table 9). Adapted to the size: a vocabulary of 8,000, 500 steps of 32 rows of 128 tokens, 10% of
+them warm-up, and a peak learning rate and an initializer range for 128 features.
 
-Corpus, of the English that comes with Python or any other:
+Corpus, here the documentation of Python (any other text can be used):
     bert-jax demo-corpus --output corpora/small/text.jsonl
     bert-jax train-tokenizer --kind byte-bpe --input corpora/small/text.jsonl --vocab-size 8000 \
         --output corpora/small/byte-bpe
@@ -14,8 +15,9 @@ Corpus, of the English that comes with Python or any other:
 Command:
     bert-jax pretrain --config configs/pretrain/small/roberta_base.py
 Hardware: two CPU cores.
-Measured there (AMD EPYC, 2026-11-23): 1 min 28 s; held-out masked-LM loss 6.44 nats, where the
-unigram cross-entropy is 6.85. At a peak of 2e-3, with nothing clipped, it stayed at 6.88.
+Measured on two CPU cores (AMD EPYC, 2026-11-23): 1 min 28 s; held-out masked-LM loss 6.44 nats,
+compared with a unigram cross-entropy of 6.85. With a peak learning rate of 2e-3 and no gradient
+clipping, it stayed at 6.88.
 """
 
 from ml_collections import ConfigDict
