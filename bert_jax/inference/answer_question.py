@@ -1,4 +1,4 @@
-"""The answer to a question, cut from a passage of any length."""
+"""Find the answer to a question in a passage of any length."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import RELEASED_SPAN_DEFAULTS, InferenceDefaults
 from bert_jax.tasks.task import Batch
 
-# Over so many candidates probabilities are taken, as in the release.
+# The minimum number of candidates for probabilities, as in the code released by Devlin et al. 2019.
 _CANDIDATES = 20
 
 
 @dataclass(frozen=True)
 class FoundAnswer:
-    """The best answer: characters `start` to `end` of the passage, "" if it holds no word.
+    """The best answer to a question.
 
-    probability: softmax over the 20 best candidates (more if more are asked for). candidates: the
-    `n_best`, the best first. question_truncated: whether the question's end was left out.
+    Attributes:
+      text: characters `start` to `end` of the passage, "" if the passage contains no words.
+      start: the offset of the first character.
+      end: the offset after the last character.
+      probability: the softmax over the 20 best candidates, or over more if more are requested.
+      candidates: the `n_best` candidates, best first.
+      question_truncated: whether the end of the question was truncated.
     """
 
     text: str
@@ -59,11 +64,11 @@ class AnswerQuestion(Predictor):
     def __call__(
         self, question: str | list[str], context: str | list[str], n_best: int = 1
     ) -> FoundAnswer | list[FoundAnswer]:
-        """The answer to a question, or to each with the passage at its place.
+        """Answer a question about a passage, or each question about the corresponding passage.
 
-        A passage that is too long is read in windows that overlap; every window is searched.
-        Windows, questions and answers are as long as in the run that made the model, or as in
-        Devlin et al.'s release where it comes from elsewhere.
+        A passage that is too long is split into overlapping windows, all of which are searched. The
+        maximum lengths of windows, questions and answers are those of the run that trained the
+        model, or of the code released by Devlin et al. if the model is from another source.
 
         Raises:
           ValueError: lists of different lengths, a string and a list, neither, or `n_best` below 1.
@@ -106,7 +111,7 @@ class AnswerQuestion(Predictor):
         ]
 
     def _logits(self, windows: SpanWindows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """[windows, tokens of the longest], 0 in padding."""
+        """Return start and end logits [windows, tokens of the longest window], 0 in padding."""
         lengths = windows.features.lengths
         shape = (len(windows), int(lengths.max(initial=0)))
         starts, ends = np.zeros(shape, np.float32), np.zeros(shape, np.float32)

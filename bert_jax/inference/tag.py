@@ -1,4 +1,4 @@
-"""A tag for every word of a text, and the entities the tags mark."""
+"""Tag the words of texts, and extract the entities that the tags mark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Words = str | Sequence[str]
 
 @dataclass(frozen=True)
 class TaggedWord:
-    """A word, characters `start` to `end` of the text, and its most probable tag."""
+    """A word, which is characters `start` to `end` of the text, with its most probable tag."""
 
     text: str
     start: int
@@ -37,7 +37,7 @@ class TaggedWord:
 
 @dataclass(frozen=True)
 class TaggedEntity:
-    """Words that name something: characters `start` to `end` of the text."""
+    """An entity, which is characters `start` to `end` of the text."""
 
     type: str
     text: str
@@ -81,13 +81,13 @@ class Tag(Predictor):
     def __call__(
         self, text: str | tuple[str, ...] | list[str] | list[Sequence[str]] | list[Words]
     ) -> TaggedText | list[TaggedText]:
-        """The tags of a text, or of each in a list.
+        """Tag a text, or each text in a list.
 
-        A string is split as the tokenizer splits it, punctuation marks from words: finer than many
-        files of tagged words are ("U.S.A." is six words), so give words where you have them. A
-        tuple of strings (in a list, any sequence of them) is taken as it is, and `start` and `end`
-        count in the words joined by spaces. A text that is too long is taken in parts, each with as
-        much around it as fits.
+        A string is split into words by the tokenizer, which separates all punctuation marks. Many
+        files of tagged words are split less finely ("U.S.A." becomes six words), so pass words if
+        you have them: a tuple of strings or, in a list of texts, any sequence of strings. Then,
+        `start` and `end` are offsets in the words joined by spaces. A text that is too long is
+        split into parts, each of which is tagged with as much surrounding text as fits.
 
         Raises:
           ValueError: not a string, a tuple or a list.
@@ -98,10 +98,10 @@ class Tag(Predictor):
         return self._tag(listed(text, "a string, a tuple of words or a list of them"))
 
     def document(self, sentences: Sequence[Words]) -> list[TaggedText]:
-        """The tags of sentences that follow each other, each read with as much around it as fits.
+        """Tag consecutive sentences, each with as much of the surrounding document as fits.
 
-        It is how a model that was fine-tuned with `document_context` has read its sentences.
-        Sentences are given, and results come, as those of a list of texts.
+        Models that were fine-tuned with `document_context` were trained in this way. Sentences and
+        results have the same form as for a list of texts.
 
         Raises:
           ValueError: not a list.
@@ -135,7 +135,7 @@ class Tag(Predictor):
     def _tags(
         self, sentences: Sequence[Sequence[Word]], of_one_document: bool
     ) -> list[list[tuple[str, float]]]:
-        """Tag and probability of every word of sentences that have some."""
+        """Return the tag and probability of each word of non-empty sentences."""
         if not sentences:
             return []
         features = tag_features(
@@ -189,7 +189,7 @@ def _joined(words: Sequence[str]) -> _Split:
 def _of_words(
     features: TagFeatures, rows: Sequence[Row], lengths: NDArray[np.int64], name: str
 ) -> NDArray:
-    """[words of all sentences, in order] an output of the model at the piece that is scored."""
+    """Return [words of all sentences] an output of the model at the scored token of each word."""
     tokens = np.concatenate(
         [row[name][:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
     )
