@@ -173,7 +173,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["model.num_layers=3"], "model.num_layers=3, but the teacher has 2 layers to start from"),
+        (["model.num_layers=3"], "model.num_layers=3: the teacher has only 2 layers to start from"),
         (["model.hidden_dim=8"], "has hidden_dim=16, this run 8: vectors of different sizes"),
         (
             [
@@ -189,7 +189,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
                 "distillation.init_layers=False",
                 "model.num_layers=3",
             ],
-            "model.num_layers=3, but the teacher has 2 layers to learn from",
+            "model.num_layers=3: the teacher has only 2 layers to match",
         ),
         (["model.vocab_size=400"], "has model.vocab_size=300, this run 400"),
         (["model.ffn_dim=8"], "encoder.layers.0.ffn.up.kernel [16, 8], the teacher's"),

@@ -1,4 +1,4 @@
-"""The base class of tasks with a model and a loss of your own."""
+"""The base class for tasks with a custom model and loss."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bert_jax.tasks.task import ADDED_METRICS, Batch, Metrics
 
 
 class CustomTask(abc.ABC):
-    """A model and a loss that `Trainer` can train on any mesh.
+    """A custom model and loss that `Trainer` can train on any mesh.
 
-    A subclass builds a module and returns metrics, each a sum and a weight:
+    A subclass builds a module and computes metrics, each of which is a sum and a weight:
 
         class Regression(CustomTask):
             loss_terms = {"squared_error": 1.0}

@@ -1,6 +1,6 @@
 """Distillation: pretraining with a teacher's outputs, hidden states and attention as targets.
 
-The teacher sees every batch that the student sees.
+The teacher processes the same batches as the student.
 """
 
 from __future__ import annotations
@@ -24,42 +24,53 @@ from bert_jax.tasks.task import Batch, Metric, Metrics, soft_cross_entropy, weig
 
 
 def matched_layers(student: int, teacher: int) -> list[int]:
-    """The teacher's layer, counted from 1, that each of the student's learns from.
+    """Return the teacher layer, counted from 1, that every student layer is trained to match.
 
-    Evenly spaced, the last from the last: 3, 6, 9, 12 for 4 out of 12 (section 4.2).
+    The layers are evenly spaced and the last layers match: 3, 6, 9, 12 for 4 student and 12 teacher
+    layers (Jiao et al. 2020, section 4.2).
+
+    Args:
+      student: the number of student layers.
+      teacher: the number of teacher layers.
 
     Raises:
-      ValueError: the teacher has fewer.
+      ValueError: the student has more layers than the teacher.
     """
     if student > teacher:
         raise ValueError(
-            f"model.num_layers={student}, but the teacher has {teacher} layers to learn from: "
-            "choose fewer, or set distillation.hidden_weight=0 and attention_weight=0"
+            f"model.num_layers={student}: the teacher has only {teacher} layers to match. Use at "
+            "most as many, or set distillation.hidden_weight=0 and attention_weight=0"
         )
     return [(number + 1) * teacher // student for number in range(student)]
 
 
 def hidden_loss(student: Sequence[jax.Array], teacher: jax.Array, real: jax.Array) -> Metric:
-    """Mean squared error of vectors over dims and real tokens, summed over `student`'s states.
+    """Return the mean squared error of vectors over dims and tokens, summed over the states.
 
-    student: [batch, length, dim] each. teacher: [batch, states, length, dim]. real: 1.0 at tokens,
-    0.0 at padding [batch, length]. Equations 8 and 9.
+    Source: Jiao et al. 2020, equations 8 and 9.
+
+    Args:
+      student: the student's states, each [batch, length, dim].
+      teacher: [batch, states, length, dim].
+      real: [batch, length], 1.0 for tokens and 0.0 for padding.
     """
     total = jnp.zeros(real.shape, jnp.float32)
     for number, state in enumerate(student):
-        apart = state.astype(jnp.float32) - teacher[:, number].astype(jnp.float32)
-        total += jnp.mean(jnp.square(apart), axis=-1)
+        difference = state.astype(jnp.float32) - teacher[:, number].astype(jnp.float32)
+        total += jnp.mean(jnp.square(difference), axis=-1)
     return weighted_mean(total, real)
 
 
 def attention_loss(student: Sequence[jax.Array], teacher: jax.Array, pairs: jax.Array) -> Metric:
-    """Mean squared error of scores over heads and visible pairs, summed over the layers.
+    """Return the mean squared error of scores over heads and visible pairs, summed over the layers.
 
-    Of scores before the softmax, which the paper found to converge faster than probabilities
-    (equation 7).
+    The scores are those before the softmax, which converge faster than probabilities (Jiao et al.
+    2020, equation 7).
 
-    student: [batch, heads, from, to] each. teacher: [batch, layers, heads, from, to]. pairs: see
-    `visible_pairs`.
+    Args:
+      student: the scores of the student's layers, each [batch, heads, from, to].
+      teacher: [batch, layers, heads, from, to].
+      pairs: see `visible_pairs`.
     """
     total = jnp.zeros(pairs.shape, jnp.float32)
     for number, scores in enumerate(student):
@@ -68,7 +79,7 @@ def attention_loss(student: Sequence[jax.Array], teacher: jax.Array, pairs: jax.
 
 
 def cosine(left: jax.Array, right: jax.Array) -> jax.Array:
-    """The cosine of the angle between vectors [..., dim], in float32: [...]."""
+    """Return the float32 cosines [...] of the angles between vectors [..., dim]."""
     left, right = left.astype(jnp.float32), right.astype(jnp.float32)
     product = jnp.sum(left * right, axis=-1)
     squares = jnp.sum(left * left, axis=-1) * jnp.sum(right * right, axis=-1)
@@ -76,9 +87,9 @@ def cosine(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def visible_pairs(document_ids: jax.Array) -> jax.Array:
-    """1.0 where one token of a document may see the other, 0.0 elsewhere: [batch, from, to]."""
-    seen = document_mask(document_ids)[:, 0] & (document_ids != 0)[:, :, None]
-    return seen.astype(jnp.float32)
+    """Return 1.0 for pairs of tokens of the same document, else 0.0, [batch, from, to]."""
+    visible = document_mask(document_ids)[:, 0] & (document_ids != 0)[:, :, None]
+    return visible.astype(jnp.float32)
 
 
 SoftTargets = Literal["masked", "all"]
@@ -92,28 +103,30 @@ _LOSSES = {
 
 @dataclass(frozen=True)
 class DistillationConfig:
-    """What is learned from whom; weights and temperature are DistilBERT's by default.
+    """The teacher and the losses of distillation; the defaults are those of DistilBERT.
 
-    Sanh et al. 2019, section 3. TinyBERT's (Jiao et al. 2020, section 3) are soft_weight=0,
-    mlm_weight=0, cosine_weight=0, hidden_weight=1, attention_weight=1, init_layers=False.
+    DistilBERT is described by Sanh et al. 2019, section 3. For TinyBERT (Jiao et al. 2020, section
+    3) set soft_weight=0, mlm_weight=0, cosine_weight=0, hidden_weight=1, attention_weight=1 and
+    init_layers=False.
 
     teacher: a work directory with a masked-LM head.
-    temperature: both models' token scores are divided by it before the softmax.
-    soft_weight: of the cross-entropy against the teacher's probabilities, times temperature^2
-      (Hinton et al. 2015, section 2), less the teacher's own entropy: 0 where the two agree.
-    mlm_weight: of the masked-LM loss. pairs_weight: of that of sentence pairs, where there are
-      some; 0 shows the student pairs and does not ask about them.
-    cosine_weight: of 1 - the cosine of the angle between the models' last hidden vectors, at every
-      token; 0 for models of different `hidden_dim`.
-    hidden_weight: of the mean squared error of hidden states, summed over the embeddings and the
-      layers; a teacher of another `hidden_dim` is met through learned maps.
-    attention_weight: of that of attention scores before the softmax, summed over the layers, for
-      models of as many heads. In both, layer m of M learns from the teacher's m x N / M of N.
-    soft_targets: where the token scores are compared: at the "masked" positions, where the head is
-      computed anyway, or at "all" tokens, as DistilBERT's code does unless told otherwise.
-    init_layers: start from the teacher's parameters, layers from evenly spaced ones of its own: of
-      6 out of 12 every second, the first included.
-    dtype: of the teacher's computation; "auto" is that of the student's.
+    temperature: divisor of both models' token logits before the softmax.
+    soft_weight: weight of the cross-entropy with the teacher's probabilities minus the teacher's
+      entropy, times temperature^2 (Hinton et al. 2015, section 2); 0 if the models agree.
+    mlm_weight: weight of the masked-LM loss. pairs_weight: weight of the sentence-pair loss if
+      there is one; with 0 the student still reads pairs, but without a loss.
+    cosine_weight: weight of 1 - the cosine of the angle between the models' last hidden vectors,
+      over all tokens; must be 0 for models with different `hidden_dim`.
+    hidden_weight: weight of the mean squared error of hidden states, summed over the embeddings and
+      the layers. If the teacher has another `hidden_dim`, the student's states are projected.
+    attention_weight: weight of the mean squared error of attention scores before the softmax,
+      summed over the layers; needs models with equally many heads. For both of these losses, layer
+      m of M matches layer m x N / M of the teacher's N layers.
+    soft_targets: positions at which token logits are compared: "masked" positions, for which the
+      head is computed anyway, or "all" tokens, the default of DistilBERT's code.
+    init_layers: whether to start from the teacher's parameters, with evenly spaced layers: 6 out of
+      12 are every second one, starting with the first.
+    dtype: dtype of the teacher's computation; "auto" uses the student's.
     """
 
     teacher: LocalPath
@@ -130,7 +143,9 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         if not self.teacher:
-            raise ValueError("distillation.teacher is empty: name the teacher's work directory")
+            raise ValueError(
+                "distillation.teacher is empty. Set it to the teacher's work directory"
+            )
         if not self.temperature > 0:
             raise ValueError(f"distillation.temperature={self.temperature}: must be positive")
         for name in (*_LOSSES, "mlm_weight", "pairs_weight"):
@@ -138,14 +153,14 @@ class DistillationConfig:
                 raise ValueError(f"distillation.{name}={getattr(self, name)}: must be 0 or more")
         if not self.losses:
             raise ValueError(
-                f"distillation.{', '.join(_LOSSES)} are all 0: nothing is learned from the "
-                "teacher; leave distillation out"
+                f"distillation.{', '.join(_LOSSES)} are all 0: the teacher has no effect. Set one "
+                "of them or leave distillation out"
             )
         if not self.soft_weight and (self.temperature != 2.0 or self.soft_targets != "masked"):
             raise ValueError(
                 f"distillation.temperature={self.temperature} and soft_targets="
-                f"{self.soft_targets!r} are of the soft targets, and soft_weight=0 leaves those "
-                "out: leave them at 2.0 and 'masked', or give soft_weight a value"
+                f"{self.soft_targets!r} have no effect with soft_weight=0. Leave them at 2.0 and "
+                "'masked', or set soft_weight"
             )
         if self.soft_targets not in get_args(SoftTargets):
             raise ValueError(
@@ -159,14 +174,14 @@ class DistillationConfig:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The losses against the teacher that have a weight."""
+        """The names of the teacher losses with a weight."""
         return tuple(loss for weight, loss in _LOSSES.items() if getattr(self, weight))
 
 
 class PretrainingTeacher:
-    """A `Teacher` with a masked-LM head, seen without dropout.
+    """A `Teacher` with a masked-LM head, run without dropout.
 
-    layers: which of its layers a student learns from, counted from 1.
+    layers: the layers that the student's layers match, counted from 1.
     """
 
     def __init__(
@@ -180,15 +195,15 @@ class PretrainingTeacher:
         self.layers = tuple(layers)
 
     def annotate(self, model: PretrainingModel, batch: Batch) -> Batch:
-        """With what the config asks for.
+        """Return the batch with the teacher outputs that the config's losses need.
 
-        `teacher_logits` [batch, count, vocab_size], float32, at `soft_positions`; in the compute
-        dtype `teacher_hidden` [batch, length, dim] and `teacher_states`
-        [batch, layers + 1, length, dim], of the embeddings and `layers`; `teacher_scores`
-        [batch, layers, heads, length, length], float32.
+        These are `teacher_logits`, float32 [batch, count, vocab_size], at `soft_positions`;
+        `teacher_hidden` [batch, length, dim] and, for the embeddings and `layers`, `teacher_states`
+        [batch, layers + 1, length, dim], both in the compute dtype; and `teacher_scores`, float32
+        [batch, layers, heads, length, length].
         """
         positions = soft_positions(batch, self.config.soft_targets)
-        output = run(model, batch, positions, None, **_asked(self.config))
+        output = run(model, batch, positions, None, **_requested_outputs(self.config))
         annotated = dict(batch)
         if self.config.soft_weight:
             annotated["teacher_logits"] = output.token_logits
@@ -202,9 +217,9 @@ class PretrainingTeacher:
 
 
 class Distillation:
-    """`Pretraining` with losses against a teacher: see `DistillationConfig`.
+    """`Pretraining` with additional losses relative to a teacher; see `DistillationConfig`.
 
-    A batch also has what `PretrainingTeacher.annotate` adds to it.
+    Batches need the arrays that `PretrainingTeacher.annotate` adds.
     """
 
     loss_terms: Mapping[str, float]
@@ -229,13 +244,14 @@ class Distillation:
     def metrics(
         self, model: PretrainingModel, batch: Batch, dropout_key: jax.Array | None
     ) -> Metrics:
-        """Those of `Pretraining`, and the losses against the teacher.
+        """Return the metrics of `Pretraining` and the losses relative to the teacher.
 
-        In nats, 1 - cosine, and squares.
+        The units of the losses are nats (soft_loss), 1 - cosine (cosine_loss), and squared values
+        (hidden_loss and attention_loss).
         """
         positions = soft_positions(batch, self.config.soft_targets)
-        output = run(model, batch, positions, dropout_key, **_asked(self.config))
-        found = transferred(model, output.encoder, batch)
+        output = run(model, batch, positions, dropout_key, **_requested_outputs(self.config))
+        losses = layer_losses(model, output.encoder, batch)
         if self.config.soft_weight:
             loss = soft_cross_entropy(
                 output.token_logits,
@@ -243,17 +259,17 @@ class Distillation:
                 self.config.temperature,
                 self.student.compute.ops,
             )
-            found["soft_loss"] = weighted_mean(loss, self._soft_weights(batch))
+            losses["soft_loss"] = weighted_mean(loss, self._soft_weights(batch))
         if self.config.cosine_weight:
             loss = 1 - cosine(output.encoder.hidden, batch["teacher_hidden"])
-            found["cosine_loss"] = weighted_mean(loss, _real_tokens(batch))
+            losses["cosine_loss"] = weighted_mean(loss, _real_tokens(batch))
         if self.config.soft_targets == "all":
-            # The head once more where tokens are masked: to choose those out of all logits would
-            # be differentiated by scattering into an array as large as them.
+            # Apply the head again at the masked positions. The gradient of selecting their logits
+            # from all logits would be a scatter into an array of the same size.
             at_masks = select_rows(output.encoder.hidden, batch["masked_positions"])
             logits = model.masked_lm(at_masks, model.encoder.embeddings)
             output = output._replace(token_logits=logits)
-        return self.student.metrics_of(output, batch) | found
+        return self.student.metrics_of(output, batch) | losses
 
     def _soft_weights(self, batch: Batch) -> jax.Array:
         match self.config.soft_targets:
@@ -265,31 +281,31 @@ class Distillation:
                 assert_never(self.config.soft_targets)
 
 
-def _asked(config: DistillationConfig) -> dict[str, bool]:
-    """What models tell of their layers, for the losses of a config."""
+def _requested_outputs(config: DistillationConfig) -> dict[str, bool]:
+    """Return arguments of `run` for the layer outputs that the config's losses need."""
     return {
         "return_hidden_states": config.hidden_weight > 0,
         "return_attention_scores": config.attention_weight > 0,
     }
 
 
-def transferred(model: PretrainingModel, output: EncoderOutput, batch: Batch) -> Metrics:
-    """`hidden_loss` and `attention_loss`, of what the encoder told."""
-    found = {}
+def layer_losses(model: PretrainingModel, output: EncoderOutput, batch: Batch) -> Metrics:
+    """Return `hidden_loss` and `attention_loss`, if `output` has the outputs they need."""
+    losses = {}
     if output.hidden_states is not None:
         states: Sequence[jax.Array] = output.hidden_states
         if isinstance(model, StudentModel):
             states = model.to_teacher(states)
-        found["hidden_loss"] = hidden_loss(states, batch["teacher_states"], _real_tokens(batch))
+        losses["hidden_loss"] = hidden_loss(states, batch["teacher_states"], _real_tokens(batch))
     if output.attention_scores is not None:
         pairs = visible_pairs(batch["document_ids"])
         scores = output.attention_scores
-        found["attention_loss"] = attention_loss(scores, batch["teacher_scores"], pairs)
-    return found
+        losses["attention_loss"] = attention_loss(scores, batch["teacher_scores"], pairs)
+    return losses
 
 
 def soft_positions(batch: Batch, soft_targets: SoftTargets) -> jax.Array:
-    """Where token scores are compared: [batch, count]."""
+    """Return the positions [batch, count] at which token logits are compared."""
     match soft_targets:
         case "masked":
             return batch["masked_positions"]
@@ -305,14 +321,20 @@ def _real_tokens(batch: Batch) -> jax.Array:
 
 
 def chosen_layers(student: int, teacher: int) -> list[int]:
-    """The teacher's layer that each of the student's starts from, evenly spaced, the first first.
+    """Return the teacher layer, counted from 0, that every student layer is initialized from.
+
+    The layers are evenly spaced, and the first layers match.
+
+    Args:
+      student: the number of student layers.
+      teacher: the number of teacher layers.
 
     Raises:
-      ValueError: the teacher has fewer.
+      ValueError: the student has more layers than the teacher.
     """
     if student > teacher:
         raise ValueError(
-            f"model.num_layers={student}, but the teacher has {teacher} layers to start from: "
-            "choose fewer, or distillation.init_layers=False"
+            f"model.num_layers={student}: the teacher has only {teacher} layers to start from. Use "
+            "at most as many, or set distillation.init_layers=False"
         )
     return [number * teacher // student for number in range(student)]

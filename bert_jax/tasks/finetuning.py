@@ -1,4 +1,4 @@
-"""Losses and metrics of fine-tuning: classification, choice, span and tagging."""
+"""Fine-tuning losses and metrics: classification, multiple choice, spans and tagging."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.task import Batch, Metric, Metrics, cross_entropy, weighted_mean
 
 Arrays = dict[str, jax.Array]
-# What of a batch the model reads.
+# The arrays of a batch that are inputs of the model.
 INPUTS = ("token_ids", "segment_ids", "attention_mask")
 
 
 class ClassifierTask(abc.ABC):
-    """A loss over the logits of a classifier; a subclass says which.
+    """The base class for tasks whose loss and metrics are functions of a classifier's logits.
 
-    A batch is what bert_jax.labeled_data.features.Features.batch gives: int32 `token_ids`,
-    `segment_ids`, `attention_mask` (1: token, 0: padding) [batch, length]; float32
-    `example_weights` [batch], 0 for rows of padding, which count nowhere; and the targets that the
-    subclass names.
+    A batch is the result of `bert_jax.labeled_data.features.Features.batch`: int32 `token_ids`,
+    `segment_ids` and `attention_mask` (1 for tokens, 0 for padding) [batch, length]; float32
+    `example_weights` [batch], 0 for padding rows, which are ignored; and the targets that the
+    subclass documents.
     """
 
     definition: ModelDefinition[Classifier]
@@ -39,11 +39,11 @@ class ClassifierTask(abc.ABC):
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> Arrays:
-        """What the values of each metric weigh, by name."""
+        """Return the weights of the values of every metric, by name."""
 
     @abc.abstractmethod
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
-        """The values that each metric is the mean of, by name, in the shapes of `weights`."""
+        """Return the values of which every metric is the mean, by name, shaped like `weights`."""
 
     def loss_weights(self, batch: Batch) -> Arrays:
         """See `Task.loss_weights`."""
@@ -51,11 +51,14 @@ class ClassifierTask(abc.ABC):
         return {name: jnp.sum(weights[name]) for name in self.loss_terms}
 
     def metrics(self, model: Classifier, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
-        """The metrics of `values` (losses in nats, but squared errors) and tokens."""
+        """Return the means of `values` and the number of tokens.
+
+        Losses are in nats, except for squared errors.
+        """
         return self.metrics_of(_logits(model, batch, dropout_key), batch)
 
     def metrics_of(self, logits: jax.Array, batch: Batch) -> Metrics:
-        """`metrics` of logits that are there already."""
+        """Return the metrics for precomputed logits."""
         values = self.values(logits, batch)
         weights = self.weights(batch)
         assert values.keys() == weights.keys() >= self.loss_terms.keys()
@@ -64,10 +67,10 @@ class ClassifierTask(abc.ABC):
         return metrics | {"tokens": Metric(real_tokens, jnp.ones(()))}
 
     def logits(self, model: Classifier, batch: Batch) -> jax.Array:
-        """The float32 logits of a batch, without dropout.
+        """Return the float32 logits of a batch, without dropout.
 
-        [batch, labels] for classification, [batch, choices] for multiple choice,
-        [batch, length, labels] for tagging, [batch, length, 2] for a span's start and end.
+        Their shape is [batch, labels] for classification, [batch, choices] for multiple choice,
+        [batch, length, labels] for tagging, and [batch, length, 2] for the start and end of a span.
         """
         return _logits(model, batch, None)
 
@@ -76,11 +79,11 @@ def _logits(model: Classifier, batch: Batch, dropout_key: jax.Array | None) -> j
     inputs = [batch[name] for name in INPUTS]
     *leading, length = inputs[0].shape
     logits = model(*(x.reshape(-1, length) for x in inputs), dropout_key=dropout_key)
-    # With choices, every one of them is a row of its own to the model, and has one score.
+    # In multiple choice, every choice is a separate row for the model and has one score.
     return logits if len(leading) == 1 else logits.reshape(leading)
 
 
-# The metrics of classification by problem; the first is the loss.
+# The metrics of classification by problem; the first one is the loss.
 _METRICS: dict[Problem, tuple[str, ...]] = {
     "single_label": ("cross_entropy", "accuracy"),
     "multi_label": ("binary_cross_entropy", "accuracy"),
@@ -89,14 +92,15 @@ _METRICS: dict[Problem, tuple[str, ...]] = {
 
 
 class Classification(ClassifierTask):
-    """Scores of the pooled `[CLS]` vector (Devlin et al. 2019, section 4.1).
+    """Classification by the pooled `[CLS]` vectors (Devlin et al. 2019, section 4.1).
 
-    The targets `labels` and the loss, by the model's problem:
+    The targets `labels` and the loss depend on the model's problem:
       single_label: int32 [batch]; softmax cross-entropy.
-      multi_label: float32 [batch, labels], 1 where a label holds, else 0; sigmoid cross-entropy,
-        mean over labels. With one label: a binary task decided by a single logit.
-      regression: float32 [batch] ([batch, labels] with several); squared error, mean over labels.
-    `accuracy` counts examples (single_label) or every label of every example (multi_label).
+      multi_label: float32 [batch, labels], 1 for labels that are true, else 0; sigmoid
+        cross-entropy, mean over labels. With one label, this is a binary task with a single logit.
+      regression: float32 [batch], or [batch, labels] for several labels; squared error, mean over
+        labels.
+    `accuracy` counts examples (single_label) or all labels of all examples (multi_label).
     """
 
     def __init__(self, config: ModelConfig, compute: ComputeConfig):
@@ -113,8 +117,8 @@ class Classification(ClassifierTask):
         labels = batch["labels"]
         match self.problem:
             case "single_label":
-                found = cross_entropy(logits, labels, self.compute.ops)
-                return {"cross_entropy": found.loss, "accuracy": found.correct}
+                scored = cross_entropy(logits, labels, self.compute.ops)
+                return {"cross_entropy": scored.loss, "accuracy": scored.correct}
             case "multi_label":
                 labels = labels.reshape(logits.shape)
                 loss = optax.sigmoid_binary_cross_entropy(logits, labels)
@@ -131,9 +135,10 @@ class Classification(ClassifierTask):
 
 
 class MultipleChoice(ClassifierTask):
-    """Softmax cross-entropy over the scores of the choices (Devlin et al. 2019, section 4.4).
+    """Multiple choice with a softmax over the choices' scores (Devlin et al. 2019, section 4.4).
 
-    Tokens are [batch, choices, length]; the target is `labels` [batch], the number of the choice.
+    `token_ids` is [batch, choices, length]; the target is `labels` [batch], the index of the right
+    choice.
     """
 
     loss_terms = {"cross_entropy": 1.0}
@@ -144,20 +149,21 @@ class MultipleChoice(ClassifierTask):
 
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
         """See `ClassifierTask.values`."""
-        found = cross_entropy(logits, batch["labels"], self.compute.ops)
-        return {"cross_entropy": found.loss, "accuracy": found.correct}
+        scored = cross_entropy(logits, batch["labels"], self.compute.ops)
+        return {"cross_entropy": scored.loss, "accuracy": scored.correct}
 
 
 class Span(ClassifierTask):
-    """Cross-entropy of an answer's first and last token (Devlin et al. 2019, section 4.2).
+    """Prediction of an answer's first and last token (Devlin et al. 2019, section 4.2).
 
-    The targets are `start_positions` and `end_positions` int32 [batch]. The loss is the mean of
-    that of starts and that of ends, each over the examples whose position lies in the row: others
-    count nowhere. The softmax is over all positions of a row, padding among them, as in Google's
-    and Hugging Face's BERT. `accuracy` counts examples with both ends right.
+    The targets are `start_positions` and `end_positions`, int32 [batch]. The loss is the average of
+    the mean cross-entropy of starts and the mean cross-entropy of ends. Each mean ignores examples
+    whose position is outside of the row. The softmax is over all positions of a row, including
+    padding, as in Google's and Hugging Face's BERT. `accuracy` counts examples for which both ends
+    are right.
     """
 
-    # Two terms: an answer cut off in its middle has one end in the row.
+    # Two terms, since only one end of a truncated answer may be in the row.
     loss_terms = {"start_cross_entropy": 0.5, "end_cross_entropy": 0.5}
 
     def weights(self, batch: Batch) -> Arrays:
@@ -186,11 +192,11 @@ class Span(ClassifierTask):
 
 
 class Tagging(ClassifierTask):
-    """Softmax cross-entropy of the labeled tokens (Devlin et al. 2019, section 5.3).
+    """Tagging of tokens with softmax cross-entropy (Devlin et al. 2019, section 5.3).
 
-    The targets are `labels` and `label_weights` [batch, length], 1 where a label counts (the first
-    word-piece of a word). The loss is the mean over all labeled tokens of the batch: a long
-    sentence weighs more than a short one.
+    The targets are `labels` and `label_weights` [batch, length], with weight 1 for the labeled
+    tokens (the first token of every word) and 0 for others. The loss is the mean over all labeled
+    tokens of a batch, so long sentences have more weight than short ones.
     """
 
     loss_terms = {"cross_entropy": 1.0}
@@ -202,5 +208,5 @@ class Tagging(ClassifierTask):
 
     def values(self, logits: jax.Array, batch: Batch) -> Arrays:
         """See `ClassifierTask.values`."""
-        found = cross_entropy(logits, batch["labels"], self.compute.ops)
-        return {"cross_entropy": found.loss, "accuracy": found.correct}
+        scored = cross_entropy(logits, batch["labels"], self.compute.ops)
+        return {"cross_entropy": scored.loss, "accuracy": scored.correct}

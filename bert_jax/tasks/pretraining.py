@@ -1,4 +1,4 @@
-"""Pretraining: masked language modelling, with or without a task of sentence pairs."""
+"""Pretraining: masked language modeling with or without a sentence-pair task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.validation import check_choice
 
 
 def metric_names(sentence_pairs: SentencePairs) -> tuple[str, ...]:
-    """What `Pretraining.metrics` tells besides `tokens`."""
+    """Return the names of the metrics of `Pretraining`, without `tokens`."""
     names = ("mlm_loss", "mlm_accuracy")
     if sentence_pairs == "none":
         return names
@@ -35,7 +35,7 @@ def run(
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
 ) -> PretrainingOutput:
-    """The model on a batch, its masked-LM head at `positions` [batch, count]."""
+    """Run the model on a batch, with its masked-LM head at `positions` [batch, count]."""
     packed = batch["cls_positions"].shape[1] > 1
     return model(
         batch["token_ids"],
@@ -52,19 +52,22 @@ def run(
 
 
 class Pretraining:
-    """The loss of Devlin et al. 2019, appendix A.2: mean MLM loss + mean loss of sentence pairs.
+    """The pretraining task: the mean masked-LM loss plus the mean sentence-pair loss.
 
-    The latter is a mean over all pieces, those without a pair adding nothing, so that a pair
-    weighs what it does where every piece has one. As a mean over the pairs alone it would be as
-    loud where one piece of fifty has one: three pairs a batch, at the weight of its 1,200 masked
-    tokens, kept a small ALBERT from learning anything of context for hundreds of steps.
+    The sentence-pair loss is a mean over all fragments (the parts of documents in the rows), and
+    fragments without a pair contribute 0. So a pair has the same weight in all batches. With a mean
+    over pairs only, a batch in which one of fifty fragments has a pair would get the full weight:
+    three pairs then had the same weight as 1,200 masked tokens, and a small ALBERT did not learn to
+    use context for hundreds of steps.
 
-    A batch is what bert_jax.pipeline.examples gives: `token_ids`, `segment_ids`, `position_ids`,
-    `document_ids` [batch, length]; `masked_positions`, `masked_labels`, `masked_weights`
-    [batch, predictions]; `cls_positions`, `pair_labels`, `pair_weights`
-    [batch, pieces].
+    Source: Devlin et al. 2019, appendix A.2.
 
-    teacher_dim: also has the maps of a `StudentModel` to vectors of this size.
+    A batch comes from `bert_jax.pipeline.examples`: `token_ids`, `segment_ids`, `position_ids` and
+    `document_ids` [batch, length]; `masked_positions`, `masked_labels` and `masked_weights`
+    [batch, predictions]; `cls_positions`, `pair_labels` and `pair_weights` [batch, fragments].
+
+    teacher_dim: the dimension to which a `StudentModel` projects its states; None for a model
+      without projections.
     """
 
     definition: ModelDefinition[PretrainingModel]
@@ -93,7 +96,7 @@ class Pretraining:
         self.loss_terms = {name: 1.0 for name in self._metric_names if name.endswith("_loss")}
 
     def on(self, config: EncoderConfig) -> Pretraining:
-        """The same task of another encoder, without maps to a teacher."""
+        """Return the same task for another encoder, without projections to a teacher."""
         return Pretraining(config, self.compute, sentence_pairs=self.sentence_pairs)
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
@@ -107,12 +110,12 @@ class Pretraining:
     def metrics(
         self, model: PretrainingModel, batch: Batch, dropout_key: jax.Array | None
     ) -> Metrics:
-        """The losses (in nats) and accuracies of `metric_names`, tokens."""
+        """Return the losses (in nats) and accuracies in `metric_names`, and `tokens`."""
         output = run(model, batch, batch["masked_positions"], dropout_key)
         return self.metrics_of(output, batch)
 
     def metrics_of(self, output: PretrainingOutput, batch: Batch) -> Metrics:
-        """`metrics` of what the model gave at the masked positions."""
+        """Return the metrics for precomputed outputs at the masked positions."""
         weights, ops = batch["masked_weights"], self.compute.ops
         mlm = cross_entropy(output.token_logits, batch["masked_labels"], ops)
         real_tokens = jnp.sum(batch["document_ids"] != 0).astype(jnp.float32)
@@ -123,9 +126,9 @@ class Pretraining:
         }
         if output.next_sentence_logits is not None:
             weights = batch["pair_weights"]
-            found = cross_entropy(output.next_sentence_logits, batch["pair_labels"], ops)
+            scored = cross_entropy(output.next_sentence_logits, batch["pair_labels"], ops)
             loss, accuracy = self._metric_names[2:]
-            metrics[loss] = weighted_mean(found.loss, weights)
-            metrics[accuracy] = weighted_mean(found.correct, weights)
+            metrics[loss] = weighted_mean(scored.loss, weights)
+            metrics[accuracy] = weighted_mean(scored.correct, weights)
         assert metrics.keys() == {*self._metric_names, "tokens"}
         return metrics

@@ -1,7 +1,7 @@
-"""Score entities in tagged sequences, and answers that are spans of a passage.
+"""Metrics of entities in tagged sequences, and of answers that are spans of a passage.
 
-Entities are counted as conlleval and seqeval count them, answers by the rules of SQuAD v1.1's
-evaluation.
+Entities are counted as in conlleval and seqeval, and answers are compared by the rules of SQuAD
+v1.1's official evaluation.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ PREFIXES: Mapping[Scheme, str] = {
     "BILOU": "BILU",
     "BMES": "BMES",
 }
-# Other letters for inside, last and single.
+# The letters of BIOES for other schemes' letters for inside, last and single.
 _IN_BIOES = {"M": "I", "L": "E", "U": "S"}
-# The type of a tag that is a prefix alone, as in seqeval.
+# The type of a tag that consists only of a prefix, as in seqeval.
 NO_TYPE = "_"
 
 Tags = Sequence[str]
 
 
 def scheme_of(labels: Sequence[str]) -> Scheme | None:
-    """Return the scheme with these labels' prefixes, None if they do not mark entities.
+    """Return the scheme that has these labels' prefixes; None if they do not mark entities.
 
-    If several schemes have all of the prefixes, they read them in the same way: IOB1 as IOB2 (see
-    `entities_of`), and B, E and S without I or M as BIOES.
+    If several schemes have all of the prefixes, they all give the same entities. The result is IOB2
+    for IOB1, too (see `entities_of`), and BIOES for labels with B, E and S but without I or M.
     """
     parts = [label.partition("-") for label in labels if label != "O"]
     if any(bool(hyphen) != bool(kind) for _, hyphen, kind in parts):
@@ -45,7 +45,7 @@ def scheme_of(labels: Sequence[str]) -> Scheme | None:
 
 
 class Entity(NamedTuple):
-    """Tokens `start` to `end`, the latter included, of a sequence."""
+    """An entity: the tokens `start` to `end` (inclusive) of a sequence."""
 
     type: str
     start: int
@@ -53,29 +53,30 @@ class Entity(NamedTuple):
 
 
 def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
-    """The entities of one sequence, in order.
+    """Return the entities of a sequence, in order.
 
-    A sequence that breaks its scheme has the entities conlleval gives it: a token goes on with the
-    entity before it if its prefix is I or E, its type that entity's, and the entity not ended by E
-    or S; any other tag but O begins one. So IOB1, where I begins an entity and B only parts it from
-    the one before, is read by the same rule as the rest, and schemes differ in their prefixes.
+    A sequence that violates its scheme has the same entities as in conlleval: a token continues the
+    previous entity if its prefix is I or E, it has the same type, and the entity has not been ended
+    by E or S; any other tag except O begins an entity. This rule also covers IOB1, in which I
+    begins an entity and B only separates it from the previous one, so schemes differ only in their
+    prefixes.
 
     Args:
-      tags: "O", a prefix alone ("B"), or a prefix and a type ("B-PER").
-      scheme: the scheme, which determines the prefixes (see `PREFIXES`). BILOU and BMES are read as
-        BIOES with other letters: L and U for E and S, M for I.
+      tags: "O", only a prefix ("B"), or a prefix and a type ("B-PER").
+      scheme: the scheme, which determines the prefixes (see `PREFIXES`). BILOU and BMES are BIOES
+        with other letters: L and U for E and S, and M for I.
 
     Raises:
-      ValueError: a tag of another form or with a prefix that the scheme does not have.
+      ValueError: a tag has another form, or a prefix that the scheme does not have.
     """
     entities: list[Entity] = []
     open_type: str | None = None
-    for place, tag in enumerate(tags):
+    for position, tag in enumerate(tags):
         prefix, kind = _parts(tag, scheme)
         if prefix in ("I", "E") and kind == open_type:
-            entities[-1] = entities[-1]._replace(end=place)
+            entities[-1] = entities[-1]._replace(end=position)
         elif prefix != "O":
-            entities.append(Entity(kind, place, place))
+            entities.append(Entity(kind, position, position))
         open_type = kind if prefix in ("B", "I") else None
     return entities
 
@@ -83,32 +84,35 @@ def entities_of(tags: Tags, scheme: Scheme) -> list[Entity]:
 def entity_counts(
     predicted: Sequence[Tags], gold: Sequence[Tags], scheme: Scheme
 ) -> dict[str, Counts]:
-    """Counts of each type that occurs among predicted or gold entities, types in order.
+    """Return the counts of every type of predicted or gold entities, sorted by type.
 
     Args:
-      predicted, gold: tags of the same sequences.
+      predicted: the predicted tags of every sequence.
+      gold: the gold tags of the same sequences.
+      scheme: the scheme of the tags.
 
     Raises:
-      ValueError: as `entities_of`, or sequences of different lengths.
+      ValueError: a tag is invalid (see `entities_of`), or sequences differ in length.
     """
-    of_predicted, of_gold, of_both = Counter[str](), Counter[str](), Counter[str]()
-    for ours, theirs in _paired(predicted, gold):
-        found, expected = set(entities_of(ours, scheme)), set(entities_of(theirs, scheme))
-        of_predicted.update(entity.type for entity in found)
-        of_gold.update(entity.type for entity in expected)
-        of_both.update(entity.type for entity in found & expected)
+    num_predicted, num_gold, num_correct = Counter[str](), Counter[str](), Counter[str]()
+    for predicted_tags, gold_tags in _paired(predicted, gold):
+        entities = set(entities_of(predicted_tags, scheme))
+        expected = set(entities_of(gold_tags, scheme))
+        num_predicted.update(entity.type for entity in entities)
+        num_gold.update(entity.type for entity in expected)
+        num_correct.update(entity.type for entity in entities & expected)
     return {
-        kind: Counts(of_predicted[kind], of_gold[kind], of_both[kind])
-        for kind in sorted(of_predicted.keys() | of_gold.keys())
+        kind: Counts(num_predicted[kind], num_gold[kind], num_correct[kind])
+        for kind in sorted(num_predicted.keys() | num_gold.keys())
     }
 
 
 def entity_scores(
     predicted: Sequence[Tags], gold: Sequence[Tags], scheme: Scheme
 ) -> dict[str, float]:
-    """precision, recall and f1 over the entities of all types, as fractions (micro average).
+    """Return precision, recall and f1 over the entities of all types, as fractions (micro average).
 
-    Arguments and errors as `entity_counts`, whose rows give the scores of each type.
+    For arguments and errors see `entity_counts`, whose rows give the scores of every type.
     """
     counts = entity_counts(predicted, gold, scheme).values()
     return Counts(
@@ -119,15 +123,15 @@ def entity_scores(
 
 
 def tag_accuracy(predicted: Sequence[Tags], gold: Sequence[Tags]) -> float:
-    """The fraction of tokens whose tag is right.
+    """Return the fraction of tokens whose tag is right.
 
     Raises:
-      ValueError: sequences of different lengths, or no token at all.
+      ValueError: sequences differ in length, or there are no tokens.
     """
     correct = total = 0
-    for ours, theirs in _paired(predicted, gold):
-        correct += sum(one == other for one, other in zip(ours, theirs, strict=True))
-        total += len(theirs)
+    for predicted_tags, gold_tags in _paired(predicted, gold):
+        correct += sum(a == b for a, b in zip(predicted_tags, gold_tags, strict=True))
+        total += len(gold_tags)
     if not total:
         raise ValueError("no tags to score: expected at least one token")
     return correct / total
@@ -139,19 +143,20 @@ def _parts(tag: str, scheme: Scheme) -> tuple[str, str]:
     prefix, hyphen, kind = tag.partition("-")
     if len(prefix) != 1 or prefix not in PREFIXES[scheme] or bool(hyphen) != bool(kind):
         expected = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
-        raise ValueError(f"tag {tag!r} is none of {scheme}: expected O, {expected}")
+        raise ValueError(f"tag {tag!r} is not a tag of {scheme}: expected O, {expected}")
     return _IN_BIOES.get(prefix, prefix), kind or NO_TYPE
 
 
 def _paired(predicted: Sequence[Tags], gold: Sequence[Tags]) -> Iterator[tuple[Tags, Tags]]:
     if len(predicted) != len(gold):
         raise ValueError(f"{len(predicted)} predicted sequences for {len(gold)} gold ones")
-    for number, (ours, theirs) in enumerate(zip(predicted, gold, strict=True)):
-        if len(ours) != len(theirs):
+    for number, (predicted_tags, gold_tags) in enumerate(zip(predicted, gold, strict=True)):
+        if len(predicted_tags) != len(gold_tags):
             raise ValueError(
-                f"sequence {number}: {len(ours)} predicted tags for {len(theirs)} gold ones"
+                f"sequence {number}: {len(predicted_tags)} predicted tags for {len(gold_tags)} "
+                "gold ones"
             )
-        yield ours, theirs
+        yield predicted_tags, gold_tags
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -159,7 +164,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalized_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation and English articles, words one space apart."""
+    """Return the text in lower case without ASCII punctuation, articles and extra spaces."""
     bare = text.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
@@ -167,12 +172,19 @@ def normalized_answer(text: str) -> str:
 def squad_scores(
     predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """Exact match and F1 of words in percent, `exact_match` and `f1`, the mean over questions.
+    """Return `exact_match` and `f1` of words in percent, the means over all questions.
 
-    Both mappings are by question id. A question's score is its best over its reference answers;
-    one without a prediction scores 0, and predictions for other questions do not count.
-    ValueError if there are no questions, or one without a reference.
+    A question's score is the best score over its reference answers; a question without a prediction
+    has score 0, and predictions for other questions are ignored.
+
     Source: Rajpurkar et al. 2016, section 6.1.
+
+    Args:
+      predictions: the predicted answer by question id.
+      references: the reference answers by question id.
+
+    Raises:
+      ValueError: there are no questions, or a question has no reference answer.
     """
     if not references:
         raise ValueError("there are no questions to score; expected reference answers for some")
@@ -185,7 +197,7 @@ def squad_scores(
         predicted = normalized_answer(predictions[question])
         expected = {normalized_answer(answer) for answer in answers}
         exact_match += predicted in expected
-        # Added one by one: from Python 3.12 on sum() rounds otherwise than the official script.
+        # Added one by one, as in the official script: sum() rounds differently from Python 3.12 on.
         f1 += max(_f1(predicted.split(), answer.split()) for answer in expected)
     return {
         "exact_match": 100.0 * exact_match / len(references),
@@ -194,7 +206,7 @@ def squad_scores(
 
 
 def _f1(predicted: list[str], expected: list[str]) -> float:
-    """Of two bags of words; 0 also where both are empty, as the official rules have it."""
+    """Return the F1 of two bags of words; 0 if both are empty, as in the official script."""
     common = (Counter(predicted) & Counter(expected)).total()
     if not common:
         return 0.0

@@ -1,4 +1,4 @@
-"""The protocol of a task: a model, a loss made of weighted means, and metrics."""
+"""The protocols of tasks and teachers, weighted means as metrics, and cross-entropies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Batch = Mapping[str, jax.Array]
 
 
 class Metric(NamedTuple):
-    """A mean that can be added up: over micro-batches, batches and hosts alike."""
+    """A mean as a sum and a weight, which can be accumulated over batches and hosts."""
 
     sum: jax.Array
     weight: jax.Array
 
     def mean(self) -> jax.Array:
-        """sum / weight, and 0 where nothing was counted."""
+        """Return sum / weight, or 0 if the weight is 0."""
         return self.sum / jnp.where(self.weight > 0, self.weight, 1)
 
 
@@ -33,68 +33,68 @@ ADDED_METRICS = frozenset({"loss", "gradient_norm"})
 
 
 class Task(Protocol):
-    """A model and a loss, as the one train step needs them."""
+    """A model and a loss, as the train step needs them."""
 
     @property
     def definition(self) -> ModelDefinition[Any]:
-        """The model and its parameters."""
+        """The definition of the model."""
         ...
 
     @property
     def loss_terms(self) -> Mapping[str, float]:
-        """Metric name to coefficient.
+        """The coefficients of the metrics that make up the loss.
 
         The loss is the sum of coefficient x the metric's sum / its weight in `loss_weights`.
         """
         ...
 
     def loss_weights(self, batch: Batch) -> dict[str, jax.Array]:
-        """What the sum of every loss term is divided by, from the batch alone.
+        """Return the divisor of the sum of every loss term, which depends only on the batch.
 
-        As a rule the metric's own weight; see `Pretraining` for where it is more.
+        This is normally the weight of the metric; for an exception see `Pretraining`.
 
-        Known before the forward pass, so that a batch processed in parts has the gradient of the
-        whole: every part divides by the weight of all.
+        The divisors do not depend on the forward pass. So the parts of a batch can be divided by
+        the weight of the whole batch, and their gradients add up to the gradient of the batch.
         """
         ...
 
     def metrics(self, model: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
-        """All metrics of a batch, the loss terms among them, and `tokens` (real tokens seen)."""
+        """Return all metrics of a batch, including the loss terms and `tokens`, without padding."""
         ...
 
 
 class Teacher(Protocol):
-    """A model that a task learns from; it never changes and is no part of the task's own.
+    """A fixed model whose outputs are targets of a task, separate from the task's model.
 
-    definition: the model and its parameters.
+    definition: the definition of the teacher's model.
     """
 
     definition: ModelDefinition[Any]
 
     def annotate(self, model: Any, batch: Batch) -> Batch:
-        """The batch with what the teacher says of it; arrays whose first dim is the batch's."""
+        """Return the batch with the teacher's outputs, arrays whose first dim is the batch."""
         ...
 
 
 class ScoringTask(Task, Protocol):
-    """A task whose metrics are of logits, one row of them for each example."""
+    """A task whose metrics are functions of logits, with one row of logits per example."""
 
     def logits(self, model: Any, batch: Batch) -> jax.Array:
-        """Float32 logits without dropout; `batch` needs no targets."""
+        """Return float32 logits without dropout; `batch` needs no targets."""
         ...
 
     def metrics_of(self, logits: jax.Array, batch: Batch) -> Metrics:
-        """`Task.metrics` of logits that are there already."""
+        """Return `Task.metrics` for precomputed logits."""
         ...
 
 
 def weighted_mean(values: jax.Array, weights: jax.Array) -> Metric:
-    """The metric of float32 `values` under `weights` of the same shape."""
+    """Return the mean of float32 `values` with `weights` of the same shape."""
     return Metric(jnp.sum(values * weights), jnp.sum(weights))
 
 
 def add_metrics(left: Metrics, right: Metrics) -> Metrics:
-    """The metrics of two batches taken together."""
+    """Return the metrics of two batches combined."""
     assert left.keys() == right.keys()
     return {
         name: Metric(left[name].sum + right[name].sum, left[name].weight + right[name].weight)
@@ -125,7 +125,7 @@ def check_metrics(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]
 
 
 def total_loss(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -> jax.Array:
-    """The loss that `metrics` contribute when the whole batch weighs `weights`."""
+    """Return the contribution of `metrics` to the loss of a batch with the weights `weights`."""
     loss = jnp.zeros((), jnp.float32)
     for name, coefficient in task.loss_terms.items():
         loss += coefficient * Metric(metrics[name].sum, weights[name]).mean()
@@ -133,14 +133,14 @@ def total_loss(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -
 
 
 class CrossEntropy(NamedTuple):
-    """Per position: loss in nats and whether the label had the highest logit (1.0 or 0.0)."""
+    """The loss in nats, and 1.0 if the label has the highest logit, else 0.0, by position."""
 
     loss: jax.Array
     correct: jax.Array
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, ops: Ops = "fast") -> CrossEntropy:
-    """Softmax cross-entropy with integer labels, in float32.
+    """Return the softmax cross-entropy with integer labels, in float32.
 
     Args:
       logits: [..., classes].
@@ -164,7 +164,7 @@ def _forward(
     label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="clip")[..., 0]
     highest = jnp.max(logits, axis=-1)
     total = jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1)
-    # Differences of logits first: highest + log(total) would round the loss to their magnitude.
+    # Subtract logits first, since highest + log(total) would be rounded to the logits' magnitude.
     loss = jnp.log(total) + (highest - label_logit)
     correct = (label_logit >= highest).astype(jnp.float32)
     return (loss, correct), (logits, labels, highest, total)
@@ -173,8 +173,8 @@ def _forward(
 def _backward(
     residuals: tuple[jax.Array, ...], cotangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, None]:
-    # Softmax less one-hot in one pass over the logits: the gather of the forward pass,
-    # differentiated as it stands, would scatter into an array as large as them.
+    # Softmax minus one-hot in one pass over the logits. JAX's own derivative of the gather in the
+    # forward pass would scatter into an array of the same size.
     logits, labels, highest, total = residuals
     classes = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     scale = cotangents[0] / total
@@ -188,10 +188,18 @@ _cross_entropy.defvjp(_forward, _backward)
 def soft_cross_entropy(
     student: jax.Array, teacher: jax.Array, temperature: float, ops: Ops = "fast"
 ) -> jax.Array:
-    """temperature^2 x KL(teacher || student) of logits [..., vocab_size] divided by it: [...].
+    """Return temperature^2 x KL(teacher || student), in float32.
 
-    Float32. The gradient for the student is that of the cross-entropy; there is none for the
-    teacher. ops: see `ComputeConfig`.
+    The student's gradient is the same as with the cross-entropy; the teacher has no gradient.
+
+    Args:
+      student: logits [..., vocab_size].
+      teacher: logits, like `student`.
+      temperature: divisor of all logits.
+      ops: see `ComputeConfig`.
+
+    Returns:
+      [...].
     """
     teacher = jax.lax.stop_gradient(teacher.astype(jnp.float32))
     return with_ops(_soft_cross_entropy, ops)(student.astype(jnp.float32), teacher, temperature)
@@ -199,9 +207,9 @@ def soft_cross_entropy(
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _soft_cross_entropy(student: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
-    ours = jax.nn.log_softmax(student / temperature, axis=-1)
-    theirs = jax.nn.log_softmax(teacher / temperature, axis=-1)
-    return temperature**2 * jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)
+    student_log = jax.nn.log_softmax(student / temperature, axis=-1)
+    teacher_log = jax.nn.log_softmax(teacher / temperature, axis=-1)
+    return temperature**2 * jnp.sum(jnp.exp(teacher_log) * (teacher_log - student_log), axis=-1)
 
 
 def _soft_forward(
@@ -213,10 +221,10 @@ def _soft_forward(
 def _soft_backward(
     temperature: float, logits: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, None]:
-    # One difference of two softmaxes: differentiated as it stands, half as much again is kept, in
-    # arrays as large as the logits.
-    ours, theirs = (jax.nn.softmax(each / temperature, axis=-1) for each in logits)
-    return temperature * (ours - theirs) * cotangent[..., None], None
+    # The difference of two softmaxes. JAX's own derivative would need 50 % more memory, in arrays
+    # of the size of the logits.
+    student, teacher = (jax.nn.softmax(values / temperature, axis=-1) for values in logits)
+    return temperature * (student - teacher) * cotangent[..., None], None
 
 
 _soft_cross_entropy.defvjp(_soft_forward, _soft_backward)

@@ -251,8 +251,8 @@ def test_entities_have_rows_of_their_types(toy, bert_jax_here, evaluated, tmp_pa
     plain = tmp_path / "plain.txt"
     plain.write_text(file.read_text().replace("B-", ""))
     line = next(i for i, row in enumerate(plain.read_text().split("\n"), 1) if row[-3:] == "PER")
-    told = [f"{plain}:{line}: tag 'PER' is none of IOB2: expected O, B-TYPE, I-TYPE"]
-    told += [f"{plain}:{line + n}: tag 'LOC' is none of IOB2" for n in range(-12, 13)]
+    told = [f"{plain}:{line}: tag 'PER' is not a tag of IOB2: expected O, B-TYPE, I-TYPE"]
+    told += [f"{plain}:{line + n}: tag 'LOC' is not a tag of IOB2" for n in range(-12, 13)]
     words = toy.words("tags", tmp_path / "other", f"tags.files.validation={plain}")
     for refused in (bert_jax_here("evaluate", work_dir, "--data", plain), bert_jax_here(*words)):
         assert refused.code == 2 and any(each in refused.errors for each in told)

@@ -1,4 +1,4 @@
-"""Distillation's losses against PyTorch's, and its step on any mesh and in any number of parts."""
+"""Test distillation losses against PyTorch, and training steps with any mesh and accumulation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Batch = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def batch(draw_document: Callable, lay_out: Callable) -> Batch:
-    """Rows of one, two and no documents."""
+    """Return rows with one, two and no documents."""
     rng = np.random.default_rng(0)
     sizes = [[12], [], [5, 7], [], [8], [], [4, 3], []]
     rows = [[draw_document(rng, size, 48) for size in row] for row in sizes]
@@ -68,13 +68,13 @@ def make(
     config: DistillationConfig = CONFIG, student: EncoderConfig = STUDENT
 ) -> tuple[Distillation, PretrainingTeacher]:
     dim = TEACHER.hidden_dim if student.hidden_dim != TEACHER.hidden_dim else None
-    ours = Pretraining(student, COMPUTE, sentence_pairs="none", teacher_dim=dim)
-    task = Distillation(ours, config)
+    pretraining = Pretraining(student, COMPUTE, sentence_pairs="none", teacher_dim=dim)
+    task = Distillation(pretraining, config)
     return task, PretrainingTeacher(Pretraining(TEACHER, COMPUTE).definition, config, LAYERS)
 
 
 def losses(config: DistillationConfig, batch: Batch) -> tuple[Distillation, dict[str, Any], Batch]:
-    """The task, its metrics, and the batch with what the teacher says."""
+    """Return the task, its metrics, and the batch with the teacher's outputs."""
     task, teacher = make(config)
     shown = teacher.annotate(
         teacher.definition.module(teacher.definition.init(jax.random.key(1))), batch
@@ -83,12 +83,12 @@ def losses(config: DistillationConfig, batch: Batch) -> tuple[Distillation, dict
     return task, task.metrics(model, shown, None), shown
 
 
-def test_soft_targets_are_those_of_torch() -> None:
+def test_soft_targets_match_torch() -> None:
     rng = np.random.default_rng(0)
     student, teacher = rng.standard_normal((2, 5, 7), np.float32) * 3
-    ours = torch.tensor(student, requires_grad=True)
+    logits = torch.tensor(student, requires_grad=True)
     divergence = torch.nn.functional.kl_div(
-        torch.log_softmax(ours / 2.5, -1), torch.softmax(torch.tensor(teacher) / 2.5, -1),
+        torch.log_softmax(logits / 2.5, -1), torch.softmax(torch.tensor(teacher) / 2.5, -1),
         reduction="batchmean",
     )  # fmt: skip
     expected = divergence * 2.5**2
@@ -99,10 +99,10 @@ def test_soft_targets_are_those_of_torch() -> None:
 
     value, gradient = jax.value_and_grad(mean)(jnp.asarray(student))
     assert_allclose(value, expected.item(), rtol=1e-5)
-    assert_allclose(gradient, ours.grad, rtol=1e-4, atol=1e-6)
+    assert_allclose(gradient, logits.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_cosine_loss_is_that_of_torch() -> None:
+def test_the_cosine_loss_matches_torch() -> None:
     rng = np.random.default_rng(0)
     left, right = rng.standard_normal((2, 5, 7), np.float32)
     expected = torch.nn.CosineEmbeddingLoss()(
@@ -123,16 +123,16 @@ def test_the_loss_is_the_weighted_sum_over_real_tokens(soft_targets: str, batch:
     assert metrics["cosine_loss"].weight == tokens
     masks = float(batch["masked_weights"].sum())
     assert metrics["soft_loss"].weight == (masks if soft_targets == "masked" else tokens)
-    # What is learned of the masks themselves is the same wherever the teacher is asked.
+    # The masked-LM loss does not depend on the positions of the soft targets.
     plain, _, _ = losses(CONFIG, batch)
     model = plain.definition.module(plain.definition.init(jax.random.key(2)))
-    alone = plain.student.metrics(model, batch, None)
-    assert_allclose(means["mlm_loss"], alone["mlm_loss"].mean(), rtol=1e-5)
+    separate = plain.student.metrics(model, batch, None)
+    assert_allclose(means["mlm_loss"], separate["mlm_loss"].mean(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("weight", [0.0, 3.0])
-def test_sentence_pairs_weigh_what_is_asked(weight: float, batch: Batch) -> None:
-    """With 0 they are read all the same, by tables of two segments."""
+def test_sentence_pairs_have_the_configured_weight(weight: float, batch: Batch) -> None:
+    """Test that models with weight 0 also read pairs, with two segments."""
     config = dataclasses.replace(CONFIG, pairs_weight=weight)
     student = dataclasses.replace(STUDENT, num_segments=2)
     task = Distillation(Pretraining(student, COMPUTE, sentence_pairs="next_sentence"), config)
@@ -157,7 +157,7 @@ def test_sentence_pairs_weigh_what_is_asked(weight: float, batch: Batch) -> None
     assert bool(np.abs(classifier).max() > 0) == bool(weight)
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn(batch: Batch) -> None:
+def test_losses_are_zero_for_a_student_equal_to_its_teacher(batch: Batch) -> None:
     twin = dataclasses.replace(TEACHER, hidden_dropout=0.0, attention_dropout=0.0)
     task = Distillation(Pretraining(twin, COMPUTE), CONFIG)
     teacher = PretrainingTeacher(task.definition, CONFIG, ())
@@ -170,7 +170,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(batch: Batch) -> Non
     }  # fmt: skip
 
 
-def test_what_is_inside_a_twin_is_no_other_either(batch: Batch) -> None:
+def test_layer_losses_are_zero_for_a_student_equal_to_its_teacher(batch: Batch) -> None:
     twin = dataclasses.replace(TEACHER, hidden_dropout=0.0, attention_dropout=0.0)
     task = Distillation(Pretraining(twin, COMPUTE), INSIDE)
     teacher = PretrainingTeacher(task.definition, INSIDE, matched_layers(4, 4))
@@ -180,8 +180,8 @@ def test_what_is_inside_a_twin_is_no_other_either(batch: Batch) -> None:
     assert metrics["hidden_loss"].mean() == metrics["attention_loss"].mean() == 0
 
 
-def test_states_of_another_size_are_met_through_learned_maps(batch: Batch) -> None:
-    """By the sums of torch over the real tokens of every row."""
+def test_states_of_another_size_are_projected(batch: Batch) -> None:
+    """Compare with sums in PyTorch over the tokens of every row."""
     task, teacher = make(INSIDE, NARROW)
     maps = {name for name in task.definition.shapes if name.startswith(TRAINING_ONLY)}
     assert maps == {
@@ -189,34 +189,34 @@ def test_states_of_another_size_are_met_through_learned_maps(batch: Batch) -> No
         for part in ("embeddings", "layers")
         for what in ("kernel", "bias")
     }
-    alone = Pretraining(NARROW, COMPUTE, sentence_pairs="none").definition
-    params, model_params = (d.init(jax.random.key(2)) for d in (task.definition, alone))
+    unprojected = Pretraining(NARROW, COMPUTE, sentence_pairs="none").definition
+    params, model_params = (d.init(jax.random.key(2)) for d in (task.definition, unprojected))
     for name, value in model_params.items():
         np.testing.assert_array_equal(params[name], value, err_msg=name)
-    theirs = teacher.definition.module(teacher.definition.init(jax.random.key(1)))
-    ours = task.definition.module(params)
-    metrics = task.metrics(ours, teacher.annotate(theirs, batch), None)
+    teacher_model = teacher.definition.module(teacher.definition.init(jax.random.key(1)))
+    student = task.definition.module(params)
+    metrics = task.metrics(student, teacher.annotate(teacher_model, batch), None)
     inputs = [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
     asked = dict(return_hidden_states=True, return_attention_scores=True)
-    told, shown = (model.encoder(*inputs, **asked) for model in (ours, theirs))
+    outputs, targets = (model.encoder(*inputs, **asked) for model in (student, teacher_model))
     real = batch["document_ids"] != 0
     total = 0.0
-    for state, layer, part in zip(told.hidden_states, (0, 2, 4), ("e", "l", "l"), strict=True):
+    for state, layer, part in zip(outputs.hidden_states, (0, 2, 4), ("e", "l", "l"), strict=True):
         name = "to_teacher.embeddings" if part == "e" else "to_teacher.layers"
         mapped = np.asarray(state)[real] @ params[f"{name}.kernel"] + params[f"{name}.bias"]
-        expected = np.asarray(shown.hidden_states[layer])[real]
+        expected = np.asarray(targets.hidden_states[layer])[real]
         total += torch.nn.MSELoss()(torch.tensor(mapped), torch.tensor(expected)).item()
     assert_allclose(metrics["hidden_loss"].mean(), total, rtol=1e-5)
     ids = batch["document_ids"]
     pairs = (ids[:, :, None] == ids[:, None, :]) & real[:, :, None]
     assert metrics["attention_loss"].weight == pairs.sum()
     total = 0.0
-    for scores, layer in zip(told.attention_scores, (2, 4), strict=True):
-        apart = [
+    for scores, layer in zip(outputs.attention_scores, (2, 4), strict=True):
+        pair_scores = [
             np.moveaxis(np.asarray(x), 1, -1)[pairs]
-            for x in (scores, shown.attention_scores[layer - 1])
+            for x in (scores, targets.attention_scores[layer - 1])
         ]
-        total += torch.nn.MSELoss()(*map(torch.tensor, apart)).item()
+        total += torch.nn.MSELoss()(*map(torch.tensor, pair_scores)).item()
     assert_allclose(metrics["attention_loss"].mean(), total, rtol=1e-5)
 
 
@@ -255,7 +255,7 @@ def train(
     ],
     ids=["outputs", "inside"],
 )
-def test_any_mesh_and_any_parts_learn_the_same(
+def test_mesh_and_accumulation_do_not_change_training(
     config: DistillationConfig,
     student: EncoderConfig,
     mesh: MeshConfig,
@@ -263,28 +263,28 @@ def test_any_mesh_and_any_parts_learn_the_same(
     parts: int,
     batch: Batch,
 ) -> None:
-    alone = train(batch, MeshConfig(), 1, 1, config, student)
+    single = train(batch, MeshConfig(), 1, 1, config, student)
     params, metrics = train(batch, mesh, devices, parts, config, student)
     losses = {"loss", *make(config, student)[0].loss_terms}
     assert losses <= metrics.keys()
     for name in losses:
-        assert_allclose(metrics[name].sum, alone[1][name].sum, rtol=2e-5, err_msg=name)
-    for name, value in alone[0].items():
+        assert_allclose(metrics[name].sum, single[1][name].sum, rtol=2e-5, err_msg=name)
+    for name, value in single[0].items():
         if name.endswith(".key.bias"):
-            continue  # a softmax does not see it: its gradient is rounding, which Adam blows up
+            continue  # no effect on a softmax: the gradient is rounding error, scaled by Adam
         assert_allclose(params[name], value, rtol=0, atol=2e-5, err_msg=name)
 
 
-def test_layers_are_spaced_evenly() -> None:
+def test_layers_are_evenly_spaced() -> None:
     assert chosen_layers(6, 12) == [0, 2, 4, 6, 8, 10]
     assert chosen_layers(3, 4) == [0, 1, 2]
     assert chosen_layers(4, 4) == [0, 1, 2, 3]
     # Jiao et al. 2020, section 4.2.
     assert matched_layers(4, 12) == [3, 6, 9, 12]
     assert matched_layers(3, 4) == [1, 2, 4]
-    with pytest.raises(ValueError, match="num_layers=5, but the teacher has 4 layers to learn"):
+    with pytest.raises(ValueError, match="num_layers=5: the teacher has only 4 layers to match"):
         matched_layers(5, 4)
-    with pytest.raises(ValueError, match="num_layers=5, but the teacher has 4 layers"):
+    with pytest.raises(ValueError, match="num_layers=5: the teacher has only 4 layers to start"):
         chosen_layers(5, 4)
 
 
@@ -296,11 +296,11 @@ def test_layers_are_spaced_evenly() -> None:
         (dict(mlm_weight=-1.0), "mlm_weight=-1.0: must be 0 or more"),
         (dict(pairs_weight=-1.0), "pairs_weight=-1.0: must be 0 or more"),
         (dict(attention_weight=-1.0), "attention_weight=-1.0: must be 0 or more"),
-        (dict(soft_weight=0.0, cosine_weight=0.0), "nothing is learned from the teacher"),
+        (dict(soft_weight=0.0, cosine_weight=0.0), "the teacher has no effect"),
         (dict(soft_targets="some"), "expected 'masked' or 'all'"),
         (dict(dtype="float16"), "expected one of 'auto', 'float32', 'bfloat16'"),
     ],
 )
-def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_configs_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, **changes)

@@ -1,4 +1,4 @@
-"""Entities and their scores against seqeval, on well-formed tags and on any others."""
+"""Test entities and their scores against seqeval, for valid and for invalid tag sequences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tags_of(scheme: Scheme, types: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_short_sequence_has_the_entities_seqeval_finds(scheme: Scheme) -> None:
+def test_entities_of_all_short_sequences_match_seqeval(scheme: Scheme) -> None:
     alphabet = [*tags_of(scheme, ("A", "B-C")), "I"]
     for length in (1, 2, 3, 4):
         for tags in itertools.product(alphabet, repeat=length):
@@ -39,7 +39,7 @@ def test_every_short_sequence_has_the_entities_seqeval_finds(scheme: Scheme) -> 
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_random_sets_score_as_by_seqeval(scheme: Scheme) -> None:
+def test_scores_of_random_sequences_match_seqeval(scheme: Scheme) -> None:
     rng = random.Random(scheme)
     alphabet = tags_of(scheme, ("PER", "LOC", "X-Y"))
     for _ in range(1000):
@@ -50,7 +50,7 @@ def test_random_sets_score_as_by_seqeval(scheme: Scheme) -> None:
             gold.append(tags)
             predicted.append([rng.choice(alphabet) if rng.random() < wrong else t for t in tags])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # theirs, where there are no entities
+            warnings.simplefilter("ignore")  # seqeval warns about sequences without entities
             expected = {
                 name: getattr(seqeval, f"{name}_score")(gold, predicted)
                 for name in ("precision", "recall", "f1")
@@ -58,9 +58,9 @@ def test_random_sets_score_as_by_seqeval(scheme: Scheme) -> None:
             rows = seqeval.classification_report(gold, predicted, output_dict=True)
         assert entity_scores(predicted, gold, scheme) == pytest.approx(expected)
         assert tag_accuracy(predicted, gold) == seqeval.accuracy_score(gold, predicted)
-        ours = entity_counts(predicted, gold, scheme)
-        assert list(ours) == sorted(name for name in rows if not name.endswith(" avg"))
-        for kind, counts in ours.items():
+        counts_by_type = entity_counts(predicted, gold, scheme)
+        assert list(counts_by_type) == sorted(name for name in rows if not name.endswith(" avg"))
+        for kind, counts in counts_by_type.items():
             expected = {name.replace("-score", ""): value for name, value in rows[kind].items()}
             assert counts.scores() | {"support": counts.gold} == pytest.approx(expected)
 
@@ -79,8 +79,8 @@ def test_bilou_and_bmes_are_bioes_with_other_letters(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["BILOU", "BMES"])
-def test_well_formed_sets_score_as_in_seqevals_strict_mode(scheme: Scheme) -> None:
-    """seqeval supports BILOU; BMES is IOBES with M instead of I."""
+def test_scores_of_valid_sequences_match_the_strict_mode_of_seqeval(scheme: Scheme) -> None:
+    """Test BILOU, which seqeval supports, and BMES, which is IOBES with M instead of I."""
     rng = random.Random(0)
     inside, last, single = {"BILOU": "ILU", "BMES": "MES"}[scheme]
 
@@ -98,13 +98,13 @@ def test_well_formed_sets_score_as_in_seqevals_strict_mode(scheme: Scheme) -> No
             gold.append(written(parts))
             wrong = [(n, rng.choice(["PER", "O", kind, kind])) for n, kind in parts]
             predicted.append(written(wrong))
-        theirs = [
+        seqeval_tags = [
             [tag if scheme == "BILOU" else tag.replace("M-", "I-") for tag in tags]
             for tags in (*gold, *predicted)
         ]
         strict = {"mode": "strict", "scheme": BILOU if scheme == "BILOU" else IOBES}
         expected = {
-            name: getattr(seqeval, f"{name}_score")(theirs[:8], theirs[8:], **strict)
+            name: getattr(seqeval, f"{name}_score")(seqeval_tags[:8], seqeval_tags[8:], **strict)
             for name in ("precision", "recall", "f1")
         }
         assert 0 < expected["f1"] < 1
@@ -117,19 +117,19 @@ def test_well_formed_sets_score_as_in_seqevals_strict_mode(scheme: Scheme) -> No
         ("O B-A L-A U-A I-A", "BILOU"),
         ("O U-A", "BILOU"),
         ("O B-A M-A E-A S-A", "BMES"),
-        ("B M E S", "BMES"),  # words of Chinese, which have no type
+        ("B M E S", "BMES"),  # Chinese words, which have no type
         ("O B-A E-A S-A", "BIOES"),  # also valid in BMES, with the same meaning
         ("O B-A I-A M-A", None),
         ("O B-A U-A S-A", None),
         ("M-1 N-2", None),
     ],
 )
-def test_labels_have_a_scheme_or_none(labels: str, scheme: Scheme | None) -> None:
+def test_the_scheme_of_labels(labels: str, scheme: Scheme | None) -> None:
     assert scheme_of(labels.split()) == scheme
 
 
 def test_the_example_of_conlleval() -> None:
-    """Entities that touch, in IOB1 parted by B; and I after O or another type begins one."""
+    """Test adjacent entities: in IOB1, B separates them, and I after another type begins one."""
     tags = ["I-PER", "I-PER", "B-PER", "I-LOC", "O", "I-LOC"]
     expected = [("PER", 0, 1), ("PER", 2, 2), ("LOC", 3, 3), ("LOC", 5, 5)]
     assert entities_of(tags, "IOB1") == expected
@@ -145,23 +145,23 @@ def test_real_tags(shared_data: Path) -> None:
     rng = random.Random(0)
     tags = sorted({tag for sentence in gold for tag in sentence})
     predicted = [[rng.choice(tags) if rng.random() < 0.1 else t for t in s] for s in gold]
-    found = entity_scores(predicted, gold, "IOB2")
-    assert found["f1"] == pytest.approx(seqeval.f1_score(gold, predicted))
-    assert 0.2 < found["f1"] < 0.9
+    scores = entity_scores(predicted, gold, "IOB2")
+    assert scores["f1"] == pytest.approx(seqeval.f1_score(gold, predicted))
+    assert 0.2 < scores["f1"] < 0.9
 
 
-def test_nothing_to_find_scores_nothing() -> None:
+def test_scores_without_entities_are_zero() -> None:
     assert entity_scores([["O"]], [["O"]], "IOB2") == {"precision": 0, "recall": 0, "f1": 0}
     assert entity_counts([["O"]], [["O"]], "IOB2") == {}
 
 
 @pytest.mark.parametrize("tag", ["E-PER", "PER", "B-", "-PER", "", "o", "BI-PER"])
 def test_a_tag_of_another_scheme_is_refused(tag: str) -> None:
-    with pytest.raises(ValueError, match="none of IOB2: expected O, B-TYPE, I-TYPE"):
+    with pytest.raises(ValueError, match="is not a tag of IOB2: expected O, B-TYPE, I-TYPE"):
         entities_of(["O", tag], "IOB2")
 
 
-def test_sequences_of_other_lengths_are_refused() -> None:
+def test_sequences_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="1 predicted sequences for 2 gold ones"):
         entity_scores([["O"]], [["O"], ["O"]], "IOB2")
     with pytest.raises(ValueError, match="sequence 1: 2 predicted tags for 1 gold ones"):

@@ -1,4 +1,4 @@
-"""Fine-tuning tasks: what counts, what does not, and the same however a batch is cut."""
+"""Test the losses and metrics of fine-tuning tasks, with padding and with batches in parts."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ Batch = dict[str, np.ndarray]
 
 
 def features_of(name: str) -> Features:
-    """Five examples of two segments, with targets of the kind the task reads."""
+    """Return five examples with two segments and the targets that the task needs."""
     rng = np.random.default_rng(0)
-    each = CHOICES if name == "multiple_choice" else 1
-    sizes = rng.integers(3, LENGTH + 1, EXAMPLES * each)
+    num_choices = CHOICES if name == "multiple_choice" else 1
+    sizes = rng.integers(3, LENGTH + 1, EXAMPLES * num_choices)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     sequences = Sequences(rng.integers(1, 48, starts[-1]).astype(np.int32), starts, sizes // 2)
-    classes = rng.integers(0, each if each > 1 else 3, EXAMPLES).astype(np.int32)
+    classes = rng.integers(0, num_choices if num_choices > 1 else 3, EXAMPLES).astype(np.int32)
     targets: dict[str, Any] = {"labels": classes}
     token_targets = {}
     match name:
@@ -69,7 +69,7 @@ def features_of(name: str) -> Features:
         case "span":
             begins, ends = np.array([[0, 1, 2, 1, LENGTH], [2, 1, 2, LENGTH, LENGTH]], np.int32)
             targets = {"start_positions": begins, "end_positions": ends}
-    return Features(sequences, targets, token_targets, each)
+    return Features(sequences, targets, token_targets, num_choices)
 
 
 def task_of(config: ModelConfig) -> ClassifierTask:
@@ -89,7 +89,7 @@ class Result(NamedTuple):
 
 
 def loss_of(name: str) -> Callable:
-    """(params, batch, weights of the loss terms) -> loss and metrics, and gradients."""
+    """Return a function (params, batch, loss weights) -> ((loss, metrics), gradients)."""
     task = task_of(CONFIGS[name])
 
     def loss(
@@ -122,19 +122,19 @@ def logits_of(config: ModelConfig, batch: Batch) -> np.ndarray:
 
 
 def result_of(name: str, batch: Batch, whole: Batch | None = None) -> Result:
-    """Of a batch, or of a part of `whole`."""
+    """Return the result for a batch, or for a part of the batch `whole`."""
     weights = task_of(CONFIGS[name]).loss_weights(batch if whole is None else whole)
     (value, metrics), gradients = compiled(name)(params_of(CONFIGS[name]), batch, weights)
     return jax.device_get(Result(value, gradients, metrics))
 
 
-def assert_same(found: Result, expected: Result) -> None:
-    assert_allclose(found.loss, expected.loss, rtol=1e-5)
-    assert found.metrics.keys() == expected.metrics.keys()
+def assert_same(actual: Result, expected: Result) -> None:
+    assert_allclose(actual.loss, expected.loss, rtol=1e-5)
+    assert actual.metrics.keys() == expected.metrics.keys()
     for metric, (total, _) in expected.metrics.items():
-        assert_allclose(found.metrics[metric].sum, total, rtol=1e-5, err_msg=metric)
+        assert_allclose(actual.metrics[metric].sum, total, rtol=1e-5, err_msg=metric)
     for parameter, gradient in expected.gradients.items():
-        assert_allclose(found.gradients[parameter], gradient, rtol=0, atol=1e-5, err_msg=parameter)
+        assert_allclose(actual.gradients[parameter], gradient, rtol=0, atol=1e-5, err_msg=parameter)
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -144,26 +144,26 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def whole(name: str) -> Result:
-    """The five examples and nothing else."""
+    """Return the result for the five examples without padding."""
     return result_of(name, batch_of(name, list(range(EXAMPLES))))
 
 
-def test_rows_of_padding_count_nowhere(name: str, whole: Result) -> None:
+def test_padding_rows_are_ignored(name: str, whole: Result) -> None:
     batch = batch_of(name, [-1, 0, 1, -1, 2, 3, 4, -1])
     padding = batch["example_weights"] == 0
     for target in ("labels", "label_weights", "start_positions", "end_positions"):
         if target in batch:
             batch[target][padding] = 2
-    found = result_of(name, batch)
-    assert_same(found, whole)
+    result = result_of(name, batch)
+    assert_same(result, whole)
     for metric, expected in whole.metrics.items():
-        assert found.metrics[metric].weight == expected.weight, metric
+        assert result.metrics[metric].weight == expected.weight, metric
 
 
-def test_a_batch_of_nothing_has_no_loss_and_no_gradient(name: str) -> None:
-    found = result_of(name, batch_of(name, [-1] * EXAMPLES))
-    assert found.loss == found.metrics["tokens"].sum == 0
-    assert all(not gradient.any() for gradient in found.gradients.values())
+def test_loss_and_gradients_of_an_empty_batch_are_zero(name: str) -> None:
+    result = result_of(name, batch_of(name, [-1] * EXAMPLES))
+    assert result.loss == result.metrics["tokens"].sum == 0
+    assert all(not gradient.any() for gradient in result.gradients.values())
 
 
 def test_parts_add_up_to_the_whole(name: str, whole: Result) -> None:
@@ -175,7 +175,7 @@ def test_parts_add_up_to_the_whole(name: str, whole: Result) -> None:
     assert_same(Result(loss, gradients, metrics), whole)
 
 
-def test_many_devices_compute_what_one_does(name: str, whole: Result) -> None:
+def test_results_on_several_devices_match_one_device(name: str, whole: Result) -> None:
     task = task_of(CONFIGS[name])
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices())
     params = init_state(task.definition, optax.identity(), mesh, seed=SEED).params
@@ -190,7 +190,7 @@ def test_many_devices_compute_what_one_does(name: str, whole: Result) -> None:
     assert_same(jax.device_get(Result(loss, gradients, metrics)), whole)
 
 
-def test_metrics_are_those_of_the_logits(name: str, whole: Result) -> None:
+def test_metrics_match_the_logits(name: str, whole: Result) -> None:
     config = CONFIGS[name]
     batch = batch_of(name, list(range(EXAMPLES)))
     scores = logits_of(config, batch)
@@ -214,7 +214,7 @@ def test_metrics_are_those_of_the_logits(name: str, whole: Result) -> None:
         case "tagging":
             correct = (scores.argmax(-1) == batch["labels"])[batch["label_weights"] == 1]
         case "span":
-            # The last two answers do not lie in the row whole.
+            # The last two answers are not completely in the row.
             starts, ends = (batch[f"{end}_positions"][:3] for end in ("start", "end"))
             best = scores[:3].argmax(axis=1)
             correct = (best[:, 0] == starts) & (best[:, 1] == ends)
@@ -227,7 +227,7 @@ def test_metrics_are_those_of_the_logits(name: str, whole: Result) -> None:
     assert means["accuracy"] == pytest.approx(correct.mean())
 
 
-def test_logits_know_no_dropout() -> None:
+def test_logits_are_computed_without_dropout() -> None:
     quiet = CONFIGS["single_label"]
     noisy = ModelConfig(
         EncoderConfig(**{**vars(ENCODER), "hidden_dropout": 0.5}),

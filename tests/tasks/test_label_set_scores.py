@@ -1,4 +1,4 @@
-"""Scores of label sets: those of scikit-learn, and the best constant answer by trying all."""
+"""Test scores of label sets against scikit-learn, and the best constant prediction."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def drawn(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_scores_are_those_of_scikit_learn(seed: int) -> None:
+def test_scores_match_scikit_learn(seed: int) -> None:
     predicted, gold = drawn(seed)
-    found = label_set_scores(LABEL_SET_METRICS, predicted, gold.astype(np.float32))
-    assert found["micro_f1"] == f1_score(gold, predicted, average="micro", zero_division=0)
-    assert found["macro_f1"] == f1_score(gold, predicted, average="macro", zero_division=0)
-    assert found["exact_match"] == (predicted == gold).all(axis=1).mean()
+    scores = label_set_scores(LABEL_SET_METRICS, predicted, gold.astype(np.float32))
+    assert scores["micro_f1"] == f1_score(gold, predicted, average="micro", zero_division=0)
+    assert scores["macro_f1"] == f1_score(gold, predicted, average="macro", zero_division=0)
+    assert scores["exact_match"] == (predicted == gold).all(axis=1).mean()
     expected = precision_recall_fscore_support(gold, predicted, zero_division=0)
     for row, *values in zip(label_counts(predicted, gold), *expected, strict=True):
         assert row.gold == values[3]
@@ -37,17 +37,17 @@ def test_scores_are_those_of_scikit_learn(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_constant_answer_is_better_than_the_best(seed: int) -> None:
+def test_best_constant_matches_an_exhaustive_search(seed: int) -> None:
     _, gold = drawn(seed)
     for metric in LABEL_SET_METRICS:
         tried = [
-            label_set_scores([metric], np.tile(np.array(each, bool), (len(gold), 1)), gold)[metric]
-            for each in product((0, 1), repeat=gold.shape[1])
+            label_set_scores([metric], np.tile(np.array(row, bool), (len(gold), 1)), gold)[metric]
+            for row in product((0, 1), repeat=gold.shape[1])
         ]
         assert best_constant(metric, gold) == pytest.approx(max(tried))
 
 
-def test_refusals() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="metric 'micro_f' is unknown; .*micro_f1"):
         label_set_scores(["micro_f"], [[1]], [[1]])
     with pytest.raises(ValueError, match=r"predictions \[2\] and labels \[2\]"):

@@ -1,4 +1,4 @@
-"""Forward-mode and second derivatives of losses with compute.ops="plain"."""
+"""Test forward-mode and second derivatives of losses with compute.ops="plain"."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from bert_jax.tasks.task import Task, soft_cross_entropy, total_loss
 
 SIZES: dict[str, Any] = dict(vocab_size=40, hidden_dim=16, num_heads=2, ffn_dim=32)
 POST = EncoderConfig(**SIZES, num_layers=1, max_positions=16, hidden_dropout=0.2)
-# Every other choice: fixed positions, LayerNorm first, tanh GELU, shared layers, a narrow table.
+# All other options: fixed positions, pre-norm, tanh GELU, shared layers, factorized embeddings.
 PRE = EncoderConfig(
     **SIZES,
     num_layers=2,
@@ -56,7 +56,7 @@ TASKS = (pretraining, pretraining_of_another_encoder, classification, span)
 
 @pytest.fixture(scope="module")
 def batch(draw_document: Callable, lay_out: Callable) -> dict[str, Any]:
-    """Return a batch with what pretraining and fine-tuning read."""
+    """Return a batch with the arrays that pretraining and fine-tuning need."""
     rng = np.random.default_rng(0)
     documents = [draw_document(rng, length, 40) for length in (16, 11)]
     laid = lay_out([[document] for document in documents], length=16, predictions=3, pieces=1)
@@ -67,7 +67,7 @@ def batch(draw_document: Callable, lay_out: Callable) -> dict[str, Any]:
 
 
 def loss_of(make_task: MakeTask, ops: Ops, batch: Any, dtype: Any = "float32") -> tuple[Loss, Any]:
-    """Return a task's loss, with dropout, as a function of its parameters; and parameters."""
+    """Return a task's loss with dropout as a function of its parameters, and parameters."""
     task = make_task(ComputeConfig(dtype=dtype, attention="xla", ops=ops))
 
     def loss(params: Any) -> jax.Array:
@@ -76,7 +76,7 @@ def loss_of(make_task: MakeTask, ops: Ops, batch: Any, dtype: Any = "float32") -
         return total_loss(task, metrics, task.loss_weights(batch))
 
     params = jax.jit(task.definition.init)(jax.random.key(0))
-    # Ten times the usual initialization: attention and GELU are then far from linear.
+    # Ten times the usual initialization, so that attention and GELU are far from linear.
     return loss, {name: x * 10 if x.ndim == 2 else x for name, x in params.items()}
 
 
@@ -85,25 +85,25 @@ def directions(params: Any) -> Any:
     return {name: jnp.asarray(rng.standard_normal(x.shape), x.dtype) for name, x in params.items()}
 
 
-def distance(found: Any, expected: Any) -> float:
+def distance(actual: Any, expected: Any) -> float:
     """Return the norm of the difference of two trees relative to the norm of the second."""
-    pairs = [(np.asarray(found[name], np.float64), expected[name]) for name in expected]
+    pairs = [(np.asarray(actual[name], np.float64), expected[name]) for name in expected]
     difference = sum(float(np.sum((x - y) ** 2)) for x, y in pairs)
     return (difference / sum(float(np.sum(np.square(y))) for _, y in pairs)) ** 0.5
 
 
 @pytest.mark.parametrize("make_task", TASKS)
-def test_derivatives_are_those_of_the_fast_operations(make_task: MakeTask, batch: Any) -> None:
-    """The gradient itself, and as its derivative a difference of two fast gradients."""
+def test_derivatives_match_the_fast_operations(make_task: MakeTask, batch: Any) -> None:
+    """Compare the gradient, and its derivative with a difference of two fast gradients."""
     plain, params = loss_of(make_task, "plain", batch)
     fast = jax.jit(jax.value_and_grad(loss_of(make_task, "fast", batch)[0]))
     tangent = directions(params)
-    (found, gradient), (_, product) = jax.jit(
+    (loss_value, gradient), (_, product) = jax.jit(
         lambda p, t: jax.jvp(jax.value_and_grad(plain), (p,), (t,))
     )(params, tangent)
     expected, expected_gradient = fast(params)
     # With other dropout masks the losses would differ by several percent.
-    assert_allclose(found, expected, rtol=1e-6)
+    assert_allclose(loss_value, expected, rtol=1e-6)
     assert gradient.keys() == expected_gradient.keys()
     for name, value in expected_gradient.items():
         assert_allclose(gradient[name], value, rtol=1e-4, atol=2e-6, err_msg=name)
@@ -141,8 +141,8 @@ def test_fast_operations_refuse_forward_mode(batch: Any) -> None:
         jax.jvp(fast, (params,), (directions(params),))
 
 
-def test_gradients_of_tables_are_added_up_in_float32_from_bfloat16() -> None:
-    # In bfloat16, 2,048 equal rows would add up to 256.
+def test_gradients_of_bfloat16_tables_are_accumulated_in_float32() -> None:
+    # In bfloat16, the sum of 2,048 equal rows would stop at 256.
     tokens = {name: np.full((128, 16), x) for name, x in (("token_ids", 3), ("segment_ids", 1))}
 
     def gradients(ops: Ops) -> Any:
@@ -158,13 +158,13 @@ def test_gradients_of_tables_are_added_up_in_float32_from_bfloat16() -> None:
         return jax.jit(jax.grad(total))(params)
 
     for ops in ("fast", "plain"):
-        found = gradients(ops)
-        assert_allclose(found["encoder.embeddings.token"][3], 2048)
-        assert_allclose(found["encoder.embeddings.segment"][1], 2048)
-        assert_allclose(found["encoder.embeddings.position"][5], 128)
+        computed = gradients(ops)
+        assert_allclose(computed["encoder.embeddings.token"][3], 2048)
+        assert_allclose(computed["encoder.embeddings.segment"][1], 2048)
+        assert_allclose(computed["encoder.embeddings.position"][5], 128)
 
 
-def test_a_bfloat16_loss_is_differentiated_forward(batch: Any) -> None:
+def test_bfloat16_losses_support_forward_mode(batch: Any) -> None:
     plain, params = loss_of(pretraining, "plain", batch, "bfloat16")
     gradient = jax.jit(jax.grad(loss_of(pretraining, "fast", batch)[0]))(params)
     tangent = gradient
@@ -183,5 +183,5 @@ def test_soft_targets_have_second_derivatives() -> None:
     # The second derivative of temperature^2 x KL is diag(p) - p p^T, as for logsumexp.
     share = jax.nn.softmax(student / 2.0)
     expected = share * (tangent - jnp.sum(share * tangent, axis=-1, keepdims=True))
-    found = jax.jvp(jax.grad(loss), (student,), (tangent,))[1]
-    assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    derivative = jax.jvp(jax.grad(loss), (student,), (tangent,))[1]
+    assert_allclose(derivative, expected, rtol=1e-4, atol=1e-6)

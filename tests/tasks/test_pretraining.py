@@ -1,4 +1,4 @@
-"""What a pair weighs in the loss of pretraining, however many of a batch's pieces have one."""
+"""Test the weight of sentence pairs in the pretraining loss if only some fragments have a pair."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,10 +32,10 @@ def loss_and_gradients() -> Callable[[Any], Any]:
     return lambda batch: jax.device_get(compute(params, batch))
 
 
-def test_a_pair_weighs_as_much_beside_pieces_without_one(
+def test_the_weight_of_a_pair_does_not_depend_on_fragments_without_pairs(
     loss_and_gradients: Callable[[Any], Any], draw_document: Callable, lay_out: Callable
 ) -> None:
-    """All have as many masked tokens, so the batch's loss is the mean of what each has alone."""
+    """Compare with the mean of single rows, which all have the same number of masked tokens."""
     rng = np.random.default_rng(1)
     documents = [draw_document(rng, length, CONFIG.vocab_size) for length in LENGTHS]
 
@@ -49,14 +49,14 @@ def test_a_pair_weighs_as_much_beside_pieces_without_one(
         return batch
 
     numbers = range(len(documents))
-    alone = [loss_and_gradients(batch_of(number)) for number in numbers]
+    single = [loss_and_gradients(batch_of(number)) for number in numbers]
     for pieces in (1, 2):
         (loss, metrics), gradients = loss_and_gradients(batch_of(*numbers, pieces=pieces))
         assert metrics["nsp_loss"].weight == sum(WITH_PAIR)
-        assert_allclose(loss, np.mean([found[0][0] for found in alone]), rtol=1e-5)
+        assert_allclose(loss, np.mean([result[0][0] for result in single]), rtol=1e-5)
         for name, gradient in gradients.items():
-            mean = np.mean([found[1][name] for found in alone], axis=0)
+            mean = np.mean([result[1][name] for result in single], axis=0)
             assert_allclose(gradient, mean, rtol=0, atol=1e-6, err_msg=name)
-    # Reported is the mean over the pairs there are.
-    of_pairs = [alone[number][0][1]["nsp_loss"].sum for number in numbers if WITH_PAIR[number]]
-    assert_allclose(metrics["nsp_loss"].mean(), np.mean(of_pairs), rtol=1e-5)
+    # The reported metric is the mean over all pairs.
+    pair_losses = [single[number][0][1]["nsp_loss"].sum for number in numbers if WITH_PAIR[number]]
+    assert_allclose(metrics["nsp_loss"].mean(), np.mean(pair_losses), rtol=1e-5)

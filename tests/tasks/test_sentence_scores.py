@@ -1,4 +1,4 @@
-"""The scores against the formulas of the papers that define them, written out once more."""
+"""Test the scores against independent implementations of the published formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bert_jax.tasks.sentence_scores import METRICS, sentence_scores
 
 
 def matthews(predictions: list[int], labels: list[int]) -> float:
-    """Matthews 1975, of two classes."""
+    """Return the correlation of two classes (Matthews 1975)."""
     pairs = list(zip(predictions, labels, strict=True))
     tp, tn, fp, fn = (pairs.count(cell) for cell in ((1, 1), (0, 0), (1, 0), (0, 1)))
     product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
@@ -20,9 +20,9 @@ def matthews(predictions: list[int], labels: list[int]) -> float:
 
 def f1(predictions: list[int], labels: list[int], positive: int = 1) -> float:
     pairs = [(p == positive, y == positive) for p, y in zip(predictions, labels, strict=True)]
-    found = 2 * pairs.count((True, True))
-    total = found + pairs.count((True, False)) + pairs.count((False, True))
-    return found / total if total else 0.0
+    twice_correct = 2 * pairs.count((True, True))
+    total = twice_correct + pairs.count((True, False)) + pairs.count((False, True))
+    return twice_correct / total if total else 0.0
 
 
 def pearson(one: np.ndarray, other: np.ndarray) -> float:
@@ -30,7 +30,7 @@ def pearson(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """The mean rank of equal values."""
+    """Return ranks, with the mean rank for equal values."""
     return np.array([(values < v).sum() + ((values == v).sum() - 1) / 2 for v in values])
 
 
@@ -40,7 +40,7 @@ def test_two_classes(rate: float) -> None:
     for size in rng.integers(1, 40, 300):
         drawn = (rng.random((2, size)) < rate).astype(np.int32)
         names = ["accuracy", "f1", "macro_f1", "matthews"]
-        found = sentence_scores(names, *drawn)
+        scores = sentence_scores(names, *drawn)
         predictions, labels = drawn.tolist()
         classes = sorted({*predictions, *labels})
         expected = {
@@ -49,23 +49,23 @@ def test_two_classes(rate: float) -> None:
             "macro_f1": np.mean([f1(predictions, labels, c) for c in classes]),
             "matthews": matthews(predictions, labels),
         }
-        assert found == pytest.approx(expected, abs=1e-12)
+        assert scores == pytest.approx(expected, abs=1e-12)
 
 
 def test_several_classes() -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
         predictions, labels = rng.integers(0, 4, (2, 12)).tolist()
-        found = sentence_scores(["macro_f1", "matthews"], predictions, labels)
+        scores = sentence_scores(["macro_f1", "matthews"], predictions, labels)
         classes = sorted({*predictions, *labels})
         expected = np.mean([f1(predictions, labels, c) for c in classes])
-        assert found["macro_f1"] == pytest.approx(expected, abs=1e-12)
+        assert scores["macro_f1"] == pytest.approx(expected, abs=1e-12)
         # Gorodkin 2004: the correlation of the two indicator matrices.
         one, other = (np.eye(4)[array] for array in (predictions, labels))
         one, other = one - one.mean(axis=0), other - other.mean(axis=0)
         scale = math.sqrt((one * one).sum() * (other * other).sum())
         expected = (one * other).sum() / scale if scale else 0.0
-        assert found["matthews"] == pytest.approx(expected, abs=1e-12)
+        assert scores["matthews"] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -78,16 +78,16 @@ def test_correlations(dtype: type) -> None:
         )
         if len(set(labels.tolist())) == 1:
             continue
-        found = sentence_scores(["pearson", "spearman"], predictions, labels)
+        scores = sentence_scores(["pearson", "spearman"], predictions, labels)
         expected = {
             "pearson": pearson(predictions.astype(np.float64), labels.astype(np.float64)),
             "spearman": pearson(ranks(predictions), ranks(labels)),
         }
-        assert found == pytest.approx(expected, abs=1e-9)
+        assert scores == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["matthews", "pearson", "spearman"])
-def test_what_is_constant_correlates_with_nothing(name: str) -> None:
+def test_correlations_of_constants_are_zero(name: str) -> None:
     varied, constant = [0, 1, 1, 0, 1], [1] * 5
     for one, other in ((varied, constant), (constant, varied), (constant, constant), ([1], [1])):
         assert sentence_scores([name], one, other) == {name: 0.0}
@@ -95,28 +95,30 @@ def test_what_is_constant_correlates_with_nothing(name: str) -> None:
     assert sentence_scores([name], 1 - np.array(varied), varied)[name] == pytest.approx(-1.0)
 
 
-def test_a_class_that_occurs_nowhere() -> None:
+def test_a_class_that_never_occurs() -> None:
     assert sentence_scores(["f1", "macro_f1"], [0, 0], [0, 0]) == {"f1": 0.0, "macro_f1": 1.0}
     assert sentence_scores(["f1"], [0, 0], [0, 1]) == {"f1": 0.0}
 
 
-def test_scores_are_plain_numbers_of_every_metric() -> None:
-    found = sentence_scores(list(METRICS), np.array([0, 1, 1]), np.array([0, 1, 0]))
-    assert found.keys() == METRICS.keys()
-    assert all(type(value) is float for value in found.values())
+def test_all_scores_are_python_floats() -> None:
+    scores = sentence_scores(list(METRICS), np.array([0, 1, 1]), np.array([0, 1, 0]))
+    assert scores.keys() == METRICS.keys()
+    assert all(type(value) is float for value in scores.values())
 
 
 @pytest.mark.parametrize(
     ("name", "predictions", "labels", "words"),
     [
         ("mathews", [0], [0], "metric 'mathews' is unknown; nearest: matthews"),
-        ("f1", [0, 2], [0, 1], "f1 is of class 1 against class 0, found class 2"),
+        ("f1", [0, 2], [0, 1], "f1 compares the classes 1 and 0, but there is a class 2"),
         ("accuracy", [0.5], [0], "expected integer predictions, got float64"),
         ("accuracy", [0, 1], [0], r"predictions \[2\] and labels \[1\]"),
         ("accuracy", [], [], "at least one example"),
         ("pearson", [0.0, math.nan], [0.0, 1.0], "prediction 1 is nan, expected a finite number"),
     ],
 )
-def test_refusals(name: str, predictions: list, labels: list, words: str) -> None:
+def test_invalid_arguments_are_refused(
+    name: str, predictions: list, labels: list, words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         sentence_scores([name], predictions, labels)

@@ -1,4 +1,4 @@
-"""Scores of answers against what SQuAD's official evaluation gives for the same predictions.
+"""Test answer scores against the results of SQuAD's official evaluation script.
 
 The figures were made by evaluate-v1.1.py (git blob 0137fbca04cf93b3dbb5744832d25723420a4861), which
 is not part of this repository.
@@ -26,7 +26,7 @@ SEPARATORS = (" ", " ", " ", "  ", "\n", "\u00a0", "-", "", ", ")
 
 
 def draw(source: random.Random, items: Sequence[str]) -> str:
-    # Of a random.Random only random() is the same in every release of Python.
+    # Only random() gives the same numbers in all releases of Python.
     return items[int(source.random() * len(items))]
 
 
@@ -53,7 +53,7 @@ def perturbed(source: random.Random, text: str) -> str:
 
 
 def drawn(seed: int, count: int = 4000) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Predictions, some of them missing, and one to four references a question."""
+    """Return predictions, some of them missing, and one to four references per question."""
     source = random.Random(seed)
     predictions, references = {}, {}
     for number in range(count):
@@ -69,13 +69,13 @@ def drawn(seed: int, count: int = 4000) -> tuple[dict[str, str], dict[str, list[
     "seed, exact_match, f1",
     [(0, 58.5, 57.744999608234934), (1, 56.525, 57.96656644417677), (2, 58.45, 58.94280608280616)],
 )
-def test_totals_are_the_official_ones_to_the_last_digit(seed, exact_match, f1) -> None:
+def test_totals_equal_the_official_script_exactly(seed, exact_match, f1) -> None:
     predictions, references = drawn(seed)
     scores = squad_scores(predictions, references)
     assert (scores["exact_match"], scores["f1"]) == (exact_match, f1)
 
 
-def test_every_single_question_is_scored_as_officially() -> None:
+def test_scores_of_single_questions_match_the_official_script() -> None:
     predictions, references = drawn(seed=3)
     lines = []
     for question, answers in references.items():
@@ -110,13 +110,13 @@ def test_rules(prediction: str, references: list[str], exact_match: float, f1: f
     assert (scores["exact_match"], scores["f1"]) == (exact_match, f1)
 
 
-def test_a_missing_prediction_scores_nothing_and_others_do_not_count() -> None:
+def test_missing_predictions_score_zero_and_extra_ones_are_ignored() -> None:
     references = {"q1": ["cat"], "q2": ["dog"], "q3": ["cow"], "q4": ["ox"]}
     scores = squad_scores({"q2": "dog", "q4": "the ox", "other": "cat"}, references)
     assert scores == {"exact_match": 50.0, "f1": 50.0}
 
 
-def test_nothing_to_score_is_refused() -> None:
+def test_empty_references_are_refused() -> None:
     with pytest.raises(ValueError, match="no questions"):
         squad_scores({"q": "cat"}, {})
     with pytest.raises(ValueError, match="question q2 has no reference"):
@@ -126,7 +126,7 @@ def test_nothing_to_score_is_refused() -> None:
 def test_the_official_dev_set(shared_data: Path) -> None:
     examples = read_squad(shared_data / "squad/dev-v1.1.json.xz", labeled=True)
     references = {example.id: example.answer_texts for example in examples}
-    # A bad guesser's answers: an annotator's where it is short, else the passage's first words.
+    # Mediocre predictions: an annotator's answer if it is short, else the passage's first words.
     predictions = {
         example.id: min(example.answer_texts, key=len)
         if len(example.answer_texts[-1]) < 12
