@@ -134,7 +134,7 @@ def test_a_bare_model_without_a_pooler(make_bert, bert_jax_here, tmp_path):
     assert json.loads((ours / "model.json").read_text())["model"]["pooler"] is False
     compared = bert_jax_here("verify", ours, theirs)
     assert compared.code == 0
-    assert "only one of them gives it: pooled output" in compared.output
+    assert "only one of the models has them: pooled output" in compared.output
 
 
 def test_what_bert_of_hugging_face_cannot_be_is_not_exported(make_bert, bert_jax_here, tmp_path):

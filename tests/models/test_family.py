@@ -98,7 +98,7 @@ def test_shared_layers_can_be_scanned(num_groups):
 
 def test_layers_that_share_a_part_cannot_be_scanned():
     compute = ComputeConfig(dtype="float32", attention="xla", scan_layers=True)
-    with pytest.raises(ValueError, match="set compute.scan_layers=False"):
+    with pytest.raises(ValueError, match="Set compute.scan_layers=False"):
         defined(compute, sharing="ffn")
 
 
