@@ -1,4 +1,4 @@
-"""Compare two models' outputs for the same input: random tokens, or sentences."""
+"""Inputs for comparing two models, and differences between their outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bert_jax.validation import check_seed
 
 IntArray = NDArray[np.int32]
 
-# Pairs of plain, foreign and odd text, of different lengths.
+# Text pairs of different lengths, in several languages and scripts.
 SENTENCES = (
     ("Istanbul is a great city to visit.", "I was just there."),
     ("The owl in the old oak heard the train long before anybody else did.", "It kept still."),
@@ -32,7 +32,11 @@ MOST_POSITIONS = 512
 
 @dataclass(frozen=True)
 class ProbeInput:
-    """A batch: token_ids, segment_ids and attention_mask [batch, length] (1: token, 0: padding)."""
+    """A batch for comparing models.
+
+    token_ids, segment_ids: [batch, length]. attention_mask: [batch, length], 1 for tokens and 0 for
+    padding.
+    """
 
     name: str
     token_ids: IntArray
@@ -41,16 +45,22 @@ class ProbeInput:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are not padding."""
+        """The number of tokens, without padding."""
         return int(self.attention_mask.sum())
 
 
 def random_probe(
     vocab_size: int, num_segments: int, max_positions: int, seed: int, pad_id: int = 0
 ) -> ProbeInput:
-    """Rows of random tokens: the first fills every position (up to 512), the last is short.
+    """Return rows of random tokens; the first fills all positions (up to 512), the last is short.
 
-    pad_id: of padding. It stands nowhere else: Hugging Face's RoBERTa counts positions by it.
+    Args:
+      vocab_size: token ids are less than this.
+      num_segments: segment ids are less than this.
+      max_positions: the number of positions of the models.
+      seed: seed of the random numbers.
+      pad_id: the id of padding. Tokens never have it, since Hugging Face's RoBERTa derives
+        positions from it.
     """
     check_seed(seed)
     rng = np.random.default_rng(seed)
@@ -59,7 +69,7 @@ def random_probe(
     lengths = rng.integers(1, length + 1, ROWS)
     lengths[0], lengths[-1] = length, max(1, length // 4)
     mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
-    # A few switches a row, so that every segment stands at many positions.
+    # A few switches per row, so that every segment occurs at many positions.
     runs = np.cumsum(rng.random(shape) < 4 / length, axis=1)
     segments = (runs % max(num_segments, 1)) * mask
     token_ids = rng.integers(0, vocab_size - 1, shape)
@@ -68,7 +78,7 @@ def random_probe(
 
 
 def sentence_probe(tokenizer: Tokenizer, num_segments: int, max_positions: int) -> ProbeInput:
-    """Every pair of `SENTENCES` as the tokenizer's model reads it, padded to the longest."""
+    """Return all pairs of `SENTENCES`, tokenized for the model and padded to the longest."""
     flat = [text for pair in SENTENCES for text in pair]
     encoded = tokenizer.encode_batch(flat, specials_as_text=True)
     rows = []
@@ -97,7 +107,7 @@ Outputs = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What inputs a model takes: ids below `vocab_size` and `num_segments`, and how many."""
+    """The limits of a model's inputs: token ids, segment ids and positions are less than these."""
 
     vocab_size: int
     num_segments: int
@@ -105,10 +115,11 @@ class Sizes:
 
 
 class ComparableModel(Protocol):
-    """A model to compare, of whatever framework.
+    """A model to compare, of any framework.
 
-    title: what it is, for people. sizes: None where the file does not tell. labels: names of the
-    scores, () where there are none or the file does not tell.
+    title: a description for messages. sizes: the limits of its inputs; None if the file does not
+    specify them. labels: names of the scores; () if there are none or the file does not specify
+    them.
     """
 
     title: str
@@ -116,16 +127,16 @@ class ComparableModel(Protocol):
     labels: tuple[str, ...]
 
     def outputs(self, probe: ProbeInput) -> Outputs:
-        """Float32 outputs by the names of `bert_jax.models.model.infer`."""
+        """Return float32 outputs by the names that `bert_jax.models.model.infer` uses."""
         ...
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far apart one output of two models is.
+    """The difference between two models in one output.
 
-    largest: the largest absolute difference. relative: that over the root mean square of the
-      second model's values; infinite where the shapes differ or a value is not finite.
+    largest: the largest absolute difference. relative: `largest` divided by the root mean square of
+      the second model's values; infinite if the shapes differ or a value is not finite.
     """
 
     largest: float
@@ -133,7 +144,7 @@ class Difference:
 
 
 def differences(first: Outputs, second: Outputs, probe: ProbeInput) -> dict[str, Difference]:
-    """The outputs that both give, in a model's order; padding is not looked at."""
+    """Return the differences in all common outputs, in the order of a model, ignoring padding."""
     return {
         name: _difference(first[name], second[name], probe)
         for name in sorted(first.keys() & second.keys(), key=_order)
@@ -153,7 +164,7 @@ def unequal(first: Outputs, second: Outputs, probe: ProbeInput) -> list[str]:
 
 
 def misshapen(first: Outputs, second: Outputs) -> list[str]:
-    """A line for every output whose shapes differ: two heads of one name."""
+    """Return a line for every output whose shapes differ, since the heads differ."""
     return [
         f"{name} is {list(first[name].shape)} in A and {list(second[name].shape)} in B"
         for name in sorted(first.keys() & second.keys(), key=_order)
@@ -161,8 +172,8 @@ def misshapen(first: Outputs, second: Outputs) -> list[str]:
     ]
 
 
-def only_one_gives(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
-    """The outputs that cannot be compared, since one of the two does not give them."""
+def unpaired_outputs(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    """Return the outputs that only one of the models has."""
     return sorted(first.keys() ^ second.keys(), key=_order)
 
 
@@ -198,7 +209,7 @@ def _same_bits(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
 
 
 def _order(name: str) -> tuple[int, int]:
-    """Embeddings, layers by number, then what the heads give."""
+    """Return the sort key of an output: embeddings, then layers by number, then heads."""
     number = re.fullmatch(r"hidden_(\d+)", name)
     if number:
         return 0, int(number.group(1))

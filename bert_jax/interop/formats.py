@@ -1,4 +1,4 @@
-"""The formats of `export`: who writes them, and the lines of Python that load them again."""
+"""The formats of `export`: their writers, and Python code that loads the exported models."""
 
 from __future__ import annotations
 
@@ -43,16 +43,23 @@ def write(
     dtype: ExportDType,
     sentence_embedding: SentenceEmbedding | None,
 ) -> None:
-    """Writes a model in a format into `target`; `parameters` is emptied meanwhile.
+    """Write a model to `target`; removes all entries of `parameters` to save memory.
 
-    hidden_states: also give every layer's output, where the format fixes what the outputs are.
-    dtype: of the parameters as they are stored, one of `DTYPES`; float32 but for huggingface.
-    sentence_embedding: the settings of the model's sentence embedding; stored only by huggingface.
+    Args:
+      form: the format.
+      config: the model's config.
+      parameters: the model's parameters, which are removed as they are written.
+      tokenizer: the model's tokenizer.
+      target: an existing directory.
+      hidden_states: whether a program also returns the output of every layer; not for huggingface.
+      dtype: the stored type of the parameters; float32 except for huggingface.
+      sentence_embedding: the settings of the model's sentence embedding; only huggingface stores
+        them.
 
     Raises:
-      ValueError: the format cannot hold the model or wants a library that is not installed.
+      ValueError: the format does not support the model, or needs a library that is not installed.
     """
-    # Each format's libraries are imported when it is asked for.
+    # Import the libraries of a format only if it is used.
     try:
         match form:
             case "huggingface":
@@ -83,10 +90,14 @@ def library(form: Format, config: ModelConfig, sentences: bool) -> str:
 
 
 def usage(form: Format, config: ModelConfig, *, mask: str, pairs: bool, sentences: bool) -> str:
-    """Python code that loads and runs what `write` wrote.
+    """Return Python code that loads and runs an exported model.
 
-    mask: the tokenizer's mask token. pairs: whether a classifier was trained on pairs. sentences:
-    whether the model defines a sentence embedding.
+    Args:
+      form: the format of the model.
+      config: the model's config.
+      mask: the tokenizer's mask token.
+      pairs: whether a classifier was trained on pairs.
+      sentences: whether the model defines a sentence embedding.
     """
     text = _text(config, mask, pairs)
     if library(form, config, sentences) == "sentence-transformers":
@@ -105,7 +116,7 @@ def usage(form: Format, config: ModelConfig, *, mask: str, pairs: bool, sentence
 
 
 def _text(config: ModelConfig, mask: str, pairs: bool) -> str:
-    """Return example arguments of a call of the tokenizer as Python source."""
+    """Return example arguments for the tokenizer as Python source."""
     if config.head in ("pretraining", "masked_lm"):
         return f'"The {mask} of the sea."'
     if pairs:
@@ -140,7 +151,7 @@ inputs = tokenizer({text}, return_tensors="pt")
 
 
 def _ids(config: ModelConfig, text: str, call: str, names: tuple[str, ...], dtype: str) -> str:
-    """Code that tokenizes a text and gives the model its ids."""
+    """Return code that tokenizes a text and calls the model."""
     axis = "[None, None]" if scores_choices(config.head) else "[None]"
     fields = dict(zip(names, ("ids", "type_ids", "attention_mask"), strict=True))
     lines = [f'encoding = tokenizers.Tokenizer.from_file("tokenizer.json").encode({text})']

@@ -1,4 +1,4 @@
-"""From what a user calls a foreign model to a directory on this machine."""
+"""Find a model to import: a local directory, or a model on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bert_jax.runs.work_dir import MODEL_NAME
 from bert_jax.tokenizers.files import FILE_NAMES
 from bert_jax.tokenizers.vocabulary_files import BYTE_BPE_MERGES_NAME
 
-# What `import` reads; a repository on the hub often holds the same weights in other formats too.
+# The files that `import` reads; many models on the hub also have their weights in other formats.
 FILES = [
     "config.json",
     *FILE_NAMES,
@@ -27,17 +27,17 @@ _FIRST_MODULE = "0_*/"
 
 
 def local_directory(source: str, revision: str | None) -> tuple[Path, str | None]:
-    """The directory that `source` is or, for a model's name on the hub, was downloaded to.
+    """Return the directory of a model, after downloading it if it is on the hub.
 
     Args:
-      source: a directory or a name.
-      revision: branch, tag or commit on the hub; None for its main branch.
+      source: a directory, or a model's name on the hub.
+      revision: branch, tag or commit on the hub; None for the main branch.
 
     Returns:
-      The directory, and the commit of what the hub gave.
+      The directory, and the commit of a downloaded model (None for a local directory).
 
     Raises:
-      ValueError: it is no directory and no name, or the hub does not give it.
+      ValueError: `source` is neither a directory nor a name, or the model cannot be downloaded.
     """
     if (Path(source) / MODEL_NAME).is_file():
         raise ValueError(
@@ -52,9 +52,9 @@ def local_directory(source: str, revision: str | None) -> tuple[Path, str | None
             )
         return Path(source), None
     if Path(source).exists():
-        raise ValueError(f"{source} is a file: give the directory it is in")
+        raise ValueError(f"{source} is a file. Give its directory")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith("."):
-        raise ValueError(f"{source}: no such directory, nor a model's name on the hub (owner/name)")
+        raise ValueError(f"{source}: not a directory, nor a model's name on the hub (owner/name)")
     directory = _download(source, revision)
     return directory, directory.name  # the hub's cache names a snapshot after its commit
 
@@ -69,22 +69,21 @@ def _download(name: str, revision: str | None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        wanted = _anywhere(FILES)
-        directory = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+        patterns = _anywhere(FILES)
+        directory = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
         weights = _anywhere(["model*.safetensors"])
         if not any(file for pattern in weights for file in directory.glob(pattern)):
-            wanted += _anywhere(PICKLES)
-            directory = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+            patterns += _anywhere(PICKLES)
+            directory = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except LocalEntryNotFoundError as error:
         raise ValueError(
-            f"{name}: no such directory here, and the hub could not be asked for a model of that "
-            "name: no connection to it. Download the model on a machine that has one, and give "
-            "its directory"
+            f"{name}: no such local directory, and no connection to the hub to look for a model of "
+            "that name. Download the model on a machine with a connection, and give its directory"
         ) from error
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{name}: no such directory here, and the hub does not give a model of that name: "
+            f"{name}: no such local directory, and the hub has no accessible model of that name: "
             f"{reason}. Check the name; for a private or gated model, run `hf auth login` first"
         ) from error
     return directory

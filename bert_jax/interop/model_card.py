@@ -1,4 +1,4 @@
-"""The README.md of an exported model: what it is, what it learned from, and what was measured."""
+"""The README.md of an exported model, with its architecture, training and evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bert_jax.runs.ownership import RESOLVED_NAME
 from bert_jax.training.metrics_log import LOG_NAME, read_metrics
 from bert_jax.version import __version__
 
-# The hub's names for the tasks of the heads of pretraining.
+# The hub's names for the tasks of the pretraining heads.
 _PRETRAINING_PIPELINES = {
     "encoder": "feature-extraction",
     "pretraining": "fill-mask",
@@ -37,17 +37,17 @@ def model_card(
     dtype: str,
     sentence_embedding: SentenceEmbedding | None = None,
 ) -> str:
-    """The text, with the front matter that Hugging Face's hub reads.
+    """Return the text of a model card, with the front matter that Hugging Face's hub reads.
 
     Args:
-      work_dir: of the model: its run's config, corpora and metrics, where it has them.
-      config: what was exported.
-      origin: as model.json has it. Where files lay on this machine is nobody else's business: of
-        a path the card has its last part alone.
-      step: of the checkpoint.
-      library: what loads it, as the hub calls it.
-      usage: Python code that does.
-      dtype: that the parameters are stored in.
+      work_dir: the model's work directory; the config, corpora and metrics of a run are included.
+      config: the config of the exported model.
+      origin: the model's origin, as in model.json. Of local paths, the card contains only the last
+        part, since the rest is private.
+      step: the step of the checkpoint.
+      library: the library that loads the model, as named on the hub.
+      usage: Python code that loads and runs the model.
+      dtype: the stored type of the parameters.
       sentence_embedding: the settings of the sentence embedding; None if the model has none.
     """
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
@@ -109,7 +109,7 @@ def _embedding_section(settings: SentenceEmbedding, library: str, config: ModelC
 
 
 def _training(work_dir: Path, step: int) -> list[str]:
-    """What the run's own files say; nothing for a model that was imported."""
+    """Return the section on the training run; no lines for an imported model."""
     resolved = work_dir / RESOLVED_NAME
     if not resolved.is_file():
         return []
@@ -121,8 +121,8 @@ def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
     lines = ["", "## Training", "", f"- steps: {step:,}", f"- seed: {run['seed']}"]
     if run["init_from"]:
         scratch = run.get("from_scratch", False)
-        drawn = "random parameters, with the sizes and the tokenizer of " if scratch else ""
-        lines.append(f"- started from: {drawn}{Path(run['init_from']).name}")
+        random = "random parameters, with the sizes and the tokenizer of " if scratch else ""
+        lines.append(f"- started from: {random}{Path(run['init_from']).name}")
     optimizer = run["optimizer"]
     lines.append(
         f"- optimizer: {optimizer['name']}, peak learning rate {optimizer['peak_learning_rate']}"
@@ -143,7 +143,7 @@ def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
 
 
 def _objective(run: Mapping[str, Any]) -> list[str]:
-    """What a pretraining run learned; nothing of a fine-tuning run."""
+    """Return lines on the objective of a pretraining run; no lines for a fine-tuning run."""
     if "sentence_pairs" not in run:
         return []
     masking = run["masking"]
@@ -156,9 +156,9 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
     joined = ", documents joined" if run["join_documents"] else ""
     lines.append(f"- sentence pairs: {run['sentence_pairs']}{joined}")
     if run.get("distillation"):
-        wanted = dict(run["distillation"])
-        teacher = Path(wanted.pop("teacher")).name
-        values = ", ".join(f"{name} {value}" for name, value in wanted.items())
+        settings = dict(run["distillation"])
+        teacher = Path(settings.pop("teacher")).name
+        values = ", ".join(f"{name} {value}" for name, value in settings.items())
         lines.append(f"- distilled from: {teacher} ({values})")
     return lines
 
@@ -176,7 +176,7 @@ def _task(run: Mapping[str, Any]) -> list[str]:
 
 
 def _measured(log: Path, step: int, what: str) -> list[str]:
-    """The last evaluation on held-out examples up to the exported step; `what` is said of it."""
+    """Return lines on the last evaluation up to the exported step, with a remark `what`."""
     entries = read_metrics(log) if log.is_file() else []
     evaluations = [e for e in entries if e["kind"] == "evaluation" and e["step"] <= step]
     if not evaluations:

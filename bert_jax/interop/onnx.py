@@ -1,4 +1,4 @@
-"""A model as an ONNX file with dynamic batch and length, and an ONNX file as a side."""
+"""Write a model as an ONNX file with dynamic batch and length, and run such a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_jax.version import __version__
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_IR_VERSION = 10  # of ONNX 1.16, which every runtime that knows opset 20 reads
+_IR_VERSION = 10  # the version of ONNX 1.16, which all runtimes with opset 20 can read
 _METADATA = "bert_jax"
 
 
@@ -38,18 +38,18 @@ def write_onnx(
     *,
     hidden_states: bool = False,
 ) -> None:
-    """Writes model.onnx, its weights, config.json and the tokenizer's files into `target`.
+    """Write model.onnx, its weights, config.json and the tokenizer's files to `target`.
 
-    Inputs, int64 [batch, sequence] ([batch, choices, sequence] for multiple choice), and outputs
-    are named as Hugging Face's exporters name them; with `hidden_states`, `hidden_states_0` (the
-    embeddings), `hidden_states_1`, ... and `pooler_output` are outputs too.
+    Inputs are int64 [batch, sequence], or [batch, choices, sequence] for multiple choice. Inputs
+    and outputs have the same names as in Hugging Face's exports. With `hidden_states`, there are
+    also the outputs `hidden_states_0` (the embeddings), `hidden_states_1`, ... and `pooler_output`.
     """
     graph = onnx_graph.GraphBuilder(config, lambda name: np.asarray(parameters.pop(name)))
     dims = ["batch", "choices", "sequence"] if scores_choices(config.head) else None
     shape = ir.Shape(dims or ["batch", "sequence"])
     inputs = [ir.Value(name=n, shape=shape, type=ir.TensorType(ir.DataType.INT64)) for n in INPUTS]
     outputs = _outputs(graph, inputs, hidden_states)
-    assert not parameters, f"exported no {sorted(parameters)}"
+    assert not parameters, f"not exported: {sorted(parameters)}"
     model = ir.Model(
         ir.Graph(
             inputs,
@@ -65,13 +65,13 @@ def write_onnx(
     )
     encoder = config.encoder
     sizes = (encoder.vocab_size, encoder.num_segments, encoder.max_positions)
-    told = {"head": config.head, "sizes": sizes, "labels": config.labels}
-    model.metadata_props[_METADATA] = json.dumps(told)
+    metadata = {"head": config.head, "sizes": sizes, "labels": config.labels}
+    model.metadata_props[_METADATA] = json.dumps(metadata)
     ir.save(model, target / MODEL, external_data=WEIGHTS)
-    # The graph wants all of them, whatever a tokenizer gives by itself (ALBERT's no segments).
+    # The graph needs all of them, but a tokenizer may omit some by default (ALBERT's: segments).
     names = ("input_ids", "token_type_ids", "attention_mask")
     save_tokenizer(tokenizer, target, config.encoder, inputs=names)
-    if refusal_of(config) is None and positions_fit(encoder, tokenizer):  # what it can say
+    if refusal_of(config) is None and positions_fit(encoder, tokenizer):  # config.json can hold it
         content = json.dumps(write_config(config, tokenizer), indent=2) + "\n"
         (target / "config.json").write_text(content, encoding="utf-8")
 
@@ -79,7 +79,7 @@ def write_onnx(
 def _outputs(
     graph: onnx_graph.GraphBuilder, inputs: list[ir.Value], hidden_states: bool
 ) -> list[ir.Value]:
-    """Adds the model to the graph; its outputs, named."""
+    """Add the model to the graph and return its named outputs."""
     config = graph.config
     token_ids, attention_mask, segment_ids = inputs
     if scores_choices(config.head):
@@ -94,47 +94,47 @@ def _outputs(
     hidden, encoder = states[-1], config.encoder
     rows_dim = "batch_times_choices" if scores_choices(config.head) else "batch"
     every_token = [rows_dim, "sequence"]
-    found: dict[str, tuple[ir.Value, list[str | int]]] = {}
+    outputs: dict[str, tuple[ir.Value, list[str | int]]] = {}
     pooled = onnx_graph.pooled(graph, hidden) if config.has_pooler else None
     if config.head == "encoder":
-        # Under a name of its own, beside the last of `hidden_states`.
+        # A separate value, since the last of the hidden states has another name.
         last = graph.op("Identity", hidden)
-        found["last_hidden_state"] = last, [*every_token, encoder.hidden_dim]
+        outputs["last_hidden_state"] = last, [*every_token, encoder.hidden_dim]
         if pooled is not None:
-            found["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
+            outputs["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
     if config.head in ("pretraining", "masked_lm"):
         name = "prediction_logits" if config.head == "pretraining" else "logits"
         scores = onnx_graph.token_logits(graph, hidden)
-        found[name] = scores, [*every_token, encoder.vocab_size]
+        outputs[name] = scores, [*every_token, encoder.vocab_size]
     if config.head in ("pretraining", "next_sentence"):
         assert pooled is not None
         name = "seq_relationship_logits" if config.head == "pretraining" else "logits"
-        found[name] = graph.dense(pooled, "next_sentence"), [rows_dim, 2]
+        outputs[name] = graph.dense(pooled, "next_sentence"), [rows_dim, 2]
     if config.classifier is not None:
         scores = graph.dense(hidden if pooled is None else pooled, "classifier")
         names = score_outputs(config.head)
         match config.classifier.scored:
             case "sequence":
-                found["logits"] = scores, [rows_dim, len(config.scores)]
+                outputs["logits"] = scores, [rows_dim, len(config.scores)]
             case "choices":
-                found["logits"] = graph.op("Reshape", scores, choices), ["batch", "choices"]
+                outputs["logits"] = graph.op("Reshape", scores, choices), ["batch", "choices"]
             case "tokens" if len(names) == 1:
-                found["logits"] = scores, [*every_token, len(config.scores)]
+                outputs["logits"] = scores, [*every_token, len(config.scores)]
             case "tokens":
                 for number, name in enumerate(names):
                     score = graph.op("Gather", scores, graph.constant(number), axis=2)
-                    found[name] = score, [*every_token]
+                    outputs[name] = score, [*every_token]
             case _:
                 assert_never(config.classifier.scored)
     if hidden_states:
         if pooled is not None:
-            found["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
+            outputs["pooler_output"] = pooled, [rows_dim, encoder.hidden_dim]
         for number, value in enumerate(states):
-            found[f"hidden_states_{number}"] = value, [*every_token, encoder.hidden_dim]
-    for name, (value, dims) in found.items():
+            outputs[f"hidden_states_{number}"] = value, [*every_token, encoder.hidden_dim]
+    for name, (value, dims) in outputs.items():
         value.name, value.shape = name, ir.Shape(dims)
         value.type = ir.TensorType(ir.DataType.FLOAT)
-    return [value for value, _ in found.values()]
+    return [value for value, _ in outputs.values()]
 
 
 class OnnxModel:
@@ -145,24 +145,28 @@ class OnnxModel:
     labels: tuple[str, ...]
 
     def __init__(self, file: Path):
-        """Loads it; ValueError if it is no model, or not one of `write_onnx`."""
+        """Load the file.
+
+        Raises:
+          ValueError: the file is not an ONNX model, or not one that `write_onnx` wrote.
+        """
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what is fatal is raised
+        options.log_severity_level = 4  # no logs, since fatal errors are raised
         try:
             self._session = onnxruntime.InferenceSession(
                 file, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # the runtime's own classes derive from nothing narrower
+        except Exception as error:  # the only base class of the runtime's errors
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{file}: ONNX Runtime cannot load it: {reason}") from error
-        told = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
-        if told is None:
+        metadata = self._session.get_modelmeta().custom_metadata_map.get(_METADATA)
+        if metadata is None:
             raise ValueError(
                 f"{file}: not exported by bert_jax, so the meaning of its outputs is unknown. "
                 "Export the model with `bert-jax export --format onnx`"
             )
         with expecting_fields(file):
-            content = parse_json(told)
+            content = parse_json(metadata)
             self._head = content["head"]
             self.sizes = Sizes(*content["sizes"])
             self.labels = tuple(content["labels"])
@@ -176,16 +180,16 @@ class OnnxModel:
         ]
         if scores_choices(self._head):
             arrays = [array[:, None] for array in arrays]
-        # The segments of a model that has none are no input of it.
-        wanted = {value.name for value in self._session.get_inputs()}
-        feed = {n: a for n, a in zip(INPUTS, arrays, strict=True) if n in wanted}
+        # A model without segments does not have them as an input.
+        used = {value.name for value in self._session.get_inputs()}
+        feed = {n: a for n, a in zip(INPUTS, arrays, strict=True) if n in used}
         names = [value.name for value in self._session.get_outputs()]
-        given = dict(zip(names, self._session.run(None, feed), strict=True))
-        return self._ours(given)
+        return self._renamed(dict(zip(names, self._session.run(None, feed), strict=True)))
 
-    def _ours(self, given: Outputs) -> Outputs:
+    def _renamed(self, outputs: Outputs) -> Outputs:
+        """Return the outputs of the ONNX graph under the names that `infer` uses."""
         names = score_outputs(self._head)
-        columns = [given.pop(name) for name in names if name in given and len(names) > 1]
+        columns = [outputs.pop(name) for name in names if name in outputs and len(names) > 1]
         logits = {"masked_lm": "token_logits", "next_sentence": "next_sentence_logits"}
         renamed = {
             "last_hidden_state": "hidden",
@@ -194,11 +198,11 @@ class OnnxModel:
             "seq_relationship_logits": "next_sentence_logits",
             "logits": logits.get(self._head, "logits"),
         }
-        found = {
+        result = {
             renamed.get(name, name.replace("hidden_states_", "hidden_")): array
-            for name, array in given.items()
+            for name, array in outputs.items()
         }
-        numbered = [name for name in found if re.fullmatch(r"hidden_\d+", name)]
+        numbered = [name for name in result if re.fullmatch(r"hidden_\d+", name)]
         if numbered:
-            found.setdefault("hidden", found[f"hidden_{len(numbered) - 1}"])
-        return found | ({"logits": np.stack(columns, axis=-1)} if columns else {})
+            result.setdefault("hidden", result[f"hidden_{len(numbered) - 1}"])
+        return result | ({"logits": np.stack(columns, axis=-1)} if columns else {})

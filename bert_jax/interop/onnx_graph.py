@@ -1,8 +1,8 @@
-"""The encoder and its heads written in ONNX operators.
+"""The encoder and its heads as ONNX operators.
 
-Written out rather than traced: each part becomes the operators that runtimes have kernels and
-fusions for (LayerNormalization, Gelu, the attention pattern of BERT), where a trace gives their
-arithmetic. Tests hold it to the model's own outputs.
+The graph is written by hand. It consists of operators for which runtimes have kernels and fusions
+(LayerNormalization, Gelu, BERT's attention pattern); a traced graph would consist of elementary
+arithmetic. Tests compare its outputs with the model's.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ from bert_jax.models.config import Activation, PoolerActivation
 from bert_jax.models.embeddings import sinusoidal_positions
 from bert_jax.models.model import ModelConfig
 
-OPSET = 20  # the first with Gelu (ONNX 1.15, November 2023); LayerNormalization is of 17
+OPSET = 20  # the first with Gelu (ONNX 1.15, November 2023); LayerNormalization needs 17
 _MASKED = float(np.finfo(np.float32).min)
 
 Read = Callable[[str], NDArray[np.float32]]
 
 
 class GraphBuilder:
-    """Collects operators and the weights they use."""
+    """A graph under construction: its operators and the weights that they use."""
 
     def __init__(self, config: ModelConfig, read: Read):
-        """`read` gives a parameter's values by our name; each is asked for once."""
+        """Create an empty graph.
+
+        Args:
+          config: the model's config.
+          read: returns the values of a parameter; called once for every parameter.
+        """
         self.config = config
         self.nodes: list[ir.Node] = []
         self.initializers: dict[str, ir.Value] = {}
         self._read = read
 
     def op(self, kind: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """Adds an operator with one output."""
+        """Add an operator with one output, and return the output."""
         number = len(self.nodes)
         output = ir.Value(name=f"{kind.lower()}_{number}")
         converted = ir.convenience.convert_attributes(attributes)
@@ -45,13 +50,13 @@ class GraphBuilder:
         return output
 
     def weight(self, name: str) -> ir.Value:
-        """A parameter under its own name."""
+        """Return a parameter under its own name."""
         if name not in self.initializers:
             self._add(name, self._read(name))
         return self.initializers[name]
 
     def constant(self, value: Any, dtype: Any = np.int64) -> ir.Value:
-        """A small constant; equal ones are one."""
+        """Return a small constant; equal constants share a tensor."""
         array = np.asarray(value, dtype)
         name = f"constant_{array.dtype}_{'_'.join(map(str, array.ravel()))}_{array.ndim}"
         if name not in self.initializers:
@@ -59,7 +64,7 @@ class GraphBuilder:
         return self.initializers[name]
 
     def table(self, name: str, values: NDArray[np.float32]) -> ir.Value:
-        """A table that is no parameter."""
+        """Add a table that is not a parameter, and return it."""
         self._add(name, values)
         return self.initializers[name]
 
@@ -69,24 +74,24 @@ class GraphBuilder:
         self.initializers[name] = ir.Value(name=name, shape=shape, type=kind, const_value=tensor)
 
     def dense(self, x: ir.Value, name: str) -> ir.Value:
-        """`x` times a kernel, plus a bias."""
+        """Return `x` times a kernel plus a bias."""
         product = self.op("MatMul", x, self.weight(f"{name}.kernel"))
         return self.op("Add", product, self.weight(f"{name}.bias"))
 
     def norm(self, x: ir.Value, name: str) -> ir.Value:
-        """Layer normalisation over the last dim."""
+        """Return `x` normalized over the last dim."""
         scale, bias = self.weight(f"{name}.scale"), self.weight(f"{name}.bias")
         epsilon = self.config.encoder.layer_norm_epsilon
         return self.op("LayerNormalization", x, scale, bias, axis=-1, epsilon=epsilon)
 
     def activation(self, x: ir.Value) -> ir.Value:
-        """The GELU of the config."""
+        """Return the config's kind of GELU of `x`."""
         approximate: dict[Activation, str] = {"gelu": "none", "gelu_tanh": "tanh"}
         return self.op("Gelu", x, approximate=approximate[self.config.encoder.activation])
 
 
 def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) -> ir.Value:
-    """[batch, length] ids to [batch, length, hidden_dim]."""
+    """Return the embeddings [batch, length, hidden_dim] of ids [batch, length]."""
     encoder, prefix = graph.config.encoder, "encoder.embeddings"
     x = graph.op("Gather", graph.weight(f"{prefix}.token"), token_ids)
     match encoder.positions:
@@ -104,7 +109,7 @@ def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) 
     rows = graph.op("Slice", table, begin, end, graph.constant([0]))
     x = graph.op("Add", x, rows)
     if encoder.num_segments:
-        # A single segment is every token's, whatever the ids say.
+        # A single segment is added to all tokens regardless of the segment ids.
         ids = graph.constant([[0]]) if encoder.num_segments == 1 else segment_ids
         x = graph.op("Add", x, graph.op("Gather", graph.weight(f"{prefix}.segment"), ids))
     x = graph.norm(x, f"{prefix}.norm")
@@ -112,7 +117,7 @@ def embeddings(graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value) 
 
 
 def mask_bias(graph: GraphBuilder, attention_mask: ir.Value) -> ir.Value:
-    """[batch, length] of 1 and 0 to what is added to scores: [batch, 1, 1, length]."""
+    """Return the term [batch, 1, 1, length] to add to scores for a 0/1 mask [batch, length]."""
     mask = graph.op("Cast", attention_mask, to=ir.DataType.FLOAT)
     padding = graph.op("Sub", graph.constant(1.0, np.float32), mask)
     bias = graph.op("Mul", padding, graph.constant(_MASKED, np.float32))
@@ -120,7 +125,7 @@ def mask_bias(graph: GraphBuilder, attention_mask: ir.Value) -> ir.Value:
 
 
 def attention(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir.Value:
-    """Multi-head self-attention, as bert_jax/models/attention.py."""
+    """Return multi-head self-attention, as in `bert_jax.models.attention`."""
     encoder = graph.config.encoder
     split = graph.constant([0, 0, encoder.num_heads, encoder.head_dim])
 
@@ -139,7 +144,7 @@ def attention(graph: GraphBuilder, x: ir.Value, bias: ir.Value, name: str) -> ir
 
 
 def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, number: int) -> ir.Value:
-    """One layer, with its LayerNorms after or before, as bert_jax/models/encoder.py."""
+    """Return the output of a layer, post-norm or pre-norm, as in `bert_jax.models.encoder`."""
     first, second = (f"encoder.layers.{n}" for n in graph.config.encoder.parameter_owners(number))
 
     def ffn(y: ir.Value) -> ir.Value:
@@ -161,7 +166,7 @@ def layer(graph: GraphBuilder, x: ir.Value, bias: ir.Value, number: int) -> ir.V
 def hidden_states(
     graph: GraphBuilder, token_ids: ir.Value, segment_ids: ir.Value, attention_mask: ir.Value
 ) -> list[ir.Value]:
-    """The embeddings and every layer's output."""
+    """Return the embeddings and the output of every layer."""
     states = [embeddings(graph, token_ids, segment_ids)]
     bias = mask_bias(graph, attention_mask)
     for number in range(graph.config.encoder.num_layers):
@@ -177,7 +182,7 @@ def hidden_states(
 
 
 def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    """tanh, or what the config says, of a dense layer on the first token's vector."""
+    """Return the pooled vector of the first token, with the config's activation."""
     first = graph.op("Gather", hidden, graph.constant(0), axis=1)
     operators: dict[PoolerActivation, str] = {"tanh": "Tanh", "relu": "Relu"}
     operator = operators[graph.config.encoder.pooler_activation]
@@ -185,7 +190,7 @@ def pooled(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
 
 
 def token_logits(graph: GraphBuilder, hidden: ir.Value) -> ir.Value:
-    """The masked-LM head at every position."""
+    """Return the outputs of the masked-LM head at every position."""
     x = graph.norm(graph.activation(graph.dense(hidden, "masked_lm.transform")), "masked_lm.norm")
     table = graph.op("Transpose", graph.weight("encoder.embeddings.token"), perm=[1, 0])
     return graph.op("Add", graph.op("MatMul", x, table), graph.weight("masked_lm.bias"))

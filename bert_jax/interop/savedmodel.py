@@ -1,4 +1,4 @@
-"""A model as a TensorFlow SavedModel, through jax2tf."""
+"""Write a model as a TensorFlow SavedModel, with jax2tf."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.models.parameters import Parameters
 from bert_jax.tokenizers.tokenizer import Tokenizer
 
-# Before the first import: its start-up messages are no business of the user's.
+# Set before the first import, to suppress TensorFlow's start-up messages.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf  # noqa: E402
 from jax.experimental import jax2tf  # noqa: E402
 
-# JAX keeps erf whole, as an operator that TensorFlow 2.21 does not know yet; these write it out.
+# JAX writes erf as a composite operator that TensorFlow 2.21 does not support; expand it.
 _PASSES = (
     "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call))"
 )
@@ -40,16 +40,16 @@ def write_savedmodel(
     *,
     hidden_states: bool = False,
 ) -> None:
-    """Writes a SavedModel with one signature, and the tokenizer's files, into `target`.
+    """Write a SavedModel with one signature, and the tokenizer's files, to `target`.
 
-    Its inputs are int32 `token_ids`, `segment_ids` and `attention_mask` of any batch and length
-    (as `stablehlo.write_stablehlo`), its outputs those of `infer`; its variables are the
-    parameters.
+    The inputs are int32 `token_ids`, `segment_ids` and `attention_mask` of any batch size and
+    length, as in `stablehlo.write_stablehlo`, the outputs are those of `infer`, and the variables
+    are the parameters.
 
     Raises:
-      ValueError: this TensorFlow cannot run what this JAX writes.
+      ValueError: the installed TensorFlow cannot run programs of the installed JAX.
     """
-    program = _written_out(export_model(config, hidden_states=hidden_states))
+    program = _expanded(export_model(config, hidden_states=hidden_states))
     shape = f"({dims_of(config)})"
     rank = shape.count(",") + 1
     convert = jax2tf.convert(
@@ -77,8 +77,8 @@ def write_savedmodel(
     save_tokenizer(tokenizer, target, config.encoder)
 
 
-def _written_out(program: export.Exported) -> export.Exported:
-    """The same program in StableHLO's own operators alone."""
+def _expanded(program: export.Exported) -> export.Exported:
+    """Return the same program with only StableHLO's own operators."""
     stablehlo.register_stablehlo_passes()
     with mlir.make_ir_context():
         module = ir.Module.parse(program.mlir_module())
@@ -91,7 +91,7 @@ def _written_out(program: export.Exported) -> export.Exported:
 
 
 def _check_runs(signature: Any, rank: int) -> None:
-    """Runs a token through: a SavedModel of another StableHLO than TensorFlow's fails only then."""
+    """Run the program on a token, since only this fails if TensorFlow's StableHLO is too old."""
     ids = tf.constant(np.ones((1,) * rank, np.int32))
     try:
         signature(**dict.fromkeys(INPUTS, ids))

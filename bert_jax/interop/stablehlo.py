@@ -1,4 +1,4 @@
-"""A model as a StableHLO program with its weights beside it, which jax alone can load."""
+"""Write a model as a StableHLO program with separate weights, which needs only jax, and run it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def export_model(config: ModelConfig, *, hidden_states: bool) -> export.Exported:
-    """The program: (weights by name, token_ids, segment_ids, attention_mask) to outputs by name."""
+    """Return the program (weights, token_ids, segment_ids, attention_mask) -> outputs by name."""
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
 
     def run(weights: Parameters, *inputs: jax.Array) -> dict[str, jax.Array]:
@@ -42,7 +42,7 @@ def export_model(config: ModelConfig, *, hidden_states: bool) -> export.Exported
 
 
 def dims_of(config: ModelConfig) -> str:
-    """The names of the inputs' dims, of any size each."""
+    """Return the names of the inputs' dims, which may have any size."""
     return "batch, choices, length" if scores_choices(config.head) else "batch, length"
 
 
@@ -54,11 +54,11 @@ def write_stablehlo(
     *,
     hidden_states: bool = False,
 ) -> None:
-    """Writes the program, its weights, its signature and the tokenizer's files into `target`.
+    """Write the program, its weights, its signature and the tokenizer's files to `target`.
 
-    The program takes the weights by name and `token_ids`, `segment_ids` and `attention_mask`,
-    int32 [batch, length] of any size up to the model's positions ([batch, choices, length] for
-    multiple choice), and gives the outputs of `infer` by name.
+    The program takes the weights by name and int32 `token_ids`, `segment_ids` and `attention_mask`
+    [batch, length], or [batch, choices, length] for multiple choice, of any batch size and any
+    length up to the model's positions. It returns the outputs of `infer` by name.
     """
     program = export_model(config, hidden_states=hidden_states)
     serialized = bytes(program.serialize())
@@ -88,27 +88,31 @@ def _names(program: export.Exported) -> list[str]:
 
 
 class StableHLOModel:
-    """An artefact of `write_stablehlo` as a side of a comparison."""
+    """An artifact of `write_stablehlo`, loaded for a comparison."""
 
     title: str
     sizes: Sizes | None
     labels: tuple[str, ...]
 
     def __init__(self, directory: Path):
-        """Loads it; ValueError if a part of it is damaged."""
+        """Load the artifact.
+
+        Raises:
+          ValueError: a file is damaged.
+        """
         try:
             signature = read_json_object(directory / SIGNATURE)
             serialized = (directory / PROGRAM).read_bytes()
-            # What reads it trusts it: it may do anything with a byte that was changed.
+            # The deserializer does not check its input, so a changed byte could do anything.
             if hashlib.sha256(serialized).hexdigest() != signature["program_sha256"]:
-                raise ValueError(f"{PROGRAM} is not the one that {SIGNATURE} was written with")
+                raise ValueError(f"{PROGRAM} does not have the checksum in {SIGNATURE}")
             self._program = export.deserialize(bytearray(serialized))
             with open(directory / WEIGHTS, "rb") as file, np.load(file) as weights:
                 self._weights: dict[str, Any] = {
                     name: jnp.asarray(weights[name]) for name in weights
                 }
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{directory}: damaged StableHLO artefact: {error}") from error
+            raise ValueError(f"{directory}: damaged StableHLO artifact: {error}") from error
         self.title = f"{directory} (StableHLO)"
         with expecting_fields(directory / SIGNATURE):
             self._choices = "choices" in signature["shape"]

@@ -1,4 +1,4 @@
-"""Google's original BERT checkpoints: TensorFlow variables under Hugging Face's names."""
+"""Read Google's original BERT checkpoints as tensors with Hugging Face's names."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from bert_jax.interop.huggingface.config import ImportOptions, read_encoder
 from bert_jax.interop.huggingface.families import family_of
-from bert_jax.interop.huggingface.load import ForeignModel, load_tokenizer, settle_directory
+from bert_jax.interop.huggingface.load import ForeignModel, load_tokenizer, resolve_directory
 from bert_jax.interop.huggingface.weights import NewestNames
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local
 
 CONFIG = "bert_config.json"
 INDEX = ".index"
-# What training keeps beside the parameters: Adam's and LAMB's moments, counters, loss scales.
+# Variables for training only: moments of Adam and LAMB, counters and loss scales.
 _SLOT = re.compile(r"/(adam|lamb)_[mv](_\d+)?$|^(global_step|save_counter|_CHECKPOINTABLE)")
 _LOSS_SCALE = re.compile(r"loss_scale|good_steps|beta[12]_power|signal_early_stopping")
-_PIECES = (
+_REPLACEMENTS = (
     (r"layer_(\d+)", r"layer.\1"),
     (r"cls/squad/output_weights$", "qa_outputs.weight"),
     (r"cls/squad/output_bias$", "qa_outputs.bias"),
@@ -39,22 +39,22 @@ _PIECES = (
 
 
 class CheckpointVariables:
-    """The variables of a TensorFlow checkpoint, named and laid out as Hugging Face would.
+    """The variables of a TensorFlow checkpoint, with Hugging Face's names and layout.
 
-    slots: how many variables were of the optimizer, and are none of these.
+    slots: the number of optimizer variables, which are left out.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def __init__(self, prefix: Path):
-        """Opens `prefix`.index and its data files."""
-        # Before the first import: its start-up messages are no business of the user's.
+        """Open `prefix`.index and its data files."""
+        # Set before the first import, to suppress TensorFlow's start-up messages.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         try:
             import tensorflow
         except ImportError as error:
             raise ValueError(
-                f"{prefix}: a TensorFlow checkpoint takes TensorFlow to read: "
+                f"{prefix}: TensorFlow is needed to read a TensorFlow checkpoint: "
                 "pip install -e '.[tensorflow]'"
             ) from error
         try:
@@ -64,42 +64,42 @@ class CheckpointVariables:
             raise ValueError(f"{prefix}: TensorFlow cannot read it: {reason}") from error
         self._failure = tensorflow.errors.OpError
         self._prefix = prefix
-        found = self._reader.get_variable_to_shape_map()
-        names = [n for n in found if not (_SLOT.search(n) or _LOSS_SCALE.search(n))]
-        self.slots = len(found) - len(names)
-        self._there: dict[str, str] = {}
+        shapes = self._reader.get_variable_to_shape_map()
+        names = [n for n in shapes if not (_SLOT.search(n) or _LOSS_SCALE.search(n))]
+        self.slots = len(shapes) - len(names)
+        self._variables: dict[str, str] = {}
         for name in names:
-            twin = self._there.setdefault(foreign_name(name), name)
-            if twin != name:
-                raise ValueError(f"{prefix}: {twin} and {name} are two names of one tensor")
+            other = self._variables.setdefault(foreign_name(name), name)
+            if other != name:
+                raise ValueError(f"{prefix}: {other} and {name} are two names of one tensor")
         self.shapes = {
-            name: tuple(found[there])[:: -1 if there.endswith("/kernel") else 1]
-            for name, there in self._there.items()
+            name: tuple(shapes[variable])[:: -1 if variable.endswith("/kernel") else 1]
+            for name, variable in self._variables.items()
         }
 
     def read(self, name: str) -> NDArray[np.generic]:
         """See `ForeignTensors.read`."""
-        there = self._there[name]
+        variable = self._variables[name]
         try:
-            values = np.asarray(self._reader.get_tensor(there))
+            values = np.asarray(self._reader.get_tensor(variable))
         except (self._failure, ValueError, RuntimeError, LookupError) as error:
             reason = str(error).partition("\n")[0]
-            raise ValueError(f"{self._prefix}: {there} cannot be read: {reason}") from error
-        return values.T if there.endswith("/kernel") else values
+            raise ValueError(f"{self._prefix}: {variable} cannot be read: {reason}") from error
+        return values.T if variable.endswith("/kernel") else values
 
 
 def foreign_name(variable: str) -> str:
-    """Hugging Face's name of a variable, with TensorFlow's gamma and beta."""
-    for pattern, replacement in _PIECES:
+    """Return Hugging Face's name of a variable, still with TensorFlow's gamma and beta."""
+    for pattern, replacement in _REPLACEMENTS:
         variable = re.sub(pattern, replacement, variable)
     return variable
 
 
 def checkpoint_prefix(source: Path) -> Path | None:
-    """The checkpoint that `source` is or holds: its path without `.index`; None if there is none.
+    """Return the path, without `.index`, of the checkpoint at or in `source`; None without one.
 
     Raises:
-      ValueError: a directory holds several.
+      ValueError: a directory contains several checkpoints.
     """
     check_local(source)
     source = source.absolute()
@@ -107,11 +107,11 @@ def checkpoint_prefix(source: Path) -> Path | None:
         return source
     if source.is_file() and source.name.endswith(INDEX):
         return source.with_name(source.name.removesuffix(INDEX))
-    found = sorted(source.glob(f"*{INDEX}")) if source.is_dir() else []
-    if len(found) > 1:
-        names = ", ".join(file.name.removesuffix(INDEX) for file in found)
-        raise ValueError(f"{source} holds several checkpoints: give the path of one of {names}")
-    return found[0].with_name(found[0].name.removesuffix(INDEX)) if found else None
+    files = sorted(source.glob(f"*{INDEX}")) if source.is_dir() else []
+    if len(files) > 1:
+        names = ", ".join(file.name.removesuffix(INDEX) for file in files)
+        raise ValueError(f"{source} has several checkpoints. Give the path of one of {names}")
+    return files[0].with_name(files[0].name.removesuffix(INDEX)) if files else None
 
 
 def open_checkpoint(
@@ -120,9 +120,9 @@ def open_checkpoint(
     *,
     tokenizer: Path | None = None,
 ) -> ForeignModel:
-    """Opens a checkpoint with bert_config.json and vocab.txt beside it.
+    """Open a checkpoint in a directory with bert_config.json and vocab.txt.
 
-    Arguments and errors as `huggingface.load.open_directory`.
+    For arguments and errors see `huggingface.load.open_directory`.
     """
     check_local(prefix)
     file = prefix.parent / CONFIG
@@ -133,7 +133,7 @@ def open_checkpoint(
     content = read_json_object(file)
     encoder = read_encoder(content, str(file))
     variables = CheckpointVariables(prefix)
-    found = settle_directory(
+    model = resolve_directory(
         content,
         encoder,
         NewestNames(variables, family_of(encoder)),
@@ -142,5 +142,5 @@ def open_checkpoint(
         options,
     )
     if variables.slots:
-        found.notes.append(f"{variables.slots} variables of the optimizer are left out")
-    return found
+        model.notes.append(f"{variables.slots} variables of the optimizer are left out")
+    return model

@@ -1,4 +1,4 @@
-"""Foreign tensors against a model's parameters: every one of both accounted for, then read."""
+"""Match a model's parameters with the tensors of another framework, and read them."""
 
 from __future__ import annotations
 
@@ -15,44 +15,45 @@ FloatArray = NDArray[np.float32]
 class ForeignTensors(Protocol):
     """Tensors of another framework, read one at a time.
 
-    shapes: the name of every tensor and its shape.
+    shapes: the shape of every tensor by name.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def read(self, name: str) -> NDArray[np.generic]:
-        """A tensor's values, in the dtype they are stored in."""
+        """Return the values of a tensor in their stored dtype."""
         ...
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a parameter comes from: a foreign tensor.
+    """The foreign tensor that a parameter comes from.
 
-    transposed: it lies the other way round there. rows: only its first ones are wanted.
+    transposed: whether the parameter is the transposed tensor. rows: the number of leading rows to
+    keep; None for all.
     """
 
     name: str
     transposed: bool = False
     rows: int | None = None
 
-    def shape_here(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape a tensor of this foreign shape has here."""
+    def parameter_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the parameter for a foreign tensor of this shape."""
         shape = shape[::-1] if self.transposed else shape
         return shape if self.rows is None else (min(self.rows, shape[0]), *shape[1:])
 
-    def values_here(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        """The part of a foreign tensor that is wanted, as it lies here."""
+    def parameter_values(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Return the values of the parameter for a foreign tensor with these values."""
         return (values.T if self.transposed else values)[: self.rows]
 
 
 @dataclass
 class Account:
-    """What became of every foreign tensor and of every parameter.
+    """The result of matching foreign tensors and parameters, with an entry for each of them.
 
-    taken: parameter -> origin. fresh: randomly initialized parameters. left_out: foreign tensor ->
-    why.
-    missing, unexpected, misshapen: what nothing explains, as lines.
+    taken: the origins of imported parameters. fresh: randomly initialized parameters. left_out: the
+    reasons why foreign tensors are not needed. missing, unexpected, misshapen: lines about
+    parameters without a tensor, tensors without a parameter, and wrong shapes.
     """
 
     taken: dict[str, Origin]
@@ -68,9 +69,10 @@ class Account:
         return not (self.missing or self.unexpected or self.misshapen)
 
     def lines(self) -> list[str]:
-        """The report: - a parameter without a tensor, + a tensor without a parameter, != a shape.
+        """Return a report of everything that was not simply imported, and then of all problems.
 
-        Explained ones come first, with the reason.
+        Lines begin with - for parameters without a tensor, + for tensors without a parameter, and
+        != for wrong shapes.
         """
         lines = [f"{len(self.taken)} parameters taken"]
         lines += [f"  - {name}: randomly initialized, to be trained" for name in self.fresh]
@@ -81,7 +83,7 @@ class Account:
         return lines
 
 
-def settle(
+def match_tensors(
     shapes: Mapping[str, tuple[int, ...]],
     origins: Mapping[str, Origin],
     tensors: ForeignTensors,
@@ -89,26 +91,28 @@ def settle(
     may_be_fresh: Callable[[str], bool],
     why_left_out: Callable[[str], str | None],
 ) -> Account:
-    """Finds the foreign tensor of every parameter, without reading any.
+    """Match the parameters of a model with foreign tensors, without reading any values.
 
     Args:
-      shapes: the model's parameters.
-      origins: where each of them comes from.
-      may_be_fresh: whether a parameter may be randomly initialized when the source lacks it.
-      why_left_out: the reason for which a foreign tensor is not needed; None if there is none.
+      shapes: the shapes of the model's parameters.
+      origins: the foreign tensor of every parameter.
+      tensors: the foreign tensors.
+      may_be_fresh: returns whether a parameter may be randomly initialized if its tensor is
+        missing.
+      why_left_out: returns the reason why a foreign tensor is not needed; None if it is needed.
     """
     assert shapes.keys() == origins.keys(), shapes.keys() ^ origins.keys()
     account = Account({}, [], {})
     for name, origin in origins.items():
-        found = tensors.shapes.get(origin.name)
-        if found is None and may_be_fresh(name):
+        shape = tensors.shapes.get(origin.name)
+        if shape is None and may_be_fresh(name):
             account.fresh.append(name)
-        elif found is None:
-            account.missing.append(f"{name} (there {origin.name}) {list(shapes[name])}")
-        elif origin.shape_here(found) != shapes[name]:
-            wanted = origin.shape_here(shapes[name])
+        elif shape is None:
+            account.missing.append(f"{name} (source: {origin.name}) {list(shapes[name])}")
+        elif origin.parameter_shape(shape) != shapes[name]:
+            expected = origin.parameter_shape(shapes[name])
             account.misshapen.append(
-                f"{origin.name}: {list(found)} there, {list(wanted)} by its config"
+                f"{origin.name}: {list(shape)} in the source, {list(expected)} by its config"
             )
         else:
             account.taken[name] = origin
@@ -123,20 +127,21 @@ def settle(
 
 
 def read(account: Account, tensors: ForeignTensors) -> Iterator[tuple[str, FloatArray]]:
-    """Reads the taken parameters one after the other as contiguous float32.
+    """Yield the names and the values of the taken parameters, as contiguous float32 arrays.
 
     Raises:
-      ValueError: a tensor holds no floating-point numbers, or one that is not finite.
+      ValueError: a tensor does not contain floating-point numbers, or contains one that is not
+        finite.
     """
     for name, origin in account.taken.items():
         values = tensors.read(origin.name)
-        # numpy knows bfloat16 and float8 as void-like kinds of ml_dtypes; integers are mistakes.
+        # Refuse integers instead of accepting floats: NumPy does not consider bfloat16 a float.
         if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
             raise ValueError(
                 f"{origin.name} holds {values.dtype}, expected floating-point numbers. Import the "
-                "model from before its quantization"
+                "model without quantization"
             )
-        converted = np.ascontiguousarray(origin.values_here(values), dtype=np.float32)
+        converted = np.ascontiguousarray(origin.parameter_values(values), dtype=np.float32)
         if not np.isfinite(converted).all():
             raise ValueError(
                 f"{origin.name} holds numbers that are not finite: the weights are damaged. "

@@ -16,14 +16,18 @@ from bert_jax.interop.comparison import (
     Sizes,
     differences,
     misshapen,
-    only_one_gives,
     random_probe,
     sentence_probe,
     title,
     unequal,
+    unpaired_outputs,
 )
 from bert_jax.interop.huggingface.verify_backend import HuggingFaceModel
-from bert_jax.interop.verify_backends import open_model, open_tokenizer, unlike_vectors
+from bert_jax.interop.verify_backends import (
+    open_model,
+    open_tokenizer,
+    sentence_embedding_differences,
+)
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.validation import check_seed
@@ -118,7 +122,7 @@ class _Pair:
           ValueError: a model or a tokenizer cannot be loaded.
         """
         models = [open_model(path) for path in (first, second)]
-        pooling = unlike_vectors(first, second)
+        pooling = sentence_embedding_differences(first, second)
         sizes = smallest(models)
         for letter, model in zip("AB", models, strict=True):
             report(Message(f"{letter}  {model.title}"))
@@ -134,15 +138,15 @@ class _Pair:
         for letter, model, tokenizer in zip("AB", self.models, self.tokenizers, strict=True):
             if not isinstance(model, HuggingFaceModel) or tokenizer is None:
                 continue
-            problem = read_otherwise(model, tokenizer)
-            if model.tokenizer_is_told and problem.startswith("ids"):
+            problem = tokenization_difference(model, tokenizer)
+            if model.specifies_tokenizer and problem.startswith("ids"):
                 read_alike = False
             if problem:
-                self._note(f"{letter}'s own tokenizer reads texts otherwise than here: {problem}")
+                self._note(f"transformers tokenizes texts for {letter} differently: {problem}")
         if not alike:
-            return "A and B have different tokenizers: the same text has other ids"
+            return "A and B have different tokenizers: the same text has different ids"
         if not read_alike:
-            return "transformers reads the same text as other ids than are compared here"
+            return "transformers gives the same text other ids than those compared"
         return ""
 
     def compare(self, seed: int) -> _Outputs:
@@ -168,19 +172,19 @@ class _Pair:
                     "A and B have no output in common. Compare models with the same head, or "
                     "export with --hidden-states"
                 )
-            unpaired, wrong = only_one_gives(first, second), misshapen(first, second)
+            unpaired, wrong = unpaired_outputs(first, second), misshapen(first, second)
         return _Outputs(by_probe, frozenset(not_equal), tuple(unpaired), tuple(wrong))
 
     def _probes(self, seed: int) -> list[ProbeInput]:
         sizes = self.sizes
-        tokenizer = next((each for each in self.tokenizers if each is not None), None)
+        tokenizer = next((one for one in self.tokenizers if one is not None), None)
         limits = (sizes.vocab_size, sizes.num_segments, sizes.max_positions)
         pad_id = 0 if tokenizer is None else tokenizer.pad_id
         probes = [random_probe(*limits, seed, pad_id=pad_id)]
         if tokenizer is None:
             return probes
         if tokenizer.vocab_size > sizes.vocab_size:
-            self._note("no sentences: the tokenizer has more entries than a token table has rows")
+            self._note("no sentences: the tokenizer has more entries than a model's token table")
             return probes
         return [*probes, sentence_probe(tokenizer, sizes.num_segments, sizes.max_positions)]
 
@@ -193,13 +197,13 @@ def _describe(models: Sequence[ComparableModel], sizes: Sizes, report: OnReport)
     if len({model.sizes for model in models if model.sizes is not None}) > 1:
         report(
             Message(
-                f"NOTE  compared is what both take: {sizes.vocab_size:,} tokens, "
+                f"NOTE  the inputs fit both models: {sizes.vocab_size:,} tokens, "
                 f"{sizes.num_segments} segments, {sizes.max_positions:,} positions"
             )
         )
     if all(model.labels for model in models) and models[0].labels != models[1].labels:
         names = (", ".join(model.labels) for model in models)
-        report(Message("NOTE  the scores have other names: {} in A, {} in B".format(*names)))
+        report(Message("NOTE  the scores have different names: {} in A, {} in B".format(*names)))
 
 
 def verdict_on(
@@ -235,7 +239,7 @@ def same_ids(first: Tokenizer, second: Tokenizer) -> bool:
     return first.encode_batch(texts) == second.encode_batch(texts)
 
 
-def read_otherwise(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
+def tokenization_difference(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
     """Return how transformers reads the sentences differently from `tokenizer`; "" if it does not.
 
     The text begins with "ids" if token ids differ, and with "segments" if only segment ids differ.
@@ -243,18 +247,18 @@ def read_otherwise(model: HuggingFaceModel, tokenizer: Tokenizer) -> str:
     assert model.sizes is not None
     num_segments = model.sizes.num_segments
     try:
-        theirs = model.read(SENTENCES)
+        rows = model.tokenize(SENTENCES)
     except ValueError as error:
-        return f"it cannot be loaded ({error})"
-    probe = sentence_probe(tokenizer, num_segments, max(len(row.token_ids) for row in theirs) + 1)
-    for number, (pair, row) in enumerate(zip(SENTENCES, theirs, strict=True)):
+        return f"it cannot load the tokenizer ({error})"
+    probe = sentence_probe(tokenizer, num_segments, max(len(row.token_ids) for row in rows) + 1)
+    for number, (pair, row) in enumerate(zip(SENTENCES, rows, strict=True)):
         length = int(probe.attention_mask[number].sum())
-        ours = probe.token_ids[number, :length].tolist()
-        if ours != row.token_ids:
-            return f"ids {row.token_ids} for {ours} of {pair}"
+        token_ids = probe.token_ids[number, :length].tolist()
+        if token_ids != row.token_ids:
+            return f"ids {row.token_ids} instead of {token_ids} for {pair}"
         segments = probe.segment_ids[number, :length].tolist()
         if row.segment_ids is not None and num_segments > 1 and segments != row.segment_ids:
-            return f"segments {row.segment_ids} for {segments} of {pair}"
+            return f"segments {row.segment_ids} instead of {segments} for {pair}"
     return ""
 
 
@@ -264,14 +268,14 @@ def smallest(models: Sequence[ComparableModel]) -> Sizes:
     Raises:
       ValueError: no model records its sizes.
     """
-    known = [model.sizes for model in models if model.sizes is not None]
-    if not known:
+    recorded = [model.sizes for model in models if model.sizes is not None]
+    if not recorded:
         raise ValueError(
             "neither A nor B records its vocabulary size. Compare each with the work directory it "
             "was exported from"
         )
     return Sizes(
-        min(sizes.vocab_size for sizes in known),
-        min(sizes.num_segments for sizes in known),
-        min(sizes.max_positions for sizes in known),
+        min(sizes.vocab_size for sizes in recorded),
+        min(sizes.num_segments for sizes in recorded),
+        min(sizes.max_positions for sizes in recorded),
     )

@@ -1,4 +1,4 @@
-"""From a path to a model that `verify` can run, whatever framework it is of."""
+"""Open the models that `verify` can run, from their paths."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from bert_jax.validation import differences
 ONNX_NAME = "model.onnx"
 
 
-@lru_cache(maxsize=8)  # two models of one kind are compared with one program
+@lru_cache(maxsize=8)  # models with the same config share a program
 def _program(config: ModelConfig) -> Callable[..., dict[str, jax.Array]]:
-    """Parameters and inputs to all outputs, compiled."""
+    """Return the compiled function from parameters and inputs to all outputs."""
     definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
 
     def run(parameters: Any, *inputs: jax.Array) -> dict[str, jax.Array]:
-        # Float32 products in float32, also where an accelerator would round their operands.
+        # Compute products in float32, even if the accelerator would round operands by default.
         with jax.default_matmul_precision("highest"):
             return infer(definition.module(parameters), *inputs, hidden_states=True)
 
@@ -65,12 +65,12 @@ class NativeModel:
         inputs = (probe.token_ids, probe.segment_ids, probe.attention_mask)
         if self._choices:
             inputs = tuple(ids[:, None] for ids in inputs)  # type: ignore[assignment]
-        found = jax.device_get(self._run(self._parameters, *inputs))
-        return {name: np.asarray(values, np.float32) for name, values in found.items()}
+        outputs = jax.device_get(self._run(self._parameters, *inputs))
+        return {name: np.asarray(values, np.float32) for name, values in outputs.items()}
 
 
 def _work_dir_model(work_dir: Path) -> ComparableModel:
-    """Return a work directory's model with the parameters of its chosen checkpoint."""
+    """Return a work directory's model with the parameters of its default checkpoint."""
     config, step, parameters = load_for_export(work_dir, None)
     title = f"{work_dir} (work directory, {config.head}, step {step:,})"
     return NativeModel(title, config, parameters)
@@ -91,10 +91,10 @@ def _tensorflow_model(path: Path, prefix: Path) -> ComparableModel:
 
 
 def open_model(path: Path) -> ComparableModel:
-    """The model at `path`.
+    """Return the model at `path`.
 
     Raises:
-      ValueError: there is none of a known kind.
+      ValueError: there is no model of a supported kind, or it cannot be loaded.
     """
     check_local(path)
     check_checksums(path if path.is_dir() else path.parent)
@@ -117,9 +117,9 @@ def open_model(path: Path) -> ComparableModel:
     if (prefix := checkpoint_prefix(path)) is not None:
         return _tensorflow_model(path, prefix)
     raise ValueError(
-        f"{path}: no model that is known: expected a work directory ({MODEL_NAME}), a Hugging Face "
+        f"{path}: not a supported model. Expected a work directory ({MODEL_NAME}), a Hugging Face "
         "directory (config.json), a TensorFlow checkpoint of BERT (*.index), an ONNX file "
-        f"(*.onnx) or a StableHLO artefact ({SIGNATURE}). To compare a model on the hub, import it "
+        f"(*.onnx) or a StableHLO artifact ({SIGNATURE}). To compare a model on the hub, import it "
         "and give the work directory."
     )
 
@@ -133,14 +133,14 @@ def _onnx_model(file: Path) -> ComparableModel:
 
 
 def open_tokenizer(path: Path) -> Tokenizer | None:
-    """The tokenizer of the model at `path`, None if it has none."""
+    """Return the tokenizer of the model at `path`, or None if it has none."""
     for directory in (path / TOKENIZER_NAME, path if path.is_dir() else path.parent):
         if has_tokenizer(directory):
             return Tokenizer.load(directory)
     return None
 
 
-def unlike_vectors(first: Path, second: Path) -> list[str]:
+def sentence_embedding_differences(first: Path, second: Path) -> list[str]:
     """Return one line for every difference between two models' sentence-embedding settings.
 
     Returns no lines unless both models have such settings, which most models lack.

@@ -156,11 +156,15 @@ def test_encoders_are_the_families_own(bert_jax_here, tmp_path):
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("Albert", dict(inner_group_num=2), "inner_group_num is 2; only 1 is understood"),
+        ("Albert", dict(inner_group_num=2), "inner_group_num is 2; only 1 is supported"),
         ("Albert", dict(num_hidden_groups=3), "num_groups=3: does not divide num_layers=2"),
         ("Albert", dict(embedding_size=16.5), "embedding_size is 16.5; expected a whole number"),
-        ("DistilBert", dict(activation="relu"), "activation is 'relu'; understood are gelu"),
-        ("Roberta", dict(model_type="xlnet"), "model_type is 'xlnet'; expected 'bert', 'roberta'"),
+        ("DistilBert", dict(activation="relu"), "activation is 'relu'; expected one of gelu"),
+        (
+            "Roberta",
+            dict(model_type="xlnet"),
+            "model_type is 'xlnet'; expected one of 'bert'",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused(family, changes, message, bert_jax_here, tmp_path):
@@ -175,16 +179,31 @@ def test_what_is_not_understood_is_refused(family, changes, message, bert_jax_he
     ("name", "changes", "head", "message"),
     [
         ("roberta-base", {}, "pretraining", "RoBERTa has no class for the head 'pretraining'"),
-        ("distilbert", {}, "encoder", "a pooler on the bare encoder is none of Hugging Face's"),
-        ("distilbert", dict(pooler_activation="tanh"), "multiple_choice", "which has 'relu' alone"),
-        ("albert-base-v2", dict(sharing="ffn"), "masked_lm", "model.sharing='ffn' is none of"),
-        ("base", dict(sharing="all"), "masked_lm", "has a dense layer behind its tables"),
+        (
+            "distilbert",
+            {},
+            "encoder",
+            "a pooler on the bare encoder is not supported",
+        ),
+        (
+            "distilbert",
+            dict(pooler_activation="tanh"),
+            "multiple_choice",
+            "supports only 'relu'",
+        ),
+        (
+            "albert-base-v2",
+            dict(sharing="ffn"),
+            "masked_lm",
+            "model.sharing='ffn' is not supported by",
+        ),
+        ("base", dict(sharing="all"), "masked_lm", "always projects its embeddings"),
         ("albert-base-v2", dict(position_offset=2), "masked_lm", "model.position_offset or"),
         (
             "roberta-base",
             dict(activation="gelu_tanh"),
             "masked_lm",
-            "which has 'gelu' in that head",
+            "which always uses 'gelu' in that head",
         ),
     ],
 )
@@ -221,7 +240,7 @@ def test_positions_that_theirs_would_begin_elsewhere(bert_jax_here, tmp_path):
     (tmp_path / "ours/model.json").write_text(json.dumps(content))
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
-    assert refused.code == 2 and "begins its positions at 2 then" in refused.errors
+    assert refused.code == 2 and "would begin at 2 instead of the trained ones" in refused.errors
     # ONNX does not ask; what they would build from a config.json is left out.
     onnx = tmp_path / "onnx"
     words = ("export", tmp_path / "ours", "--format", "onnx", "--output", onnx)

@@ -187,7 +187,7 @@ def test_verify_between_formats_and_with_damage(exported, bert_jax_here):
         for damaged in (b"", whole[: len(whole) // 2]):
             (other / name).write_bytes(damaged)
             refused = bert_jax_here("verify", other, ours)
-            assert refused.code == 2 and "damaged StableHLO artefact" in refused.errors
+            assert refused.code == 2 and "damaged StableHLO artifact" in refused.errors
         (other / name).write_bytes(whole)
 
 

@@ -53,7 +53,7 @@ def test_an_output_layer_of_its_own_is_refused(make_bert, refused):
 
     change_tensors(theirs, untie)
     told = refused(theirs)
-    assert "an output layer of its own" in told and "without it: --head encoder" in told
+    assert "a separate output layer" in told and "only the encoder with --head encoder" in told
 
 
 def test_an_encoder_is_taken_from_under_an_output_layer_of_its_own(
@@ -92,9 +92,9 @@ def test_every_unexplained_tensor_is_listed(make_bert, refused):
 
     change_tensors(theirs, spoil)
     errors = refused(theirs)
-    assert f"  - encoder.layers.1.ffn.down.kernel (there {LAYER}) [48, 32]: MISSING" in errors
+    assert f"  - encoder.layers.1.ffn.down.kernel (source: {LAYER}) [48, 32]: MISSING" in errors
     assert "  + bert.encoder.layer.2.output.dense.bias [32]: UNEXPECTED" in errors
-    assert " != cls.seq_relationship.weight: [3, 32] there, [2, 32] by its config" in errors
+    assert " != cls.seq_relationship.weight: [3, 32] in the source, [2, 32] by its config" in errors
     # A head may be randomly initialized when it is asked for; a layer never.
     assert "MISSING" in refused(theirs, "--head", "encoder")
     assert "--head encoder takes it" not in errors

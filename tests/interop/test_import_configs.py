@@ -19,7 +19,7 @@ def test_labels_keep_names_of_their_own(make_bert, imported):
     change_config(theirs, id2label={"0": "same", "1": "same"})
     output, ours = imported(theirs)
     assert read_model(ours)[0].labels == ("same", "same_1", "LABEL_2")
-    assert "id2label names 2 labels, the classifier has 3" in output
+    assert "id2label names 2 labels, but the classifier has 3" in output
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_a_vocabulary_that_does_not_fit(make_bert, refused, imported):
     theirs, right = make_bert(), make_bert(name="right") / "vocab.txt"
     with (theirs / "vocab.txt").open("a") as file:
         file.write("more\nwords\n")
-    assert f"the tokenizer has {len(WORDS) + 2} entries, the token table {len(WORDS)} rows" in (
-        told := refused(theirs)
-    )
-    assert "Give the model's own tokenizer with --tokenizer FILE_OR_DIR" in told
+    errors = refused(theirs)
+    assert f"the tokenizer has {len(WORDS) + 2} entries, but the token table has only" in errors
+    assert f"{len(WORDS)} rows: they belong to different models" in errors
+    assert "Give the model's own tokenizer with --tokenizer FILE_OR_DIR" in errors
     (theirs / "vocab.txt").unlink()
-    told = refused(theirs)
-    assert "contains no tokenizer" in told and "--tokenizer FILE_OR_DIR" in told
+    errors = refused(theirs)
+    assert "contains no tokenizer" in errors and "--tokenizer FILE_OR_DIR" in errors
     imported(theirs, "--tokenizer", right)
 
 
@@ -99,7 +99,7 @@ def test_fewer_positions(make_bert, imported, refused, bert_jax_here):
     assert config.encoder.max_positions == 16
     same(ours, theirs, bert_jax_here)
     errors = refused_elsewhere(bert_jax_here, theirs, "--max-positions", "41")
-    assert "--max-positions is 41, the source has learned 40" in errors
+    assert "--max-positions 41: expected 1 to 40" in errors
 
 
 def refused_elsewhere(bert_jax_here, source, *words):
@@ -113,12 +113,12 @@ def test_another_number_of_positions_than_its_config_says(rows, make_bert, refus
     theirs = make_bert()
     table = np.zeros((rows, 32), np.float32)
     change_tensors(theirs, lambda tensors: tensors.update({POSITIONS: table}))
-    assert f" != {POSITIONS}: [{rows}, 32] there, [40, 32] by its config" in refused(theirs)
+    assert f" != {POSITIONS}: [{rows}, 32] in the source, [40, 32] by its config" in refused(theirs)
 
 
 REFUSED_CONFIGS = {
     "another architecture": (dict(model_type="xlnet"), "model_type is 'xlnet'"),
-    "another activation": (dict(hidden_act="relu"), "hidden_act is 'relu'; understood are gelu"),
+    "another activation": (dict(hidden_act="relu"), "hidden_act is 'relu'; expected one of gelu"),
     "relative positions": (
         dict(position_embedding_type="relative_key"),
         "position_embedding_type is 'relative_key'; only 'absolute'",
@@ -196,7 +196,7 @@ def test_the_error_names_the_option_that_replaces_a_setting(
 def test_added_tokens_are_not_forgotten(make_bert, refused):
     theirs = make_bert()
     (theirs / "added_tokens.json").write_text('{"<new>": 77}')
-    assert "tokens added to a vocab.txt are not understood" in refused(theirs)
+    assert "tokens added to a vocab.txt are not supported" in refused(theirs)
 
 
 def test_labels_that_do_not_fit_and_scores_that_mean_something_else(make_bert, imported, refused):
@@ -209,7 +209,7 @@ def test_labels_that_do_not_fit_and_scores_that_mean_something_else(make_bert, i
     config, origin = read_model(ours)
     assert config.problem == "single_label" and "classifier.kernel" in str(origin)
     told = refused(make_bert(name="bare"), "--labels", "yes", "no")
-    assert "has no classifier to give names to" in told
+    assert "has no classifier. To add one, give --head" in told
     one = ("--head", "classification", "--labels", "stars")
     output, ours = imported(theirs, *one, name="number")
     assert read_model(ours)[0].problem == "regression" and "one label: a regression" in output

@@ -111,7 +111,7 @@ def test_an_index_of_something_else(index, make_bert, refused):
     theirs = make_bert()
     (theirs / "model.safetensors").rename(theirs.parent / "model.safetensors")
     (theirs / "model.safetensors.index.json").write_text(index)
-    assert "expected a weight_map of names of files beside it" in refused(theirs)
+    assert "expected a weight_map of files in its directory" in refused(theirs)
 
 
 def test_a_tensor_in_two_files(make_bert, refused):
@@ -122,7 +122,7 @@ def test_a_tensor_in_two_files(make_bert, refused):
     whole.unlink()
     index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (theirs / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "which counts is not known" in refused(theirs)
+    assert "Remove one of them" in refused(theirs)
 
 
 def test_here_as_source_and_as_output(make_bert, bert_jax_here, monkeypatch, tmp_path):
@@ -133,7 +133,7 @@ def test_here_as_source_and_as_output(make_bert, bert_jax_here, monkeypatch, tmp
     refused = bert_jax_here("import", "../theirs", "--output", ".")
     assert refused.code == 2 and "the current directory cannot be replaced" in refused.errors
     refused = bert_jax_here("import", "../theirs/vocab.txt", "--output", "../more")
-    assert refused.code == 2 and "is a file: give the directory it is in" in refused.errors
+    assert refused.code == 2 and "is a file. Give its directory" in refused.errors
 
 
 def test_damaged_files(make_bert, refused):
@@ -142,7 +142,7 @@ def test_damaged_files(make_bert, refused):
     whole = file.read_bytes()
     for length in (4, 100, len(whole) // 2, len(whole) - 1):
         file.write_bytes(whole[:length])
-        assert f"{file}: damaged or cut short" in refused(theirs), length
+        assert f"{file}: damaged or truncated" in refused(theirs), length
     file.unlink()
     assert "no weights in it" in refused(theirs)
     (theirs / "pytorch_model.bin").write_bytes(b"PK\x03\x04 and no more")
@@ -196,11 +196,11 @@ def test_pickles_without_dense_arrays(change, named, tmp_path):
 def test_files_that_are_something_else_are_named(make_bert, refused):
     theirs = make_bert()
     (theirs / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x")
-    assert "a Git LFS pointer and not the weights" in refused(theirs)
+    assert "a Git LFS pointer instead of weights" in refused(theirs)
     (theirs / "model.safetensors").write_bytes(b"<!DOCTYPE html><html></html>" * 9)
-    assert "a web page and not weights" in refused(theirs)
+    assert "a web page instead of weights" in refused(theirs)
     (theirs / "model.safetensors").rename(theirs / "model-00001-of-00002.safetensors")
-    assert "holds model-00001-of-00002.safetensors, but no .index.json" in refused(theirs)
+    assert "contains model-00001-of-00002.safetensors, but no .index.json" in refused(theirs)
 
 
 def test_what_is_ours_already_and_what_cannot_be_written(make_bert, imported, refused, tmp_path):
@@ -228,5 +228,5 @@ def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
     monkeypatch.undo()
     assert "is a local directory, which has no revisions" in refused(snapshot, "--revision", "v2")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "the hub could not be asked for a model of that name" in refused("someone/nothing")
-    assert "no such directory, nor a model's name" in refused("models/of/mine")
+    assert "no connection to the hub to look for a model of that name" in refused("someone/nothing")
+    assert "not a directory, nor a model's name" in refused("models/of/mine")

@@ -146,14 +146,14 @@ def test_what_bert_of_hugging_face_cannot_be_is_not_exported(make_bert, bert_jax
     file.write_text(json.dumps(content))
     words = ("export", ours, "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
-    assert refused.code == 2 and "the formats onnx and stablehlo hold any model" in refused.errors
+    assert refused.code == 2 and "onnx and stablehlo support any model" in refused.errors
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (dict(norm="pre"), "model.norm='pre' is none of Hugging Face's BERT"),
+        (dict(norm="pre"), "model.norm='pre' is not supported by Hugging Face's BERT"),
         (dict(positions="sinusoidal"), "model.positions='sinusoidal' is none"),
         (dict(num_segments=0), "DistilBERT has no class for the head 'pretraining'"),
     ],

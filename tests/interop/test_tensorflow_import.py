@@ -169,7 +169,7 @@ def test_what_is_not_explained_is_refused(make_release, bert_jax_here, tmp_path)
     _, release = make_release("pretraining", more, without=gone)
     refused = bert_jax_here("import", release, "--output", tmp_path / "ours")
     assert refused.code == 2 and not (tmp_path / "ours").exists()
-    assert "- encoder.layers.1.ffn.up.bias (there bert.encoder.layer.1.intermediate" in (
+    assert "- encoder.layers.1.ffn.up.bias (source: bert.encoder.layer.1.intermediate" in (
         refused.errors
     )
     assert "+ bert.encoder.layer.2.output.dense.bias [32]: UNEXPECTED" in refused.errors
@@ -192,5 +192,5 @@ def test_damage_is_named(make_release, bert_jax_here, tmp_path):
     (release / "bert_config.json").unlink()
     assert "no bert_config.json in the same directory" in bert_jax_here(*words).errors
     (release / "other.ckpt.index").write_bytes(b"")
-    assert "holds several checkpoints" in bert_jax_here(*words).errors
+    assert "has several checkpoints" in bert_jax_here(*words).errors
     assert not (tmp_path / "ours").exists()

@@ -14,9 +14,9 @@ from bert_jax.interop.comparison import (
     Difference,
     ProbeInput,
     differences,
-    only_one_gives,
     random_probe,
     unequal,
+    unpaired_outputs,
 )
 from bert_jax.interop.verify import verdict_on
 
@@ -167,8 +167,8 @@ def test_another_tokenizer_is_seen(ours, bert_jax_here):
     assert failing_rows(compared.output) == []  # and what the weights do is told all the same
 
 
-def test_what_transformers_reads_otherwise_is_seen(ours, bert_jax_here, tmp_path):
-    """Its BertTokenizer lowers the case unless told not to, whatever tokenizer.json says."""
+def test_a_different_tokenization_by_transformers_is_reported(ours, bert_jax_here, tmp_path):
+    """BertTokenizer of transformers lowercases by default, regardless of tokenizer.json."""
     back, words = tmp_path / "back", ("--format", "huggingface")
     assert bert_jax_here("export", ours, *words, "--output", back).code == 0
     assert bert_jax_here("verify", ours, back).code == 0
@@ -180,11 +180,11 @@ def test_what_transformers_reads_otherwise_is_seen(ours, bert_jax_here, tmp_path
     (back / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     compared = bert_jax_here("verify", back, back)
     assert compared.code == 1
-    assert "NOTE  A's own tokenizer reads texts otherwise than here: ids [2, " in compared.output
-    assert "FAIL: transformers reads the same text as other ids" in compared.output
+    assert "NOTE  transformers tokenizes texts for A differently: ids [2, " in compared.output
+    assert "FAIL: transformers gives the same text other ids than those compared" in compared.output
 
 
-def test_heads_of_one_name_and_names_of_scores(make_bert, bert_jax_here, tmp_path):
+def test_models_with_different_labels(make_bert, bert_jax_here, tmp_path):
     theirs = make_bert("classification")
     for name, words in {
         "as it is": (),
@@ -195,7 +195,7 @@ def test_heads_of_one_name_and_names_of_scores(make_bert, bert_jax_here, tmp_pat
         assert imported.code == 0, imported.errors
     compared = bert_jax_here("verify", tmp_path / "as it is", tmp_path / "renamed")
     assert compared.code == 0
-    assert "NOTE  the scores have other names: " in compared.output
+    assert "NOTE  the scores have different names: " in compared.output
     compared = bert_jax_here("verify", tmp_path / "as it is", tmp_path / "another")
     assert compared.code == 1
     assert "logits is [8, 3] in A and [8, 2] in B" in compared.output
@@ -213,7 +213,7 @@ def test_a_checkpoint_without_its_data_is_refused(make_bert, bert_jax, bert_jax_
 
 def test_no_model_at_all(ours, bert_jax_here, tmp_path):
     refused = bert_jax_here("verify", ours, tmp_path / "nothing")
-    assert refused.code == 2 and "no model that is known" in refused.errors
+    assert refused.code == 2 and "not a supported model" in refused.errors
 
 
 def probe_of(mask: list[list[int]]) -> ProbeInput:
@@ -229,7 +229,7 @@ def test_differences_by_hand():
     assert name == "hidden"
     assert found.largest == 0.5  # padding is not looked at
     assert found.relative == pytest.approx(0.5 / np.sqrt((9 + 20.25) / 2))
-    assert only_one_gives(first, second) == ["pooled", "logits"]
+    assert unpaired_outputs(first, second) == ["pooled", "logits"]
 
 
 @pytest.mark.parametrize(

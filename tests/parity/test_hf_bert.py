@@ -84,7 +84,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: EncoderConfig) -> Param
     places = origins(ModelConfig(config))
     assert {place.name for place in places.values()} == tensors.keys()
     arrays = {ours: tensors[place.name].detach().numpy() for ours, place in places.items()}
-    return {ours: places[ours].values_here(array).copy() for ours, array in arrays.items()}
+    return {ours: places[ours].parameter_values(array).copy() for ours, array in arrays.items()}
 
 
 def hugging_face(config: EncoderConfig, activation: str) -> transformers.BertForPreTraining:

@@ -102,7 +102,7 @@ class Case:
         places = origins(self.config)
         assert {place.name for place in places.values()} == tensors.keys()
         return {
-            ours: place.values_here(tensors[place.name].detach().numpy()).copy()
+            ours: place.parameter_values(tensors[place.name].detach().numpy()).copy()
             for ours, place in places.items()
         }
 

@@ -96,7 +96,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: ModelConfig) -> Paramet
     places = origins(config)
     assert {place.name for place in places.values()} == tensors.keys()
     arrays = {ours: tensors[place.name].detach().numpy() for ours, place in places.items()}
-    return {ours: places[ours].values_here(array).copy() for ours, array in arrays.items()}
+    return {ours: places[ours].parameter_values(array).copy() for ours, array in arrays.items()}
 
 
 def targets_of(case: Case, rng: np.random.Generator, mask: np.ndarray) -> Batch:

@@ -1,4 +1,4 @@
-"""Hugging Face's ALBERT: factorised embeddings, and layers in groups that share all they have."""
+"""Hugging Face's ALBERT, with factorized embeddings and groups of layers that share parameters."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ def _albert(config: ModelConfig) -> dict[str, str]:
     names |= dense("encoder.embeddings.projection", "albert.encoder.embedding_hidden_mapping_in")
     owners = sorted({encoder.parameter_owners(number)[0] for number in range(encoder.num_layers)})
     for group, owner in enumerate(owners):
-        here = f"encoder.layers.{owner}"
-        there = f"albert.encoder.albert_layer_groups.{group}.albert_layers.0"
-        names |= layer(here, there, ALBERT_LAYER, ALBERT_LAYER_NORMS)
+        hf_prefix = f"albert.encoder.albert_layer_groups.{group}.albert_layers.0"
+        names |= layer(f"encoder.layers.{owner}", hf_prefix, ALBERT_LAYER, ALBERT_LAYER_NORMS)
     if config.has_pooler:
         names |= dense("pooler.dense", "albert.pooler")
     if config.head in ("pretraining", "masked_lm"):
@@ -62,9 +61,9 @@ def _write(encoder: EncoderConfig) -> dict[str, Any]:
 def _refusal(config: ModelConfig) -> Refusal | None:
     encoder = config.encoder
     if encoder.embedding_dim is None:
-        return "model.embedding_dim=None", "has a dense layer behind its tables"
+        return "model.embedding_dim=None", "always projects its embeddings"
     if encoder.sharing not in ("all", "none"):
-        return f"model.sharing={encoder.sharing!r}", "has 'all' and 'none' alone"
+        return f"model.sharing={encoder.sharing!r}", "supports only 'all' and 'none'"
     if encoder.num_segments == 0:
         return "model.num_segments=0", "has at least one segment"
     if encoder.position_offset or encoder.pooler_activation != "tanh":

@@ -1,7 +1,7 @@
-"""Hugging Face's BERT, RoBERTa and DistilBERT: every layer has parameters of its own.
+"""Hugging Face's BERT, RoBERTa and DistilBERT, which share no parameters between layers.
 
-RoBERTa has other heads and positions than BERT. DistilBERT has no segments and no pooler, and its
-classifier has a dense layer of its own.
+RoBERTa differs from BERT in its heads and positions. DistilBERT has no segments and no pooler, and
+its classifier has an additional dense layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bert_jax.interop.huggingface.family import (
 from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
-# Ours to theirs.
+# Hugging Face's names by our names.
 BERT_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",
@@ -45,7 +45,7 @@ FIELDS = {
     "layer_norm_epsilon": "layer_norm_eps",
     "initializer_range": "initializer_range",
 }
-# Old files leave some of these out.
+# Old files omit some of these.
 DEFAULTS = {
     "type_vocab_size": 2,
     "hidden_dropout_prob": 0.1,
@@ -64,22 +64,22 @@ ONLY = {
 
 
 def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
-    """The names of the embeddings."""
-    here, there = "encoder.embeddings", f"{prefix}embeddings"
+    """Return Hugging Face's names of the embeddings by our names."""
+    ours, theirs = "encoder.embeddings", f"{prefix}embeddings"
     names = {
-        f"{here}.token": f"{there}.word_embeddings.weight",
-        f"{here}.position": f"{there}.position_embeddings.weight",
+        f"{ours}.token": f"{theirs}.word_embeddings.weight",
+        f"{ours}.position": f"{theirs}.position_embeddings.weight",
     }
     if segments:
-        names[f"{here}.segment"] = f"{there}.token_type_embeddings.weight"
-    return names | norm(f"{here}.norm", f"{there}.LayerNorm")
+        names[f"{ours}.segment"] = f"{theirs}.token_type_embeddings.weight"
+    return names | norm(f"{ours}.norm", f"{theirs}.LayerNorm")
 
 
 def _encoder(config: ModelConfig, prefix: str) -> dict[str, str]:
     names = tables(prefix)
     for number in range(config.encoder.num_layers):
-        here, there = f"encoder.layers.{number}", f"{prefix}encoder.layer.{number}"
-        names |= layer(here, there, BERT_LAYER, BERT_LAYER_NORMS)
+        hf_prefix = f"{prefix}encoder.layer.{number}"
+        names |= layer(f"encoder.layers.{number}", hf_prefix, BERT_LAYER, BERT_LAYER_NORMS)
     return names
 
 
@@ -103,19 +103,19 @@ def _refuses(config: ModelConfig, offset: bool) -> Refusal | None:
     if encoder.num_segments == 0:
         return "model.num_segments=0", "has at least one segment"
     if encoder.pooler_activation != "tanh":
-        return f"model.pooler_activation={encoder.pooler_activation!r}", "has 'tanh' alone"
+        return f"model.pooler_activation={encoder.pooler_activation!r}", "supports only 'tanh'"
     if bool(encoder.position_offset) != offset:
         return f"model.position_offset={encoder.position_offset}", "begins at another row"
     return odd_encoder(config)
 
 
 def _refuses_roberta(config: ModelConfig) -> Refusal | None:
-    # RobertaLMHead calls gelu() whatever hidden_act is.
+    # RobertaLMHead calls gelu() regardless of hidden_act.
     if config.head == "masked_lm" and config.encoder.activation != "gelu":
         activation = f"model.activation={config.encoder.activation!r}"
         return (
             f"{activation} with head='masked_lm'",
-            "has 'gelu' in that head whatever its layers have",
+            "always uses 'gelu' in that head",
         )
     return _refuses(config, offset=True)
 
@@ -156,7 +156,7 @@ BERT = Family(
 def _roberta(config: ModelConfig) -> dict[str, str]:
     names = _encoder(config, "roberta.")
     if config.head == "classification":
-        # Its classifier has a dense layer of its own in place of the pooler.
+        # Its classifier has a dense layer instead of the pooler.
         return (
             names
             | dense("pooler.dense", "classifier.dense")
@@ -172,7 +172,7 @@ def _roberta(config: ModelConfig) -> dict[str, str]:
 
 
 def _roberta_positions(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Its first token's position is one more than the id of padding (RoBERTa's release)."""
+    """Return the fields for positions, which begin after the padding id (RoBERTa's release)."""
     offset = whole_number(content, "pad_token_id") + 1
     return {"position_offset": offset, "max_positions": content["max_position_embeddings"] - offset}
 
@@ -225,8 +225,8 @@ DISTILBERT_LAYER_NORMS = {"attention_norm": "sa_layer_norm", "ffn_norm": "output
 def _distilbert(config: ModelConfig) -> dict[str, str]:
     names = tables("distilbert.", segments=False)
     for number in range(config.encoder.num_layers):
-        here, there = f"encoder.layers.{number}", f"distilbert.transformer.layer.{number}"
-        names |= layer(here, there, DISTILBERT_LAYER, DISTILBERT_LAYER_NORMS)
+        prefix, hf_prefix = f"encoder.layers.{number}", f"distilbert.transformer.layer.{number}"
+        names |= layer(prefix, hf_prefix, DISTILBERT_LAYER, DISTILBERT_LAYER_NORMS)
     if config.head == "masked_lm":
         names["masked_lm.bias"] = "vocab_projector.bias"
         names |= dense("masked_lm.transform", "vocab_transform")
@@ -245,9 +245,9 @@ def _refusal(config: ModelConfig) -> Refusal | None:
     if encoder.position_offset or encoder.layer_norm_epsilon != 1e-12:
         return "model.position_offset or model.layer_norm_epsilon", "has 0 and 1e-12"
     if config.head == "encoder" and config.pooler:
-        return "a pooler on the bare encoder", "has none there"
+        return "a pooler on the bare encoder", "has no pooler on it"
     if config.has_pooler and encoder.pooler_activation != "relu":
-        return f"model.pooler_activation={encoder.pooler_activation!r}", "has 'relu' alone"
+        return f"model.pooler_activation={encoder.pooler_activation!r}", "supports only 'relu'"
     return odd_encoder(config)
 
 

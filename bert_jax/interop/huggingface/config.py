@@ -1,6 +1,6 @@
-"""Read and write Hugging Face's config.json, and derive our model from it.
+"""Read and write Hugging Face's config.json, and derive a model's config from it.
 
-The names and shapes of the tensors decide what the config leaves open.
+The names and shapes of the tensors determine what the file leaves open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bert_jax.objectives import SentencePairs
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.validation import check_label_names
 
-# Theirs to ours. The tanh forms differ from each other in the rounding of a constant.
+# Our names by Hugging Face's. The tanh forms differ only in the rounding of a constant.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -34,41 +34,40 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
-# Theirs to ours.
+# Our names by Hugging Face's.
 PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
     "regression": "regression",
 }
-# Ours, which theirs have no word for: what a head of pairs tells apart.
+# Our additional key for the task of a sentence-pair head.
 PAIRS_KEY = "sentence_pairs"
 
 
 def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
-    """The encoder that a config.json describes.
+    """Return the encoder that a config.json describes.
 
     Args:
-      content: the file, parsed.
+      content: the parsed file.
       where: the file's name, for messages.
 
     Raises:
-      ValueError: it describes none of the families, or one that `EncoderConfig` cannot be.
+      ValueError: the family is not supported, or the architecture differs from all those that
+        `EncoderConfig` can describe.
     """
     _check_names(content, where)
     family = family_named(content, where)
     content = {**family.defaults, **content}
-    for key, understood in family.only.items():
-        if content.get(key) not in (None, understood):
-            raise ValueError(
-                f"{where}: {key} is {content[key]!r}; only {understood!r} is understood"
-            )
+    for key, supported in family.only.items():
+        if content.get(key) not in (None, supported):
+            raise ValueError(f"{where}: {key} is {content[key]!r}; only {supported!r} is supported")
     missing = [theirs for theirs in family.fields.values() if theirs not in content]
     if missing:
-        raise ValueError(f"{where}: not a {family.title}'s config: it lacks {', '.join(missing)}")
+        raise ValueError(f"{where}: not a config of {family.title}: it lacks {', '.join(missing)}")
     activation = content[family.activation]
     if str(activation) not in ACTIVATIONS:
         raise ValueError(
-            f"{where}: {family.activation} is {activation!r}; understood are "
+            f"{where}: {family.activation} is {activation!r}; expected one of "
             f"{', '.join(ACTIVATIONS)}"
         )
     values = {ours: _number(content, theirs, ours, where) for ours, theirs in family.fields.items()}
@@ -101,8 +100,8 @@ def _check_names(content: Mapping[str, Any], where: str) -> None:
 
 
 def _number(content: Mapping[str, Any], theirs: str, ours: str, where: str) -> Any:
-    """A value of the type that our field has; JSON's 32.0 is no whole number here."""
-    # embedding_dim's default is None, and a number where it is given.
+    """Return a value with the type of our field; 32.0 is not accepted as a whole number."""
+    # embedding_dim, whose default is None, is a whole number, too.
     value, whole = content[theirs], not isinstance(getattr(EncoderConfig, ours), float)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         expected = "a whole number" if whole else "a number"
@@ -118,9 +117,9 @@ def _as_float(value: float, place: str) -> float:
 
 
 def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
-    """The names of a classifier's `scores`, as `id2label` has them, else LABEL_0, LABEL_1, ...
+    """Return the names of a classifier's `scores` from `id2label`, else LABEL_0, LABEL_1, ...
 
-    Of equal names the later ones get their number: every score keeps a name of its own.
+    A repeated name gets its number as a suffix, so that all names are unique.
     """
     names = {int(number): str(name) for number, name in (content.get("id2label") or {}).items()}
     labels: list[str] = []
@@ -138,7 +137,7 @@ def read_labels(content: Mapping[str, Any], scores: int) -> tuple[str, ...]:
 
 
 def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float:
-    """Dropout before a classifier: its own rate if that is set, else that of the layers."""
+    """Return the dropout rate before a classifier: its own rate if set, else the layers' rate."""
     content = {**family.defaults, **content}
     key = family.dropout_before(head)
     own = content.get(key)
@@ -148,49 +147,52 @@ def head_dropout(content: Mapping[str, Any], family: Family, head: str) -> float
 
 
 def read_problem(content: Mapping[str, Any], scores: int) -> Problem:
-    """What a classifier's scores mean; as their class guesses where the file does not say."""
-    told = content.get("problem_type")
-    if told is None:
+    """Return the meaning of a classifier's scores, by default the same as Hugging Face's class."""
+    problem = content.get("problem_type")
+    if problem is None:
         return "regression" if scores == 1 else "single_label"
-    if told not in PROBLEMS:
+    if problem not in PROBLEMS:
         raise ValueError(
-            f"problem_type is {told!r}; expected one of {', '.join(PROBLEMS)}. Specify the scores' "
-            f"meaning with --problem {', '.join(PROBLEMS.values())}"
+            f"problem_type is {problem!r}; expected one of {', '.join(PROBLEMS)}. Specify the "
+            f"scores' meaning with --problem {', '.join(PROBLEMS.values())}"
         )
-    return PROBLEMS[told]
+    return PROBLEMS[problem]
 
 
 def read_pairs(content: Mapping[str, Any], family: Family) -> SentencePairs:
-    """What a head of pairs tells apart: as the file says, else as the family's release."""
-    told = content.get(PAIRS_KEY, family.pairs_are)
-    if told not in get_args(SentencePairs):
+    """Return the task of a sentence-pair head, by default the task of the family's release."""
+    pairs: SentencePairs = content.get(PAIRS_KEY, family.pairs_are)
+    if pairs not in get_args(SentencePairs):
         raise ValueError(
-            f"{PAIRS_KEY} is {told!r}; expected one of {', '.join(get_args(SentencePairs))}"
+            f"{PAIRS_KEY} is {pairs!r}; expected one of {', '.join(get_args(SentencePairs))}"
         )
-    found: SentencePairs = told
-    return found
+    return pairs
 
 
 def positions_fit(encoder: EncoderConfig, tokenizer: Tokenizer) -> bool:
-    """Whether `transformers` reads the positions that were learned, which it has no key for."""
+    """Return whether transformers, which has no key for the offset, uses the trained positions."""
     return encoder.position_offset in (0, tokenizer.pad_id + 1)
 
 
 def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The content of a config.json that `transformers` builds the same model from.
+    """Return the content of a config.json from which transformers builds the same model.
 
-    It has no place for what a fine-tuning run's model.json says besides the model: what the
-    opposite of a single label is called, and how texts were read.
+    It does not hold the other settings in a fine-tuning run's model.json: the name of the opposite
+    of a single label, and how texts were read.
 
-    tokenizer: whose ids of special tokens are written.
+    Args:
+      config: the model's config.
+      tokenizer: the tokenizer whose ids of special tokens are written.
+
+    Raises:
+      ValueError: transformers would use other positions than those trained.
     """
     encoder, family, pad_id = config.encoder, family_of(config.encoder), tokenizer.pad_id
     if not positions_fit(encoder, tokenizer):
         raise ValueError(
-            f"model.position_offset={encoder.position_offset}, but the tokenizer's padding has the "
-            f"id {pad_id}: Hugging Face's {family.title} begins its positions at {pad_id + 1} "
-            "then, and would read others than were learned. Export it with --format onnx or "
-            "stablehlo"
+            f"model.position_offset={encoder.position_offset}: the tokenizer's padding has the id "
+            f"{pad_id}, so positions of Hugging Face's {family.title} would begin at {pad_id + 1} "
+            "instead of the trained ones. Export it with --format onnx or stablehlo"
         )
     content: dict[str, Any] = {
         "architectures": [architecture_of(config)],
@@ -208,7 +210,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         content["id2label"] = {str(number): name for number, name in enumerate(config.labels)}
         content["label2id"] = {name: number for number, name in enumerate(config.labels)}
     if config.classifier is not None and config.classifier.dropout:
-        # If their head has no rate of its own, this key already holds the rate of the layers.
+        # For a head without its own rate, this key already holds the rate of the layers.
         content.setdefault(family.dropout_before(config.head), config.head_dropout)
     if config.classifier is not None and len(config.classifier.problems) > 1:
         names = {ours: theirs for theirs, ours in PROBLEMS.items()}
@@ -221,7 +223,7 @@ def _classifier_head(name: str) -> ClassifierHead | None:
 
 
 def _classifier_names() -> list[str]:
-    """Return the heads whose dense layer they call `classifier`."""
+    """Return the heads whose dense layer Hugging Face calls `classifier`."""
     named = {
         kind.head.name: None
         for kind in task_kinds()
@@ -231,25 +233,25 @@ def _classifier_names() -> list[str]:
 
 
 _HIDDEN_ACT: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
-# RoBERTa's classifier of sequences has two layers, and this is the last.
+# The last layer of a classifier; RoBERTa's sequence classifier has two layers.
 _CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 
 
 def classifier_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape of the layer that gives a classifier's scores, [scores, ...]; None without one."""
+    """Return the shape [scores, ...] of a classifier's last layer; None without a classifier."""
     return next((shapes[name] for name in _CLASSIFIERS if name in shapes), None)
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What is wanted of a source; by default all that it has.
+    """Options of an import; by default everything in the source is imported.
 
-    head: which one; None takes all that the tensors are. A classifier the source does not have is
-      randomly initialized; what it has besides is left out.
-    labels: of a randomly initialized classifier, or new names for that of the source.
-    problem: what the scores of a classification mean; None takes the source's word, and one label
-      of a new classifier for a regression.
-    max_positions: keep the first ones of the position table only.
+    head: the head to import; None for all heads of the source. A classifier that the source does
+      not have is randomly initialized, and other heads of the source are left out.
+    labels: label names of a randomly initialized classifier, or new names for the source's.
+    problem: the meaning of a classifier's scores; None for the source's, or, for a new classifier
+      with one label, a regression.
+    max_positions: the number of leading positions to keep; None keeps all.
     """
 
     head: str | None = None
@@ -267,7 +269,7 @@ def with_table_sizes(
     max_positions: int | None,
     notes: list[str],
 ) -> EncoderConfig:
-    """The encoder with the sizes that its tables have, where those may differ from the config."""
+    """Return the encoder with the sizes of its tables, which may differ from the config."""
     family = family_of(encoder)
     rows = shapes.get(family.token_table, (encoder.vocab_size,))[0]
     if rows > encoder.vocab_size:
@@ -277,12 +279,12 @@ def with_table_sizes(
         encoder = dataclasses.replace(encoder, vocab_size=rows)
     if max_positions is None:
         return encoder
-    there = shapes.get(family.position_table)
-    positions = there[0] - encoder.position_offset if there else encoder.max_positions
+    table = shapes.get(family.position_table)
+    positions = table[0] - encoder.position_offset if table else encoder.max_positions
     if not 1 <= max_positions <= positions:
         raise ValueError(
-            f"--max-positions is {max_positions}, the source has learned {positions}: expected 1 "
-            "up to that number"
+            f"--max-positions {max_positions}: expected 1 to {positions}, the number of positions "
+            "in the source"
         )
     notes.append(f"the first {max_positions:,} of {positions:,} positions are kept")
     return dataclasses.replace(encoder, max_positions=max_positions)
@@ -295,20 +297,20 @@ def model_config(
     options: ImportOptions,
     directory: Path,
 ) -> ModelConfig:
-    """The model with the head asked for, or with all that the tensors are.
+    """Return the config of the model with the requested head, or with all heads in the tensors.
 
     Raises:
-      ValueError: it is not told what a classifier is of, or a new one's labels.
+      ValueError: the kind of a classifier or the labels of a new classifier are not specified.
     """
     labels, family, scores = options.labels, family_of(encoder), classifier_shape(shapes)
-    found = options.head or _head_of(shapes, classes_of(content), family, directory)
-    pooler = found != "encoder" or holds_pooler(family, shapes)
-    head = _classifier_head(found)
+    name = options.head or _head_of(shapes, classes_of(content), family, directory)
+    pooler = name != "encoder" or holds_pooler(family, shapes)
+    head = _classifier_head(name)
     needs_labels = head is not None and head.labels is None and not labels
     if needs_labels:
-        if scores is None or _another_task(content, found, family):
+        if scores is None or _another_task(content, name, family):
             raise ValueError(
-                f"--head {found}: {directory} has no such classifier, so one is randomly "
+                f"--head {name}: {directory} has no such classifier, so one is randomly "
                 "initialized and needs the names of its labels: --labels NAME NAME ..."
             )
     if labels and not options.head and len(labels) != (scores or (0,))[0]:
@@ -321,8 +323,8 @@ def model_config(
         if head is not None and len(head.problems) > 1 and not options.problem:
             problem = read_problem(content, len(labels))
         with_dropout = head is not None and head.dropout
-        dropout = head_dropout(content, family, found) if with_dropout else 0.0
-        return ModelConfig(encoder, found, labels, pooler, dropout, problem)
+        dropout = head_dropout(content, family, name) if with_dropout else 0.0
+        return ModelConfig(encoder, name, labels, pooler, dropout, problem)
     except ValueError as error:
         raise ValueError(f"{directory}: {error}") from error
 
@@ -336,20 +338,20 @@ def _wrong_labels(
     scores = classifier_shape(shapes)
     if scores is None:
         return (
-            f"--labels: {directory} has no classifier to give names to; for a new one add --head "
-            f"with one of {', '.join(head.name for head in classifier_heads() if not head.labels)}"
+            f"--labels: {directory} has no classifier. To add one, give --head with one of "
+            f"{', '.join(head.name for head in classifier_heads() if not head.labels)}"
         )
     names = read_labels(content, scores[0])
     return (
         f"--labels gives {len(labels)} names, but the classifier of {directory} has {len(names)} "
-        f"scores ({', '.join(names)}); for a new one in its place add --head"
+        f"scores ({', '.join(names)}). To replace the classifier, add --head"
     )
 
 
 def classifier_fits(
     content: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], config: ModelConfig
 ) -> bool:
-    """Whether the source's classifier, if it has one, is the one that `config` wants."""
+    """Return whether the source's classifier, if it has one, fits `config`."""
     scores = classifier_shape(shapes)
     if scores is None or config.head not in _classifier_names():
         return True
@@ -358,7 +360,7 @@ def classifier_fits(
 
 
 def _another_task(content: Mapping[str, Any], head: str, family: Family) -> bool:
-    """Whether config.json says that its classifier is of another kind than `head`."""
+    """Return whether config.json names a classifier of another kind than `head`."""
     kinds = map(family.architectures.get, _classifier_names())
     named = set(classes_of(content)).intersection(kinds)
     return bool(named) and family.architectures.get(head) not in named
@@ -372,7 +374,7 @@ def holds_pooler(family: Family, shapes: Collection[str]) -> bool:
 def _head_of(
     names: Collection[str], architectures: list[str], family: Family, directory: Path
 ) -> str:
-    """The head that takes in most of what is there."""
+    """Return the head that uses most of the tensors."""
     masked_lm = any(name.startswith(family.masked_lm) for name in names)
     next_sentence = any(family.pairs and name.startswith(family.pairs) for name in names)
     if masked_lm or next_sentence:
@@ -390,6 +392,6 @@ def _head_of(
         if heads.get(architecture) in _classifier_names():
             return heads[architecture]
     raise ValueError(
-        f"{directory}: it has a classifier, and its config.json does not say of what "
-        f"(architectures: {architectures}); add --head with one of {', '.join(_classifier_names())}"
+        f"{directory}: the kind of its classifier is not in config.json (architectures: "
+        f"{architectures}); add --head with one of {', '.join(_classifier_names())}"
     )

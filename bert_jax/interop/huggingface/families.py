@@ -1,4 +1,4 @@
-"""The families Hugging Face has, which of them a model is, and where its parameters lie there."""
+"""Hugging Face's families: the family of a model, and the names of its tensors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bert_jax.models.config import EncoderConfig
 from bert_jax.models.model import ModelConfig
 
 FAMILIES = (BERT, ROBERTA, ALBERT, DISTILBERT)
-# Other names a family's models go by: model_type to how their classes' names begin. They compute
-# what the family's do, from tensors of the same names.
+# Other model types that are equivalent to a family: the prefix of their class names and the family.
+# They compute the same functions from tensors with the same names.
 OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
     "xlm-roberta": ("XLMRoberta", ROBERTA),
     "camembert": ("Camembert", ROBERTA),
@@ -22,7 +22,7 @@ OTHER_NAMES: Mapping[str, tuple[str, Family]] = {
 
 
 def family_of(encoder: EncoderConfig) -> Family:
-    """The family that an encoder is of, or is nearest to."""
+    """Return the family to which an encoder belongs or is most similar."""
     if encoder.embedding_dim is not None or encoder.sharing != "none":
         return ALBERT
     if encoder.position_offset:
@@ -31,36 +31,42 @@ def family_of(encoder: EncoderConfig) -> Family:
 
 
 def family_named(content: Mapping[str, Any], where: str) -> Family:
-    """The family a config.json names; ValueError for another. Old files name none: BERT."""
+    """Return the family that a config.json names; BERT for old files, which name none.
+
+    Raises:
+      ValueError: the family is not supported.
+    """
     kind = content.get("model_type", "bert")
     for family in FAMILIES:
         if family.model_type == kind:
             return family
     if kind in OTHER_NAMES:
         return OTHER_NAMES[kind][1]
-    known = ", ".join(map(repr, [*(family.model_type for family in FAMILIES), *OTHER_NAMES]))
-    raise ValueError(
-        f"{where}: model_type is {kind!r}; expected {known}, the architectures that are understood"
-    )
+    supported = ", ".join(map(repr, [*(family.model_type for family in FAMILIES), *OTHER_NAMES]))
+    raise ValueError(f"{where}: model_type is {kind!r}; expected one of {supported}")
 
 
 def refusal_of(config: ModelConfig) -> str | None:
-    """Why a model is none of theirs, for people; None if it is one."""
+    """Return why Hugging Face's library has no such model; None if it has."""
     family = family_of(config.encoder)
     if config.head not in family.architectures:
         return (
-            f"Hugging Face's {family.title} has no class for the head {config.head!r}; it has "
-            f"{', '.join(map(repr, family.architectures))}: choose one with --head"
+            f"Hugging Face's {family.title} has no class for the head {config.head!r}. Choose one "
+            f"of {', '.join(map(repr, family.architectures))} with --head"
         )
     refusal = family.refusal(config)
     if refusal is None:
         return None
     what, why = refusal
-    return f"{what} is none of Hugging Face's {family.title}, which {why}"
+    return f"{what} is not supported by Hugging Face's {family.title}, which {why}"
 
 
 def architecture_of(config: ModelConfig) -> str:
-    """The class of theirs that a model is; ValueError if it is none of them."""
+    """Return the name of Hugging Face's class for a model.
+
+    Raises:
+      ValueError: there is no such class.
+    """
     refusal = refusal_of(config)
     if refusal is not None:
         raise ValueError(refusal)
@@ -68,14 +74,14 @@ def architecture_of(config: ModelConfig) -> str:
 
 
 def heads_of(family: Family) -> dict[str, str]:
-    """Their classes to our heads."""
-    return {theirs: ours for ours, theirs in family.architectures.items()}
+    """Return our heads by the names of Hugging Face's classes."""
+    return {architecture: head for head, architecture in family.architectures.items()}
 
 
 def classes_of(content: Mapping[str, Any]) -> list[str]:
-    """The classes a config.json names, each by what it is called in its family."""
-    told = content.get("architectures") or []
-    names = [told] if isinstance(told, str) else list(told)
+    """Return the classes that a config.json names, under the names of the model's family."""
+    architectures = content.get("architectures") or []
+    names = [architectures] if isinstance(architectures, str) else list(architectures)
     kind = content.get("model_type", "bert")
     if kind not in OTHER_NAMES:
         return names
@@ -85,14 +91,14 @@ def classes_of(content: Mapping[str, Any]) -> list[str]:
 
 
 def origins(config: ModelConfig) -> dict[str, Origin]:
-    """The tensor of `architecture_of(config)` behind each of our parameters.
+    """Return the tensor of `architecture_of(config)` for every parameter.
 
-    The encoder's begin with the family's prefix; the bare model, which is nothing else, leaves that
-    out. A `.kernel` is [in, out] here and [out, in] there; nothing else is turned.
+    The names of the encoder's tensors begin with the family's prefix, which the bare model omits. A
+    `.kernel` is [in, out], and Hugging Face's tensor is [out, in]; no other tensor is transposed.
 
     Raises:
-      ValueError: the model is none that Hugging Face's library can be.
+      ValueError: Hugging Face's library has no class for the model.
     """
     architecture_of(config)
     names = family_of(config.encoder).names(config)
-    return {ours: Origin(theirs, ours.endswith(".kernel")) for ours, theirs in names.items()}
+    return {name: Origin(hf_name, name.endswith(".kernel")) for name, hf_name in names.items()}

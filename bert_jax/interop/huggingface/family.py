@@ -1,4 +1,4 @@
-"""What is asked of a family of models to take it in from Hugging Face's library, and out again."""
+"""The description of a model family, from which models are imported and exported."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ def _nothing(content: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Family:
-    """A family: what its tensors, its classes and the keys of its config.json are called.
+    """A model family in Hugging Face's library: the names of tensors, classes and config keys.
 
-    model_type: in config.json. title: for people. prefix: of the encoder's tensors, which the bare
-      model's own file leaves out.
-    pretraining_classes: their class for each head of pretraining that has one.
-    names: our parameters' names to theirs, of a model that `refusal` has nothing against.
-    pooler: the prefix of a bare model's pooler; "" if it has none. masked_lm, pairs: those of
-      the heads of pretraining; pairs_are: what the latter tells apart. parts: those of everything
-      that is on the encoder.
-    tied: tensors that are copies, to what they are copies of.
-    fields: our names to theirs of values that are the same. activation: their name for that.
-    defaults: what their class takes where the file does not say. constants: ours that their file
-      has no word for.
-    only: what their class can do and ours cannot: the one value that is understood.
-    classifier_dropout: the key of the rate before a classifier; tagger_dropout: before one of
-      tokens, where that is another.
-    names_bounds: whether its config.json names a sequence's first and last token.
-    read, write: what of our config the fields and constants do not say, from the file's content,
-      and more keys of the file.
-    refusal: what of a model of ours is none of the family, and why; None if it is one.
+    In the following, HF means Hugging Face.
+
+    model_type: the family's `model_type` in config.json. title: its name for messages. prefix:
+      prefix of the encoder's tensors, which the file of a bare model omits.
+    pretraining_classes: HF's class for every pretraining head that it supports.
+    names: returns HF's tensor names by our parameter names for a model without a `refusal`.
+    pooler: prefix of a bare model's pooler; "" without one. masked_lm, pairs: prefixes of the
+      pretraining heads. pairs_are: the task of the sentence-pair head. parts: prefixes of all
+      modules besides the encoder.
+    tied: names of tensors that are copies, and of the original tensors.
+    fields: HF's names by our names of config values that are the same. activation: HF's name of the
+      activation.
+    defaults: HF's values for keys that a config.json omits. constants: our values that config.json
+      cannot express.
+    only: the only supported values of keys for which HF's class supports other values.
+    classifier_dropout: the key of the dropout rate before a classifier. tagger_dropout: the key for
+      classifiers of tokens if it is a different one.
+    names_bounds: whether config.json names the first and the last token of a sequence.
+    read: returns further fields of our config from the content of config.json. write: returns
+      further keys of config.json.
+    refusal: returns what the family does not support in a model, and why; None if it supports it.
     """
 
     model_type: str
@@ -67,7 +70,7 @@ class Family:
 
     @property
     def architectures(self) -> dict[str, str]:
-        """Their class for each head that has one."""
+        """HF's class for every head that it supports."""
         family_name = self.pretraining_classes["encoder"].removesuffix("Model")
         return {**self.pretraining_classes} | {
             kind.head.name: family_name + kind.huggingface.class_suffix
@@ -77,23 +80,26 @@ class Family:
 
     @property
     def token_table(self) -> str:
-        """The tensor of token embeddings."""
+        """The name of the tensor of token embeddings."""
         return f"{self.prefix}embeddings.word_embeddings.weight"
 
     @property
     def position_table(self) -> str:
-        """The tensor of position embeddings."""
+        """The name of the tensor of position embeddings."""
         return f"{self.prefix}embeddings.position_embeddings.weight"
 
     def dropout_before(self, head: str) -> str:
         """Return the key of the dropout rate before a classifier."""
-        of_tokens = any(
-            each.name == head and each.scored == "tokens" for each in classifier_heads()
+        scores_tokens = any(
+            candidate.name == head and candidate.scored == "tokens"
+            for candidate in classifier_heads()
         )
-        return self.tagger_dropout if of_tokens and self.tagger_dropout else self.classifier_dropout
+        if scores_tokens and self.tagger_dropout:
+            return self.tagger_dropout
+        return self.classifier_dropout
 
     def part_of(self, name: str) -> str:
-        """Which of `parts` a tensor belongs to; "" for the encoder and what is unknown."""
+        """Return the element of `parts` to which a tensor belongs; "" for all other tensors."""
         return next((part for part in self.parts if name.startswith(part)), "")
 
 
@@ -106,24 +112,24 @@ def whole_number(content: Mapping[str, Any], key: str) -> int:
 
 
 def dense(ours: str, theirs: str) -> dict[str, str]:
-    """The names of a dense layer's kernel and bias."""
+    """Return the names of a dense layer's kernel and bias."""
     return {f"{ours}.kernel": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
 
 
 def norm(ours: str, theirs: str) -> dict[str, str]:
-    """The names of a LayerNorm's scale and bias."""
+    """Return the names of a LayerNorm's scale and bias."""
     return {f"{ours}.scale": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
 
 
 def layer(
     ours: str, theirs: str, products: Mapping[str, str], norms: Mapping[str, str]
 ) -> dict[str, str]:
-    """The names of a layer's parameters, from those of its parts."""
+    """Return the names of a layer's parameters from the names of its modules."""
     names: dict[str, str] = {}
-    for here, there in products.items():
-        names |= dense(f"{ours}.{here}", f"{theirs}.{there}")
-    for here, there in norms.items():
-        names |= norm(f"{ours}.{here}", f"{theirs}.{there}")
+    for name, hf_name in products.items():
+        names |= dense(f"{ours}.{name}", f"{theirs}.{hf_name}")
+    for name, hf_name in norms.items():
+        names |= norm(f"{ours}.{name}", f"{theirs}.{hf_name}")
     return names
 
 
@@ -135,9 +141,9 @@ def classifier(config: ModelConfig) -> dict[str, str]:
 
 
 def odd_encoder(config: ModelConfig) -> Refusal | None:
-    """What of an encoder none of the families has."""
-    for name, value in (("norm", "post"), ("positions", "learned")):
-        found = getattr(config.encoder, name)
-        if found != value:
-            return f"model.{name}={found!r}", f"has {value!r} alone"
+    """Return what none of the families supports in an encoder; None if they support it."""
+    for name, supported in (("norm", "post"), ("positions", "learned")):
+        value = getattr(config.encoder, name)
+        if value != supported:
+            return f"model.{name}={value!r}", f"supports only {supported!r}"
     return None

@@ -1,4 +1,4 @@
-"""A model of Hugging Face's as one of ours, every tensor of it accounted for."""
+"""Load a Hugging Face model, and account for every tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bert_jax.interop.huggingface.families import family_of, origins
 from bert_jax.interop.huggingface.family import Family
 from bert_jax.interop.huggingface.sentence_transformers import read_sentence_model, within
 from bert_jax.interop.huggingface.weights import NewestNames, open_weights
-from bert_jax.interop.tensors import Account, ForeignTensors, Origin, read, settle
+from bert_jax.interop.tensors import Account, ForeignTensors, Origin, match_tensors, read
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import check_local
 from bert_jax.models.config import ComputeConfig, EncoderConfig
@@ -43,10 +43,10 @@ BUFFERS = (".position_ids", ".token_type_ids")
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A foreign model, settled and not yet read.
+    """A model of another framework whose tensors are matched, but whose values are not yet read.
 
-    pairs: what its head of pairs tells apart, if it has one. notes: what a person should know of
-    it, a line each. sentence_embedding: the settings of its sentence embedding, if it has any.
+    pairs: the task of its sentence-pair head, if it has one. notes: remarks about the model, one
+    line each. sentence_embedding: the settings of its sentence embedding, if it has any.
     """
 
     source: Path
@@ -60,10 +60,10 @@ class ForeignModel:
 
     @property
     def _encoder_fits(self) -> bool:
-        """Whether only weights of the heads do not fit."""
+        """Whether all weights of the encoder fit."""
         encoder = self.config.encoder
         pooler = holds_pooler(family_of(encoder), self.tensors.shapes)
-        account = settle_model(
+        account = match_model(
             ModelConfig(encoder, "encoder", pooler=pooler),
             self.tensors,
             asked=True,
@@ -73,7 +73,7 @@ class ForeignModel:
         return account.explained
 
     def parameters(self, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Reads the parameters; `seed` is of the randomly initialized ones.
+        """Return the parameters; `seed` is used for randomly initialized ones.
 
         Raises:
           ValueError: weights are missing, unexpected or have a wrong shape, a tensor's values are
@@ -98,12 +98,11 @@ class ForeignModel:
         if self.account.fresh:
             definition = _definition(self.config)
 
-            def draw(key: jax.Array) -> dict[str, jax.Array]:
-                drawn = definition.init(key)
-                return {name: drawn[name] for name in self.account.fresh}
+            def initialize(key: jax.Array) -> dict[str, jax.Array]:
+                initial = definition.init(key)
+                return {name: initial[name] for name in self.account.fresh}
 
-            fresh = jax.device_get(jax.jit(draw)(jax.random.key(seed)))
-            parameters |= fresh
+            parameters |= jax.device_get(jax.jit(initialize)(jax.random.key(seed)))
         return parameters
 
 
@@ -113,16 +112,16 @@ def open_directory(
     *,
     tokenizer: Path | None = None,
 ) -> ForeignModel:
-    """Opens a Hugging Face directory; reads its config and its tensors' names.
+    """Open a Hugging Face directory: read its config and the names of its tensors.
 
     Args:
       directory: a directory with config.json, weights and a tokenizer's files, or a
         sentence-transformers directory with a modules.json.
-      options: what of it to take.
-      tokenizer: of the model, where `directory` does not hold it.
+      options: the options of the import.
+      tokenizer: the model's tokenizer if `directory` does not contain it.
 
     Raises:
-      ValueError: a file is missing or damaged, the architecture is another one, or the vocabulary
+      ValueError: a file is missing or damaged, the architecture is not supported, or the vocabulary
         or the position table does not fit.
     """
     check_local(directory)
@@ -134,21 +133,21 @@ def open_directory(
         raise ValueError(f"{directory}: no config.json in it; expected a Hugging Face directory")
     content = read_json_object(file)
     encoder = read_encoder(content, str(file))
-    words = load_tokenizer(tokenizer, directory)
-    found = settle_directory(
+    loaded = load_tokenizer(tokenizer, directory)
+    model = resolve_directory(
         content,
         encoder,
         NewestNames(open_weights(directory), family_of(encoder)),
-        words.lowercased() if sentences.lowercase else words,
+        loaded.lowercased() if sentences.lowercase else loaded,
         directory,
         options,
     )
     settings = sentences.settings
     if settings is not None:
-        positions, shortest = found.config.encoder.max_positions, words.specials_of_pair + 2
+        positions, shortest = model.config.encoder.max_positions, loaded.specials_of_pair + 2
         settings = within(settings, positions, shortest)
-    notes = [*found.notes, *sentences.notes]
-    return replace(found, notes=notes, sentence_embedding=settings)
+    notes = [*model.notes, *sentences.notes]
+    return replace(model, notes=notes, sentence_embedding=settings)
 
 
 def load_tokenizer(given: Path | None, source: Path) -> Tokenizer:
@@ -169,13 +168,13 @@ def _load_tokenizer(path: Path) -> Tokenizer:
     added = path / "added_tokens.json"
     if added.is_file() and not (path / "tokenizer.json").is_file():
         raise ValueError(
-            f"{added}: tokens added to a vocab.txt are not understood; save the tokenizer with "
+            f"{added}: tokens added to a vocab.txt are not supported. Save the tokenizer with "
             "`transformers.AutoTokenizer`, which writes a tokenizer.json"
         )
     return Tokenizer.load(path)
 
 
-def settle_directory(
+def resolve_directory(
     content: Mapping[str, Any],
     encoder: EncoderConfig,
     tensors: ForeignTensors,
@@ -183,19 +182,26 @@ def settle_directory(
     source: Path,
     options: ImportOptions,
 ) -> ForeignModel:
-    """The model that a config, tensors with Hugging Face's names and a tokenizer make.
+    """Return the model given by a config, tensors with Hugging Face's names and a tokenizer.
 
     Args:
-      content: config.json, for what `encoder` does not hold.
-      source: for messages.
-      options: what of it to take.
+      content: the parsed config.json.
+      encoder: the encoder that `content` describes.
+      tensors: the model's tensors.
+      tokenizer: the model's tokenizer.
+      source: the path of the model, for messages.
+      options: the options of the import.
+
+    Raises:
+      ValueError: the tokenizer does not fit, an option does not fit the source, or the config has
+        an invalid value.
     """
     notes: list[str] = []
     encoder = with_table_sizes(encoder, tensors.shapes, options.max_positions, notes)
     check_vocabulary(tokenizer, encoder)
     if tokenizer.vocab_size < encoder.vocab_size:
         notes.append(
-            f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
+            f"the tokenizer has {tokenizer.vocab_size:,} entries, and the token table has "
             f"{encoder.vocab_size:,} rows"
         )
     config = model_config(content, encoder, tensors.shapes, options, source)
@@ -204,10 +210,12 @@ def settle_directory(
         notes.append(f"the scores of the source's classifier are now {', '.join(options.labels)}")
     if len(options.labels) == 1 and config.problem == "regression":
         notes.append("one label: a regression, whose score is the number itself (see --problem)")
-    told = len(content.get("id2label") or {})
-    if config.labels and not options.labels and told not in (0, len(config.labels)):
-        notes.append(f"id2label names {told} labels, the classifier has {len(config.labels)}")
-    account = settle_model(
+    num_names = len(content.get("id2label") or {})
+    if config.labels and not options.labels and num_names not in (0, len(config.labels)):
+        notes.append(
+            f"id2label names {num_names} labels, but the classifier has {len(config.labels)}"
+        )
+    account = match_model(
         config,
         tensors,
         asked=options.head is not None,
@@ -223,7 +231,7 @@ def settle_directory(
     return ForeignModel(source, config, tokenizer, account, tensors, pairs, notes)
 
 
-def settle_model(
+def match_model(
     config: ModelConfig,
     tensors: ForeignTensors,
     *,
@@ -231,11 +239,15 @@ def settle_model(
     positions: int | None,
     new_classifier: bool,
 ) -> Account:
-    """The account of a model whose tensors have Hugging Face's names.
+    """Match the parameters of a model with tensors that have Hugging Face's names.
 
-    asked: the head was asked for, and need not be the source's own. positions: take the first
-    ones of a longer table; None takes a table of the config's size and no other. new_classifier:
-    that of the source is of another task.
+    Args:
+      config: the model's config.
+      tensors: the tensors of the source.
+      asked: whether the head was requested, so that the source may lack it.
+      positions: the number of leading positions to keep; None requires a position table of the
+        config's size.
+      new_classifier: whether to replace the source's classifier, which is for another task.
     """
     places, family = origins(config), family_of(config.encoder)
     if new_classifier:
@@ -248,7 +260,7 @@ def settle_model(
 
     def why_left_out(name: str) -> str | None:
         if name.endswith(BUFFERS):
-            return "a buffer, no weights"
+            return "a buffer, not a weight"
         if name in family.tied and config.head in MASKED_LM_HEADS:
             return f"the same as {family.tied[name]}"
         part = family.part_of(name)
@@ -258,26 +270,28 @@ def settle_model(
             return f"not part of a model with the head {config.head!r}"
         return None
 
-    # A part of which there is anything is damaged if not all of it is there.
-    there = {family.part_of(name) for name in tensors.shapes}
+    # A part with only some of its tensors is damaged.
+    existing = {family.part_of(name) for name in tensors.shapes}
 
     def may_be_fresh(name: str) -> bool:
-        theirs = places[name].name
+        hf_name = places[name].name
         if new_classifier and name.startswith("classifier."):
             return True
-        if new_classifier and theirs.startswith("classifier.") and theirs not in tensors.shapes:
-            return True  # RoBERTa's dense layer, which a classifier of tokens has not
-        part = family.part_of(theirs)
-        return asked and not name.startswith("encoder.") and part not in there
+        if new_classifier and hf_name.startswith("classifier.") and hf_name not in tensors.shapes:
+            return True  # RoBERTa's dense layer, which classifiers of tokens lack
+        part = family.part_of(hf_name)
+        return asked and not name.startswith("encoder.") and part not in existing
 
-    return settle(shapes, places, tensors, may_be_fresh=may_be_fresh, why_left_out=why_left_out)
+    return match_tensors(
+        shapes, places, tensors, may_be_fresh=may_be_fresh, why_left_out=why_left_out
+    )
 
 
 def check_vocabulary(tokenizer: Tokenizer, encoder: EncoderConfig) -> None:
-    """Raises ValueError if the tokenizer has ids beyond the token table."""
+    """Raise ValueError if the tokenizer has ids beyond the token table."""
     if tokenizer.vocab_size > encoder.vocab_size:
         raise ValueError(
-            f"the tokenizer has {tokenizer.vocab_size:,} entries, the token table "
+            f"the tokenizer has {tokenizer.vocab_size:,} entries, but the token table has only "
             f"{encoder.vocab_size:,} rows: they belong to different models. Give the model's own "
             "tokenizer with --tokenizer FILE_OR_DIR"
         )
@@ -289,11 +303,11 @@ def _check_tied(tensors: ForeignTensors, family: Family, source: Path) -> None:
             if not np.array_equal(tensors.read(copy), tensors.read(original)):
                 raise ValueError(
                     f"{source}: {copy} is not the same as {original}: the model was trained with "
-                    "an output layer of its own, and here the two are one. Take the encoder "
-                    "without it: --head encoder"
+                    "a separate output layer, which is not supported. Import only the encoder with "
+                    "--head encoder"
                 )
 
 
 def _definition(config: ModelConfig) -> ModelDefinition[Any]:
-    # Names and shapes do not depend on how a model is computed.
+    # Names and shapes do not depend on the compute config.
     return define_model(config, ComputeConfig(dtype="float32", attention="xla"))

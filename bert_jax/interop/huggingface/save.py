@@ -1,4 +1,4 @@
-"""Write a model as a directory that `from_pretrained` loads, with its tokenizer."""
+"""Write a model and its tokenizer as a directory that `from_pretrained` loads."""
 
 from __future__ import annotations
 
@@ -27,8 +27,15 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 def save_tokenizer(
     tokenizer: Tokenizer, target: Path, encoder: EncoderConfig, *, inputs: Sequence[str] = ()
 ) -> None:
-    """Writes them. inputs: what the model takes of a tokenizer of transformers; () where no such
-    tokenizer feeds it."""
+    """Write the files of a tokenizer.
+
+    Args:
+      tokenizer: the tokenizer.
+      target: an existing directory.
+      encoder: the encoder that uses the tokenizer.
+      inputs: the model's inputs that a tokenizer of transformers must return; () if transformers
+        does not run the model.
+    """
     tokenizer.save(target, segments=encoder.num_segments > 1)
     file = target / "tokenizer_config.json"
     content = read_json_object(file)
@@ -46,36 +53,40 @@ def write_directory(
     dtype: str,
     sentence_embedding: SentenceEmbedding | None = None,
 ) -> None:
-    """Writes config.json, model.safetensors and the tokenizer's files into `target`.
+    """Write config.json, model.safetensors and the tokenizer's files to `target`.
 
-    parameters: emptied as they are converted, so that they are never in memory twice.
-    dtype: of the parameters in the file: float32, or float16 or bfloat16, to the nearest.
-    sentence_embedding: if given, also written as the files of sentence-transformers.
+    Args:
+      config: the model's config.
+      parameters: the model's parameters, which are removed as they are converted, so that they are
+        never in memory twice.
+      tokenizer: the model's tokenizer.
+      target: an existing directory.
+      dtype: the stored type of the parameters: float32, float16 or bfloat16.
+      sentence_embedding: if given, also written as the files of sentence-transformers.
 
     Raises:
-      ValueError: the model is none that Hugging Face's library can be, or has a parameter too
-        large for `dtype`.
+      ValueError: Hugging Face's library has no class for the model, or a parameter is too large for
+        `dtype`.
     """
     refusal = refusal_of(config)
     if refusal is not None:
-        raise ValueError(f"{refusal}; the formats onnx and stablehlo hold any model")
-    places = origins(config)
+        raise ValueError(f"{refusal}; the formats onnx and stablehlo support any model")
     stored = write_config(config, tokenizer) | {"dtype": dtype}
     content = json.dumps(stored, indent=2) + "\n"
     tensors = {}
-    for name, origin in places.items():
+    for name, origin in origins(config).items():
         values = np.asarray(parameters.pop(name))
-        theirs = origin.name
+        hf_name = origin.name
         if config.head == "encoder":
-            theirs = theirs.removeprefix(family_of(config.encoder).prefix)
+            hf_name = hf_name.removeprefix(family_of(config.encoder).prefix)
         values = np.ascontiguousarray(values.T if origin.transposed else values)
-        tensors[theirs] = _rounded(values, dtype, name)
+        tensors[hf_name] = _rounded(values, dtype, name)
         del values
-    assert not parameters, f"exported no {sorted(parameters)}"
+    assert not parameters, f"not exported: {sorted(parameters)}"
     save_file(tensors, target / SAFETENSORS, metadata={"format": "pt"})
-    # A BERT's tokenizer gives segment 1 to what comes second, ALBERT's none unless told. Without
-    # segments their class takes no such argument, with one it has no row for it, and with two a
-    # pair read as one text would be scored otherwise than here.
+    # Only with two segments does the tokenizer have to return segments: BERT's does so by default,
+    # ALBERT's only if configured. Without segments, Hugging Face's class takes no segments, and
+    # with one segment it has no row for segment 1, which tokenizers give to a second text.
     segments = ["token_type_ids"] if config.encoder.num_segments > 1 else []
     save_tokenizer(
         tokenizer, target, config.encoder, inputs=["input_ids", *segments, "attention_mask"]
@@ -83,17 +94,17 @@ def write_directory(
     (target / "config.json").write_text(content, encoding="utf-8")
     if sentence_embedding is not None:
         write_sentence_model(sentence_embedding, config.encoder.hidden_dim, target)
-    # safetensors lets nobody but the owner read what it wrote.
+    # safetensors makes its files readable only by their owner.
     shutil.copymode(target / "config.json", target / SAFETENSORS)
 
 
 def _rounded(values: NDArray[np.float32], dtype: str, name: str) -> NDArray[np.floating]:
-    """The values in `dtype`; one that would become infinite is refused."""
+    """Return the values in `dtype`; raise ValueError if a value would become infinite."""
     with np.errstate(over="ignore"):
-        found = values.astype(jnp.dtype(dtype), copy=False)
-    if np.isfinite(values).all() and not np.isfinite(found).all():
+        rounded = values.astype(jnp.dtype(dtype), copy=False)
+    if np.isfinite(values).all() and not np.isfinite(rounded).all():
         raise ValueError(
             f"--dtype {dtype}: {name} has a parameter of {float(np.abs(values).max()):,.0f}, and "
-            f"{dtype}'s maximum is {float(jnp.finfo(found.dtype).max):,.0f}. Use --dtype float32"
+            f"{dtype}'s maximum is {float(jnp.finfo(rounded.dtype).max):,.0f}. Use --dtype float32"
         )
-    return found
+    return rounded

@@ -1,4 +1,4 @@
-"""A Hugging Face directory, computed by Hugging Face's own code, as a side of a comparison."""
+"""Run the model of a Hugging Face directory with transformers, for a comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.interop.huggingface.weights import NewestNames, open_weights
 from bert_jax.json_files import read_json_object
 from bert_jax.models.model import PretrainingHead, scores_choices
 
-# The names of an architecture's scores in its output and in ours.
+# The names that `infer` uses for the scores in a head's outputs.
 LOGITS: dict[PretrainingHead, dict[str, str]] = {
     "pretraining": {
         "prediction_logits": "token_logits",
@@ -29,8 +29,8 @@ LOGITS: dict[PretrainingHead, dict[str, str]] = {
 }
 
 
-class TheirRow(NamedTuple):
-    """Token ids, and the segment of each where the tokenizer gives them."""
+class TokenizedPair(NamedTuple):
+    """The token ids of a pair of texts, and their segment ids if the tokenizer returns them."""
 
     token_ids: list[int]
     segment_ids: list[int] | None
@@ -44,17 +44,17 @@ class HuggingFaceModel:
     labels: tuple[str, ...]
 
     def __init__(self, directory: Path):
-        """Loads it.
+        """Load the model.
 
         Raises:
-          ValueError: PyTorch or transformers is not installed, or its weights do not fill it.
+          ValueError: PyTorch or transformers is not installed, or weights are missing.
         """
         try:
             import torch
             import transformers
         except ImportError as error:
             raise ValueError(
-                f"{directory}: a Hugging Face directory takes PyTorch and transformers to run: "
+                f"{directory}: PyTorch and transformers are needed to run a Hugging Face model: "
                 "pip install -e '.[torch]'"
             ) from error
         transformers.logging.disable_progress_bar()
@@ -64,15 +64,15 @@ class HuggingFaceModel:
         self._family = family = family_of(encoder)
         classes = content.get("architectures") or [family.architectures["encoder"]]
         named = classes if isinstance(classes, str) else classes[0]
-        heads, ours = heads_of(family), (classes_of(content) or [named])[0]
-        if ours not in heads:
+        heads, architecture = heads_of(family), (classes_of(content) or [named])[0]
+        if architecture not in heads:
             raise ValueError(
                 f"{file}: architectures is {named}; expected one of {', '.join(heads)}. Import the "
                 "model with --head and compare the work directory"
             )
-        self._head = heads[ours]
+        self._head = heads[architecture]
         self._torch, self.directory = torch, directory
-        # A bare model has a pooler unless it is told to have none, where there is one at all.
+        # A bare model of a family with poolers has one by default.
         bare = self._head == "encoder" and family.pooler and not _has_pooler(directory, family)
         options = {"add_pooling_layer": False} if bare else {}
         try:
@@ -105,21 +105,21 @@ class HuggingFaceModel:
         self.sizes = Sizes(encoder.vocab_size, encoder.num_segments, encoder.max_positions)
 
     @property
-    def tokenizer_is_told(self) -> bool:
-        """Whether the files say how to read texts.
+    def specifies_tokenizer(self) -> bool:
+        """Whether the files completely specify the tokenizer.
 
-        Of others (spiece.model, vocab.json) transformers 5 makes tokenizers by rules of its own,
-        which do not always read as the models learned.
+        For other files (spiece.model, vocab.json), transformers 5 uses its own rules, which do not
+        always match the model's training.
         """
         plain = self._family.model_type in ("bert", "distilbert")
         names = ("tokenizer.json", *(["vocab.txt"] if plain else []))
         return any((self.directory / name).is_file() for name in names)
 
-    def read(self, pairs: Sequence[tuple[str, str]]) -> list[TheirRow]:
-        """Each pair of texts as the directory's own tokenizer has it; one of "" is a single text.
+    def tokenize(self, pairs: Sequence[tuple[str, str]]) -> list[TokenizedPair]:
+        """Return pairs of texts tokenized by transformers; "" as a second text means a single text.
 
         Raises:
-          ValueError: transformers finds no tokenizer in the directory.
+          ValueError: transformers cannot load a tokenizer from the directory.
         """
         import transformers
 
@@ -129,9 +129,11 @@ class HuggingFaceModel:
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
             reason = str(error).strip().partition("\n")[0]
-            raise ValueError(f"{self.directory}: no tokenizer of transformers: {reason}") from error
+            raise ValueError(
+                f"{self.directory}: transformers cannot load a tokenizer: {reason}"
+            ) from error
         rows = [tokenizer(*(text for text in pair if text)) for pair in pairs]
-        return [TheirRow(row["input_ids"], row.get("token_type_ids")) for row in rows]
+        return [TokenizedPair(row["input_ids"], row.get("token_type_ids")) for row in rows]
 
     def outputs(self, probe: ProbeInput) -> Outputs:
         """See `ComparableModel.outputs`."""
@@ -141,17 +143,16 @@ class HuggingFaceModel:
         ]
         if scores_choices(self._head):
             tensors = [tensor[:, None] for tensor in tensors]
-        given_names = ("input_ids", "attention_mask", "token_type_ids")
-        inputs = dict(zip(given_names, tensors, strict=True))
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        inputs = dict(zip(names, tensors, strict=True))
         if self.sizes is not None and not self.sizes.num_segments:
             del inputs["token_type_ids"]
         with self._torch.no_grad():
-            given = self._model(**inputs, output_hidden_states=True)
-            found = self._named(given)
-        return {name: tensor.numpy().astype(np.float32) for name, tensor in found.items()}
+            outputs = self._renamed(self._model(**inputs, output_hidden_states=True))
+        return {name: tensor.numpy().astype(np.float32) for name, tensor in outputs.items()}
 
     def _pooled(self, hidden: Any) -> Any:
-        """What the dense layer on the first token gives, wherever the family has it."""
+        """Return the output of the pooler, wherever the class has it."""
         model, first = self._model, hidden[:, 0]
         if hasattr(model, "pre_classifier"):
             return self._torch.relu(model.pre_classifier(first))
@@ -164,23 +165,23 @@ class HuggingFaceModel:
             return None if pooler is None else self._torch.tanh(pooler(first))
         return pooler(hidden)
 
-    def _named(self, given: Any) -> dict[str, Any]:
-        """Their outputs under our names."""
-        found = {f"hidden_{n}": states for n, states in enumerate(given.hidden_states)}
-        found["hidden"] = given.hidden_states[-1]
-        pooled = self._pooled(given.hidden_states[-1])
+    def _renamed(self, outputs: Any) -> dict[str, Any]:
+        """Return the outputs of transformers under the names that `infer` uses."""
+        result = {f"hidden_{n}": states for n, states in enumerate(outputs.hidden_states)}
+        result["hidden"] = outputs.hidden_states[-1]
+        pooled = self._pooled(outputs.hidden_states[-1])
         if pooled is not None:
-            found["pooled"] = pooled
-        for theirs, ours in LOGITS.get(cast(PretrainingHead, self._head), {}).items():
-            if theirs in given:
-                found[ours] = given[theirs]
-        scores = [given[name] for name in score_outputs(self._head)]
+            result["pooled"] = pooled
+        for hf_name, name in LOGITS.get(cast(PretrainingHead, self._head), {}).items():
+            if hf_name in outputs:
+                result[name] = outputs[hf_name]
+        scores = [outputs[name] for name in score_outputs(self._head)]
         if scores:
-            found["logits"] = scores[0] if len(scores) == 1 else self._torch.stack(scores, dim=-1)
-        return found
+            result["logits"] = scores[0] if len(scores) == 1 else self._torch.stack(scores, dim=-1)
+        return result
 
 
 def _has_pooler(directory: Path, family: Family) -> bool:
-    """Whether the weights of a directory hold a pooler; ValueError if they cannot be read."""
+    """Return whether a directory's weights include a pooler; raise ValueError if unreadable."""
     names = NewestNames(open_weights(directory), family).shapes
     return any(name.startswith(family.pooler) for name in names)

@@ -1,6 +1,6 @@
-"""Read the tensors of a Hugging Face directory under the names that are used today.
+"""Read the tensors of a Hugging Face directory under their current names.
 
-They are in safetensors or PyTorch pickles, in one file or several.
+The tensors are in safetensors files or PyTorch pickles, in one or several files.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ INDEX = ".index.json"
 
 
 class SafetensorsFiles:
-    """Tensors in .safetensors files; a file is open only while one of them is read.
+    """Tensors in .safetensors files; a file is only open while a tensor is read.
 
-    Kept open, the pages of a memory-mapped file that were read would count as this process's
-    memory: all the weights a second time.
+    If a memory-mapped file stayed open, the pages that were read would count towards the memory of
+    this process, as a second copy of all weights.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def __init__(self, files: list[Path]):
-        self._place: dict[str, Path] = {}
+        self._files: dict[str, Path] = {}
         shapes = {}
         for file in files:
             try:
                 with safe_open(file, framework="np") as opened:
                     for name in opened.keys():
-                        _check_new(name, file, self._place)
+                        _check_new(name, file, self._files)
                         shapes[name] = tuple(opened.get_slice(name).get_shape())
-                        self._place[name] = file
+                        self._files[name] = file
             except SafetensorError as error:
-                raise ValueError(f"{file}: {_what_it_is(file, error)}") from error
+                raise ValueError(f"{file}: {_describe_invalid(file, error)}") from error
         self.shapes = shapes
 
     def read(self, name: str) -> NDArray[np.generic]:
         """See `ForeignTensors.read`."""
-        with safe_open(self._place[name], framework="np") as opened:
+        with safe_open(self._files[name], framework="np") as opened:
             return opened.get_tensor(name)
 
 
 class PickleFiles:
-    """Tensors in PyTorch's .bin files, loaded by PyTorch as data alone.
+    """Tensors in PyTorch's .bin files, loaded by PyTorch without executing code.
 
-    A file is mapped only while a tensor of it is read, as in `SafetensorsFiles`. One from before
-    PyTorch 1.6 (2020) cannot be mapped: a copy in today's format, on disk, stands in for it.
+    A file is only mapped while a tensor is read, as in `SafetensorsFiles`. Files from before
+    PyTorch 1.6 (2020) cannot be mapped, so a copy in the current format is written to disk.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def __init__(self, files: list[Path]):
-        self._place: dict[str, Path] = {}
+        self._files: dict[str, Path] = {}
         shapes = {}
         for file in files:
             tensors = _unpickled(file)
-            place = file if zipfile.is_zipfile(file) else self._copy(tensors)
+            mappable = file if zipfile.is_zipfile(file) else self._copy(tensors)
             for name, tensor in tensors.items():
-                _check_new(name, file, self._place)
+                _check_new(name, file, self._files)
                 shapes[name] = tuple(tensor.shape)
-                self._place[name] = place
+                self._files[name] = mappable
         self.shapes = shapes
 
     def _copy(self, tensors: dict[str, Any]) -> Path:
@@ -88,18 +88,18 @@ class PickleFiles:
         """See `ForeignTensors.read`."""
         import torch
 
-        tensor = _unpickled(self._place[name])[name].detach()
-        # NumPy has no bfloat16 of its own; float32 holds every value of it.
+        tensor = _unpickled(self._files[name])[name].detach()
+        # NumPy itself has no bfloat16; float32 can represent all of its values.
         tensor = tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor
         return tensor.numpy().copy()
 
 
 def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
-    """The tensors of a directory, safetensors where there are both.
+    """Return the tensors of a directory, from safetensors files rather than pickles.
 
     Raises:
-      ValueError: there are none, a part of them is absent or damaged, or PyTorch is needed and
-        not installed.
+      ValueError: there are no weights, a file is missing or damaged, or PyTorch is needed but not
+        installed.
     """
     for name, kind in ((SAFETENSORS, SafetensorsFiles), (PICKLE, PickleFiles)):
         files = _files(directory, name)
@@ -108,27 +108,27 @@ def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
     parts = sorted(directory.glob("*-of-*"))
     if parts:
         raise ValueError(
-            f"{directory}: it holds {parts[0].name}, but no {INDEX} that lists the parts"
+            f"{directory}: it contains {parts[0].name}, but no {INDEX} that lists the parts"
         )
     raise ValueError(
         f"{directory}: no weights in it; expected {SAFETENSORS} or {PICKLE}, or their {INDEX}"
     )
 
 
-def _what_it_is(file: Path, error: Exception) -> str:
-    """What a file that is no safetensors file may be."""
+def _describe_invalid(file: Path, error: Exception) -> str:
+    """Return what is wrong with a file that is not a safetensors file, and how to fix it."""
     with open(file, "rb") as opened:
         beginning = opened.read(64)
     if beginning.startswith(b"version https://git-lfs"):
-        return "a Git LFS pointer and not the weights themselves; run `git lfs pull` beside it"
+        return "a Git LFS pointer instead of weights. Run `git lfs pull` in its directory"
     if beginning.lstrip().startswith(b"<"):
-        return "a web page and not weights: the download was refused; fetch it again"
-    return f"damaged or cut short: {error}; fetch it again"
+        return "a web page instead of weights: the download was refused. Download it again"
+    return f"damaged or truncated: {error}. Download it again"
 
 
-def _check_new(name: str, file: Path, place: Mapping[str, Path]) -> None:
-    if name in place:
-        raise ValueError(f"{name} is in {place[name]} and in {file}: which counts is not known")
+def _check_new(name: str, file: Path, files: Mapping[str, Path]) -> None:
+    if name in files:
+        raise ValueError(f"{name} is in both {files[name]} and {file}. Remove one of them")
 
 
 def _files(directory: Path, name: str) -> list[Path]:
@@ -143,10 +143,10 @@ def _files(directory: Path, name: str) -> list[Path]:
     except (KeyError, AttributeError, TypeError):
         plain = False
     if not plain or not parts:
-        raise ValueError(f"{index}: damaged: expected a weight_map of names of files beside it")
+        raise ValueError(f"{index}: damaged: expected a weight_map of files in its directory")
     absent = [part for part in parts if not (directory / part).is_file()]
     if absent:
-        raise ValueError(f"{index} names {', '.join(absent)}, which {directory} does not hold")
+        raise ValueError(f"{index} names {', '.join(absent)}, which is not in {directory}")
     return [directory / part for part in parts]
 
 
@@ -155,7 +155,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
         import torch
     except ImportError as error:
         raise ValueError(
-            f"{file}: a PyTorch pickle takes PyTorch to read: pip install -e '.[torch]', or "
+            f"{file}: PyTorch is needed to read a PyTorch pickle: pip install -e '.[torch]', or "
             f"use the model's {SAFETENSORS} if it has one"
         ) from error
     try:
@@ -165,8 +165,8 @@ def _unpickled(file: Path) -> dict[str, Any]:
         )
     except Exception as error:  # a pickle can make PyTorch raise anything
         raise ValueError(
-            f"{file}: PyTorch cannot read it as data alone: it is damaged, cut short or no "
-            "state_dict; fetch it again"
+            f"{file}: PyTorch cannot read it without executing code: it is damaged, truncated or "
+            "not a state_dict. Download it again"
         ) from error
     if not isinstance(loaded, dict) or not all(
         isinstance(name, str) and torch.is_tensor(tensor) for name, tensor in loaded.items()
@@ -182,37 +182,37 @@ def _unpickled(file: Path) -> dict[str, Any]:
 
 
 class NewestNames:
-    """Foreign tensors under the names that today's classes give them.
+    """Foreign tensors under the names that the current classes of transformers use.
 
     Raises:
-      ValueError: two of them have one name then.
+      ValueError: two tensors have the same current name.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def __init__(self, tensors: ForeignTensors, family: Family):
         self._tensors = tensors
-        self._there: dict[str, str] = {}
+        self._stored_names: dict[str, str] = {}
         for name in tensors.shapes:
             newest = _newest(name, family)
-            if newest in self._there:
+            if newest in self._stored_names:
                 raise ValueError(
-                    f"{self._there[newest]} and {name} are two names of one tensor, and both are "
-                    "there: which of them counts is not known"
+                    f"{self._stored_names[newest]} and {name} are two names of one tensor. Remove "
+                    "one of them"
                 )
-            self._there[newest] = name
-        for copy, original in family.tied.items():  # either name may be the one that was kept
-            if copy in self._there and original not in self._there:
-                self._there[original] = self._there.pop(copy)
-        self.shapes = {name: tensors.shapes[there] for name, there in self._there.items()}
+            self._stored_names[newest] = name
+        for copy, original in family.tied.items():  # the file may contain only one of them
+            if copy in self._stored_names and original not in self._stored_names:
+                self._stored_names[original] = self._stored_names.pop(copy)
+        self.shapes = {name: tensors.shapes[stored] for name, stored in self._stored_names.items()}
 
     def read(self, name: str) -> NDArray[np.generic]:
         """See `ForeignTensors.read`."""
-        return self._tensors.read(self._there[name])
+        return self._tensors.read(self._stored_names[name])
 
 
 def _newest(name: str, family: Family) -> str:
-    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's words, up to 2019
+    if name.endswith(("LayerNorm.gamma", "LayerNorm.beta")):  # TensorFlow's names, until 2019
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
     bare = name.startswith(("embeddings.", "encoder.", "pooler.", "transformer."))
