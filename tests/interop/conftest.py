@@ -1,4 +1,4 @@
-"""BERTs of Hugging Face's in directories, with random weights in which no term is zero."""
+"""Fixtures that make directories of Hugging Face BERT models with random nonzero parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 if importlib.util.find_spec("triton"):
-    # Comes with PyTorch's CUDA builds; loaded after TensorFlow, it crashes the process.
+    # Part of PyTorch's CUDA builds; the process would crash if TensorFlow were imported first.
     import triton  # noqa: F401
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.,!?0123456789"]
@@ -46,7 +46,7 @@ Maker = Callable[..., Path]
 
 
 def make(directory: Path, head: str, **changes: object) -> transformers.PreTrainedModel:
-    """Saves a model with perturbed weights, biases and LayerNorms among them, and a vocabulary."""
+    """Save a vocabulary and a model with perturbed weights, including biases and LayerNorms."""
     labels = LABELS.get(head)
     names = dict(enumerate(labels)) if labels else None
     more = {"id2label": names, "label2id": {v: k for k, v in names.items()}} if names else {}
@@ -63,13 +63,13 @@ def make(directory: Path, head: str, **changes: object) -> transformers.PreTrain
 
 @pytest.fixture(autouse=True)
 def quiet() -> None:
-    """No progress bars among the output."""
+    """Disable progress bars."""
     transformers.logging.disable_progress_bar()
 
 
 @pytest.fixture
 def make_bert(tmp_path: Path) -> Maker:
-    """A function that makes a directory: of a head, with other settings of its config."""
+    """Return a function that makes a directory of a model with a head and changed settings."""
 
     def made(head: str = "pretraining", name: str = "theirs", **changes: object) -> Path:
         make(tmp_path / name, head, **changes)
@@ -79,12 +79,12 @@ def make_bert(tmp_path: Path) -> Maker:
 
 
 def tensors_of(directory: Path) -> dict[str, np.ndarray]:
-    """The tensors of a directory."""
+    """Return the tensors of a directory."""
     return load_file(directory / "model.safetensors")
 
 
 def change_tensors(directory: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
-    """Rewrites the tensors of a directory."""
+    """Change the tensors of a directory."""
     tensors = tensors_of(directory)
     change(tensors)
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
@@ -92,14 +92,14 @@ def change_tensors(directory: Path, change: Callable[[dict[str, np.ndarray]], No
 
 
 def change_config(directory: Path, **changes: object) -> None:
-    """Rewrites keys of a directory's config.json; None takes a key out."""
+    """Change keys of a directory's config.json; None removes a key."""
     file = directory / "config.json"
     content = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
 
 
 def card_code(exported: Path) -> str:
-    """The code of an export's model card, to be run in its directory."""
+    """Return the code in an export's model card, which runs in its directory."""
     card = (exported / "README.md").read_text()
     found = re.search(r"```python\n(.*?)```", card, re.DOTALL)
     assert found
@@ -107,8 +107,10 @@ def card_code(exported: Path) -> str:
 
 
 def run_card(exported: Path, more: str) -> str:
-    """Runs the code of an export's model card and then `more`, in its directory and with no name
-    defined before; what they print."""
+    """Run the code in an export's model card and then `more`, and return the output.
+
+    The code runs in the directory of the export, without any predefined names.
+    """
     printed = io.StringIO()
     with contextlib.chdir(exported), contextlib.redirect_stdout(printed):
         exec(f"{card_code(exported)}\n{more}", {})
@@ -117,7 +119,7 @@ def run_card(exported: Path, more: str) -> str:
 
 @pytest.fixture
 def refused(bert_jax_here, tmp_path):
-    """A function that imports, expects a refusal, and gives its words."""
+    """Return a function that expects an import to fail, and returns the error."""
 
     def run(source, *words):
         before = set(tmp_path.iterdir())
@@ -134,7 +136,7 @@ def refused(bert_jax_here, tmp_path):
 
 @pytest.fixture
 def imported(bert_jax_here, tmp_path):
-    """A function that imports and gives what it printed and the parameters."""
+    """Return a function that imports a model and returns the output and the work directory."""
 
     def run(source, *words, name="ours"):
         finished = bert_jax_here("import", source, "--output", tmp_path / name, *words)

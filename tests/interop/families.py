@@ -1,4 +1,4 @@
-"""Tiny RoBERTas, ALBERTs and DistilBERTs of Hugging Face's, with random weights."""
+"""Tiny RoBERTa, ALBERT and DistilBERT models of Hugging Face, with random weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = dict(
     initializer_range=0.1,
 )
 BYTES = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "<mask>"]
-# Ours to the last part of their class.
+# The suffixes of Hugging Face's classes by our heads.
 HEADS = {
     "encoder": "Model",
     "masked_lm": "ForMaskedLM",
@@ -47,17 +47,17 @@ CONFIGS = {
         initializer_range=0.1,
     ),
 }
-# Family and head; ALBERT alone has both heads of pretraining in one class.
+# Families and heads; only ALBERT has a class with both pretraining heads.
 CASES = [(family, head) for family in CONFIGS for head in HEADS] + [("Albert", "pretraining")]
 
 
 def class_of(family: str, head: str) -> type[transformers.PreTrainedModel]:
-    """Their class."""
+    """Return Hugging Face's class."""
     return getattr(transformers, family + (HEADS | {"pretraining": "ForPreTraining"})[head])
 
 
 def build(family: str, head: str, **changes: object) -> transformers.PreTrainedModel:
-    """A model with perturbed weights, biases and LayerNorms among them."""
+    """Return a model with perturbed weights, including biases and LayerNorms."""
     labels = LABELS.get(head, ["LABEL_0", "LABEL_1"])
     names = dict(enumerate(labels))
     more = {"id2label": names, "label2id": {v: k for k, v in names.items()}, **changes}
@@ -73,7 +73,7 @@ def build(family: str, head: str, **changes: object) -> transformers.PreTrainedM
 def make(
     directory: Path, family: str, head: str, **changes: object
 ) -> transformers.PreTrainedModel:
-    """Saves a model and a vocabulary of its kind."""
+    """Save a model and a vocabulary of its kind."""
     model = build(family, head, **changes)
     model.save_pretrained(directory)
     if family == "Roberta":
@@ -85,7 +85,7 @@ def make(
     return model
 
 
-# Of the vocabularies that XLM-RoBERTa and CamemBERT release: the pieces before those of text.
+# The special pieces at the beginning of the vocabularies of XLM-RoBERTa and CamemBERT.
 _FIRST = {
     "XLMRoberta": ["<s>", "<pad>", "</s>", "<unk>"],
     "Camembert": ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"],
@@ -94,7 +94,7 @@ _ENDS = {"bos": "<s>", "eos": "</s>"}
 
 
 def make_other_roberta(directory: Path, name: str, head: str) -> None:
-    """Saves an XLM-RoBERTa or a CamemBERT, which compute what a RoBERTa does."""
+    """Save an XLM-RoBERTa or a CamemBERT, which are equivalent to RoBERTa."""
     pieces = [*_FIRST[name], "▁", "▁it", "▁rain", "s", "▁so", "▁wet", *"abcdefghé.?", "<mask>"]
     vocabulary = [(piece, -float(number)) for number, piece in enumerate(pieces)]
     tokenizer = getattr(transformers, f"{name}Tokenizer")(vocab=vocabulary)

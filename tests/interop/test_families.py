@@ -1,4 +1,4 @@
-"""RoBERTa, ALBERT and DistilBERT in from Hugging Face and out again, with every head."""
+"""Test the import and export of RoBERTa, ALBERT and DistilBERT with every head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDS = [f"{family}-{head}" for family, head in CASES]
 
 
 @pytest.mark.parametrize(("family", "head"), CASES, ids=IDS)
-def test_a_model_comes_in_and_goes_out(family, head, bert_jax_here, tmp_path, monkeypatch):
+def test_import_and_export(family, head, bert_jax_here, tmp_path, monkeypatch):
     theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
     make(theirs, family, head)
     imported = bert_jax_here("import", theirs, "--output", ours)
@@ -35,7 +35,7 @@ def test_a_model_comes_in_and_goes_out(family, head, bert_jax_here, tmp_path, mo
     title = {"Roberta": "RoBERTa", "Albert": "ALBERT", "DistilBert": "DistilBERT"}[family]
     assert f"ours: {title} with the head {head!r}" in imported.output
 
-    if head == "pretraining":  # of ALBERT alone
+    if head == "pretraining":  # only ALBERT
         with pytest.raises(ValueError, match="learned whether two sentences are in order"):
             NextSentence(ours)
 
@@ -66,7 +66,7 @@ def test_a_model_comes_in_and_goes_out(family, head, bert_jax_here, tmp_path, mo
     [*(("XLMRoberta", head) for head in HEADS), ("Camembert", "masked_lm"), ("Camembert", "span")],
 )
 def test_other_names_of_roberta(name, head, bert_jax_here, tmp_path):
-    """XLM-RoBERTa and CamemBERT are RoBERTas with other vocabularies, and go out as such."""
+    """Test XLM-RoBERTa and CamemBERT, which are exported as RoBERTa with other vocabularies."""
     theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
     make_other_roberta(theirs, name, head)
     imported = bert_jax_here("import", theirs, "--output", ours)
@@ -89,7 +89,7 @@ def test_other_names_of_roberta(name, head, bert_jax_here, tmp_path):
     assert (after.pad_token_id, after.cls_token_id) == (before.pad_token_id, before.cls_token_id)
 
 
-def test_a_class_of_another_task_is_known_by_its_other_name(bert_jax_here, tmp_path):
+def test_a_class_of_another_task_is_recognized_by_its_other_name(bert_jax_here, tmp_path):
     make_other_roberta(tmp_path / "theirs", "XLMRoberta", "tagging")
     words = ("--head", "classification", "--output", tmp_path / "ours")
     refused = bert_jax_here("import", tmp_path / "theirs", *words)
@@ -167,7 +167,7 @@ def test_encoders_are_the_families_own(bert_jax_here, tmp_path):
         ),
     ],
 )
-def test_what_is_not_understood_is_refused(family, changes, message, bert_jax_here, tmp_path):
+def test_unsupported_configs_are_refused(family, changes, message, bert_jax_here, tmp_path):
     make(tmp_path / "theirs", family, "masked_lm")
     change_config(tmp_path / "theirs", **changes)
     refused = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours")
@@ -207,12 +207,12 @@ def test_what_is_not_understood_is_refused(family, changes, message, bert_jax_he
         ),
     ],
 )
-def test_models_that_are_none_of_theirs(name, changes, head, message):
+def test_models_without_a_hugging_face_class_are_refused(name, changes, head, message):
     with pytest.raises(ValueError, match=message):
         origins(ModelConfig(variant(name, **changes), head))
 
 
-def test_albert_without_sharing_has_a_group_a_layer():
+def test_albert_without_sharing_has_one_group_per_layer():
     encoder = dataclasses.replace(
         EncoderConfig(num_layers=3, hidden_dim=24, embedding_dim=8), layer_norm_epsilon=1e-6
     )
@@ -221,7 +221,7 @@ def test_albert_without_sharing_has_a_group_a_layer():
     assert family_of(encoder).write(encoder)["num_hidden_groups"] == 3
 
 
-def test_a_tokenizer_without_segments_names_no_type_ids(bert_jax_here, tmp_path):
+def test_tokenizers_of_models_without_segments_return_no_type_ids(bert_jax_here, tmp_path):
     make(tmp_path / "theirs", "DistilBert", "masked_lm")
     assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
@@ -232,7 +232,7 @@ def test_a_tokenizer_without_segments_names_no_type_ids(bert_jax_here, tmp_path)
     assert len(fill("a[MASK]b")) == 5
 
 
-def test_positions_that_theirs_would_begin_elsewhere(bert_jax_here, tmp_path):
+def test_an_offset_that_hugging_face_cannot_express_is_refused(bert_jax_here, tmp_path):
     make(tmp_path / "theirs", "Roberta", "masked_lm")
     assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
     content = json.loads((tmp_path / "ours/model.json").read_text())
@@ -241,7 +241,7 @@ def test_positions_that_theirs_would_begin_elsewhere(bert_jax_here, tmp_path):
     words = ("export", tmp_path / "ours", "--format", "huggingface", "--output", tmp_path / "back")
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "would begin at 2 instead of the trained ones" in refused.errors
-    # ONNX does not ask; what they would build from a config.json is left out.
+    # ONNX supports it; no config.json is written, since it would describe another model.
     onnx = tmp_path / "onnx"
     words = ("export", tmp_path / "ours", "--format", "onnx", "--output", onnx)
     assert bert_jax_here(*words).code == 0
@@ -259,8 +259,8 @@ def test_one_segment_and_pairs_of_texts(bert_jax_here, make_bert, tmp_path):
 
 
 @pytest.mark.parametrize(("head", "rate"), [("classification", 0.2), ("tagging", 0.3)])
-def test_distilberts_classifiers_have_rates_of_their_own(head, rate, bert_jax_here, tmp_path):
-    """What their classes drop out before the two, which is not the same."""
+def test_dropout_rates_of_distilbert_classifiers(head, rate, bert_jax_here, tmp_path):
+    """Test the rates, which differ between the two classes."""
     theirs, ours, back = tmp_path / "theirs", tmp_path / "ours", tmp_path / "back"
     make(theirs, "DistilBert", head)
     change_config(theirs, dropout=0.3, seq_classif_dropout=0.2)
@@ -276,8 +276,8 @@ def test_distilberts_classifiers_have_rates_of_their_own(head, rate, bert_jax_he
 
 
 @pytest.mark.parametrize("head", ["tagging", "multiple_choice"])
-def test_a_roberta_of_another_task_gets_a_classifier(head, bert_jax_here, tmp_path):
-    """Its dense layer is the classifier's own, and so is randomly initialized with it."""
+def test_a_roberta_classifier_for_another_task_is_replaced(head, bert_jax_here, tmp_path):
+    """Test that the dense layer, which belongs to the classifier, is randomly initialized, too."""
     make(tmp_path / "theirs", "Roberta", head)
     words = ("--head", "classification", "--labels", "no", "yes")
     imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours", *words)
@@ -287,7 +287,7 @@ def test_a_roberta_of_another_task_gets_a_classifier(head, bert_jax_here, tmp_pa
     assert len(Classify(tmp_path / "ours")("a b").scores) == 2
 
 
-def test_a_distilberts_bare_encoder_goes_out_without_its_classifiers_layer(bert_jax_here, tmp_path):
+def test_a_bare_distilbert_is_exported_without_the_pooler(bert_jax_here, tmp_path):
     make(tmp_path / "theirs", "DistilBert", "classification")
     assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
     words = ("--head", "encoder", "--output", tmp_path / "back", "--format", "huggingface")
@@ -297,12 +297,12 @@ def test_a_distilberts_bare_encoder_goes_out_without_its_classifiers_layer(bert_
     assert bert_jax_here("verify", tmp_path / "ours", tmp_path / "back").code == 0
 
 
-def test_what_pairs_were_goes_out_and_comes_in(bert_jax_here, tmp_path):
+def test_the_kind_of_sentence_pairs_is_exported_and_imported(bert_jax_here, tmp_path):
     make(tmp_path / "theirs", "Albert", "pretraining")
     assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
     content = json.loads((tmp_path / "ours/model.json").read_text())
     assert content["origin"]["sentence_pairs"] == "sentence_order"
-    content["origin"]["sentence_pairs"] = "next_sentence"  # what no ALBERT of theirs has learned
+    content["origin"]["sentence_pairs"] = "next_sentence"  # unlike Hugging Face's ALBERT models
     (tmp_path / "ours/model.json").write_text(json.dumps(content))
     words = ("--format", "huggingface", "--output", tmp_path / "back")
     assert bert_jax_here("export", tmp_path / "ours", *words).code == 0
@@ -315,7 +315,7 @@ def test_what_pairs_were_goes_out_and_comes_in(bert_jax_here, tmp_path):
     assert refused.code == 2 and "sentence_pairs is 'some'" in refused.errors
 
 
-def test_the_tokenizer_beside_an_onnx_file_feeds_it(bert_jax_here, tmp_path):
+def test_the_tokenizer_of_an_onnx_export_returns_all_inputs(bert_jax_here, tmp_path):
     make(tmp_path / "theirs", "Roberta", "classification")
     assert bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours").code == 0
     back = tmp_path / "back"
@@ -336,7 +336,7 @@ def test_the_tokenizer_beside_an_onnx_file_feeds_it(bert_jax_here, tmp_path):
         )
 
 
-def test_robertas_padding_must_be_told(bert_jax_here, tmp_path):
+def test_roberta_needs_a_padding_id(bert_jax_here, tmp_path):
     make(tmp_path / "theirs", "Roberta", "masked_lm")
     file = tmp_path / "theirs/config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"pad_token_id": None}))

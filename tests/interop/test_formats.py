@@ -1,4 +1,4 @@
-"""ONNX files and StableHLO artefacts: the model's own outputs, for any batch and length."""
+"""Test the outputs of ONNX files and StableHLO artifacts for any batch size and length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSIFIERS = ("classification", "multiple_choice", "tagging", "span")
 
 @pytest.fixture
 def exported(make_bert, bert_jax_here, tmp_path):
-    """A function that makes a work directory of a head and exports it."""
+    """Return a function that makes a work directory with a head and exports it."""
 
     def run(form, head="pretraining", *words, change=None, **changes):
         ours, out = tmp_path / "ours", tmp_path / form
@@ -37,11 +37,11 @@ def exported(make_bert, bert_jax_here, tmp_path):
     return run
 
 
-def agree(side, other, *lengths: int) -> set[str]:
-    """The outputs of two sides, found to be within 1e-4 at every length."""
+def agree(model, other, *lengths: int) -> set[str]:
+    """Check that two models agree within 1e-4 at every length, and return the common outputs."""
     for length in lengths:
         probe = random_probe(VOCABULARY, 2, length, seed=length)
-        found = differences(side.outputs(probe), other.outputs(probe), probe)
+        found = differences(model.outputs(probe), other.outputs(probe), probe)
         assert found
         for name, difference in found.items():
             assert difference.largest < 1e-4, (name, length)
@@ -62,7 +62,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("head", ARCHITECTURES)
 @pytest.mark.parametrize("form", ["onnx", "stablehlo"])
-def test_every_head_at_every_length(form, head, exported):
+def test_all_heads_at_several_lengths(form, head, exported):
     ours, out = exported(form, head, "--hidden-states")
     common = agree(open_model(out), open_model(ours), 40, 7, 1)
     assert common == EXPECTED[head] | {"hidden", "hidden_0", "hidden_1", "hidden_2"}
@@ -79,7 +79,7 @@ def test_every_head_at_every_length(form, head, exported):
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_models_that_hugging_face_has_not(form, encoder, tmp_path, make_bert, bert_jax_here):
+def test_models_without_a_hugging_face_class(form, encoder, tmp_path, make_bert, bert_jax_here):
     import jax
 
     from bert_jax.models.config import ComputeConfig, EncoderConfig
@@ -104,11 +104,11 @@ def test_models_that_hugging_face_has_not(form, encoder, tmp_path, make_bert, be
     words = ("export", ours, "--format", form, "--output", out, "--hidden-states")
     assert bert_jax_here(*words).code == 0
     assert "hidden_1" in agree(open_model(out), open_model(ours), 40, 9)
-    if not config.encoder.num_segments:  # segments are an input all the same
+    if not config.encoder.num_segments:  # segments are an input nevertheless
         assert int(run_card(out, "print(len(outputs))")) > 3
 
 
-def test_an_onnx_file_as_others_see_it(exported):
+def test_inputs_and_outputs_of_an_onnx_file(exported):
     _, out = exported("onnx")
     onnx.checker.check_model(out / "model.onnx", full_check=True)
     model = onnx.load(out / "model.onnx", load_external_data=False)
@@ -126,7 +126,7 @@ def test_an_onnx_file_as_others_see_it(exported):
 
 
 @pytest.mark.parametrize("form", ["huggingface", "onnx", "stablehlo"])
-def test_the_code_of_the_card_runs(form, exported):
+def test_the_code_in_the_model_card_runs(form, exported):
     for head in ("pretraining", "multiple_choice"):
         ours, out = exported(form, head)
         *answer, count = run_card(out, "print(len(outputs))").split()
@@ -136,7 +136,7 @@ def test_the_code_of_the_card_runs(form, exported):
             directory.rename(directory.with_name(f"{directory.name}-{head}"))
 
 
-def test_a_stablehlo_artefact_needs_jax_alone(exported):
+def test_a_stablehlo_artifact_needs_only_jax(exported):
     _, out = exported("stablehlo", "masked_lm")
     code = f"""
 import sys
@@ -169,7 +169,7 @@ def test_verify_between_formats_and_with_damage(exported, bert_jax_here):
     compared = bert_jax_here("verify", out / "model.onnx", other)
     assert compared.code == 0, compared.output + compared.errors
     assert "sentences: 8 x" in compared.output and "not compared" not in compared.output
-    for directory in (out, other):  # the checksums would hide the differences made below
+    for directory in (out, other):  # the checksums would reveal the changes made below
         (directory / "SHA256SUMS").unlink()
     weights = dict(np.load(other / "weights.npz"))
     weights["masked_lm.norm.bias"] = weights["masked_lm.norm.bias"] + 0.01

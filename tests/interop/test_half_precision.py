@@ -1,4 +1,4 @@
-"""Exports in half precision: the nearest numbers, which transformers and import take."""
+"""Test exports in half precision, which contain the nearest numbers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_a_model_is_stored_in_half_the_size(dtype, numbers, make_bert, bert_jax_
     assert model.dtype == getattr(torch, dtype)
     assert run_card(half, "print(model.dtype)").splitlines()[-1] == f"torch.{dtype}"
 
-    # Apart from the rounding it is the same model; that costs more than `verify` passes untold. Of
-    # thousands of outputs the worst is compared with what is usual: 32 times a weight's rounding.
+    # The models differ only by rounding, but by more than the default tolerance of `verify`. The
+    # largest difference of thousands of outputs is up to 32 times the rounding of a weight.
     tolerance = 16 * float(ml_dtypes.finfo(numbers).eps)
     assert bert_jax_here("verify", ours, half, "--tolerance", str(tolerance)).code == 0
     assert bert_jax_here("verify", ours, half).code == 1
@@ -44,7 +44,7 @@ def test_a_model_is_stored_in_half_the_size(dtype, numbers, make_bert, bert_jax_
     assert bert_jax_here("verify", half, again).code == 0
 
 
-def test_a_parameter_too_large_for_a_precision_is_named(make_bert, bert_jax_here, tmp_path):
+def test_a_parameter_too_large_for_the_dtype_is_reported(make_bert, bert_jax_here, tmp_path):
     def enlarge(tensors):
         tensors["bert.encoder.layer.1.output.dense.bias"][3] = -70_000
 
@@ -59,7 +59,7 @@ def test_a_parameter_too_large_for_a_precision_is_named(make_bert, bert_jax_here
     assert bert_jax_here(*words, "bfloat16").code == 0
 
 
-def test_other_formats_have_one_precision(make_bert, bert_jax_here, tmp_path):
+def test_other_formats_refuse_a_dtype(make_bert, bert_jax_here, tmp_path):
     ours = tmp_path / "ours"
     assert bert_jax_here("import", make_bert(), "--output", ours).code == 0
     refused = bert_jax_here(

@@ -1,4 +1,4 @@
-"""Tensors that come in as they are, come in explained, and are refused."""
+"""Test which tensors are imported, left out, randomly initialized and refused."""
 
 from __future__ import annotations
 
@@ -45,20 +45,18 @@ def test_the_output_layer_under_its_other_names(make_bert, imported, bert_jax_he
     same(imported(other)[1], theirs, bert_jax_here)
 
 
-def test_an_output_layer_of_its_own_is_refused(make_bert, refused):
+def test_a_separate_output_layer_is_refused(make_bert, refused):
     theirs = make_bert()
 
     def untie(tensors):
         tensors["cls.predictions.decoder.weight"] = tensors[TABLE] + 1
 
     change_tensors(theirs, untie)
-    told = refused(theirs)
-    assert "a separate output layer" in told and "only the encoder with --head encoder" in told
+    errors = refused(theirs)
+    assert "a separate output layer" in errors and "only the encoder with --head encoder" in errors
 
 
-def test_an_encoder_is_taken_from_under_an_output_layer_of_its_own(
-    make_bert, imported, bert_jax_here
-):
+def test_an_encoder_with_a_separate_output_layer_is_imported(make_bert, imported, bert_jax_here):
     theirs, other = make_bert(), make_bert(name="other")
 
     def untie(tensors):
@@ -95,13 +93,13 @@ def test_every_unexplained_tensor_is_listed(make_bert, refused):
     assert f"  - encoder.layers.1.ffn.down.kernel (source: {LAYER}) [48, 32]: MISSING" in errors
     assert "  + bert.encoder.layer.2.output.dense.bias [32]: UNEXPECTED" in errors
     assert " != cls.seq_relationship.weight: [3, 32] in the source, [2, 32] by its config" in errors
-    # A head may be randomly initialized when it is asked for; a layer never.
+    # A requested head may be randomly initialized, but a layer may not.
     assert "MISSING" in refused(theirs, "--head", "encoder")
     assert "--head encoder takes it" not in errors
 
 
 @pytest.mark.parametrize("head", ["pretraining", "classification", "tagging"])
-def test_the_encoder_under_a_damaged_head_is_offered(head, make_bert, imported, refused):
+def test_the_error_for_a_damaged_head_suggests_the_encoder(head, make_bert, imported, refused):
     theirs = make_bert(head)
     part = "classifier.bias" if head != "pretraining" else "cls.predictions.transform.dense.bias"
     change_tensors(theirs, lambda tensors: tensors.pop(part))
@@ -111,7 +109,7 @@ def test_the_encoder_under_a_damaged_head_is_offered(head, make_bert, imported, 
     np.testing.assert_array_equal(token, tensors_of(theirs)[TABLE])
 
 
-def test_a_head_is_drawn_anew_when_asked_for(make_bert, imported, refused):
+def test_a_requested_head_is_randomly_initialized(make_bert, imported, refused):
     theirs = make_bert()
     output, ours = imported(theirs, "--head", "classification", "--labels", "bad", "good")
     assert "  - classifier.kernel: randomly initialized, to be trained" in output
@@ -138,14 +136,14 @@ def test_a_head_is_drawn_anew_when_asked_for(make_bert, imported, refused):
     assert "--labels NAME" in refused(theirs, "--head", "tagging")
 
 
-def test_a_head_is_left_out_when_asked_for(make_bert, imported, bert_jax_here):
+def test_a_head_is_left_out_on_request(make_bert, imported, bert_jax_here):
     theirs = make_bert("classification")
     output, ours = imported(theirs, "--head", "encoder")
     assert "+ classifier.weight: left out" in output
     same(ours, theirs, bert_jax_here)
 
 
-def test_a_classifier_of_another_task_is_drawn_anew(make_bert, imported, refused):
+def test_a_classifier_for_another_task_is_randomly_initialized(make_bert, imported, refused):
     theirs = make_bert("tagging")
     assert "no such classifier, so one is randomly initialized" in refused(
         *(theirs, "--head", "classification")
@@ -197,7 +195,7 @@ def test_functions_check_seeds_and_labels_too():
 
 
 @pytest.mark.parametrize("gone", ["classifier.bias", "bert.pooler.dense.bias"])
-def test_half_a_head_is_not_completed(gone, make_bert, refused):
+def test_an_incomplete_head_is_refused(gone, make_bert, refused):
     theirs = make_bert("classification")
     change_tensors(theirs, lambda tensors: tensors.pop(gone))
     assert "MISSING" in refused(theirs, "--head", "classification")

@@ -1,4 +1,4 @@
-"""What a config says of a model that is imported: sizes, labels, scores, tokens."""
+"""Test the use of config.json in imports: sizes, labels, meanings of scores, and tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import WORDS, change_config, change_tensors, same
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 
 
-def test_labels_keep_names_of_their_own(make_bert, imported):
+def test_label_names_are_unique(make_bert, imported):
     theirs = make_bert("classification")
     change_config(theirs, id2label={"0": "same", "1": "same"})
     output, ours = imported(theirs)
@@ -31,7 +31,7 @@ def test_labels_keep_names_of_their_own(make_bert, imported):
         (dict(classifier_dropout=0.0, hidden_dropout_prob=0.2), "single_label", 0.0),
     ],
 )
-def test_what_scores_mean_is_kept(settings, problem, dropout, make_bert, imported, bert_jax_here):
+def test_the_problem_is_kept(settings, problem, dropout, make_bert, imported, bert_jax_here):
     theirs = make_bert("classification")
     change_config(theirs, **settings)
     _, ours = imported(theirs)
@@ -50,7 +50,7 @@ def test_one_score_is_a_regression(make_bert, imported):
     assert (config.problem, config.labels) == ("regression", ("score",))
 
 
-def test_a_classifier_must_say_of_what(make_bert, refused, imported):
+def test_a_classifier_of_an_unknown_kind_is_refused(make_bert, refused, imported):
     theirs = make_bert("classification")
     change_config(theirs, architectures=None)
     assert "add --head with one of classification, multiple_choice, tagging" in refused(theirs)
@@ -69,7 +69,7 @@ def test_a_padded_vocabulary(make_bert, imported, bert_jax_here):
     assert guesses.code == 0 and "None" not in guesses.output
 
 
-def test_a_vocabulary_that_does_not_fit(make_bert, refused, imported):
+def test_a_wrong_vocabulary_is_refused(make_bert, refused, imported):
     theirs, right = make_bert(), make_bert(name="right") / "vocab.txt"
     with (theirs / "vocab.txt").open("a") as file:
         file.write("more\nwords\n")
@@ -83,7 +83,7 @@ def test_a_vocabulary_that_does_not_fit(make_bert, refused, imported):
     imported(theirs, "--tokenizer", right)
 
 
-def test_a_tokenizer_from_elsewhere(make_bert, imported, tmp_path):
+def test_a_separate_tokenizer(make_bert, imported, tmp_path):
     theirs = make_bert()
     (tmp_path / "words").mkdir()
     (theirs / "vocab.txt").rename(tmp_path / "words/vocab.txt")
@@ -109,7 +109,7 @@ def refused_elsewhere(bert_jax_here, source, *words):
 
 
 @pytest.mark.parametrize("rows", [24, 64])
-def test_another_number_of_positions_than_its_config_says(rows, make_bert, refused):
+def test_a_wrong_number_of_positions_is_refused(rows, make_bert, refused):
     theirs = make_bert()
     table = np.zeros((rows, 32), np.float32)
     change_tensors(theirs, lambda tensors: tensors.update({POSITIONS: table}))
@@ -149,7 +149,7 @@ def test_another_kind_of_model_is_refused(case, make_bert, refused):
     assert words in refused(theirs)
 
 
-def test_settings_that_old_files_leave_out(make_bert, imported, bert_jax_here):
+def test_settings_that_old_files_omit(make_bert, imported, bert_jax_here):
     theirs = make_bert()
     change_config(theirs, type_vocab_size=None, layer_norm_eps=None, model_type=None)
     config = read_model(imported(theirs)[1])[0].encoder
@@ -169,7 +169,7 @@ ODD_CONFIGS = {
 
 
 @pytest.mark.parametrize("case", ODD_CONFIGS)
-def test_odd_settings_are_named(case, make_bert, refused):
+def test_invalid_settings_are_reported(case, make_bert, refused):
     changes, words = ODD_CONFIGS[case]
     theirs = make_bert("classification")
     change_config(theirs, **changes)
@@ -193,23 +193,23 @@ def test_the_error_names_the_option_that_replaces_a_setting(
     assert read_model(imported(theirs, *words)[1])[0].problem == "single_label"
 
 
-def test_added_tokens_are_not_forgotten(make_bert, refused):
+def test_added_tokens_are_refused(make_bert, refused):
     theirs = make_bert()
     (theirs / "added_tokens.json").write_text('{"<new>": 77}')
     assert "tokens added to a vocab.txt are not supported" in refused(theirs)
 
 
-def test_labels_that_do_not_fit_and_scores_that_mean_something_else(make_bert, imported, refused):
+def test_wrong_labels_are_refused_and_a_new_classifier_is_made(make_bert, imported, refused):
     theirs = make_bert("classification")
-    told = refused(theirs, "--labels", "yes", "no")
-    assert "--labels gives 2 names, but the classifier of" in told and "has 3 scores (" in told
+    errors = refused(theirs, "--labels", "yes", "no")
+    assert "--labels gives 2 names, but the classifier of" in errors and "has 3 scores (" in errors
     output, ours = imported(theirs, "--head", "classification", "--labels", "yes", "no")
     assert "+ classifier.weight: left out, the classifier of another task" in output
     assert "- classifier.kernel: randomly initialized, to be trained" in output
     config, origin = read_model(ours)
     assert config.problem == "single_label" and "classifier.kernel" in str(origin)
-    told = refused(make_bert(name="bare"), "--labels", "yes", "no")
-    assert "has no classifier. To add one, give --head" in told
+    errors = refused(make_bert(name="bare"), "--labels", "yes", "no")
+    assert "has no classifier. To add one, give --head" in errors
     one = ("--head", "classification", "--labels", "stars")
     output, ours = imported(theirs, *one, name="number")
     assert read_model(ours)[0].problem == "regression" and "one label: a regression" in output

@@ -1,4 +1,4 @@
-"""Files that a model is imported from: every layout, and those that are something else."""
+"""Test imports from all layouts of files, and from invalid files."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_every_layout_of_files(safe, sharded, make_bert, imported, bert_jax_here
     same(imported(other)[1], theirs, bert_jax_here)
 
 
-def test_a_pickle_of_before_2020(make_bert, imported, bert_jax_here):
+def test_a_pickle_from_before_2020(make_bert, imported, bert_jax_here):
     theirs, old = make_bert(), make_bert(name="old")
     to_pickles(old)
     file = old / "pytorch_model.bin"
     torch.save(torch.load(file), file, _use_new_zipfile_serialization=False)
     before = num_tensors()
     weights = open_weights(old)
-    assert weights.shapes[TABLE] and num_tensors() == before  # what was loaded is on disk alone
+    assert weights.shapes[TABLE] and num_tensors() == before  # the loaded tensors are only on disk
     same(imported(old)[1], theirs, bert_jax_here)
     file.write_bytes(file.read_bytes()[:-100])
     finished = bert_jax_here("import", old, "--output", old.parent / "more")
@@ -51,13 +51,13 @@ def test_a_pickle_of_before_2020(make_bert, imported, bert_jax_here):
 
 
 def num_tensors() -> int:
-    """Tensors in this process's memory."""
+    """Return the number of tensors in the memory of this process."""
     gc.collect()
     return sum(issubclass(type(kept), torch.Tensor) for kept in gc.get_objects())
 
 
 def to_pickles(directory: Path) -> None:
-    """Turns .safetensors files into the .bin files that transformers wrote until 2024."""
+    """Convert .safetensors files to the .bin files that transformers wrote until 2024."""
     from safetensors.torch import load_file
 
     for file in list(directory.glob("*.safetensors")):
@@ -88,7 +88,7 @@ def test_other_precisions_become_float32(dtype, safe, make_bert, imported):
     np.testing.assert_array_equal(table, expected)
 
 
-def test_integers_and_infinities_are_no_weights(make_bert, refused):
+def test_integers_and_infinities_are_refused(make_bert, refused):
     theirs = make_bert()
     change_tensors(theirs, lambda tensors: tensors.update({LAYER: np.ones((32, 48), np.int8)}))
     assert f"{LAYER} holds int8, expected floating-point numbers" in refused(theirs)
@@ -107,14 +107,14 @@ def test_integers_and_infinities_are_no_weights(make_bert, refused):
         '{"weight_map": {"a": "../model.safetensors"}}',
     ],
 )
-def test_an_index_of_something_else(index, make_bert, refused):
+def test_an_invalid_index_is_refused(index, make_bert, refused):
     theirs = make_bert()
     (theirs / "model.safetensors").rename(theirs.parent / "model.safetensors")
     (theirs / "model.safetensors.index.json").write_text(index)
     assert "expected a weight_map of files in its directory" in refused(theirs)
 
 
-def test_a_tensor_in_two_files(make_bert, refused):
+def test_a_tensor_in_two_files_is_refused(make_bert, refused):
     theirs = make_bert()
     whole = theirs / "model.safetensors"
     for name in ("a.safetensors", "b.safetensors"):
@@ -125,7 +125,7 @@ def test_a_tensor_in_two_files(make_bert, refused):
     assert "Remove one of them" in refused(theirs)
 
 
-def test_here_as_source_and_as_output(make_bert, bert_jax_here, monkeypatch, tmp_path):
+def test_the_current_directory_cannot_be_replaced(make_bert, bert_jax_here, monkeypatch, tmp_path):
     monkeypatch.chdir(make_bert())
     assert bert_jax_here("import", ".", "--output", "../ours").code == 0
     (tmp_path / "empty").mkdir()
@@ -136,7 +136,7 @@ def test_here_as_source_and_as_output(make_bert, bert_jax_here, monkeypatch, tmp
     assert refused.code == 2 and "is a file. Give its directory" in refused.errors
 
 
-def test_damaged_files(make_bert, refused):
+def test_damaged_files_are_reported(make_bert, refused):
     theirs = make_bert()
     file = theirs / "model.safetensors"
     whole = file.read_bytes()
@@ -160,7 +160,7 @@ def test_damaged_files(make_bert, refused):
 
 
 class Touch:
-    """What a pickle can do on its own: here, leave a file."""
+    """An object whose unpickling creates a file, as an example of code in a pickle."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -169,7 +169,7 @@ class Touch:
         return Path.touch, (self.path,)
 
 
-def test_a_pickle_runs_no_code(make_bert, refused, tmp_path):
+def test_code_in_pickles_is_not_run(make_bert, refused, tmp_path):
     theirs = make_bert()
     (theirs / "model.safetensors").unlink()
     torch.save({LAYER: Touch(theirs / "owned")}, theirs / "pytorch_model.bin")
@@ -187,13 +187,13 @@ def test_a_pickle_runs_no_code(make_bert, refused, tmp_path):
     ],
     ids=["numbers for names", "sparse", "meta", "complex"],
 )
-def test_pickles_without_dense_arrays(change, named, tmp_path):
+def test_pickles_without_dense_arrays_are_refused(change, named, tmp_path):
     torch.save(change(torch.ones(4, 2)), tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match=f"pytorch_model.bin: .*{named}"):
         open_weights(tmp_path)
 
 
-def test_files_that_are_something_else_are_named(make_bert, refused):
+def test_files_that_are_not_weights_are_reported(make_bert, refused):
     theirs = make_bert()
     (theirs / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x")
     assert "a Git LFS pointer instead of weights" in refused(theirs)
@@ -203,14 +203,14 @@ def test_files_that_are_something_else_are_named(make_bert, refused):
     assert "contains model-00001-of-00002.safetensors, but no .index.json" in refused(theirs)
 
 
-def test_what_is_ours_already_and_what_cannot_be_written(make_bert, imported, refused, tmp_path):
+def test_work_directories_and_bad_outputs_are_refused(make_bert, imported, refused, tmp_path):
     _, ours = imported(make_bert())
     assert "is already a work directory" in refused(ours)
     (tmp_path / "new").write_text("a file")
     assert f"{tmp_path / 'new'} is a file, so" in refused(tmp_path / "theirs")
 
 
-def test_names_of_the_hub(make_bert, imported, refused, monkeypatch):
+def test_names_on_the_hub(make_bert, imported, refused, monkeypatch):
     snapshot, asked = make_bert(name="86b5e0934494bd15c9632b12f734a8a67f723594"), []
 
     def download(name, revision, allow_patterns):

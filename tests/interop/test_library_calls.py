@@ -1,4 +1,4 @@
-"""Import, export, extract and verify models from Python, without any output."""
+"""Test importing, exporting, extracting and comparing models from Python, without output."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .families import make as make_family
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory):
-    """A directory that transformers wrote, and the work directory imported from it."""
+    """Return a directory that transformers wrote, and the work directory imported from it."""
     root = tmp_path_factory.mktemp("models")
     make(root / "theirs", "pretraining")
     return root / "theirs", import_model(root / "theirs", root / "ours")
 
 
-def test_import_returns_what_became_of_the_source(directories, capsys, tmp_path):
+def test_import_returns_its_result(directories, capsys, tmp_path):
     theirs, imported = directories
     assert imported.work_dir == theirs.parent / "ours"
     assert (imported.family, imported.config.head) == ("BERT", "pretraining")
@@ -115,7 +115,7 @@ def test_verify_compares_and_reports_only_if_asked(directories, capsys, tmp_path
     assert equal.passed and equal.verdict.startswith(tuple("0123456789"))
     assert equal.differences.keys() == {"random", "sentences"}
     largest = max(each.relative for each in equal.differences["random"].values())
-    assert 0 < largest < 1e-4  # another framework: float32 rounding, but no more
+    assert 0 < largest < 1e-4  # only float32 rounding differs between the frameworks
     assert not verify(theirs, imported.work_dir, tolerance=largest / 100).passed
     shutil.copytree(theirs, tmp_path / "changed")
 

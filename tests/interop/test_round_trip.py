@@ -1,4 +1,4 @@
-"""Theirs to ours and back, with every head: the same numbers, and to the bit the same tensors."""
+"""Test importing and exporting all heads of BERT: outputs agree, and tensors are identical."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .conftest import ARCHITECTURES, LABELS, tensors_of
 
 
 @pytest.mark.parametrize("head", ARCHITECTURES)
-def test_a_model_comes_in_and_goes_out(head, make_bert, bert_jax_here, tmp_path):
+def test_import_and_export(head, make_bert, bert_jax_here, tmp_path):
     theirs, ours, back = make_bert(head), tmp_path / "ours", tmp_path / "back"
     imported = bert_jax_here("import", theirs, "--output", ours)
     assert imported.code == 0, imported.errors
@@ -55,7 +55,7 @@ def test_a_model_comes_in_and_goes_out(head, make_bert, bert_jax_here, tmp_path)
     assert bert_jax_here("verify", ours, tmp_path / "again", "--tolerance", "1e-30").code == 0
 
 
-def test_auto_classes_load_what_is_exported(make_bert, bert_jax_here, tmp_path):
+def test_auto_classes_load_exported_models(make_bert, bert_jax_here, tmp_path):
     ours, back = tmp_path / "ours", tmp_path / "back"
     assert bert_jax_here("import", make_bert(), "--output", ours).code == 0
     assert bert_jax_here("export", ours, "--format", "huggingface", "--output", back).code == 0
@@ -71,11 +71,11 @@ def test_auto_classes_load_what_is_exported(make_bert, bert_jax_here, tmp_path):
     assert tokenizer.model_max_length == 40
     pair = tokenizer("ab. c", "d?", return_tensors="pt")
     assert pair["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 0, 1, 1, 1]]
-    # The card's front matter is what the hub shows.
+    # The hub shows the front matter of the model card.
     card = (back / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
     assert "| hidden_dim | 32 |" in card
-    # Its reader needs no path of the machine it was written on.
+    # The card contains no local paths.
     assert "- source: theirs\n" in card and str(tmp_path) not in card
     (back / "README.md").write_text(f"{card}\nOur own words.\n")
     assert bert_jax_here("import", back, "--output", tmp_path / "again").code == 0
@@ -84,7 +84,7 @@ def test_auto_classes_load_what_is_exported(make_bert, bert_jax_here, tmp_path):
     assert refused.code == 2 and "config.json: differs from its checksum" in refused.errors
 
 
-def test_a_label_with_a_bar_keeps_the_table_of_the_card(make_bert, bert_jax_here, tmp_path):
+def test_a_label_with_a_bar_does_not_break_the_model_card(make_bert, bert_jax_here, tmp_path):
     ours, back = tmp_path / "ours", tmp_path / "back"
     head = ("--head", "classification", "--labels", "either|or", "none")
     assert bert_jax_here("import", make_bert(), "--output", ours, *head).code == 0
@@ -113,7 +113,7 @@ def test_a_part_is_exported(part, architecture, make_bert, bert_jax_here, tmp_pa
     assert compared.code == 0, compared.output
 
 
-def test_a_part_that_is_not_there_is_refused(make_bert, bert_jax_here, tmp_path):
+def test_a_missing_head_is_refused(make_bert, bert_jax_here, tmp_path):
     ours = tmp_path / "ours"
     assert bert_jax_here("import", make_bert("masked_lm"), "--output", ours).code == 0
     for part in ("pretraining", "span", "next_sentence"):
@@ -137,7 +137,7 @@ def test_a_bare_model_without_a_pooler(make_bert, bert_jax_here, tmp_path):
     assert "only one of the models has them: pooled output" in compared.output
 
 
-def test_what_bert_of_hugging_face_cannot_be_is_not_exported(make_bert, bert_jax_here, tmp_path):
+def test_models_without_a_hugging_face_class_are_not_exported(make_bert, bert_jax_here, tmp_path):
     ours = tmp_path / "ours"
     assert bert_jax_here("import", make_bert(), "--output", ours).code == 0
     file = ours / "model.json"
@@ -158,7 +158,7 @@ def test_what_bert_of_hugging_face_cannot_be_is_not_exported(make_bert, bert_jax
         (dict(num_segments=0), "DistilBERT has no class for the head 'pretraining'"),
     ],
 )
-def test_names_are_given_to_berts_alone(changes, words):
+def test_only_supported_models_have_tensor_names(changes, words):
     with pytest.raises(ValueError, match=words):
         origins(ModelConfig(EncoderConfig(**changes)))
 
@@ -172,7 +172,7 @@ def test_an_output_that_exists_is_kept(make_bert, bert_jax_here, tmp_path):
 
 
 @pytest.mark.parametrize("axes", [dict(), dict(data=2, fsdp=4), dict(data=2, fsdp=2, tensor=2)])
-def test_no_mesh_changes_a_bit(axes, make_bert, bert_jax_here, tmp_path):
+def test_the_mesh_does_not_change_the_exported_tensors(axes, make_bert, bert_jax_here, tmp_path):
     theirs, ours, back = make_bert(), tmp_path / "ours", tmp_path / "back"
     assert bert_jax_here("import", theirs, "--output", ours).code == 0
     config, _ = read_model(ours)
@@ -184,7 +184,7 @@ def test_no_mesh_changes_a_bit(axes, make_bert, bert_jax_here, tmp_path):
     kernel = params["encoder.layers.0.ffn.up.kernel"]
     parts = axes.get("fsdp", 1) * axes.get("tensor", 1)
     assert kernel.addressable_shards[0].data.size == kernel.size / parts
-    # As a run under this mesh would save them, after a step that changed nothing.
+    # As a run with this mesh would save them after a step without changes.
     shutil.rmtree(ours / "checkpoints")
     state = TrainState(jnp.int32(1), params, (jnp.zeros(()),))
     with Checkpointer(ours / "checkpoints", CheckpointConfig(), {}) as checkpointer:
@@ -196,7 +196,7 @@ def test_no_mesh_changes_a_bit(axes, make_bert, bert_jax_here, tmp_path):
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-def test_pretraining_goes_on_from_what_was_imported(
+def test_pretraining_continues_from_an_imported_model(
     make_bert, bert_jax_here, tiny_config, tmp_path
 ):
     theirs, ours = make_bert(name="theirs", vocab_size=300, hidden_size=16), tmp_path / "ours"
@@ -206,7 +206,7 @@ def test_pretraining_goes_on_from_what_was_imported(
     settings += ["model.max_positions=40", "phases.phase1.num_steps=2", "optimizer.name=adamw"]
     settings += ["optimizer.peak_learning_rate=0.0", "optimizer.warmup_steps=0"]
     settings += ["model.num_heads=4", "mesh.fsdp=4"]
-    # One phase: the second of the file is longer than these positions.
+    # Only one phase, since the second one of the recipe has sequences longer than these positions.
     config = tmp_path / "config.py"
     lines = [line for line in tiny_config.read_text().splitlines() if "phase2=" not in line]
     config.write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""SavedModels, run by TensorFlow, against the model's own outputs."""
+"""Test the outputs of SavedModels in TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import WORDS, run_card
 
 @pytest.fixture
 def exported(make_bert, bert_jax_here, tmp_path):
-    """A function that makes a work directory of a head and exports it, if TensorFlow can run it."""
+    """Return a function that makes a work directory and exports it if TensorFlow can run it."""
 
     def run(head, **changes):
         ours, out = tmp_path / "ours", tmp_path / "saved"
@@ -25,10 +25,10 @@ def exported(make_bert, bert_jax_here, tmp_path):
         finished = bert_jax_here(*words)
         import tensorflow
 
-        told = re.search("TensorFlow .* cannot run a program of jax .*", finished.errors)
-        if told and tensorflow.__version__ < "2.22":  # which came out before jax 0.11
+        unsupported = re.search("TensorFlow .* cannot run a program of jax .*", finished.errors)
+        if unsupported and tensorflow.__version__ < "2.22":  # which was released before jax 0.11
             assert not out.exists()
-            pytest.skip(told.group())
+            pytest.skip(unsupported.group())
         assert finished.code == 0, finished.errors
         return ours, out
 
@@ -39,7 +39,7 @@ def exported(make_bert, bert_jax_here, tmp_path):
     ("head", "activation"),
     [("pretraining", "gelu"), ("multiple_choice", "gelu"), ("tagging", "gelu_new")],
 )
-def test_every_batch_and_length(head, activation, exported):
+def test_several_batch_sizes_and_lengths(head, activation, exported):
     ours, out = exported(head, hidden_act=activation)
     import tensorflow
 
@@ -59,6 +59,6 @@ def test_every_batch_and_length(head, activation, exported):
         assert all(np.abs(array).max() > 0 for array in outputs.values())
 
 
-def test_the_code_of_the_card_runs(exported):
+def test_the_code_in_the_model_card_runs(exported):
     _, out = exported("pretraining")
     assert "'token_logits'" in run_card(out, "print(sorted(outputs))")

@@ -1,4 +1,4 @@
-"""Checkpoints as Google's release wrote them, with optimizer slots and TensorFlow's names."""
+"""Test imports of checkpoints like Google's, with optimizer slots and TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bert_jax.runs.work_dir import read_model
 
 from .conftest import SIZES, change_tensors, tensors_of
 
-# The release's names of 2018, against which the importer's patterns are held. A layer's "kernel"
-# is [in, out]; everything else lies as it does in Hugging Face's tensors.
+# The names in the release of 2018, to test the importer's patterns. A "kernel" is [in, out]; all
+# other variables have the same layout as Hugging Face's tensors.
 EMBEDDINGS = {
     "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
     "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",
@@ -63,7 +63,7 @@ HEADS = {
 
 @pytest.fixture
 def make_release(make_bert, tmp_path):
-    """A function that writes the weights of a Hugging Face directory as the release would."""
+    """Return a function that writes the weights of a Hugging Face directory like the release."""
 
     def run(head: str, more: dict[str, np.ndarray] | None = None, without: str = ""):
         theirs, release = make_bert(head), tmp_path / "release"
@@ -97,7 +97,7 @@ def make_release(make_bert, tmp_path):
 
 
 def save(prefix, variables: dict[str, np.ndarray]) -> None:
-    import tensorflow  # here, so that tests elsewhere run in processes without it
+    import tensorflow  # imported here, so that other tests run without it
 
     tensorflow.raw_ops.SaveV2(
         prefix=str(prefix),
@@ -109,12 +109,12 @@ def save(prefix, variables: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("head", ["pretraining", "span"])
 @pytest.mark.parametrize("path", ["", "bert_model.ckpt", "bert_model.ckpt.index"])
-def test_a_release_comes_in(head, path, make_release, bert_jax_here, tmp_path):
+def test_a_release_is_imported(head, path, make_release, bert_jax_here, tmp_path):
     theirs, release = make_release(head)
     ours = tmp_path / "ours"
     imported = bert_jax_here("import", release / path, "--output", ours)
     assert imported.code == 0, imported.errors
-    # Two slots a variable (the pooler of the release's span models is one too), and the step.
+    # Two slots per variable, including the pooler of the release's span models, and the step.
     assert "variables of the optimizer are left out" in imported.output
     assert "UNEXPECTED" not in imported.output and "adam" not in imported.output
     compared = bert_jax_here("verify", theirs, ours)
@@ -124,7 +124,7 @@ def test_a_release_comes_in(head, path, make_release, bert_jax_here, tmp_path):
 
 @pytest.mark.parametrize("path", ["", "bert_model.ckpt", "bert_model.ckpt.index"])
 def test_a_release_is_compared_without_being_imported(path, make_release, bert_jax_here):
-    """The other side is transformers with the same weights in a Hugging Face directory."""
+    """Compare with transformers, with the same weights in a Hugging Face directory."""
     theirs, release = make_release("pretraining")
     compared = bert_jax_here("verify", release / path, theirs)
     assert compared.code == 0, compared.output + compared.errors
@@ -163,7 +163,7 @@ def test_a_classifier_of_the_release(make_release, bert_jax_here, tmp_path):
     assert bert_jax_here("verify", theirs, tmp_path / "ours").code == 0
 
 
-def test_what_is_not_explained_is_refused(make_release, bert_jax_here, tmp_path):
+def test_unexplained_tensors_are_refused(make_release, bert_jax_here, tmp_path):
     gone = "bert/encoder/layer_1/intermediate/dense/bias"
     more = {"bert/encoder/layer_2/output/dense/bias": np.zeros(32, np.float32)}
     _, release = make_release("pretraining", more, without=gone)
@@ -175,12 +175,12 @@ def test_what_is_not_explained_is_refused(make_release, bert_jax_here, tmp_path)
     assert "+ bert.encoder.layer.2.output.dense.bias [32]: UNEXPECTED" in refused.errors
 
 
-def test_damage_is_named(make_release, bert_jax_here, tmp_path):
+def test_damage_is_reported(make_release, bert_jax_here, tmp_path):
     _, release = make_release("pretraining")
     words = ("import", release, "--output", tmp_path / "ours")
     [data] = release.glob("bert_model.ckpt.data-*")
     whole = data.read_bytes()
-    data.write_bytes(whole[: len(whole) // 8])  # the moments lie behind the parameters
+    data.write_bytes(whole[: len(whole) // 8])  # the moments come after the parameters
     refused = bert_jax_here(*words)
     assert refused.code == 2 and "bert_model.ckpt: " in refused.errors
     data.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])

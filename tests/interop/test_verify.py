@@ -1,4 +1,4 @@
-"""The table that users will trust: it passes what agrees, and fails what does not."""
+"""Test that `verify` passes models that agree, and fails models that do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bert_jax.interop.verify import verdict_on
 
 from .conftest import change_config, change_tensors
 
-# A tensor of every part of the model, and one of its numbers.
+# A tensor of every part of the model, and the index of an element.
 WEIGHTS = {
     "bert.embeddings.word_embeddings.weight": (50, 3),
     "bert.embeddings.position_embeddings.weight": (39, 0),  # the last position
@@ -41,18 +41,18 @@ WEIGHTS = {
 
 @pytest.fixture
 def ours(make_bert, bert_jax_here, tmp_path):
-    """A work directory made of `theirs` beside it."""
+    """Return the work directory imported from the Hugging Face directory `theirs`."""
     assert bert_jax_here("import", make_bert(), "--output", tmp_path / "ours").code == 0
     return tmp_path / "ours"
 
 
 def failing_rows(output: str) -> list[str]:
-    """The outputs whose relative difference exceeds 1e-4 somewhere."""
+    """Return the outputs with a relative difference above 1e-4."""
     rows = re.findall(r"^(\S.*?)  +(.*)$", output.split("relative\n")[1], re.M)
     return [name for name, cells in rows if max(map(float, cells.split()[1::2])) > 1e-4]
 
 
-def test_one_changed_weight_is_seen_wherever_it_is(ours, bert_jax_here, tmp_path):
+def test_a_single_changed_weight_is_detected(ours, bert_jax_here, tmp_path):
     theirs, seen = ours.parent / "theirs", {}
     for name, place in WEIGHTS.items():
         changed = tmp_path / "changed"
@@ -68,7 +68,7 @@ def test_one_changed_weight_is_seen_wherever_it_is(ours, bert_jax_here, tmp_path
         assert "FAIL: " in finished.output and "NOT within 0.0001" in finished.output
         seen[name] = failing_rows(finished.output)
         shutil.rmtree(changed)
-    # And the first row that differs tells where to look.
+    # The first row that differs locates the change.
     assert seen["bert.embeddings.LayerNorm.bias"][0] == "embeddings"
     assert seen["bert.encoder.layer.0.attention.self.query.weight"][0] == "layer 1"
     assert seen["bert.encoder.layer.1.output.LayerNorm.weight"][0] == "layer 2"
@@ -86,7 +86,7 @@ def test_one_changed_weight_is_seen_wherever_it_is(ours, bert_jax_here, tmp_path
     ],
     ids=["epsilon", "activation", "heads"],
 )
-def test_a_changed_setting_is_seen(changes, ours, bert_jax_here):
+def test_a_changed_setting_is_detected(changes, ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     assert bert_jax_here("verify", theirs, ours).code == 0
     change_config(theirs, **changes)
@@ -94,7 +94,7 @@ def test_a_changed_setting_is_seen(changes, ours, bert_jax_here):
         assert bert_jax_here("verify", *pair).code == 1
 
 
-def test_a_tolerance_is_kept(ours, bert_jax_here):
+def test_the_tolerance_is_respected(ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     assert bert_jax_here("verify", ours, theirs, "--tolerance", "1e-9").code == 1
     for wrong in ("-1", "nan", "inf"):
@@ -108,7 +108,7 @@ def test_a_tolerance_of_0_requires_bitwise_equality(ours, bert_jax_here, tmp_pat
     equal = bert_jax_here("verify", ours, same, "--tolerance", "0")
     assert equal.code == 0 and "PASS: A and B are bitwise equal" in equal.output
 
-    theirs = ours.parent / "theirs"  # the same weights, computed by PyTorch: rounded otherwise
+    theirs = ours.parent / "theirs"  # the same weights in PyTorch, with different rounding
     close = bert_jax_here("verify", ours, theirs, "--tolerance", "1e-4")
     last = r"\nPASS: (\S+) is within 0.0001; the largest absolute difference is (\S+)\n$"
     relative, absolute = map(float, re.search(last, close.output).groups())
@@ -119,7 +119,7 @@ def test_a_tolerance_of_0_requires_bitwise_equality(ours, bert_jax_here, tmp_pat
     exact = bert_jax_here("verify", ours, theirs, "--tolerance", "0")
     assert exact.code == 1 and "FAIL: NOT bitwise equal: " in exact.output
 
-    # Flip the last bit of one bias, far below any tolerance that allows for rounding.
+    # Flip the last bit of a bias: a change far below any tolerance for rounding.
     def nudge(tensors):
         bias = tensors["cls.seq_relationship.bias"].copy()
         bias[0] = np.nextafter(bias[0], np.float32(9))
@@ -133,12 +133,12 @@ def test_a_tolerance_of_0_requires_bitwise_equality(ours, bert_jax_here, tmp_pat
     assert "FAIL: NOT bitwise equal: sentence-pair logits;" in exact.output
 
 
-def test_a_seed_is_not_negative(ours, bert_jax_here):
+def test_a_negative_seed_is_refused(ours, bert_jax_here):
     refused = bert_jax_here("verify", ours, ours, "--seed", "-1")
     assert refused.code == 2 and "--seed=-1: must be between 0 and 2^32 - 1" in refused.errors
 
 
-def test_weights_that_do_not_fill_their_model_are_refused(ours, bert_jax_here):
+def test_missing_weights_are_refused(ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     change_tensors(theirs, lambda tensors: tensors.pop("bert.pooler.dense.bias"))
     refused = bert_jax_here("verify", ours, theirs)
@@ -157,14 +157,14 @@ def test_damaged_weights_are_refused(ours, bert_jax_here):
     assert refused.code == 2 and "BertForPreTraining cannot be loaded from it" in refused.errors
 
 
-def test_another_tokenizer_is_seen(ours, bert_jax_here):
+def test_a_different_tokenizer_is_detected(ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     words = (theirs / "vocab.txt").read_text().split()
     words[5], words[6] = words[6], words[5]
     (theirs / "vocab.txt").write_text("\n".join(words) + "\n")
     compared = bert_jax_here("verify", ours, theirs)
     assert compared.code == 1 and "different tokenizers" in compared.output
-    assert failing_rows(compared.output) == []  # and what the weights do is told all the same
+    assert failing_rows(compared.output) == []  # the weights are still compared
 
 
 def test_a_different_tokenization_by_transformers_is_reported(ours, bert_jax_here, tmp_path):
@@ -205,13 +205,13 @@ def test_a_checkpoint_without_its_data_is_refused(make_bert, bert_jax, bert_jax_
     ours = tmp_path / "ours"
     assert bert_jax_here("import", make_bert(), "--output", ours).code == 0
     shutil.rmtree(ours / "checkpoints" / "0" / "params" / "d")
-    # In a process of its own: what Orbax leaves behind of it warns at the next collection.
+    # In a separate process, since objects of Orbax cause warnings at the next garbage collection.
     refused = bert_jax("verify", ours, ours, code=2)
     assert "the checkpoint of step 0 is damaged: params/d/" in refused.errors
     assert "is missing. Restore it from a copy" in refused.errors
 
 
-def test_no_model_at_all(ours, bert_jax_here, tmp_path):
+def test_a_path_without_a_model_is_refused(ours, bert_jax_here, tmp_path):
     refused = bert_jax_here("verify", ours, tmp_path / "nothing")
     assert refused.code == 2 and "not a supported model" in refused.errors
 
@@ -221,13 +221,13 @@ def probe_of(mask: list[list[int]]) -> ProbeInput:
     return ProbeInput("by hand", ids, ids, np.array(mask, np.int32))
 
 
-def test_differences_by_hand():
+def test_differences_of_small_arrays():
     probe = probe_of([[1, 1, 0]])
     first = {"hidden": np.array([[[3.0], [4.0], [900.0]]], np.float32), "pooled": np.ones((1, 1))}
     second = {"hidden": np.array([[[3.0], [4.5], [0.0]]], np.float32), "logits": np.ones((1, 1))}
     [(name, found)] = differences(first, second, probe).items()
     assert name == "hidden"
-    assert found.largest == 0.5  # padding is not looked at
+    assert found.largest == 0.5  # padding is ignored
     assert found.relative == pytest.approx(0.5 / np.sqrt((9 + 20.25) / 2))
     assert unpaired_outputs(first, second) == ["pooled", "logits"]
 
@@ -253,14 +253,14 @@ def test_padding_may_have_any_bits():
     assert unequal({"hidden": hidden}, {"hidden": other}, probe_of([[1, 1, 1]])) == ["hidden"]
 
 
-def test_values_that_are_not_finite_do_not_pass():
+def test_nonfinite_values_fail():
     broken = Difference(np.inf, np.inf)
     passed, verdict = verdict_on({"random": {"hidden": broken}}, [], 0)
     assert not passed and "some values are not finite" in verdict
 
 
-def test_features_are_no_positions():
-    # As many features as positions: padding must not hide the last of them.
+def test_features_are_not_confused_with_positions():
+    # The number of features equals that of positions, and padding must not mask features.
     probe = probe_of([[1, 1, 0], [1, 0, 0]])
     first = {"pooled": np.zeros((2, 3), np.float32)}
     second = {"pooled": np.array([[0, 0, 0], [0, 0, 5]], np.float32)}
@@ -270,19 +270,19 @@ def test_features_are_no_positions():
 @pytest.mark.parametrize(
     "other", [np.full((1, 2), np.nan), np.full((1, 2), np.inf), np.zeros((1, 3)), np.zeros((2, 1))]
 )
-def test_what_is_not_comparable_is_infinitely_far(other):
+def test_incomparable_outputs_differ_infinitely(other):
     probe = probe_of([[1, 1]])
     for pair in ((np.ones((1, 2)), other), (other, np.ones((1, 2)))):
         outputs = [{"pooled": array.astype(np.float32)} for array in pair]
         assert differences(*outputs, probe)["pooled"] == Difference(np.inf, np.inf)
 
 
-def test_equal_zeros_are_equal():
+def test_zeros_are_equal():
     zeros = {"pooled": np.zeros((1, 2), np.float32)}
     assert differences(zeros, zeros, probe_of([[1]]))["pooled"] == Difference(0.0, 0.0)
 
 
-def test_random_input_reaches_every_position_and_segment():
+def test_random_input_covers_all_positions_and_segments():
     probe = random_probe(1000, 3, 40, seed=0)
     assert probe.token_ids.shape == (4, 40)
     assert probe.attention_mask[0].all() and not probe.attention_mask[-1].all()
@@ -309,7 +309,7 @@ class Unpicklable:
     """A class that PyTorch refuses to load from a file of weights."""
 
 
-def test_feed_forward_chunking_changes_nothing(ours, bert_jax_here):
+def test_feed_forward_chunking_does_not_matter(ours, bert_jax_here):
     theirs = ours.parent / "theirs"
     change_config(theirs, chunk_size_feed_forward=7)
     compared = bert_jax_here("verify", ours, theirs)

@@ -1,4 +1,4 @@
-"""The same numbers as Hugging Face's BERT and PyTorch's AdamW, given the same parameters."""
+"""Compare with Hugging Face's BERT and PyTorch's AdamW, with the same parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ SMALL = EncoderConfig(
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )
-# Ours, the name Hugging Face gives the activation, and the length of the rows.
+# Config changes, Hugging Face's name of the activation, and the length of the rows.
 GRID = {
     "erf-gelu": (SMALL, "gelu", 16),
     "tanh-gelu-large-epsilon": (
@@ -80,7 +80,7 @@ Batch = dict[str, np.ndarray]
 
 
 def from_torch(tensors: dict[str, torch.Tensor], config: EncoderConfig) -> Parameters:
-    """Named tensors of theirs as named arrays of ours, all of them."""
+    """Convert all tensors of Hugging Face's model to arrays with our names."""
     places = origins(ModelConfig(config))
     assert {place.name for place in places.values()} == tensors.keys()
     arrays = {ours: tensors[place.name].detach().numpy() for ours, place in places.items()}
@@ -88,7 +88,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: EncoderConfig) -> Param
 
 
 def hugging_face(config: EncoderConfig, activation: str) -> transformers.BertForPreTraining:
-    """Their model with random parameters, biases and LayerNorm among them."""
+    """Return Hugging Face's model with random parameters, including biases and LayerNorms."""
     torch.manual_seed(0)
     model = transformers.BertForPreTraining(
         transformers.BertConfig(
@@ -114,7 +114,7 @@ def hugging_face(config: EncoderConfig, activation: str) -> transformers.BertFor
 
 
 def theirs_of(model: transformers.BertForPreTraining, batch: Batch):  # noqa: ANN201
-    """Their output for a batch with one document a row."""
+    """Return the outputs of Hugging Face's model for a batch with one document per row."""
     return model(
         torch.from_numpy(batch["token_ids"]).long(),
         attention_mask=torch.from_numpy(batch["document_ids"]).long(),
@@ -125,7 +125,7 @@ def theirs_of(model: transformers.BertForPreTraining, batch: Batch):  # noqa: AN
 
 
 def their_loss(model: transformers.BertForPreTraining, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy of the masked tokens plus that of the sentence pairs."""
+    """Return the mean cross-entropy of masked tokens plus the one of sentence pairs."""
     output = theirs_of(model, batch)
     rows, columns = np.nonzero(batch["masked_weights"])
     logits = output.prediction_logits[rows, batch["masked_positions"][rows, columns]]
@@ -137,7 +137,7 @@ def their_loss(model: transformers.BertForPreTraining, batch: Batch) -> torch.Te
 
 @dataclass
 class Case:
-    """A cell of the grid: both models with the same parameters, and batches for them."""
+    """A test case: both models with the same parameters, and batches for them."""
 
     config: EncoderConfig
     theirs: transformers.BertForPreTraining
@@ -174,7 +174,7 @@ def inputs_of(batch: Batch) -> list[np.ndarray]:
     return [batch[f"{name}_ids"] for name in ("token", "segment", "position", "document")]
 
 
-def test_the_names_of_both_models_cover_each_other(case: Case) -> None:
+def test_both_models_have_the_same_parameters(case: Case) -> None:
     shapes = {name: shape.shape for name, shape in case.task.definition.shapes.items()}
     assert {name: array.shape for name, array in case.params.items()} == shapes
 
@@ -236,8 +236,8 @@ def test_loss_and_gradients_agree(case: Case) -> None:
     expected = from_torch(gradients, case.config)
     assert grads.keys() == expected.keys()
     for name, gradient in grads.items():
-        # A key's bias moves every score of a query alike, which a softmax does not see: its
-        # gradient is 0 but for rounding, to be small beside that of the query's bias.
+        # A key's bias shifts all scores of a query equally, which has no effect on a softmax. Its
+        # gradient is only rounding error, much smaller than the gradient of the query's bias.
         like = name.replace(".key.bias", ".query.bias")
         scale = np.abs(expected[like]).max()
         assert scale > 0, name
@@ -257,7 +257,7 @@ def test_ten_steps_of_adamw_agree(small: Case) -> None:
 
     groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
     for name, parameter in small.theirs.named_parameters():
-        # Devlin et al.'s release: no decay where a name holds "LayerNorm" or "bias".
+        # As in Devlin et al.'s release: no decay for names with "LayerNorm" or "bias".
         groups["LayerNorm" not in name and "bias" not in name].append(parameter)
     their_optimizer = torch.optim.AdamW(
         [{"params": groups[True], "weight_decay": 0.1}, {"params": groups[False]}],

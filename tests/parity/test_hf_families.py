@@ -1,4 +1,4 @@
-"""Hidden states, logits and gradients of Hugging Face's RoBERTa, ALBERT and DistilBERT."""
+"""Compare states, logits and gradients with Hugging Face's RoBERTa, ALBERT and DistilBERT."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ MODELS: dict[str, Model] = {
 
 
 class Case:
-    """Both models with the same parameters, and what they give for a padded batch."""
+    """Both models with the same parameters, and their outputs for a padded batch."""
 
     def __init__(self, name: str):
         kind, config, head = MODELS[name]
@@ -91,10 +91,10 @@ class Case:
         self.pad = config.pad_token_id
         lengths = np.array([LENGTH, 3, 9, 11])[:, None]
         self.mask = (np.arange(LENGTH) < lengths).astype(np.int32)
-        # Hugging Face's RoBERTa counts positions by what is not padding's id.
+        # Hugging Face's RoBERTa counts the tokens whose id is not the padding id as positions.
         self.ids = np.where(self.mask == 1, rng.integers(2, VOCABULARY, (ROWS, LENGTH)), self.pad)
         self.segments = self.mask * (np.arange(LENGTH) > 5) * (encoder.num_segments > 1)
-        # What the gradient is of: a random weight for every score.
+        # Compute the gradient of a sum of all scores with random weights.
         self.weights = rng.standard_normal((ROWS, LENGTH, VOCABULARY)).astype(np.float32)
         self.pair_weights = rng.standard_normal((ROWS, 2)).astype(np.float32)
 
@@ -165,13 +165,13 @@ def test_states_logits_and_gradients_agree(name: str) -> None:
     family = family_of(case.config.encoder)
     for name, gradient in gradients.items():
         wanted = expected_gradients[name]
-        # A key's bias moves all scores of a softmax alike: its gradient is rounding alone.
+        # A key's bias has no effect on a softmax: its gradient is only rounding error.
         scale = np.abs(expected_gradients[name.replace(".key.bias", ".query.bias")]).max()
         assert scale > 0, name
-        # Their row of padding takes no gradient from the embedding; ours is looked up like others.
+        # In PyTorch, padding's row has no gradient from the embedding; in our model it has one.
         rows = np.arange(len(wanted)) != case.pad if name.endswith(".token") else slice(None)
         if family.model_type == "roberta" and name.endswith(".position"):
-            rows = slice(2, None)  # and padding stands at no position of its own here
+            rows = slice(2, None)  # and padding has no special position in our model
         assert_allclose(
             np.asarray(gradient)[rows], wanted[rows], rtol=0, atol=1e-4 * scale, err_msg=name
         )

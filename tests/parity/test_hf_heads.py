@@ -1,4 +1,4 @@
-"""Loss and gradients of every fine-tuning head of Hugging Face's BERT, by PyTorch's autograd."""
+"""Compare loss and gradients of all fine-tuning heads with Hugging Face's BERT."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ THEIR_PROBLEMS = {
 
 
 def hugging_face(case: Case) -> transformers.PreTrainedModel:
-    """Their model with random parameters, biases and LayerNorms among them, without dropout."""
+    """Return Hugging Face's model with random parameters, without dropout."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=ENCODER.vocab_size,
@@ -92,7 +92,7 @@ def hugging_face(case: Case) -> transformers.PreTrainedModel:
 
 
 def from_torch(tensors: dict[str, torch.Tensor], config: ModelConfig) -> Parameters:
-    """Named tensors of theirs as named arrays of ours, all of them."""
+    """Convert all tensors of Hugging Face's model to arrays with our names."""
     places = origins(config)
     assert {place.name for place in places.values()} == tensors.keys()
     arrays = {ours: tensors[place.name].detach().numpy() for ours, place in places.items()}
@@ -100,7 +100,7 @@ def from_torch(tensors: dict[str, torch.Tensor], config: ModelConfig) -> Paramet
 
 
 def targets_of(case: Case, rng: np.random.Generator, mask: np.ndarray) -> Batch:
-    """Answers of every value; a position beyond the row stands for an answer cut off."""
+    """Return targets with all values; a position outside of the row means a truncated answer."""
     labels = len(case.labels)
     match case.head, case.problem:
         case "multiple_choice", _:
@@ -121,7 +121,7 @@ def targets_of(case: Case, rng: np.random.Generator, mask: np.ndarray) -> Batch:
 
 
 def batch_of(case: Case) -> Batch:
-    """Rows of two segments, and padding after them."""
+    """Return rows with two segments, followed by padding."""
     rng = np.random.default_rng(3)
     shape = (ROWS, CHOICES, LENGTH) if case.head == "multiple_choice" else (ROWS, LENGTH)
     lengths = rng.integers(4, LENGTH, (*shape[:-1], 1)) if case.padded else LENGTH
@@ -166,11 +166,12 @@ def our_loss_and_gradients(
 
 
 def scale_of(name: str, head: str, expected: Parameters) -> float:
-    """The magnitude a gradient is compared at.
+    """Return the magnitude that the tolerance of a gradient is relative to.
 
-    What moves all scores of a softmax alike has none but rounding, to be small beside that of a
-    neighbour: a key's bias, the classifier's where the softmax is over choices or positions, and
-    over positions the last layer's too.
+    A bias that shifts all scores of a softmax equally has no gradient except rounding error, which
+    must be small compared with a related gradient. This holds for a key's bias, for the
+    classifier's bias if the softmax is over choices or positions, and for the last layer's bias if
+    the softmax is over positions.
     """
     like = name.replace(".key.bias", ".query.bias")
     if head in ("multiple_choice", "span"):
@@ -182,7 +183,7 @@ def scale_of(name: str, head: str, expected: Parameters) -> float:
 
 
 def assert_loss_and_gradients_agree(case: Case, first_token: int = 0) -> None:
-    """Compares the rows of the token table from `first_token` on, and everything else."""
+    """Compare all gradients; of the token table, only rows from `first_token` on."""
     theirs, batch = hugging_face(case), batch_of(case)
     assert batch["segment_ids"].any() and bool((batch["attention_mask"] == 0).any()) == case.padded
     params = from_torch(dict(theirs.named_parameters()), case.config)
@@ -210,5 +211,5 @@ def test_loss_and_gradients_agree(case: Case) -> None:
 
 
 def test_spans_in_padded_rows_agree() -> None:
-    # The gradient of the first row, [PAD], is dropped there: `padding_idx` of torch.nn.Embedding.
+    # PyTorch drops the gradient of the first row, [PAD]: `padding_idx` of torch.nn.Embedding.
     assert_loss_and_gradients_agree(Case("span"), first_token=1)

@@ -1,4 +1,4 @@
-"""A fine-tuning run beside one of Hugging Face's Trainer: same weights and batches, no dropout."""
+"""Compare a fine-tuning run with Hugging Face's Trainer, with the same weights and batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def get_config():
 
 
 def made_up(count: int) -> list[tuple[str, str]]:
-    """Sentences of 3 to 40 words whose label is that of most of their words."""
+    """Return sentences of 3 to 40 words, labeled by the majority of their words."""
     rng = random.Random(0)
     words = {
         "1": "bright warm lovely witty tender honest".split(),
@@ -57,7 +57,7 @@ def write_table(rows: list[tuple[str, str]], file: Path) -> None:
 
 
 def write_theirs(rows: list[tuple[str, str]], directory: Path) -> None:
-    """A small BertForSequenceClassification and a vocabulary of the rows' words."""
+    """Write a small BertForSequenceClassification and a vocabulary of the rows' words."""
     words = sorted({word for text, _ in rows for word in text.lower().split() if word.isalpha()})
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"',.-`", *words]
     torch.manual_seed(0)
@@ -78,7 +78,7 @@ def write_theirs(rows: list[tuple[str, str]], directory: Path) -> None:
 
 
 def our_run(directory: Path, init: Path) -> FinetuneRun:
-    """A run over the tables in `directory`, on one device."""
+    """Return a run with the tables in `directory`, on one device."""
     table = dict(first="sentence", label="label", labels=("0", "1"))
     names = {split: str(directory / f"{split}.tsv") for split in ("train", "validation")}
     values: dict[str, Any] = dict(
@@ -101,9 +101,9 @@ def our_run(directory: Path, init: Path) -> FinetuneRun:
 
 
 class AsOurs(transformers.Trainer):
-    """Trains on given batches, at the rate peak x (n + 1) / (warm-up + 1) in step n of the warm-up.
+    """A trainer with given batches, and the rate peak x (n + 1) / (warm-up + 1) in warm-up step n.
 
-    Their own linear schedule begins at 0, where nothing is learned.
+    Trainer's own linear schedule begins at 0, so its first step has no effect.
     """
 
     def __init__(self, batches: list[dict[str, torch.Tensor]], **arguments: Any):
@@ -130,7 +130,7 @@ class AsOurs(transformers.Trainer):
 
 
 def their_batch(batch: Batch) -> dict[str, torch.Tensor]:
-    """A batch of ours under their names, without rows of padding."""
+    """Return a batch under Hugging Face's names, without padding rows."""
     rows = batch["example_weights"] > 0
     names = dict(token_ids="input_ids", segment_ids="token_type_ids", labels="labels")
     names["attention_mask"] = "attention_mask"
@@ -163,7 +163,7 @@ def their_losses(directory: Path, run: FinetuneRun) -> list[float]:
     return trainer.losses
 
 
-def test_losses_of_fifty_steps_are_those_of_hugging_faces_trainer(tmp_path: Path) -> None:
+def test_losses_of_fifty_steps_match_hugging_faces_trainer(tmp_path: Path) -> None:
     theirs, init, rows = tmp_path / "theirs", tmp_path / "init", made_up(EXAMPLES)
     theirs.mkdir()
     write_theirs(rows, theirs)
@@ -180,6 +180,6 @@ def test_losses_of_fifty_steps_are_those_of_hugging_faces_trainer(tmp_path: Path
     expected = their_losses(theirs, run)
 
     assert len(ours) == len(expected) == STEPS
-    assert np.ptp(expected) > 0.2  # something is learned
+    assert np.ptp(expected) > 0.2  # the loss decreases
     assert_allclose(ours, expected, rtol=0, atol=1e-3)
     print(f"farthest apart: {np.abs(np.subtract(ours, expected)).max():.1e}")
