@@ -42,8 +42,8 @@ def model_card(
     Args:
       work_dir: the model's work directory; the config, corpora and metrics of a run are included.
       config: the config of the exported model.
-      origin: the model's origin, as in model.json. Of local paths, the card contains only the last
-        part, since the rest is private.
+      origin: the model's origin, as in model.json. The card contains only the last part of local
+        paths, since the rest is private.
       step: the step of the checkpoint.
       library: the library that loads the model, as named on the hub.
       usage: Python code that loads and runs the model.

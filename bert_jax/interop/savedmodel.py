@@ -43,8 +43,8 @@ def write_savedmodel(
     """Write a SavedModel with one signature, and the tokenizer's files, to `target`.
 
     The inputs are int32 `token_ids`, `segment_ids` and `attention_mask` of any batch size and
-    length, as in `stablehlo.write_stablehlo`, the outputs are those of `infer`, and the variables
-    are the parameters.
+    length, as in `stablehlo.write_stablehlo`. The outputs have the names that `infer` uses, and the
+    variables are the parameters.
 
     Raises:
       ValueError: the installed TensorFlow cannot run programs of the installed JAX.

@@ -260,7 +260,7 @@ def test_nonfinite_values_fail():
 
 
 def test_features_are_not_confused_with_positions():
-    # The number of features equals that of positions, and padding must not mask features.
+    # There are as many features as positions, and padding must not mask features.
     probe = probe_of([[1, 1, 0], [1, 0, 0]])
     first = {"pooled": np.zeros((2, 3), np.float32)}
     second = {"pooled": np.array([[0, 0, 0], [0, 0, 5]], np.float32)}

@@ -1,6 +1,6 @@
 """Read and write Hugging Face's config.json, and derive a model's config from it.
 
-The names and shapes of the tensors determine what the file leaves open.
+Settings that the file omits are derived from the names and shapes of the tensors.
 """
 
 from __future__ import annotations

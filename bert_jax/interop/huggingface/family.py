@@ -42,7 +42,7 @@ class Family:
     names_bounds: whether config.json names the first and the last token of a sequence.
     read: returns further fields of our config from the content of config.json. write: returns
       further keys of config.json.
-    refusal: returns what the family does not support in a model, and why; None if it supports it.
+    refusal: returns an unsupported setting of a model and the reason; None if there are none.
     """
 
     model_type: str

@@ -116,7 +116,7 @@ def open_weights(directory: Path) -> SafetensorsFiles | PickleFiles:
 
 
 def _describe_invalid(file: Path, error: Exception) -> str:
-    """Return what is wrong with a file that is not a safetensors file, and how to fix it."""
+    """Return a description of a file that is not a safetensors file, and a fix."""
     with open(file, "rb") as opened:
         beginning = opened.read(64)
     if beginning.startswith(b"version https://git-lfs"):
