@@ -149,10 +149,10 @@ def _objective(run: Mapping[str, Any]) -> list[str]:
     masking = run["masking"]
     rate = f"{masking['rate']:g}"
     rate += f" to {masking['final_rate']:g}" if masking["final_rate"] else ""
-    drawn = (
+    repetition = (
         f"{masking['num_maskings']} maskings" if masking["num_maskings"] else "drawn in every epoch"
     )
-    lines = [f"- masked: {rate} of the tokens, unit {masking['unit']}, {drawn}"]
+    lines = [f"- masked: {rate} of the tokens, unit {masking['unit']}, {repetition}"]
     joined = ", documents joined" if run["join_documents"] else ""
     lines.append(f"- sentence pairs: {run['sentence_pairs']}{joined}")
     if run.get("distillation"):

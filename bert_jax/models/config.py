@@ -312,14 +312,14 @@ def _check_cudnn(
 TRAINING_KEYS = ("hidden_dropout", "attention_dropout", "initializer_range")
 
 
-def incompatible_fields(theirs: EncoderConfig, ours: EncoderConfig) -> list[str]:
+def incompatible_fields(first: EncoderConfig, second: EncoderConfig) -> list[str]:
     """Return one line for every difference that changes the outputs for the same parameters.
 
     Dropout and initialization do not, since they only matter in training.
     """
     return [
         line
-        for line in differences(dataclasses.asdict(theirs), dataclasses.asdict(ours))
+        for line in differences(dataclasses.asdict(first), dataclasses.asdict(second))
         if not line.startswith(TRAINING_KEYS)
     ]
 

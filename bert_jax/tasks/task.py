@@ -111,11 +111,11 @@ def check_metrics(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]
                 "`weighted_mean` returns them."
             )
     for name in task.loss_terms:
-        for function, found in (("metrics", metrics), ("loss_weights", weights)):
-            if name not in found:
+        for function, result in (("metrics", metrics), ("loss_weights", weights)):
+            if name not in result:
                 raise ValueError(
                     f"loss_terms: {name!r} is not in the result of `{function}`, which has "
-                    f"{', '.join(found) or 'nothing'}. Give both the same name."
+                    f"{', '.join(result) or 'nothing'}. Give both the same name."
                 )
     reserved = sorted(ADDED_METRICS & metrics.keys())
     if reserved:

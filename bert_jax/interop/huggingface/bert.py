@@ -65,14 +65,14 @@ ONLY = {
 
 def tables(prefix: str, *, segments: bool = True) -> dict[str, str]:
     """Return Hugging Face's names of the embeddings by our names."""
-    ours, theirs = "encoder.embeddings", f"{prefix}embeddings"
+    embeddings, hf_embeddings = "encoder.embeddings", f"{prefix}embeddings"
     names = {
-        f"{ours}.token": f"{theirs}.word_embeddings.weight",
-        f"{ours}.position": f"{theirs}.position_embeddings.weight",
+        f"{embeddings}.token": f"{hf_embeddings}.word_embeddings.weight",
+        f"{embeddings}.position": f"{hf_embeddings}.position_embeddings.weight",
     }
     if segments:
-        names[f"{ours}.segment"] = f"{theirs}.token_type_embeddings.weight"
-    return names | norm(f"{ours}.norm", f"{theirs}.LayerNorm")
+        names[f"{embeddings}.segment"] = f"{hf_embeddings}.token_type_embeddings.weight"
+    return names | norm(f"{embeddings}.norm", f"{hf_embeddings}.LayerNorm")
 
 
 def _encoder(config: ModelConfig, prefix: str) -> dict[str, str]:

@@ -61,7 +61,7 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
     for key, supported in family.only.items():
         if content.get(key) not in (None, supported):
             raise ValueError(f"{where}: {key} is {content[key]!r}; only {supported!r} is supported")
-    missing = [theirs for theirs in family.fields.values() if theirs not in content]
+    missing = [hf_name for hf_name in family.fields.values() if hf_name not in content]
     if missing:
         raise ValueError(f"{where}: not a config of {family.title}: it lacks {', '.join(missing)}")
     activation = content[family.activation]
@@ -70,7 +70,9 @@ def read_encoder(content: Mapping[str, Any], where: str) -> EncoderConfig:
             f"{where}: {family.activation} is {activation!r}; expected one of "
             f"{', '.join(ACTIVATIONS)}"
         )
-    values = {ours: _number(content, theirs, ours, where) for ours, theirs in family.fields.items()}
+    values = {
+        name: _number(content, hf_name, name, where) for name, hf_name in family.fields.items()
+    }
     values |= {**family.constants, "activation": ACTIVATIONS[activation]}
     try:
         return EncoderConfig(**values | family.read(content))
@@ -99,14 +101,14 @@ def _check_names(content: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _number(content: Mapping[str, Any], theirs: str, ours: str, where: str) -> Any:
+def _number(content: Mapping[str, Any], hf_name: str, name: str, where: str) -> Any:
     """Return a value with the type of our field; 32.0 is not accepted as a whole number."""
     # embedding_dim, whose default is None, is a whole number, too.
-    value, whole = content[theirs], not isinstance(getattr(EncoderConfig, ours), float)
+    value, whole = content[hf_name], not isinstance(getattr(EncoderConfig, name), float)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         expected = "a whole number" if whole else "a number"
-        raise ValueError(f"{where}: {theirs} is {value!r}; expected {expected}")
-    return value if whole else _as_float(value, f"{where}: {theirs}")
+        raise ValueError(f"{where}: {hf_name} is {value!r}; expected {expected}")
+    return value if whole else _as_float(value, f"{where}: {hf_name}")
 
 
 def _as_float(value: float, place: str) -> float:
@@ -197,7 +199,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     content: dict[str, Any] = {
         "architectures": [architecture_of(config)],
         "model_type": family.model_type,
-        **{theirs: getattr(encoder, ours) for ours, theirs in family.fields.items()},
+        **{hf_name: getattr(encoder, name) for name, hf_name in family.fields.items()},
         family.activation: _HIDDEN_ACT[encoder.activation],
         "pad_token_id": pad_id,
         "tie_word_embeddings": True,
@@ -213,7 +215,7 @@ def write_config(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
         # For a head without its own rate, this key already holds the rate of the layers.
         content.setdefault(family.dropout_before(config.head), config.head_dropout)
     if config.classifier is not None and len(config.classifier.problems) > 1:
-        names = {ours: theirs for theirs, ours in PROBLEMS.items()}
+        names = {name: hf_name for hf_name, name in PROBLEMS.items()}
         content["problem_type"] = names[config.problem]
     return content
 

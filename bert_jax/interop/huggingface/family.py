@@ -111,25 +111,25 @@ def whole_number(content: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def dense(ours: str, theirs: str) -> dict[str, str]:
+def dense(name: str, hf_name: str) -> dict[str, str]:
     """Return the names of a dense layer's kernel and bias."""
-    return {f"{ours}.kernel": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
+    return {f"{name}.kernel": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
-def norm(ours: str, theirs: str) -> dict[str, str]:
+def norm(name: str, hf_name: str) -> dict[str, str]:
     """Return the names of a LayerNorm's scale and bias."""
-    return {f"{ours}.scale": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
+    return {f"{name}.scale": f"{hf_name}.weight", f"{name}.bias": f"{hf_name}.bias"}
 
 
 def layer(
-    ours: str, theirs: str, products: Mapping[str, str], norms: Mapping[str, str]
+    prefix: str, hf_prefix: str, products: Mapping[str, str], norms: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the names of a layer's parameters from the names of its modules."""
     names: dict[str, str] = {}
     for name, hf_name in products.items():
-        names |= dense(f"{ours}.{name}", f"{theirs}.{hf_name}")
+        names |= dense(f"{prefix}.{name}", f"{hf_prefix}.{hf_name}")
     for name, hf_name in norms.items():
-        names |= norm(f"{ours}.{name}", f"{theirs}.{hf_name}")
+        names |= norm(f"{prefix}.{name}", f"{hf_prefix}.{hf_name}")
     return names
 
 
