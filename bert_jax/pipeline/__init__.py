@@ -1,1 +1,1 @@
-"""Pretraining batches: from records to masked examples. Imports no JAX."""
+"""Make pretraining batches: from records to masked examples. Imports no JAX."""

@@ -1,8 +1,8 @@
-"""A thread or processes that make the requested batches in the background.
+"""Make requested batches in the background, in a thread or in processes.
 
 A process sends its batches through a pipe, which closes when the process ends. Shared memory and
 semaphores (as in `multiprocessing.Queue` and Grain's `mp_prefetch`) have names that outlive a
-killed process group, and a wait on either never ends if the other side is killed in the middle of
+killed process group, and waiting for either never ends if the other side is killed in the middle of
 a message.
 """
 
@@ -25,12 +25,12 @@ from bert_jax.processes import STOP_SIGNALS, cause_of_death, end_with_parent, ig
 
 # Time a thread gets to finish its current batch before it is abandoned.
 _CLOSING_SECONDS = 5.0
-# Errors of these types are for the user to fix and keep their type; any other is a bug.
+# Errors of these types are for users to fix and keep their type; all others are bugs.
 _KEPT_TYPES = (ValueError, OSError, MemoryError)
 
 
 class Batches(Protocol):
-    """Batches by step; IndexError beyond the last."""
+    """Batches by step, with IndexError after the last."""
 
     def __len__(self) -> int: ...
 
@@ -38,27 +38,31 @@ class Batches(Protocol):
 
 
 class _Ended:
-    """Marks the end of a process's messages."""
+    """The end of a process's messages."""
 
 
 class BatchWorker(Protocol):
-    """Makes the requested batches, in the order of the requests; `name` is for messages."""
+    """A worker that makes requested batches in order.
+
+    Attributes:
+      name: its name in messages.
+    """
 
     name: str
 
-    def ask(self, step: int) -> None:
+    def request(self, step: int) -> None:
         """Request the batch of a step without waiting for it."""
 
     def take(self, seconds: float) -> Batch:
-        """Return the next requested batch, or raise the error that occurred while making it.
+        """Return the next requested batch, or raise an error that occurred while it was made.
 
         Raises:
-            queue.Empty: the batch is not ready after `seconds`.
-            OSError: the worker process has ended.
+          queue.Empty: the batch is not ready after `seconds`.
+          OSError: the worker process has ended.
         """
 
     def close(self) -> None:
-        """Stop at once."""
+        """Stop immediately."""
 
 
 class ThreadWorker:
@@ -73,19 +77,19 @@ class ThreadWorker:
         )
         self._thread.start()
 
-    def ask(self, step: int) -> None:
-        """As of `BatchWorker`."""
+    def request(self, step: int) -> None:
+        """Request a batch, as in `BatchWorker`."""
         self._steps.put(step)
 
     def take(self, seconds: float) -> Batch:
-        """As of `BatchWorker`."""
+        """Return the next batch, as in `BatchWorker`."""
         made = self._made.get(timeout=seconds)
         if isinstance(made, Exception):
             raise made
         return made
 
     def close(self) -> None:
-        """See `BatchWorker`; abandons a thread that hangs, since it cannot be killed."""
+        """Stop, as in `BatchWorker`, but abandon a thread that hangs, since it cannot be killed."""
         while not self._steps.empty():
             with contextlib.suppress(Exception):
                 self._steps.get_nowait()
@@ -104,7 +108,7 @@ def _make(
 
 
 class ProcessWorker:
-    """A `BatchWorker` in a separate process, called `name` in messages.
+    """A `BatchWorker` in a separate process.
 
     The process is spawned, so the program's main module must be importable without side effects.
     """
@@ -124,17 +128,17 @@ class ProcessWorker:
             daemon=True,
         )
         self._receiver.start()
-        # Runs before multiprocessing's exit handler, which would send SIGTERM, which workers
-        # ignore, and wait.
+        # Runs before multiprocessing's exit handler, which would send SIGTERM and wait although
+        # workers ignore it.
         atexit.register(self.close)
 
-    def ask(self, step: int) -> None:
-        """As of `BatchWorker`."""
+    def request(self, step: int) -> None:
+        """Request a batch, as in `BatchWorker`."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `take` reports the cause
             self._connection.send(step)
 
     def take(self, seconds: float) -> Batch:
-        """As of `BatchWorker`."""
+        """Return the next batch, as in `BatchWorker`."""
         made = self._made.get(timeout=seconds)
         if isinstance(made, _Ended):
             remedy = "Use fewer workers (loader.num_workers) or prefetch fewer batches (prefetch)"
@@ -144,7 +148,7 @@ class ProcessWorker:
         return made
 
     def close(self) -> None:
-        """As of `BatchWorker`."""
+        """Stop, as in `BatchWorker`."""
         atexit.unregister(self.close)
         self._closing.set()
         if self._process.pid is not None:
@@ -183,7 +187,7 @@ def _receive(
 
 
 def _serve(connection: Connection, source: Batches) -> None:
-    """Send the batch, or the error, for every step received until the pipe closes."""
+    """Send the batch, or the error, for every requested step until the pipe closes."""
     ignore_stop_signals()  # the parent may need more batches before it can save a checkpoint
     end_with_parent()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -197,7 +201,7 @@ def _serve(connection: Connection, source: Batches) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error in a form that another process can unpickle, its traceback as a note."""
+    """Return an error that another process can unpickle, with its traceback as a note."""
     trace = "".join(traceback.format_exception(error))
     error.add_note(f"The data worker's traceback:\n{trace}")
     try:

@@ -20,8 +20,9 @@ from bert_jax.pipeline.loader import BatchSource, Loader
 class LoadingSpeed:
     """The speed at which batches are made; `str()` returns it in one line.
 
-    tokens_per_second: positions per second, padding included.
-    seconds_per_batch: the mean over all batches.
+    Attributes:
+      tokens_per_second: positions per second, including padding.
+      seconds_per_batch: the mean over all batches.
     """
 
     tokens_per_second: float
@@ -36,12 +37,13 @@ class LoadingSpeed:
 
 @dataclass(frozen=True)
 class InlineSpeed(LoadingSpeed):
-    """The speed of one core that makes the batches itself; `str()` includes the padding.
+    """The speed at which one core makes batches; `str()` includes the padding.
 
-    filled: the fraction of positions that are not padding.
-    processor_seconds: the processor time of the whole measurement.
-    seconds: the requested time of the measurement.
-    stages: seconds by the name of each stage.
+    Attributes:
+      filled: the fraction of positions that are not padding.
+      processor_seconds: the processor time of the whole measurement.
+      seconds: the requested duration of the measurement.
+      stages: the seconds of each stage, by name.
     """
 
     filled: float
@@ -72,8 +74,8 @@ def describe_examples(examples: ExampleSource, batch_size: int) -> list[str]:
     info = examples.corpus.info
     if len(examples) < batch_size:
         raise ValueError(
-            f"{examples.corpus.directory} has {len(examples)} records, fewer than a batch of "
-            f"{batch_size}. Give a smaller --batch-size or a larger corpus"
+            f"{examples.corpus.directory}: has {len(examples)} records, fewer than a batch of "
+            f"{batch_size}. Give a smaller --batch-size or a larger corpus."
         )
     return [
         f"{info.num_records:,} records of {examples.length} positions in {len(info.shards)} "
@@ -116,9 +118,9 @@ def measure_loader(
 
     Args:
       examples: the examples of a corpus.
-      batch_size: rows of a batch.
-      seconds: the least duration; at least one batch is taken.
-      num_workers: number of worker processes; 0 for a thread of this process.
+      batch_size: the number of rows in a batch.
+      seconds: the minimum duration; at least one batch is taken.
+      num_workers: the number of worker processes; 0 for a thread of this process.
     """
     source = BatchSource(examples, batch_size=batch_size, num_steps=1 << 40)
     with Loader(source, num_workers=num_workers) as loader:
@@ -133,7 +135,7 @@ def measure_loader(
 
 
 class _Clock:
-    """Adds up the time between calls, by the name of the stage that each call ends."""
+    """A sum of the time between calls, by the name of the stage that each call ends."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -147,7 +149,7 @@ class _Clock:
 
 @contextlib.contextmanager
 def _one_core() -> Iterator[None]:
-    """Keep this thread, and any it starts, on one core if the system can."""
+    """Keep this thread, and any threads it starts, on one core if the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

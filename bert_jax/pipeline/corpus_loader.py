@@ -1,4 +1,4 @@
-"""Load pretraining batches from a prepared corpus, for training loops of your own."""
+"""Load pretraining batches from a prepared corpus, for custom training loops."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ENDLESS = 2**31 - 1  # a training state counts its steps in an int32
 
 
 class CorpusLoader:
-    """Iterates over the batches of a corpus's training split, epoch after epoch.
+    """An iterable over the batches of a corpus's training split, epoch after epoch.
 
     Every batch is a pure function of the corpus, the arguments and the batch's number, so a loop
-    that continues with `batches(step)` sees exactly what an uninterrupted one would have seen.
+    that continues with `batches(step)` gets the same batches as an uninterrupted one.
 
         loader = CorpusLoader("corpora/mine", batch_size=256)
         for batch in loader:
@@ -47,20 +47,20 @@ class CorpusLoader:
         num_workers: int = 0,
         prefetch: int = 2,
     ):
-        """Open the corpus; nothing is read before the first batch is asked for.
+        """Open the corpus. Records are read only when the first batch is requested.
 
         Args:
           corpus: a directory written by `prepare`, or the opened training split.
-          batch_size: rows per batch, over all processes.
-          num_steps: batches in total; None for no end. It must be given if `masking.final_rate` is,
-            since the rate depends on the progress.
-          seed: seed of the order, the masks and the pairs.
+          batch_size: the number of rows in a batch, over all processes.
+          num_steps: the total number of batches; None for no end. It is required with
+            `masking.final_rate`, because the rate depends on the progress.
+          seed: the seed of the order, the masks and the pairs.
           sentence_pairs: "next_sentence", "sentence_order" or "none".
-          masking: which tokens are predicted; None for BERT's 15 %.
+          masking: the tokens to predict; None for BERT's 15 %.
           join_documents: whether the documents of a row are read as one.
-          num_workers: processes that make batches; 0 makes them in a thread. Processes import the
-            main script, whose calls must be below `if __name__ == "__main__":`.
-          prefetch: batches kept ready by the thread, or by each process.
+          num_workers: the number of processes that make batches; 0 makes them in a thread. Processes
+            import the main script, whose calls must be below `if __name__ == "__main__":`.
+          prefetch: the number of batches that the thread, or each process, keeps ready.
 
         Raises:
           ValueError: the corpus is unfinished or damaged, or an argument does not fit it.
@@ -71,7 +71,7 @@ class CorpusLoader:
         if num_steps is None and masking.final_rate:
             raise ValueError(
                 f"num_steps=None: masking.final_rate={masking.final_rate} is reached at the last "
-                "step, so the number of steps must be known. Set num_steps."
+                "step, so the number of steps is required. Set num_steps."
             )
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected at least 1.")
@@ -99,7 +99,7 @@ class CorpusLoader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches that cover the training split once, the last one perhaps in part."""
+        """Number of batches in an epoch, rounded up."""
         return -(-len(self._examples) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -107,9 +107,10 @@ class CorpusLoader:
             yield from batches
 
     def batches(self, start_step: int = 0, *, rows: NDArray[np.int64] | None = None) -> Loader:
-        """Return an iterator over the batches from `start_step` on, also a context manager.
+        """Return an iterator over the batches from `start_step` on, usable as a context manager.
 
         Args:
+          start_step: the first batch.
           rows: the rows of each batch to make, ascending; None for all. With several processes,
             every process makes the rows of its own devices.
         """

@@ -1,6 +1,7 @@
 """Make training examples as a pure function of (corpus, seed, epoch, index).
 
-Segments become rows of a fixed length: `[CLS] A [SEP] B [SEP]` for every piece, then padding.
+The fragments of a record become the documents of a row of fixed length: `[CLS] A [SEP] B [SEP]` for
+every fragment, then padding.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from bert_jax.tokenizers.special_tokens import Vocabulary
 
 @dataclass(frozen=True)
 class Rows:
-    """B rows of L positions, and where their pieces are.
+    """B rows of L positions with at most P documents each.
 
     Attributes:
-        token_ids: [B, L] int32.
-        segment_ids: [B, L] int32, 0 for `[CLS] A [SEP]`, 1 for `B [SEP]`, 0 for padding.
-        position_ids: [B, L] int32, from 0 in every piece; 0 for padding.
-        document_ids: [B, L] int32, 1, 2, ... for the pieces of a row; 0 for padding.
-        cls_positions: [B, P] int32, where a piece begins; 0 beyond the last piece.
-        pair_labels: [B, P] int32; see `Segments.label`.
-        pair_weights: [B, P] float32, 1 for pieces with a segment B.
+      token_ids: [B, L] int32.
+      segment_ids: [B, L] int32, 1 for `B [SEP]`, 0 for `[CLS] A [SEP]` and padding.
+      position_ids: [B, L] int32, from 0 in every document; 0 for padding.
+      document_ids: [B, L] int32, 1, 2, ... for the documents of a row; 0 for padding.
+      cls_positions: [B, P] int32, the first position of each document; 0 after the last document.
+      pair_labels: [B, P] int32; see `Segments.label`.
+      pair_weights: [B, P] float32, 1 for documents with a segment B.
     """
 
     token_ids: NDArray[np.int32]
@@ -52,14 +53,15 @@ def assemble_rows(
     shape: tuple[int, int, int],
     vocabulary: Vocabulary,
 ) -> Rows:
-    """Lays pieces out in rows, in their order.
+    """Lay out fragments in rows, in their order.
 
     Args:
-        tokens: what the segments' offsets refer to.
-        segments: of [num_pieces] pieces.
-        row: [num_pieces] ascending row of each piece; every row has at least one.
-        shape: (B, L, P). What a record holds must fit: prepare.py guarantees it and the caller
-            has checked it.
+      tokens: the tokens to which the segments' offsets refer.
+      segments: the segments of all fragments.
+      row: [num_fragments] the row of each fragment, ascending; every row has at least one.
+      shape: (B, L, P), into which the fragments must fit. Preparation guarantees it, and the caller
+        has checked it.
+      vocabulary: the ids of special tokens.
     """
     num_rows, length, max_fragments = shape
     paired = segments.b_length > 0
@@ -74,19 +76,19 @@ def assemble_rows(
     padding = np.where(last, (row + 1) * length - end, 0)
     assert (padding >= 0).all() and (number < max_fragments).all(), "a record fits its row"
 
-    # Three runs a piece cover all positions: [CLS] A [SEP], then B [SEP], then padding.
+    # Three runs per fragment cover all positions: [CLS] A [SEP], then B [SEP], then padding.
     runs = np.stack([a_width, b_width, padding], axis=1).ravel()
     zero = np.zeros_like(begin)
-    everywhere = np.arange(num_rows * length, dtype=np.int32)
+    positions = np.arange(num_rows * length, dtype=np.int32)
 
     def spread(a: NDArray[np.int64], b: NDArray[np.int64], pad: NDArray[np.int64]) -> NDArray:
-        """Writes one value over each run."""
+        """Return an array with one value for each run, repeated over its length."""
         return np.repeat(np.stack([a, b, pad], axis=1).ravel().astype(np.int32), runs)
 
     shift = spread(segments.a_offset - begin - 1, segments.b_offset - begin - a_width, -end)
-    token_ids = tokens.take(shift + everywhere, mode="clip")  # what is clipped is overwritten
+    token_ids = tokens.take(shift + positions, mode="clip")  # clipped ones are overwritten below
     document_ids = spread(number + 1, number + 1, zero)
-    position_ids = everywhere - spread(begin, begin, zero)
+    position_ids = positions - spread(begin, begin, zero)
     segment_ids = spread(zero, zero + 1, zero)
     is_padding = document_ids == 0
     token_ids[is_padding] = vocabulary.pad_id
@@ -112,46 +114,47 @@ def assemble_rows(
 
 
 def join_documents(rows: Rows, vocabulary: Vocabulary) -> Rows:
-    """Rows without pairs whose pieces read on into each other, as one document each.
+    """Join the documents of each row into one, in rows without pairs.
 
-    `[CLS] A [SEP] [SEP] B [SEP]`: a [CLS] within a row becomes the extra separator of Liu et al.
-    2019 (section 4.2, FULL-SENTENCES). Positions go on; [B, 1] in place of [B, P].
+    The result is `[CLS] A [SEP] [SEP] B [SEP]`: a [CLS] inside a row becomes the extra separator of
+    Liu et al. 2019 (section 4.2, FULL-SENTENCES). Positions count over the whole row, and the
+    arrays [B, P] become [B, 1].
     """
-    assert not rows.pair_weights.any(), "rows of pairs are not joined"
-    there = rows.document_ids > 0
+    assert not rows.pair_weights.any(), "rows with pairs are not joined"
+    occupied = rows.document_ids > 0
     token_ids = rows.token_ids.copy()
-    begins = there[:, 1:] & (rows.document_ids[:, 1:] != rows.document_ids[:, :-1])
+    begins = occupied[:, 1:] & (rows.document_ids[:, 1:] != rows.document_ids[:, :-1])
     token_ids[:, 1:][begins] = vocabulary.sep_id
-    places = np.arange(token_ids.shape[1], dtype=np.int32)
-    nothing = np.zeros((len(token_ids), 1), np.int32)
+    positions = np.arange(token_ids.shape[1], dtype=np.int32)
+    zeros = np.zeros((len(token_ids), 1), np.int32)
     return Rows(
         token_ids=token_ids,
         segment_ids=rows.segment_ids,
-        position_ids=np.where(there, places, 0).astype(np.int32),
-        document_ids=there.astype(np.int32),
-        cls_positions=nothing,
-        pair_labels=nothing,
-        pair_weights=nothing.astype(np.float32),
+        position_ids=np.where(occupied, positions, 0).astype(np.int32),
+        document_ids=occupied.astype(np.int32),
+        cls_positions=zeros,
+        pair_labels=zeros,
+        pair_weights=zeros.astype(np.float32),
     )
 
 
 Batch = dict[str, NDArray]
 
-# Second segments are drawn among the records of a group: an example on its own costs reading this
-# many records, a batch of whole groups reads nothing twice.
+# Second segments are drawn among the records of a group. A single example therefore reads this many
+# records, and a batch of whole groups reads no record twice.
 GROUP_SIZE = 32
 
 
 @dataclass(frozen=True)
 class ExampleConfig:
-    """What decides an example besides the corpus, the epoch and the index.
+    """Everything that determines an example besides the corpus, the epoch and the index.
 
     Attributes:
-        seed: 0 up to 2**63 - 1.
-        sentence_pairs: whether pieces are split into pairs A and B, and what B is.
-        masking: which tokens are predicted.
-        join_documents: whether the documents of a row read on into each other (FULL-SENTENCES of
-            Liu et al. 2019, section 4.2) or each sees itself alone (DOC-SENTENCES).
+      seed: the seed, from 0 to 2**63 - 1.
+      sentence_pairs: whether fragments are split into pairs A and B, and how B is chosen.
+      masking: the tokens to predict.
+      join_documents: whether the documents of a row attend to each other (FULL-SENTENCES of Liu et
+        al. 2019, section 4.2) or only to themselves (DOC-SENTENCES).
     """
 
     seed: int
@@ -161,30 +164,30 @@ class ExampleConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed is {self.seed}; expected 0 up to 2**63 - 1")
+            raise ValueError(f"seed={self.seed}: expected 0 to 2**63 - 1.")
         if self.join_documents and self.sentence_pairs != "none":
             raise ValueError(
-                f"join_documents=True with sentence_pairs={self.sentence_pairs!r}: pairs are of "
-                "one document each; set sentence_pairs='none' or join_documents=False"
+                f"join_documents=True with sentence_pairs={self.sentence_pairs!r}: pairs cannot be "
+                "joined. Set sentence_pairs='none' or join_documents=False."
             )
 
 
 class ExampleSource:
-    """Makes examples; an epoch visits every record once, in an order of its own."""
+    """The examples of a corpus. Every epoch visits every record once, in an order of its own."""
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig):
-        """Prepares to make examples of `corpus`.
+        """Prepare to make examples of `corpus`.
 
         Raises:
-            ValueError: the split is empty, its ids exceed the vocabulary, or next-sentence pairs
-                are wanted of a single document.
+          ValueError: the split is empty, its ids exceed the vocabulary, or next-sentence pairs are
+            requested for a single document.
         """
         _check_corpus(corpus, vocabulary, config)
         self.corpus = corpus
         self.vocabulary = vocabulary
         self.config = config
         self.length = corpus.manifest.max_length
-        self.max_fragments = 1 if config.join_documents else corpus.manifest.max_fragments
+        self.max_documents = 1 if config.join_documents else corpus.manifest.max_fragments
         self.max_predictions = config.masking.max_predictions(self.length)
         self._masker = Masker(config.masking, vocabulary)
 
@@ -198,30 +201,32 @@ class ExampleSource:
         progress: float = 1.0,
         stage_done: Callable[[str], None] = lambda stage: None,
     ) -> Batch:
-        """Returns the examples `indices` of `epoch`, a row each, in the order asked.
+        """Return the examples `indices` of `epoch`, one per row, in the given order.
 
         Args:
-            indices: [B] numbers in 0..len(self)-1, at least one; they may repeat.
-            progress: how much of the run is over, 0 up to 1: for a masking whose rate changes.
-            stage_done: told "order", "read", "decode", "pair", "assemble" and "mask" as each ends.
+          epoch: the epoch, from 0.
+          indices: [B] numbers from 0 to len(self) - 1, at least one. They may repeat.
+          progress: the completed share of the run, from 0 to 1, for masking rates that change.
+          stage_done: called with "order", "read", "decode", "pair", "assemble" and "mask" when the
+            stage ends.
 
         Returns:
-            What `spec` describes; the fields of `Rows` and, with the prefix `masked_`, of
-            `Predictions`. `token_ids` is what the model sees, after masking.
+          The arrays that `spec` describes: the fields of `Rows` and, with the prefix `masked_`, of
+          `Predictions`. `token_ids` is the model's input, after masking.
 
         Raises:
-            ValueError: a shard cannot be read, or a record is corrupt; names it.
+          ValueError: a shard cannot be read, or a record is corrupt; names it.
         """
         slots, record_group = self._pool(indices)
-        drawn = epoch % (self.config.masking.num_maskings or epoch + 1)
-        records = self._records(slots, epoch, drawn)
+        drawn_epoch = epoch % (self.config.masking.num_maskings or epoch + 1)
+        records = self._records(slots, epoch, drawn_epoch)
         stage_done("order")
         blobs = self.corpus.read(records)
         stage_done("read")
         pool = self.corpus.decode(records, blobs)
         self._check_fit(pool, records)
         stage_done("decode")
-        key = hash_of(self._key(Purpose.EXAMPLE, drawn), records)
+        key = hash_of(self._key(Purpose.EXAMPLE, drawn_epoch), records)
         segments, tokens = self._segments(pool, record_group, key)
         stage_done("pair")
         slot = np.searchsorted(slots, indices)
@@ -232,41 +237,42 @@ class ExampleSource:
         return _as_batch(rows, predictions)
 
     def spec(self, num_rows: int) -> dict[str, tuple[tuple[int, int], type]]:
-        """Returns the shape and type of every array of a batch of `num_rows` rows."""
+        """Return the shape and type of every array of a batch with `num_rows` rows."""
         positions = ((num_rows, self.length), np.int32)
         predictions = (num_rows, self.max_predictions)
-        fragments = (num_rows, self.max_fragments)
+        documents = (num_rows, self.max_documents)
         return {
             "token_ids": positions,
             "segment_ids": positions,
             "position_ids": positions,
             "document_ids": positions,
-            "cls_positions": (fragments, np.int32),
-            "pair_labels": (fragments, np.int32),
-            "pair_weights": (fragments, np.float32),
+            "cls_positions": (documents, np.int32),
+            "pair_labels": (documents, np.int32),
+            "pair_weights": (documents, np.float32),
             "masked_positions": (predictions, np.int32),
             "masked_labels": (predictions, np.int32),
             "masked_weights": (predictions, np.float32),
         }
 
     def padding(self, num_rows: int) -> Batch:
-        """Returns rows that hold no example: padding everywhere, all weights zero."""
+        """Return rows without examples: padding everywhere, and all weights zero."""
         batch: Batch = {name: np.zeros(*spec) for name, spec in self.spec(num_rows).items()}
         batch["token_ids"][:] = self.vocabulary.pad_id
         return batch
 
-    def _records(self, slots: NDArray[np.int64], epoch: int, drawn: int) -> NDArray[np.int64]:
-        """Returns the records of an epoch's places, which repeat the draws of epoch `drawn`."""
+    def _records(self, slots: NDArray[np.int64], epoch: int, drawn_epoch: int) -> NDArray[np.int64]:
+        """Return the records at these slots of an epoch that repeats the draws of another."""
         order = epoch
         if self.config.sentence_pairs == "next_sentence":
-            # Partners are drawn among the records of a group: groups repeat, in another order.
-            order = drawn
+            # Partners are drawn among the records of a group, so groups repeat, in another order.
+            order = drawn_epoch
             group, within = np.divmod(slots, GROUP_SIZE)
-            num_alike = len(self) // GROUP_SIZE - 1  # the last takes in the remainder, and stays
-            if drawn != epoch and num_alike > 0:
-                moves = group < num_alike
+            # The last group includes the remainder and is not moved.
+            num_movable = len(self) // GROUP_SIZE - 1
+            if drawn_epoch != epoch and num_movable > 0:
+                moves = group < num_movable
                 key = self._key(Purpose.GROUP_ORDER, epoch)
-                group[moves] = permuted(group[moves], num_alike, key)
+                group[moves] = permuted(group[moves], num_movable, key)
                 slots = group * GROUP_SIZE + within
         return permuted(slots, len(self), self._key(Purpose.SHUFFLE, order))
 
@@ -274,9 +280,9 @@ class ExampleSource:
         return hash_of(self.config.seed, purpose, epoch)
 
     def _pool(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the ascending indices whose records are needed, and the group of each.
+        """Return the slots whose records are needed, ascending, and the group of each.
 
-        Groups are aligned runs of GROUP_SIZE indices; the last one takes in the remainder.
+        Groups are aligned runs of GROUP_SIZE slots; the last one includes the remainder.
         """
         if self.config.sentence_pairs != "next_sentence":
             slots = np.unique(indices)
@@ -290,14 +296,14 @@ class ExampleSource:
     def _segments(
         self, pool: RecordBatch, record_group: NDArray[np.int64], key: NDArray[np.uint64]
     ) -> tuple[Segments, NDArray[np.int32]]:
-        """Returns the segments of all pieces, and the tokens they are ranges of."""
+        """Return the segments of all fragments, and the tokens to which they refer."""
         capacity = self.length - SPECIAL_TOKENS_PER_FRAGMENT
         match self.config.sentence_pairs:
             case "next_sentence":
                 return draw_pairs(pool, record_group, key, capacity), pool.tokens
             case "sentence_order":
-                spaced = self.vocabulary.spaces_are_text
-                return draw_orders(pool, key, capacity, spaces_are_text=spaced)
+                spaces_are_text = self.vocabulary.spaces_are_text
+                return draw_orders(pool, key, capacity, spaces_are_text=spaces_are_text)
             case "none":
                 return whole_fragments(pool), pool.tokens
             case _:
@@ -310,7 +316,7 @@ class ExampleSource:
         segments: Segments,
         slot: NDArray[np.int64],
     ) -> Rows:
-        """Lays out the records in these places of the pool, a row each."""
+        """Lay out the records in these positions of the pool, one per row."""
         first = np.searchsorted(pool.fragment_record, slot)
         count = np.searchsorted(pool.fragment_record, slot, side="right") - first
         row = np.repeat(np.arange(len(slot)), count)
@@ -320,7 +326,7 @@ class ExampleSource:
         return join_documents(rows, self.vocabulary) if self.config.join_documents else rows
 
     def _check_fit(self, pool: RecordBatch, records: NDArray[np.int64]) -> None:
-        """Refuses records that exceed what the manifest promises."""
+        """Raise ValueError for records that exceed the limits in the manifest."""
         fragments = np.bincount(pool.fragment_record, minlength=len(records))
         positions = pool.fragment_length + SPECIAL_TOKENS_PER_FRAGMENT
         cost = np.bincount(pool.fragment_record, positions, minlength=len(records))
@@ -345,18 +351,21 @@ class ExampleSource:
 
 def _check_corpus(corpus: Corpus, vocabulary: Vocabulary, config: ExampleConfig) -> None:
     if not len(corpus):
-        raise ValueError(f"the {corpus.split} split of {corpus.directory} holds no record")
+        raise ValueError(
+            f"{corpus.directory}: the {corpus.split} split has no records. Prepare it again with "
+            "more documents in this split."
+        )
     if corpus.manifest.vocab_size > vocabulary.vocab_size:
         raise ValueError(
-            f"{corpus.directory} was prepared with {corpus.manifest.vocab_size} token ids, the "
-            f"vocabulary has {vocabulary.vocab_size}: use the tokenizer saved with the corpus"
+            f"{corpus.directory}: prepared with {corpus.manifest.vocab_size} token ids, but the "
+            f"vocabulary has {vocabulary.vocab_size}. Use the tokenizer saved with the corpus."
         )
     if config.sentence_pairs == "next_sentence" and corpus.info.num_documents < 2:
         raise ValueError(
-            f"the {corpus.split} split of {corpus.directory} holds a single document, so no "
-            "second segment can be drawn from another one: train without next-sentence pairs, or "
-            "prepare a corpus with more documents in this split (a blank line ends a document of "
-            "plain text)"
+            f"{corpus.directory}: the {corpus.split} split has only one document, so next-sentence "
+            "pairs cannot draw a second segment from another one. Train without next-sentence "
+            "pairs, or prepare a corpus with more documents in this split (blank lines separate "
+            "documents of plain text)."
         )
 
 

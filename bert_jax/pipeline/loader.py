@@ -1,4 +1,4 @@
-"""Batches addressed by step, and a loader that prepares them ahead of the training loop."""
+"""Address batches by step, and prepare them ahead of the training loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bert_jax.pipeline.batch_workers import Batches, BatchWorker, ProcessWorker, ThreadWorker
 from bert_jax.pipeline.examples import Batch, ExampleSource
 
-# A batch is overdue after this time: making one takes milliseconds, and starting a process a second
-# or two.
+# A batch is overdue after this time. Making one takes milliseconds, and starting a process takes a
+# second or two.
 _OVERDUE_SECONDS = 3.0
 _POLL_SECONDS = 0.5
 _WARNED_SECONDS = 60.0
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 class BatchSource:
-    """The batches of a run, by step: the rows of one process of a global batch.
+    """The batches of a run by step, restricted to one process's rows of a global batch.
 
     Row r of step s is example (s * batch_size + r) of the endless sequence of epochs from
-    `first_epoch` on, so a step sees the same whatever ran before it, and a process makes the rows
-    that its devices need and no others, however the mesh lays them out.
+    `first_epoch` on. A step therefore does not depend on earlier steps, and a process makes only
+    the rows that its devices need, for any layout of the mesh.
     """
 
     def __init__(
@@ -43,21 +43,24 @@ class BatchSource:
         run_steps: int | None = None,
         first_epoch: int = 0,
     ):
-        """Describes `num_steps` batches of `batch_size` rows over all processes.
+        """Describe `num_steps` batches with `batch_size` rows over all processes.
 
         Args:
-            first_epoch: of the examples, where those before it have been seen.
-            first_step: of the run, which these steps are a part of, and run_steps: all it has; by
-                default they are all of it.
-            local_rows: [R] the rows of each batch that are wanted here, ascending; by default all.
+          examples: the examples.
+          batch_size: the number of rows in a batch, over all processes.
+          num_steps: the number of batches.
+          local_rows: [R] the rows of each batch that this process makes, ascending; None for all.
+          first_step: the step of the whole run at which these steps begin.
+          run_steps: the number of steps of the whole run; None if it consists of these steps.
+          first_epoch: the first epoch, if earlier ones have been used already.
 
         Raises:
-            ValueError: `local_rows` are not ascending numbers in 0..batch_size-1.
+          ValueError: `local_rows` are not ascending numbers from 0 to batch_size - 1.
         """
         rows = np.arange(batch_size) if local_rows is None else np.asarray(local_rows)
         if not len(rows) or rows[0] < 0 or rows[-1] >= batch_size or (np.diff(rows) < 1).any():
             raise ValueError(
-                f"local_rows is {rows}; expected ascending rows of a batch of {batch_size}"
+                f"local_rows={rows}: expected ascending numbers from 0 to {batch_size - 1}."
             )
         self.examples = examples
         self.batch_size = batch_size
@@ -71,18 +74,18 @@ class BatchSource:
         return self.num_steps
 
     def __getitem__(self, step: int) -> Batch:
-        """Returns this process's rows of the batch of `step`.
+        """Return this process's rows of the batch of `step`.
 
         Raises:
-            IndexError: `step` is not in 0..num_steps-1.
+          IndexError: `step` is not in 0 to num_steps - 1.
         """
         if not 0 <= step < self.num_steps:
             raise IndexError(f"step {step} of {self.num_steps}")
-        place = int(step) * self.batch_size + self.local_rows
-        epochs, indices = np.divmod(place, len(self.examples))
+        positions = int(step) * self.batch_size + self.local_rows
+        epochs, indices = np.divmod(positions, len(self.examples))
         progress = (self._first_step + int(step)) / max(self._last_step, 1)
-        # Ascending rows: an epoch's are together. There are two where a batch straddles epochs,
-        # more only where the corpus is smaller than the batch.
+        # Rows ascend, so those of an epoch are contiguous. There are several epochs only if the
+        # batch straddles them, and more than two only if the corpus is smaller than the batch.
         parts = [
             self.examples.examples(self._first_epoch + epoch, indices[epochs == epoch], progress)
             for epoch in np.unique(epochs).tolist()
@@ -91,10 +94,10 @@ class BatchSource:
 
 
 class EvaluationSource:
-    """The batches of one pass over a split: every record once, as examples of epoch 0.
+    """The batches of one pass over a split, which uses every record once, as examples of epoch 0.
 
-    The rows beyond the last record are padding with zero weights. A pass over `max_records` takes
-    the first of epoch 0, whose order is random and always the same; 0 takes all.
+    Rows after the last record are padding with zero weights. With `max_records`, a pass uses only
+    the first records of epoch 0, whose order is random but fixed; 0 uses all of them.
     """
 
     def __init__(
@@ -105,7 +108,17 @@ class EvaluationSource:
         local_rows: NDArray[np.int64] | None = None,
         max_records: int = 0,
     ):
-        """Describes one pass in batches of `batch_size` rows; the rest is as in `BatchSource`."""
+        """Describe a pass.
+
+        Args:
+          examples: the examples.
+          batch_size: the number of rows in a batch, over all processes.
+          local_rows: [R] the rows of each batch that this process makes, ascending; None for all.
+          max_records: the maximum number of records; 0 for no limit.
+
+        Raises:
+          ValueError: `local_rows` are not ascending numbers from 0 to batch_size - 1.
+        """
         self._num_records = min(len(examples), max_records or len(examples))
         num_steps = -(-self._num_records // batch_size)
         self._batches = BatchSource(
@@ -119,13 +132,17 @@ class EvaluationSource:
         return len(self._batches)
 
     def __getitem__(self, step: int) -> Batch:
-        """Returns this process's rows of batch `step`; raises IndexError beyond the last."""
+        """Return this process's rows of batch `step`.
+
+        Raises:
+          IndexError: there is no such batch.
+        """
         if not 0 <= step < len(self):
             raise IndexError(f"batch {step} of {len(self)}")
         examples = self._batches.examples
-        place = int(step) * self._batches.batch_size + self._batches.local_rows
-        indices = place[place < self._num_records]
-        parts = [examples.padding(len(place) - len(indices))]
+        positions = int(step) * self._batches.batch_size + self._batches.local_rows
+        indices = positions[positions < self._num_records]
+        parts = [examples.padding(len(positions) - len(indices))]
         if len(indices):
             parts.insert(0, examples.examples(0, indices))
         return _concatenate(parts)
@@ -138,11 +155,11 @@ def _concatenate(parts: list[Batch]) -> Batch:
 
 
 class Loader:
-    """Iterates over the batches of a source from `start_step` on, preparing some ahead.
+    """An iterator over the batches of a source from `start_step` on, which prepares some ahead.
 
-    Its whole state is `step`, the number of the batch that comes next: a loader started there
-    continues exactly. Its threads and processes end with the `with` statement, `close`, an error or
-    the program.
+    Its only state is `step`, the number of the next batch: a loader started at this step continues
+    exactly. Its threads and processes end with the `with` statement, `close`, an error or the
+    program.
     """
 
     def __init__(
@@ -154,34 +171,36 @@ class Loader:
         prefetch: int = 2,
         while_waiting: Callable[[], None] = lambda: None,
     ):
-        """Starts to prepare batches; starting late costs nothing.
+        """Start to prepare batches; starting at a late step has no extra cost.
 
         Args:
-            num_workers: processes that make batches; 0 makes them in a thread of this process.
-                The batches are the same for any number. Processes are spawned: the program's main
-                module must be importable without side effects.
-            prefetch: batches kept ready by the thread, or by each process. 0 makes each batch when
-                it is asked for, and is refused with processes.
-            while_waiting: called repeatedly while a batch is overdue, for example because a process
-                or the file system hangs; may raise to end the wait.
+          source: the batches.
+          start_step: the first batch.
+          num_workers: the number of processes that make batches; 0 makes them in a thread of this
+            process. The batches are the same for any number. Processes are spawned, so the
+            program's main module must be importable without side effects.
+          prefetch: the number of batches that the thread, or each process, keeps ready. 0 makes
+            each batch when it is requested, and requires `num_workers` to be 0.
+          while_waiting: called repeatedly while a batch is overdue, for example because a process
+            or the file system hangs. It may raise to end the wait.
 
         Raises:
-            ValueError: a number makes no sense, or `start_step` lies beyond the end.
+          ValueError: a number is out of range.
         """
         if num_workers < 0 or prefetch < (1 if num_workers else 0):
             raise ValueError(
-                f"num_workers is {num_workers} and prefetch {prefetch}; expected at least 0 each, "
-                "and a prefetch of at least 1 with workers"
+                f"num_workers={num_workers}, prefetch={prefetch}: expected at least 0 each, and a "
+                "prefetch of at least 1 with workers."
             )
         if not 0 <= start_step <= len(source):
-            raise ValueError(f"start_step is {start_step}; the source has {len(source)} batches")
+            raise ValueError(f"start_step={start_step}: expected 0 to {len(source)}.")
         self.step = start_step
         self._end = len(source)
-        self._asked = start_step
+        self._requested = start_step
         self._ahead = prefetch * max(num_workers, 1)
         self._while_waiting = while_waiting
         self._workers: list[BatchWorker] = []
-        # Also at the program's end.
+        # The workers are also closed at the end of the program.
         self._close = weakref.finalize(self, _close_all, self._workers)
         if start_step < self._end:
             for number in range(1, num_workers + 1):
@@ -189,36 +208,36 @@ class Loader:
                 self._workers.append(ProcessWorker(source, name))
             if not num_workers:
                 self._workers.append(ThreadWorker(source))
-            self._ask(self._ahead)
+            self._request(self._ahead)
 
     def __iter__(self) -> Loader:
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch; an error that occurred while making it is raised here.
+        """Return the next batch, or raise an error that occurred while it was made.
 
         Raises:
-            ValueError: the loader is closed.
-            OSError: a worker process was killed; names the process and the cause.
+          ValueError: the loader is closed.
+          OSError: a worker process was killed; names the process and the cause.
         """
         if not self._close.alive:
-            raise ValueError("this loader is closed")
+            raise ValueError("This loader is closed. Open a new one.")
         if self.step >= self._end:
             raise StopIteration
-        self._ask(max(self._ahead, 1))
+        self._request(max(self._ahead, 1))
         try:
             batch = self._take(self._workers[self.step % len(self._workers)])
         except BaseException:
             self.close()
             raise
         self.step += 1
-        self._ask(self._ahead)
+        self._request(self._ahead)
         return batch
 
-    def _ask(self, ahead: int) -> None:
-        while self._asked < min(self.step + ahead, self._end):
-            self._workers[self._asked % len(self._workers)].ask(self._asked)
-            self._asked += 1
+    def _request(self, ahead: int) -> None:
+        while self._requested < min(self.step + ahead, self._end):
+            self._workers[self._requested % len(self._workers)].request(self._requested)
+            self._requested += 1
 
     def _take(self, worker: BatchWorker) -> Batch:
         began, warned = time.monotonic(), False
@@ -239,7 +258,7 @@ class Loader:
                 warned = True
 
     def close(self) -> None:
-        """Ends the threads or processes; safe to call twice."""
+        """End the threads or processes. Calling it twice is safe."""
         self._close()
 
     def __enter__(self) -> Loader:

@@ -1,12 +1,13 @@
-"""Which whole words, or runs of them, of a batch of rows are predicted.
+"""Choose the words, or runs of words, to predict in a batch of rows.
 
-Whole words: BERT's release of May 2019. Runs of words: ALBERT (Lan et al. 2020, section 4.1) and
-SpanBERT (Joshi et al. 2020, section 3.1). What is drawn depends on a row's key and tokens alone.
+Whole words follow BERT's release of May 2019. Runs of words follow ALBERT (Lan et al. 2020, section
+4.1) and SpanBERT (Joshi et al. 2020, section 3.1). Draws depend only on a row's key and tokens.
 
-A run is placed where all of it fits, which keeps the published lengths and takes the words beside
-[CLS] and [SEP] less often: in rows of 126 words with 15 % masked, the first and the last word in
-5 % (spans) or 9 % (n-grams) of rows, those in the middle in 16 and 15 %. The released codes cut a
-run that reaches the end, and so spare only the first words.
+A run is placed where all of it fits, which keeps the published lengths but chooses the words next
+to [CLS] and [SEP] less often. In rows of 126 words with 15 % masked, the first and the last word
+are chosen in 5 % (spans) or 9 % (n-grams) of rows, and those in the middle in 16 and 15 %. The
+released implementations truncate a run that reaches the end, and so choose only the first words
+less often.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @dataclass(frozen=True)
 class Words:
-    """The words of B rows of L tokens, W at most in a row; all [B, W].
+    """The words of B rows of L tokens, at most W per row.
 
-    begin: the position of a word's first token; L beyond a row's last word.
-    length: of its tokens; 0 beyond the last word.
-    follows: whether nothing stands between a word and the one before it.
+    Attributes:
+      begin: [B, W] the position of a word's first token; L after a row's last word.
+      length: [B, W] the number of its tokens; 0 after the last word.
+      follows: [B, W] whether a word directly follows the previous word.
     """
 
     begin: NDArray[np.int64]
@@ -35,16 +37,16 @@ class Words:
     follows: NDArray[np.bool_]
 
     def take(self, rows: NDArray[np.int64]) -> Words:
-        """The words of these rows."""
+        """Return the words of these rows."""
         return Words(self.begin[rows], self.length[rows], self.follows[rows])
 
 
 def words_of(maskable: NDArray[np.bool_], continues: NDArray[np.bool_]) -> Words:
-    """The runs of tokens that make up a word.
+    """Find the words of rows, as runs of tokens.
 
     Args:
-        maskable: [B, L] whether a token may be predicted; others stand between words.
-        continues: [B, L] whether a token goes on with the word of the token before it.
+      maskable: [B, L] whether a token may be predicted. Other tokens separate words.
+      continues: [B, L] whether a token continues the word of the previous token.
     """
     num_rows, length = maskable.shape
     before = np.zeros_like(maskable)
@@ -56,7 +58,7 @@ def words_of(maskable: NDArray[np.bool_], continues: NDArray[np.bool_]) -> Words
     column = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
     begin = np.full((num_rows, width), length, np.int64)
     begin[rows, column] = positions
-    # A word ends where the next one begins or a token stands that is none.
+    # A word ends at the next word or at a token that is not maskable.
     edge = np.where(first | ~maskable, np.arange(length), length)
     next_edge = np.full((num_rows, length + 1), length)
     next_edge[:, :length] = np.minimum.accumulate(edge[:, ::-1], axis=1)[:, ::-1]
@@ -69,9 +71,12 @@ def words_of(maskable: NDArray[np.bool_], continues: NDArray[np.bool_]) -> Words
 
 @dataclass(frozen=True)
 class Choice:
-    """Runs of tokens that are predicted, in no order; all [num_runs].
+    """Runs of tokens to predict, in no particular order.
 
-    row, begin: where a run is. length: of its tokens.
+    Attributes:
+      row: [num_runs] the row of each run.
+      begin: [num_runs] the position of its first token.
+      length: [num_runs] the number of its tokens.
     """
 
     row: NDArray[np.int64]
@@ -80,11 +85,12 @@ class Choice:
 
 
 def choose_words(words: Words, budget: NDArray[np.int64], row_key: NDArray[np.uint64]) -> Choice:
-    """Words in random order, each taken unless it has more tokens than are left to take.
+    """Choose words in random order, skipping words with more tokens than the budget has left.
 
     Args:
-        budget: [B] the most tokens that are taken of a row.
-        row_key: [B] hash of all that the draws of a row may depend on.
+      words: the words.
+      budget: [B] the maximum number of tokens to choose in each row.
+      row_key: [B] a hash of everything on which a row's draws may depend.
     """
     num_rows, width = words.begin.shape
     bits = hash_of(Purpose.MASK_CHOICE, row_key[:, None], np.arange(width))
@@ -94,11 +100,12 @@ def choose_words(words: Words, budget: NDArray[np.int64], row_key: NDArray[np.ui
     taken = np.cumsum(length, axis=1) <= budget[:, None]
     taken &= length > 0
     left = budget - np.where(taken, length, 0).sum(axis=1)
-    # Behind the first word that is too long, one at a time: fewer tokens are left than it has.
+    # The prefix above ends before the first word that does not fit. After this word, words are
+    # taken one at a time, as long as any fits.
     reached = taken.sum(axis=1)
-    place = np.arange(width)
+    index = np.arange(width)
     while True:
-        fits = (place >= reached[:, None]) & (length > 0) & (length <= left[:, None])
+        fits = (index >= reached[:, None]) & (length > 0) & (length <= left[:, None])
         rows = np.flatnonzero(fits.any(axis=1))
         if not len(rows):
             break
@@ -106,8 +113,8 @@ def choose_words(words: Words, budget: NDArray[np.int64], row_key: NDArray[np.ui
         taken[rows, at] = True
         left[rows] -= length[rows, at]
         reached[rows] = at + 1
-    rows, places = np.nonzero(taken)
-    chosen = order[rows, places]
+    rows, indices = np.nonzero(taken)
+    chosen = order[rows, indices]
     return Choice(rows, words.begin[rows, chosen], words.length[rows, chosen])
 
 
@@ -119,63 +126,68 @@ def choose_spans(
     *,
     cut: bool,
 ) -> Choice:
-    """Spans of words, one after the other, until a row's budget of tokens is spent.
+    """Choose spans of words one after another until a row's budget of tokens is spent.
 
-    A span's length is drawn, then its place: any run of so many free words without a gap, all
-    equally likely; where there is none, of as many as there are.
+    The length of a span is drawn first, and then its position among all runs of this many free
+    words without a gap, which are equally likely. If there is no such run, the span is shortened.
 
     Args:
-        budget, row_key: as in `choose_words`.
-        shares: [longest] the probability of a span of 1, 2, ... words.
-        cut: whether a span is cut within a word where the budget ends; otherwise it is shortened
-            by whole words, and a word with more tokens than are left begins none.
+      words: the words.
+      budget: [B] the maximum number of tokens to choose in each row.
+      row_key: [B] a hash of everything on which a row's draws may depend.
+      shares: [longest] the probabilities of spans of 1, 2, ... words.
+      cut: whether the last span is truncated at the end of the budget, even inside a word.
+        Otherwise it is shortened by whole words, and no span begins with a word that exceeds the
+        budget.
     """
     limits = np.round(np.cumsum(shares) * 2**32).astype(np.int64)[:-1]
     free = words.length > 0
     left = budget.copy()
-    found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+    spans: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
     active, number = np.flatnonzero(left > 0), 0
     while len(active):
-        here, room = words.take(active), left[active]
-        available = _free_words_from(free[active], here.follows)
+        row_words, remaining = words.take(active), left[active]
+        available = _free_words_from(free[active], row_words.follows)
         if not cut:
-            available[here.length > room[:, None]] = 0
+            available[row_words.length > remaining[:, None]] = 0
         longest = available.max(axis=1, initial=0)
-        going = longest > 0
-        active, here, room = active[going], here.take(np.flatnonzero(going)), room[going]
+        possible = longest > 0
+        active, remaining = active[possible], remaining[possible]
+        row_words = row_words.take(np.flatnonzero(possible))
         bits = hash_of(Purpose.MASK_SPAN, row_key[active], number)
         draw = (bits & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        count = np.minimum(1 + np.searchsorted(limits, draw, side="right"), longest[going])
-        valid = available[going] >= count[:, None]
+        count = np.minimum(1 + np.searchsorted(limits, draw, side="right"), longest[possible])
+        valid = available[possible] >= count[:, None]
         nth = np.cumsum(valid, axis=1)
         first = np.argmax(nth == 1 + below(bits, nth[:, -1])[:, None], axis=1)
-        each = np.arange(len(active))
-        begin = here.begin[each, first]
+        rows = np.arange(len(active))
+        begin = row_words.begin[rows, first]
 
-        def tokens(count: NDArray[np.int64]) -> NDArray[np.int64]:
+        def num_tokens(count: NDArray[np.int64]) -> NDArray[np.int64]:
             last = first + count - 1  # noqa: B023
-            return here.begin[each, last] + here.length[each, last] - begin  # noqa: B023
+            ends = row_words.begin[rows, last] + row_words.length[rows, last]  # noqa: B023
+            return ends - begin  # noqa: B023
 
         if cut:
-            length = np.minimum(tokens(count), room)
+            length = np.minimum(num_tokens(count), remaining)
         else:
-            while (over := tokens(count) > room).any():
-                count = count - over
-            length = tokens(count)
+            while (too_long := num_tokens(count) > remaining).any():
+                count = count - too_long
+            length = num_tokens(count)
         columns = np.arange(free.shape[1])
         spanned = (columns >= first[:, None]) & (columns < (first + count)[:, None])
         free[active] &= ~spanned
         left[active] -= length
-        found.append((active, begin, length))
+        spans.append((active, begin, length))
         active, number = active[left[active] > 0], number + 1
-    if not found:
-        nothing = np.zeros(0, np.int64)
-        return Choice(nothing, nothing, nothing)
-    return Choice(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    if not spans:
+        empty = np.zeros(0, np.int64)
+        return Choice(empty, empty, empty)
+    return Choice(*(np.concatenate(column) for column in zip(*spans, strict=True)))
 
 
 def _free_words_from(free: NDArray[np.bool_], follows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """[B, W]: how many words in a row are free from each on, with nothing between them."""
+    """Return [B, W], the number of consecutive free words from each word on, without a gap."""
     width = free.shape[1]
     columns = np.arange(width)
     stop = np.where(free & follows, width, columns)

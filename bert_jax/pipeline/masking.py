@@ -1,6 +1,7 @@
-"""Masked-language-model corruption of a batch of rows (Devlin et al. 2019, section 3.1, task 1).
+"""Mask tokens for masked-language modeling (Devlin et al. 2019, section 3.1, task 1).
 
-Beside single tokens, words and runs of words can be predicted together; `MaskingConfig.unit`.
+In addition to single tokens, words and runs of words can be predicted together; see
+`MaskingConfig.unit`.
 """
 
 from __future__ import annotations
@@ -27,22 +28,26 @@ MaskUnit = Literal["token", "word", "ngram", "span"]
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """How many tokens are predicted, and what the model sees in their place.
+    """The tokens to predict, and the tokens that the model sees in their positions.
 
     Attributes:
-        rate: share of the non-special tokens that are predicted.
-        final_rate: what the share changes to, linearly from the run's first step to its last; 0 for
-            no change. Held-out text is masked as in the last step, at every evaluation.
-        mask_fraction: share of those shown as [MASK].
-        random_fraction: share of those shown as a random token; the rest is shown unchanged.
-        unit: what is predicted together: "token"; "word", all tokens of a word (BERT's release of
-            May 2019); "ngram", 1 up to `max_ngram` words in a row, n of them with a probability
-            proportional to 1 / n (Lan et al. 2020, section 4.1); "span", words in a row too, their
-            number geometric with `span_probability` and at most `max_span`, all of them shown alike
-            (Joshi et al. 2020, section 3.1).
-        num_maskings: 0 draws anew in every epoch (dynamic masking, Liu et al. 2019, section 4.1);
-            n draws for n epochs, which then come again (static masking; the duplication factor of
-            BERT's release, 10 there), with their pairs, in another order.
+      rate: the share of non-special tokens to predict.
+      final_rate: the rate in the last step of the run, to which it changes linearly from the first
+        step; 0 for no change. Held-out text is always masked as in the last step.
+      mask_fraction: the share of predicted tokens that are replaced by [MASK].
+      random_fraction: the share of predicted tokens that are replaced by a random token. The others
+        are unchanged.
+      unit: the tokens that are predicted together: "token"; "word", all tokens of a word (BERT's
+        release of May 2019); "ngram", 1 to `max_ngram` consecutive words, n of them with a
+        probability proportional to 1 / n (Lan et al. 2020, section 4.1); "span", also consecutive
+        words, whose number is geometric with `span_probability` and at most `max_span`, and which
+        are all replaced in the same way (Joshi et al. 2020, section 3.1).
+      max_ngram: the maximum number of words in an n-gram.
+      span_probability: the parameter of the geometric distribution of span lengths.
+      max_span: the maximum number of words in a span.
+      num_maskings: 0 to mask every epoch differently (dynamic masking, Liu et al. 2019, section
+        4.1); n to repeat the maskings and pairs of n epochs, in another order (static masking;
+        BERT's release has a duplication factor of 10).
     """
 
     rate: float = 0.15
@@ -58,13 +63,15 @@ class MaskingConfig:
     def __post_init__(self) -> None:
         if self.unit not in get_args(MaskUnit):
             expected = ", ".join(map(repr, get_args(MaskUnit)))
-            raise ValueError(f"masking unit is {self.unit!r}; expected one of {expected}")
-        if self.max_ngram < 1 or self.max_span < 1:
-            raise ValueError(
-                f"max_ngram {self.max_ngram} and max_span {self.max_span} must be 1 or more words"
-            )
+            raise ValueError(f"masking.unit={self.unit!r}: expected one of {expected}.")
+        for name in ("max_ngram", "max_span"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"masking.{name}={getattr(self, name)}: expected at least 1.")
         if not 0 < self.span_probability < 1:
-            raise ValueError(f"span_probability is {self.span_probability}; expected within 0..1")
+            raise ValueError(
+                f"masking.span_probability={self.span_probability}: expected a number between 0 "
+                "and 1."
+            )
         for name, unit in (
             ("max_ngram", "ngram"),
             ("span_probability", "span"),
@@ -73,42 +80,44 @@ class MaskingConfig:
             value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
             if value != default and self.unit != unit:
                 raise ValueError(
-                    f"{name}={value} is of unit={unit!r}, the unit is {self.unit!r}: leave it at "
-                    f"{default}, or choose that unit"
+                    f"masking.{name}={value}: only used with unit={unit!r}, but unit is "
+                    f"{self.unit!r}. Set it to {default}, or use this unit."
                 )
         if self.num_maskings and self.final_rate:
             raise ValueError(
-                f"num_maskings={self.num_maskings} repeats maskings, and with final_rate="
-                f"{self.final_rate} the share of what is masked never comes again: set one to 0"
+                f"masking.num_maskings={self.num_maskings}: maskings cannot repeat with a rate "
+                f"that changes (masking.final_rate={self.final_rate}). Set one of the two to 0."
             )
         if self.num_maskings < 0:
-            raise ValueError(f"num_maskings is {self.num_maskings}; expected 0 (dynamic) or more")
+            raise ValueError(
+                f"masking.num_maskings={self.num_maskings}: expected 0 (dynamic masking) or more."
+            )
         if not 0 < self.rate <= 1:
-            raise ValueError(f"masking rate is {self.rate}; expected above 0, at most 1")
+            raise ValueError(f"masking.rate={self.rate}: expected above 0 and at most 1.")
         if not 0 <= self.final_rate <= 1:
             raise ValueError(
-                f"masking final_rate is {self.final_rate}; expected above 0, at most 1, or 0 where "
-                "the rate does not change"
+                f"masking.final_rate={self.final_rate}: expected above 0 and at most 1, or 0 for a "
+                "constant rate."
             )
         fractions = (self.mask_fraction, self.random_fraction)
-        if not (min(fractions) >= 0 and sum(fractions) <= 1 + 1e-9):  # nan is neither
+        if not (min(fractions) >= 0 and sum(fractions) <= 1 + 1e-9):  # also refuses nan
             raise ValueError(
-                f"mask_fraction {self.mask_fraction} and random_fraction {self.random_fraction} "
-                "must not be negative and add up to at most 1"
+                f"masking.mask_fraction={self.mask_fraction} and masking.random_fraction="
+                f"{self.random_fraction}: expected at least 0 each, and a sum of at most 1."
             )
 
     def max_predictions(self, length: int) -> int:
-        """Returns K, the most predictions a row of `length` positions can have."""
+        """Return K, the maximum number of predictions in a row of `length` positions."""
         return math.ceil(max(self.rate, self.final_rate) * length)
 
     def rate_at(self, progress: float) -> float:
-        """Returns the rate when this part of a run, 0 up to 1, is over."""
+        """Return the rate after a share of the run, from 0 to 1."""
         if not self.final_rate:
             return self.rate
         return self.rate + progress * (self.final_rate - self.rate)
 
     def span_shares(self) -> NDArray[np.float64]:
-        """Returns [longest], the probability of 1, 2, ... words of an n-gram or a span."""
+        """Return the probabilities of 1, 2, ... words in an n-gram or a span."""
         match self.unit:
             case "span":
                 words = np.arange(self.max_span)
@@ -124,12 +133,12 @@ class MaskingConfig:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The tokens to predict, K a row.
+    """The tokens to predict, K per row.
 
     Attributes:
-        positions: [B, K] int32, ascending; 0 where unused.
-        labels: [B, K] int32, the true tokens; 0 where unused.
-        weights: [B, K] float32, 1 or 0 where unused.
+      positions: [B, K] int32, ascending; 0 where unused.
+      labels: [B, K] int32, the original tokens; 0 where unused.
+      weights: [B, K] float32, 1 or, where unused, 0.
     """
 
     positions: NDArray[np.int32]
@@ -138,7 +147,7 @@ class Predictions:
 
 
 class Masker:
-    """Chooses and corrupts tokens; what it draws depends on a row's key and positions alone."""
+    """A function that selects and replaces tokens, depending only on a row's key and tokens."""
 
     def __init__(self, config: MaskingConfig, vocabulary: Vocabulary):
         self.config = config
@@ -152,15 +161,16 @@ class Masker:
     def mask(
         self, token_ids: NDArray[np.int32], row_key: NDArray[np.uint64], progress: float = 1.0
     ) -> Predictions:
-        """Corrupts `token_ids` [B, L] in place and returns what is to be predicted.
+        """Replace tokens of `token_ids` in place and return the tokens to predict.
 
         A row with n > 0 non-special tokens gets exactly max(1, floor(rate * n + 1/2)) predictions,
-        each set of that size being equally likely. Words and n-grams are taken whole, so that a row
-        may get a few less; spans are cut where the number is reached.
+        and all sets of this size are equally likely. Words and n-grams are not split, so a row may
+        get slightly fewer predictions. The last span is truncated.
 
         Args:
-            row_key: [B] hash of all that the draws of a row may depend on.
-            progress: how much of the run is over, 0 up to 1; what the rate may depend on.
+          token_ids: [B, L].
+          row_key: [B] a hash of everything on which a row's draws may depend.
+          progress: the completed share of the run, from 0 to 1, on which the rate may depend.
         """
         maskable = self._is_maskable.take(token_ids)
         num_maskable = np.count_nonzero(maskable, axis=1)
@@ -174,7 +184,7 @@ class Masker:
                 drawn_at = positions[rows, columns]
             case "word" | "ngram" | "span":
                 choice = self._choose_words(token_ids, maskable, count, row_key)
-                positions, used, drawn_at = self._laid_out(choice, token_ids.shape)
+                positions, used, drawn_at = self._lay_out(choice, token_ids.shape)
                 rows, columns = np.nonzero(used)
             case _:
                 assert_never(self.config.unit)
@@ -213,11 +223,11 @@ class Masker:
         count: NDArray[np.int64],
         row_key: NDArray[np.uint64],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Returns [B, K] ascending positions, 0 where unused, and which are used."""
+        """Return [B, K] ascending positions, 0 where unused, and which are used."""
         num_rows, length = maskable.shape
-        assert length <= 1 << _POSITION_BITS, "a position takes 16 bits of its sort key"
+        assert length <= 1 << _POSITION_BITS, "a position has 16 bits in its sort key"
         num_predictions = self.config.max_predictions(length)
-        # The smallest hashes of the row; the position in the low bits makes them all different.
+        # Select the smallest hashes of a row, which the position in the low bits makes distinct.
         column = np.arange(length, dtype=np.uint64)
         bits = hash_of(Purpose.MASK_CHOICE, row_key[:, None], column)
         bits &= ~_POSITION_MASK
@@ -228,15 +238,15 @@ class Masker:
         smallest = np.sort(bits, axis=1)
         used = np.arange(num_predictions) < count[:, None]
         positions = (smallest & _POSITION_MASK).astype(np.int64)
-        positions[~used] = length  # sorts behind all that are used
+        positions[~used] = length  # sorted after the used ones
         positions.sort(axis=1)
         positions[~used] = 0
         return positions, used
 
-    def _laid_out(
+    def _lay_out(
         self, choice: Choice, shape: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Returns positions and used as `_choose_tokens`, and of each used one where its run is."""
+        """Return `_choose_tokens`' positions and used, and the beginning of each used one's run."""
         num_rows, length = shape
         num_predictions = self.config.max_predictions(length)
         at = ranges(choice.row * length + choice.begin, choice.length)
@@ -251,8 +261,8 @@ class Masker:
     def _replacements(
         self, labels: NDArray[np.int32], kind_bits: NDArray[np.uint64], bits: NDArray[np.uint64]
     ) -> NDArray[np.int32]:
-        """Returns what is shown in place of `labels`."""
+        """Return the tokens that replace `labels`."""
         kind = (kind_bits >> np.uint64(32)).astype(np.int64)
         random = self._random_ids[below(low_half(bits), len(self._random_ids))]
-        shown = np.where(kind < self._random_below, random, labels)
-        return np.where(kind < self._mask_below, np.int32(self._mask_id), shown)
+        unmasked = np.where(kind < self._random_below, random, labels)
+        return np.where(kind < self._mask_below, np.int32(self._mask_id), unmasked)

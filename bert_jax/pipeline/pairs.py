@@ -1,6 +1,7 @@
 """Draw sentence pairs for next-sentence prediction and for sentence-order prediction.
 
-Both decide which pieces are split; the second half is another piece's, or the halves are swapped.
+Both choose fragments to split. In next-sentence prediction the second segment may come from another
+fragment; in sentence-order prediction the two halves may be swapped.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from bert_jax.corpus.records import RecordBatch, ranges
 from bert_jax.hashing import Purpose, below, hash_of, low_half
 
-# Splits drawn of each piece as possible partners. More bring lengths nearer, so less is cut off,
-# but favour long pieces, which have more sentence starts to draw from, as partners. Measured with
-# 2, 3 and 4 draws: 0.6, 0.4 and 0.4 % of the tokens are cut off in rows of 128, 0.8, 0.6 and 0.5 %
-# in rows of 512, and boosted trees tell the label from lengths and ends no better than by chance.
+# Splits drawn from each fragment as candidate partners. With more draws, lengths match more
+# closely, so less is cut off, but long fragments, which have more sentence starts, become partners
+# more often. Measured with 2, 3 and 4 draws: 0.6, 0.4 and 0.4 % of the tokens are cut off in rows
+# of 128, 0.8, 0.6 and 0.5 % in rows of 512. Boosted trees predict the label from lengths and ends
+# no better than chance.
 DRAWS_PER_FRAGMENT = 4
 
 IS_NEXT = 0
@@ -25,12 +27,16 @@ IS_RANDOM = 1
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments A and B of pieces, as ranges of the pool's tokens; all [num_pieces] int64.
+    """The segments A and B of fragments, as ranges of the pool's tokens.
 
     Attributes:
-        a_offset, a_length: where A is.
-        b_offset, b_length: where B is; length 0 for a piece that is not split.
-        label: IS_NEXT or IS_RANDOM, or `sentence_order`'s; 0 where not split.
+      a_offset: [num_fragments] int64, the first token of A.
+      a_length: [num_fragments] int64, the number of tokens of A.
+      b_offset: [num_fragments] int64, the first token of B.
+      b_length: [num_fragments] int64, the number of tokens of B; 0 for a fragment that is not
+        split.
+      label: [num_fragments] int64, IS_NEXT or IS_RANDOM, or IN_ORDER or IS_SWAPPED; 0 for a
+        fragment that is not split.
     """
 
     a_offset: NDArray[np.int64]
@@ -40,14 +46,14 @@ class Segments:
     label: NDArray[np.int64]
 
     def take(self, fragments: NDArray[np.int64]) -> Segments:
-        """Returns the segments of these pieces, in this order."""
+        """Return the segments of these fragments, in this order."""
         return Segments(*(getattr(self, field.name)[fragments] for field in fields(self)))
 
 
 def whole_fragments(pool: RecordBatch) -> Segments:
-    """Returns every piece as one segment A."""
-    nothing = np.zeros_like(pool.fragment_length)
-    return Segments(pool.fragment_offset, pool.fragment_length, nothing, nothing, nothing)
+    """Return every fragment as one segment A."""
+    zeros = np.zeros_like(pool.fragment_length)
+    return Segments(pool.fragment_offset, pool.fragment_length, zeros, zeros, zeros)
 
 
 def draw_pairs(
@@ -56,16 +62,18 @@ def draw_pairs(
     record_key: NDArray[np.uint64],
     capacity: int,
 ) -> Segments:
-    """Splits the pieces of a pool and draws their second segments.
+    """Split the fragments of a pool and draw their second segments.
 
     Args:
-        record_group: [num_records] numbers below 32,768; partners come from the same group.
-        record_key: [num_records] hash of all that the draws of a record may depend on.
-        capacity: tokens of the longest piece: one as long was cut there, whatever stood there.
+      pool: the decoded records.
+      record_group: [num_records] numbers below 32,768. Partners come from the same group.
+      record_key: [num_records] a hash of everything on which a record's draws may depend.
+      capacity: the maximum number of tokens in a fragment. A fragment of this length ends where its
+        record was full, which may be inside a sentence.
 
     Returns:
-        Segments of all pieces. A piece stays whole if no sentence starts inside it or its group
-        holds no other document's split piece that ends as it does.
+      The segments of all fragments. A fragment is not split if no sentence starts inside it, or if
+      its group has no split fragment of another document with the same kind of end.
     """
     key = fragment_keys(pool, record_key)
     group = 2 * record_group[pool.fragment_record] + (pool.fragment_length == capacity)
@@ -93,7 +101,7 @@ def draw_pairs(
 
 
 def fragment_keys(pool: RecordBatch, record_key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns a hash for every piece, from its record's and its place in the record."""
+    """Return a hash for each fragment, from its record's hash and its position in the record."""
     within = np.arange(len(pool.fragment_record)) - np.searchsorted(
         pool.fragment_record, pool.fragment_record
     )
@@ -103,9 +111,9 @@ def fragment_keys(pool: RecordBatch, record_key: NDArray[np.uint64]) -> NDArray[
 def _draw_splits(
     pool: RecordBatch, key: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the pieces that can be split, and [DRAWS_PER_PIECE, pieces] splits of them.
+    """Return the fragments that can be split, and [DRAWS_PER_FRAGMENT, fragments] splits of them.
 
-    A split is one of the sentence starts other than offset 0, all equally likely.
+    A split is a sentence start other than offset 0; all are equally likely.
     """
     has_start = np.flatnonzero(pool.starts_length > 0)
     skip = np.zeros_like(pool.starts_length)
@@ -124,11 +132,11 @@ def _nearest_partner(
     group: NDArray[np.int64],
     key: NDArray[np.uint64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns (offset in tokens, length) of each piece's partner; length 0 where there is none.
+    """Return the offset in tokens and the length of each fragment's partner; 0 if there is none.
 
-    Candidates are sorted by (group, length, hash). The nearest lengths are then the neighbours of
-    the place where a piece itself would stand; a neighbour from the same document is passed over
-    in one step, to the end of its run of candidates of that document.
+    Candidates are sorted by (group, length, hash), so the nearest lengths are next to the position
+    at which the fragment itself would be inserted. If a neighbor is from the same document, the
+    whole run of candidates from this document is skipped in one step.
     """
     if not len(fragment):
         return fragment, fragment
@@ -147,8 +155,8 @@ def _nearest_partner(
     run_begin, run_end = _runs(document_of)
     last = len(candidate) - 1
 
-    def neighbour(at: NDArray[np.int64], past_run: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the candidate at `at`, or the next of another document; -1 if out of group."""
+    def neighbor(at: NDArray[np.int64], past_run: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the candidate at `at` or the next of another document; -1 outside the group."""
         inside = (at >= 0) & (at <= last)
         at = np.clip(at, 0, last)
         at = np.where(document_of[at] == document, past_run[at], at)
@@ -156,28 +164,28 @@ def _nearest_partner(
         at = np.clip(at, 0, last)
         return np.where(inside & (group_of[at] == group), at, -1)
 
-    longer, shorter = neighbour(above, run_end), neighbour(above - 1, run_begin - 1)
+    longer, shorter = neighbor(above, run_end), neighbor(above - 1, run_begin - 1)
     too_far = np.int64(1 << 32)
     excess = np.where(longer < 0, too_far, rest_of[longer] - rest[0])
     lack = np.where(shorter < 0, too_far, rest[0] - rest_of[shorter])
     coin = below(low_half(query_bits), 2) == 0
     chosen = np.where((excess < lack) | ((excess == lack) & coin), longer, shorter)
-    found = np.minimum(excess, lack) < too_far
+    exists = np.minimum(excess, lack) < too_far
     offset = pool.fragment_offset[candidate[chosen]] + split_of[chosen]
-    return np.where(found, offset, 0), np.where(found, rest_of[chosen], 0)
+    return np.where(exists, offset, 0), np.where(exists, rest_of[chosen], 0)
 
 
 def _sort_key(
     group: NDArray[np.int64], rest: NDArray[np.int64], bits: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """Orders by group, then length (both 16 bits), then hash."""
+    """Return keys that sort by group, then length (both 16 bits), then hash."""
     assert group.max() < 1 << 16 and rest.max() < 1 << 16
     major = (group.astype(np.uint64) << np.uint64(16)) | rest.astype(np.uint64)
     return (major << np.uint64(32)) | (bits >> np.uint64(32))
 
 
 def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns, for every place, where its run of equal values begins, and one past its end."""
+    """Return the beginning and the end of the run of equal values around every position."""
     border = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = np.concatenate([[0], border, [len(values)]])
     run = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
@@ -189,16 +197,16 @@ def equal_tokens(
     first: NDArray[np.int64],
     second: NDArray[np.int64],
     length: NDArray[np.int64],
-    asked: NDArray[np.bool_],
+    requested: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Returns where two ranges of equal length hold the same tokens; False where not asked.
+    """Return where two ranges of equal length have the same tokens; False if not requested.
 
-    Few ranges share their first token, so only those are compared one by one.
+    Few ranges share their first token, so only these are compared one by one.
     """
-    equal = asked & (tokens[first] == tokens[second])
+    equal = requested & (tokens[first] == tokens[second])
     for at in np.flatnonzero(equal).tolist():
-        one, other, count = first[at], second[at], length[at]
-        equal[at] = np.array_equal(tokens[one : one + count], tokens[other : other + count])
+        a, b, count = first[at], second[at], length[at]
+        equal[at] = np.array_equal(tokens[a : a + count], tokens[b : b + count])
     return equal
 
 
@@ -209,16 +217,18 @@ IS_SWAPPED = 1
 def draw_orders(
     pool: RecordBatch, record_key: NDArray[np.uint64], capacity: int, *, spaces_are_text: bool
 ) -> tuple[Segments, NDArray[np.int32]]:
-    """Splits the pieces of a pool in two and draws which half comes first.
+    """Split the fragments of a pool in two and draw which half comes first.
 
     Args:
-        record_key: [num_records] hash of all that the draws of a record may depend on.
-        capacity: tokens of the longest piece: the last sentence of one as long may be cut.
-        spaces_are_text: whether a sentence's tokens tell if there was a space before it.
+      pool: the decoded records.
+      record_key: [num_records] a hash of everything on which a record's draws may depend.
+      capacity: the maximum number of tokens in a fragment. The last sentence of a fragment of this
+        length may be incomplete.
+      spaces_are_text: whether a sentence's tokens depend on whether a space precedes it.
 
     Returns:
-        Segments of all pieces, and the tokens they are ranges of: the pool's, with the halves of
-        swapped pieces swapped. A piece without two whole sentences to swap stays whole.
+      The segments of all fragments, and the tokens to which they refer: the pool's, with the halves
+      of swapped fragments exchanged. A fragment without two complete sentences is not split.
     """
     key = fragment_keys(pool, record_key)
     begin, end = _whole_sentences(pool, capacity, spaces_are_text=spaces_are_text)
@@ -247,7 +257,7 @@ def draw_orders(
 def _whole_sentences(
     pool: RecordBatch, capacity: int, *, spaces_are_text: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns where in each piece the first sentence that may move begins, and the last ends."""
+    """Return the start of the first and the end of the last complete sentence of each fragment."""
     has_start = pool.starts_length > 0
     begin, end = pool.fragment_length.copy(), pool.fragment_length.copy()
     begin[has_start] = pool.starts[pool.starts_offset[has_start]]
@@ -266,11 +276,11 @@ def _nearest_splits(
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the pieces that can be split, and the start nearest to a place drawn in each.
+    """Return the fragments that can be split, and the sentence start nearest to a random position.
 
-    Starts and places are those between `begin` and `end`, neither included.
+    Starts and positions are strictly between `begin` and `end`.
     """
-    # Starts of one piece after the other, each as (piece, start): sorted as they stand.
+    # The starts of all fragments as (fragment, start), which are already sorted.
     owner = np.repeat(np.arange(len(pool.starts_length)), pool.starts_length)
     listed = (owner << 16) | pool.starts
     fragments = np.arange(len(pool.starts_length)) << 16
@@ -279,10 +289,10 @@ def _nearest_splits(
     fragment = np.flatnonzero(first <= last)
     first, last, begin, end = first[fragment], last[fragment], begin[fragment], end[fragment]
     bits = hash_of(Purpose.SPLIT, key[fragment])
-    place = begin + 1 + below(bits, end - begin - 1)
-    above = np.clip(np.searchsorted(listed, (fragment << 16) | place), first, last)
+    position = begin + 1 + below(bits, end - begin - 1)
+    above = np.clip(np.searchsorted(listed, (fragment << 16) | position), first, last)
     before = np.maximum(above - 1, first)
-    excess, lack = np.abs(pool.starts[above] - place), np.abs(place - pool.starts[before])
+    excess, lack = np.abs(pool.starts[above] - position), np.abs(position - pool.starts[before])
     coin = below(low_half(bits), 2) == 0
     upper = (excess < lack) | ((excess == lack) & coin)
     return fragment, pool.starts[np.where(upper, above, before)]

@@ -1,4 +1,4 @@
-"""The corpora that the tests of `corpus` use, and what the batches made from them contain."""
+"""Fixtures of the corpus tests: corpora, and helpers that inspect batches."""
 
 from ..corpus.conftest import (  # noqa: F401
     LENGTH,

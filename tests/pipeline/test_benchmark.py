@@ -1,4 +1,4 @@
-"""The speed of batches is measured from Python without any output."""
+"""Tests that speeds are measured from Python without any output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def examples(tmp_path_factory) -> ExampleSource:
     return ExampleSource(Corpus(directory, "train"), synthetic_vocabulary(300), ExampleConfig(0))
 
 
-def test_one_core_and_the_loader(examples, capfd) -> None:
+def test_one_core_and_the_loader_are_measured(examples, capfd) -> None:
     inline = measure_inline(examples, 16, 0.05)
     assert inline.tokens_per_second * inline.seconds_per_batch == pytest.approx(16 * 64)
     assert 0.5 < inline.filled <= 1 and inline.processor_seconds > 0
@@ -32,7 +32,7 @@ def test_one_core_and_the_loader(examples, capfd) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_preparation_and_the_plain_loop(capfd, monkeypatch, tmp_path) -> None:
+def test_preparation_and_the_plain_loop_are_measured(capfd, monkeypatch, tmp_path) -> None:
     for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
         monkeypatch.setenv(name, "1")  # restored afterwards
     text = tmp_path / "text.txt"

@@ -1,4 +1,4 @@
-"""A loader for loops of one's own gives the batches of a pretraining run, from any step."""
+"""Tests that a loader for custom loops gives the batches of a pretraining run, from any step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.tokenizers.special_tokens import Vocabulary
 BATCH_SIZE = 7
 
 
-def test_batches_are_those_of_a_run_for_several_epochs(finished: Path) -> None:
+def test_batches_of_several_epochs_equal_those_of_a_run(finished: Path) -> None:
     loader = CorpusLoader(finished, batch_size=BATCH_SIZE, seed=5)
     corpus, config = Corpus(finished, "train"), ExampleConfig(5)
     source = BatchSource(
@@ -35,16 +35,16 @@ def test_batches_are_those_of_a_run_for_several_epochs(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_it_starts_at_any_step_with_any_rows(finished: Path, num_workers: int) -> None:
+def test_a_loader_starts_at_any_step_with_any_rows(finished: Path, num_workers: int) -> None:
     loader = CorpusLoader(Corpus(finished, "train"), batch_size=4, num_workers=num_workers)
-    whole = list(itertools.islice(loader, 6))
+    all_rows = list(itertools.islice(loader, 6))
     with loader.batches(4, rows=np.array([1, 3])) as batches:
         for step in (4, 5):
             for name, array in next(batches).items():
-                np.testing.assert_array_equal(array, whole[step][name][[1, 3]])
+                np.testing.assert_array_equal(array, all_rows[step][name][[1, 3]])
 
 
-def test_identity_tells_different_batches_apart(finished: Path) -> None:
+def test_loaders_with_different_batches_have_different_identities(finished: Path) -> None:
     loader = CorpusLoader(finished, batch_size=4)
     others = [
         CorpusLoader(finished, batch_size=5),
@@ -53,12 +53,12 @@ def test_identity_tells_different_batches_apart(finished: Path) -> None:
         CorpusLoader(finished, batch_size=4, masking=MaskingConfig(rate=0.3)),
         CorpusLoader(finished, batch_size=4, sentence_pairs="none", join_documents=True),
     ]
-    identities = [str(each.identity) for each in (loader, *others)]
+    identities = [str(other.identity) for other in (loader, *others)]
     assert len(set(identities)) == len(identities)
     assert CorpusLoader(finished, batch_size=4, num_workers=2).identity == loader.identity
 
 
-def test_an_end_is_needed_only_for_a_changing_rate(finished: Path) -> None:
+def test_num_steps_is_required_only_for_a_changing_rate(finished: Path) -> None:
     changing = MaskingConfig(rate=0.3, final_rate=0.1)
     with pytest.raises(ValueError, match="num_steps=None: masking.final_rate=0.1 .*Set num_st"):
         CorpusLoader(finished, batch_size=4, masking=changing)

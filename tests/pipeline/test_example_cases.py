@@ -1,4 +1,4 @@
-"""Examples of corpora made for one question: what is paired, what refused, what never changes."""
+"""Tests of examples from corpora made for one case, and of draws that must never change."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def write_pinned(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("unit", GOLDEN_OF_UNITS)
-def test_what_other_objectives_draw_never_changes(tmp_path, unit):
-    """Every third token goes on from the one before it: words of two."""
+def test_draws_of_other_objectives_never_change(tmp_path, unit):
+    """Use a vocabulary in which every third token continues the word of the previous one."""
     corpus = Corpus(write_pinned(tmp_path), "train")
     vocabulary = dataclasses.replace(
         synthetic_vocabulary(200_000), continuation_ids=np.arange(9, 200_000, 3, dtype=np.int32)
@@ -70,12 +70,12 @@ def test_what_other_objectives_draw_never_changes(tmp_path, unit):
     masking = MaskingConfig(unit=unit)
     source = ExampleSource(corpus, vocabulary, ExampleConfig(1, "sentence_order", masking))
     batch = source.examples(3, np.arange(96, 104))
-    found = [batch["masked_positions"][:, 3], batch["token_ids"][:, 1], batch["pair_labels"][:, 0]]
-    assert [each.tolist() for each in found] == GOLDEN_OF_UNITS[unit]
+    draws = [batch["masked_positions"][:, 3], batch["token_ids"][:, 1], batch["pair_labels"][:, 0]]
+    assert [draw.tolist() for draw in draws] == GOLDEN_OF_UNITS[unit]
 
 
-def test_the_data_drawn_never_changes(tmp_path, make_source):
-    """Pinned by what was drawn first: a change here changes every run that is resumed."""
+def test_draws_never_change(tmp_path, make_source):
+    """Compare with the first version's draws, whose change would affect every resumed run."""
     source = make_source(write_pinned(tmp_path))
     batch = source.examples(3, np.arange(96, 104))
     assert batch["masked_positions"][:, 3].tolist() == GOLDEN_POSITIONS
@@ -93,7 +93,9 @@ def test_a_copied_document_is_never_a_negative(tmp_path, make_source):
     assert batch["pair_labels"].sum() == 0
 
 
-def test_what_cannot_be_paired_is_one_segment_without_a_label(tmp_path, make_source, unmasked):
+def test_fragments_without_a_partner_are_one_segment_without_a_label(
+    tmp_path, make_source, unmasked
+):
     single = [TokenizedDocument(n, 50 + np.arange(20), np.array([0])) for n in range(5)]
     lone_pair = TokenizedDocument(9, 100 + np.arange(20), np.array([0, 10]))
     source = make_source(write_documents(tmp_path, [*single, lone_pair]))
@@ -102,8 +104,8 @@ def test_what_cannot_be_paired_is_one_segment_without_a_label(tmp_path, make_sou
     assert (unmasked(batch) == SEP).sum() == 6
 
 
-def test_fragments_that_end_otherwise_are_no_partners(tmp_path, make_source, fragments_of):
-    """One at its document's end, the other where a record was full: B's end would tell."""
+def test_fragments_with_different_kinds_of_ends_are_not_paired(tmp_path, make_source, fragments_of):
+    """Pair no document's end with the end of a full record, which would reveal the label."""
     long = TokenizedDocument(0, 1000 + np.arange(29), np.arange(0, 29, 7))
     others = [TokenizedDocument(n, 50 + np.arange(28), np.arange(0, 28, 7)) for n in range(1, 9)]
     source = make_source(write_documents(tmp_path, [long, *others], max_fragments=1))
@@ -111,11 +113,11 @@ def test_fragments_that_end_otherwise_are_no_partners(tmp_path, make_source, fra
         assert weight == (tokens.max() < 1000) == segments.any()
 
 
-def test_a_second_segment_is_found_behind_many_of_the_same_document(
+def test_a_partner_is_found_beyond_many_candidates_of_the_same_document(
     tmp_path, make_source, fragments_of
 ):
     long = TokenizedDocument(0, 1000 + np.arange(29 * 30), np.arange(0, 29 * 30, 7))
-    # As long as a piece may be: it ends as those of the long one do.
+    # A fragment of the maximum length, which has the same kind of end as those of the long one.
     short = TokenizedDocument(1, 50 + np.arange(29), np.arange(0, 29, 7))
     source = make_source(write_documents(tmp_path, [long, short], max_fragments=1))
     assert len(source) == 31
@@ -130,14 +132,14 @@ def test_a_second_segment_is_found_behind_many_of_the_same_document(
     assert all(sources == {True, False} for sources in from_short)
 
 
-def test_a_corpus_that_cannot_serve_is_refused(tmp_path, make_source):
-    alone = TokenizedDocument(0, 50 + np.arange(100), np.arange(0, 100, 10))
-    write_documents(tmp_path, [alone])
-    with pytest.raises(ValueError, match="a single document"):
+def test_an_unsuitable_corpus_is_refused(tmp_path, make_source):
+    document = TokenizedDocument(0, 50 + np.arange(100), np.arange(0, 100, 10))
+    write_documents(tmp_path, [document])
+    with pytest.raises(ValueError, match="the train split has only one document"):
         make_source(tmp_path)
     assert len(make_source(tmp_path, sentence_pairs="none")) > 1
     corpus = Corpus(tmp_path, "train")
-    with pytest.raises(ValueError, match="prepared with 150 token ids, the vocabulary has 149"):
+    with pytest.raises(ValueError, match="prepared with 150 token ids, but the vocabulary has 149"):
         ExampleSource(corpus, synthetic_vocabulary(149), ExampleConfig(seed=0))
-    with pytest.raises(ValueError, match="seed is -1"):
+    with pytest.raises(ValueError, match="seed=-1: expected 0 to"):
         ExampleConfig(seed=-1)

@@ -1,6 +1,6 @@
-"""Examples are what the papers say, and a pure function of (corpus, seed, epoch, index).
+"""Tests that examples follow the papers and are a pure function of (corpus, seed, epoch, index).
 
-The tokens of the corpus here name their own place (`named_documents`).
+The tokens of the corpus encode their origin (`named_documents`).
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ def rows_of(batch: Batch, rows: np.ndarray) -> Batch:
 
 @pytest.fixture(scope="module")
 def pairs(epochs, documents, fragments_of):
-    """What a pair shows of itself, over four epochs: one structured row a pair."""
+    """Return the observable properties of the pairs of four epochs, as arrays by name."""
     ends = {number + 1: set(d.sentence_starts[1:].tolist()) for number, d in enumerate(documents)}
     sizes = [0, *(len(document.token_ids) for document in documents)]
-    found = []
+    rows = []
     for batch in epochs:
         for tokens, segments, label, weight in fragments_of(batch):
             if weight:
                 a, b = tokens[segments == 0][1:-1], tokens[segments == 1][:-1]
-                document, next_place = divmod(int(b[-1]) + 1, SPAN)
-                ends_document = next_place == sizes[document]
-                ends_sentence = ends_document or next_place in ends[document]
-                found.append((label, len(a), len(b), ends_document, ends_sentence, a[-1], b[0]))
+                document, next_position = divmod(int(b[-1]) + 1, SPAN)
+                ends_document = next_position == sizes[document]
+                ends_sentence = ends_document or next_position in ends[document]
+                rows.append((label, len(a), len(b), ends_document, ends_sentence, a[-1], b[0]))
     names = "label a b ends_document ends_sentence last_of_a first_of_b"
-    return dict(zip(names.split(), np.array(found).T, strict=True))
+    return dict(zip(names.split(), np.array(rows).T, strict=True))
 
 
 def rank_auc(feature: np.ndarray, label: np.ndarray) -> float:
-    """Area under the ROC curve of a feature as a score, ties counted half (Mann-Whitney)."""
+    """Return the area under the ROC curve of a feature as a score (Mann-Whitney), ties half."""
     values, inverse, counts = np.unique(feature, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     positive = int(label.sum())
@@ -81,17 +81,19 @@ def rank_auc(feature: np.ndarray, label: np.ndarray) -> float:
     return float(u / (positive * (len(label) - positive)))
 
 
-def test_a_batch_is_what_its_spec_says(source, epochs):
+def test_a_batch_has_the_shapes_and_types_of_its_spec(source, epochs):
     spec = source.spec(len(source))
     assert {name: (array.shape, array.dtype.type) for name, array in epochs[0].items()} == spec
 
 
-def test_every_epoch_visits_every_record_once_in_its_own_order(
+def test_every_epoch_visits_every_record_once_in_a_different_order(
     documents, prepared, make_source, unmasked
 ):
     source = make_source(prepared, sentence_pairs="none")
     records = pack_documents(documents, LENGTH, MAX_FRAGMENTS)
-    expected = sorted(tuple(p.token_ids[0] for p in fragments) for fragments in records)
+    expected = sorted(
+        tuple(fragment.token_ids[0] for fragment in fragments) for fragments in records
+    )
     orders = []
     for epoch in range(2):
         batch = source.examples(epoch, np.arange(len(source)))
@@ -103,12 +105,10 @@ def test_every_epoch_visits_every_record_once_in_its_own_order(
             ]
         )
         assert sorted(orders[-1]) == expected
-    assert sum(one == other for one, other in zip(*orders, strict=True)) < 10
+    assert sum(first == second for first, second in zip(*orders, strict=True)) < 10
 
 
-def test_unmasking_gives_back_the_records_text_where_the_label_is_next(
-    epochs, documents, fragments_of
-):
+def test_unmasking_restores_the_text_of_consecutive_segments(epochs, documents, fragments_of):
     lengths = {number + 1: len(d.token_ids) for number, d in enumerate(documents)}
     checked = 0
     for tokens, segments, label, weight in fragments_of(epochs[0]):
@@ -127,7 +127,7 @@ def test_unmasking_gives_back_the_records_text_where_the_label_is_next(
     assert checked > 4000
 
 
-def test_layout_of_rows(source, epochs, unmasked):
+def test_rows_have_the_documented_layout(source, epochs, unmasked):
     batch = epochs[0]
     documents = batch["document_ids"]
     token_ids = unmasked(batch)
@@ -138,7 +138,7 @@ def test_layout_of_rows(source, epochs, unmasked):
     for row in range(len(documents)):
         present = documents[row][documents[row] > 0]
         edges = np.flatnonzero(np.diff(present, prepend=0))
-        assert (np.diff(present, prepend=0)[edges] == 1).all()  # 1, 2, ... each in one run
+        assert (np.diff(present, prepend=0)[edges] == 1).all()  # one run each of 1, 2, ...
         count = len(edges)
         np.testing.assert_array_equal(batch["cls_positions"][row][:count], edges)
         assert (batch["cls_positions"][row][count:] == 0).all()
@@ -147,7 +147,7 @@ def test_layout_of_rows(source, epochs, unmasked):
         np.testing.assert_array_equal(
             batch["position_ids"][row][: len(present)], np.arange(len(present)) - begin
         )
-    # only pieces begin with [CLS], and rows are as full as cutting pairs to equal lengths allows
+    # Only documents begin with [CLS], and rows are nearly full, although pairs are truncated.
     assert (token_ids == CLS).sum() == documents.max(axis=1).sum()
     assert (documents > 0).mean() > 0.99
 
@@ -178,24 +178,24 @@ def test_every_second_segment_begins_at_a_sentence(pairs, documents):
 
 
 @pytest.mark.parametrize("feature", ["a", "b", "total", "ends_document", "ends_sentence"])
-def test_the_label_cannot_be_told_from_lengths_or_ends(pairs, feature):
+def test_a_length_or_an_end_does_not_predict_the_label(pairs, feature):
     values = pairs["a"] + pairs["b"] if feature == "total" else pairs[feature]
     assert abs(rank_auc(values, pairs["label"]) - 0.5) < 0.02
 
 
-def test_the_label_cannot_be_told_from_lengths_and_ends_together(pairs):
-    """A document's short end goes on to a clean end; so must what is drawn in its place."""
+def test_lengths_and_ends_together_do_not_predict_the_label(pairs):
+    """Draw partners with the same kind of end as the text they replace."""
     names = ("a", "b", "ends_document", "ends_sentence")
     table = np.stack([*(pairs[name] for name in names), pairs["a"] + pairs["b"]], axis=1)
-    # Judged on other documents: a piece comes again in every epoch.
-    learned = pairs["last_of_a"] // SPAN % 2 == 0
+    # Evaluate on other documents, since fragments recur in every epoch.
+    trained = pairs["last_of_a"] // SPAN % 2 == 0
     model = HistGradientBoostingClassifier(max_iter=40, random_state=0)
-    model.fit(table[learned], pairs["label"][learned])
-    score = model.predict_proba(table[~learned])[:, 1]
-    assert abs(roc_auc_score(pairs["label"][~learned], score) - 0.5) < 0.02
+    model.fit(table[trained], pairs["label"][trained])
+    score = model.predict_proba(table[~trained])[:, 1]
+    assert abs(roc_auc_score(pairs["label"][~trained], score) - 0.5) < 0.02
 
 
-def test_the_label_cannot_be_told_from_both_lengths_together(pairs):
+def test_both_lengths_together_do_not_predict_the_label(pairs):
     bins = [np.searchsorted(np.quantile(pairs[k], np.arange(1, 6) / 6), pairs[k]) for k in "ab"]
     cell = bins[0] * 6 + bins[1]
     count = np.bincount(cell, minlength=36)
@@ -208,7 +208,7 @@ def test_the_label_cannot_be_told_from_both_lengths_together(pairs):
     assert abs(deviation.sum() - degrees) < 5 * np.sqrt(2 * degrees)
 
 
-def test_an_example_is_the_same_alone_in_any_order_and_from_any_reader(
+def test_an_example_does_not_depend_on_other_examples_or_the_reader(
     source, prepared, epochs, make_source
 ):
     order = np.random.default_rng(0).permutation(len(source))[:40]
@@ -222,7 +222,7 @@ def test_an_example_is_the_same_alone_in_any_order_and_from_any_reader(
 
 
 @pytest.mark.parametrize("pairs", ["none", "next_sentence", "sentence_order"])
-def test_seeds_and_epochs_differ(prepared, pairs, make_source):
+def test_seeds_and_epochs_give_different_examples(prepared, pairs, make_source):
     def make(seed: int, epoch: int) -> np.ndarray:
         source = make_source(prepared, seed=seed, sentence_pairs=pairs)
         return source.examples(epoch, np.arange(64))["token_ids"]
@@ -233,7 +233,7 @@ def test_seeds_and_epochs_differ(prepared, pairs, make_source):
     assert (first != make(2, 0)).mean() > 0.9
 
 
-def test_a_record_is_split_and_masked_anew_each_epoch(epochs, unmasked):
+def test_a_record_is_split_and_masked_differently_in_every_epoch(epochs, unmasked):
     def by_first_token(batch: Batch) -> dict[int, tuple]:
         a_width = (batch["document_ids"] == 1) & (batch["segment_ids"] == 0)
         first = unmasked(batch)[:, 1]
@@ -244,35 +244,37 @@ def test_a_record_is_split_and_masked_anew_each_epoch(epochs, unmasked):
             )
         }
 
-    one, other = by_first_token(epochs[0]), by_first_token(epochs[1])
-    assert one.keys() == other.keys()
-    same_split = np.mean([one[key][0] == other[key][0] for key in one])
-    same_masks = np.mean([one[key][1] == other[key][1] for key in one])
+    first, second = by_first_token(epochs[0]), by_first_token(epochs[1])
+    assert first.keys() == second.keys()
+    same_split = np.mean([first[key][0] == second[key][0] for key in first])
+    same_masks = np.mean([first[key][1] == second[key][1] for key in first])
     assert same_split < 0.6 and same_masks < 0.01
 
 
 @pytest.mark.parametrize("pairs", ["none", "next_sentence", "sentence_order"])
-def test_static_maskings_come_again_and_dynamic_ones_do_not(prepared, pairs, make_source, unmasked):
+def test_static_maskings_are_repeated_and_dynamic_ones_are_not(
+    prepared, pairs, make_source, unmasked
+):
     def masks(num_maskings: int) -> list[dict[tuple, tuple]]:
-        """Of two epochs that share a static masking, what is masked of every text."""
+        """Return the masked rows by their text, of two epochs that share a static masking."""
         masking = MaskingConfig(num_maskings=num_maskings)
         source = make_source(prepared, sentence_pairs=pairs, masking=masking)
-        found = []
+        by_text = []
         for epoch in (1, 4):
             batch = source.examples(epoch, np.arange(len(source)))
             texts = map(tuple, unmasked(batch).tolist())
-            seen = map(tuple, batch["token_ids"].tolist())
-            found.append(dict(zip(texts, seen, strict=True)))
-        return found
+            masked = map(tuple, batch["token_ids"].tolist())
+            by_text.append(dict(zip(texts, masked, strict=True)))
+        return by_text
 
     static, dynamic = masks(3), masks(0)
     assert len(static[0]) > 100 and static[0] == static[1]
-    same_place = [a == b for a, b in zip(static[0].items(), static[1].items(), strict=True)]
-    assert np.mean(same_place) < 0.03
+    same_position = [a == b for a, b in zip(static[0].items(), static[1].items(), strict=True)]
+    assert np.mean(same_position) < 0.03
     same = [text for text in dynamic[0] if dynamic[1].get(text) == dynamic[0][text]]
     assert len(same) < 0.01 * len(dynamic[0])
-    one, other = masks(2)  # 1 % 2 and 4 % 2
-    assert one != other
+    first, second = masks(2)  # of epochs 1 and 0 modulo 2
+    assert first != second
 
 
 def test_without_pairs_every_fragment_is_one_segment(prepared, make_source, fragments_of):
@@ -291,7 +293,7 @@ def test_without_pairs_every_fragment_is_one_segment(prepared, make_source, frag
         ({"vocab_size": 60_000}, "contains the token id"),
     ],
 )
-def test_a_record_against_the_manifest_is_named(documents, tmp_path, change, message, make_source):
+def test_records_beyond_the_manifest_are_refused(documents, tmp_path, change, message, make_source):
     vocab_size = (len(documents) + 1) * SPAN
     write_corpus(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Rows whose documents read on into each other, beside the same rows with documents apart."""
+"""Tests of rows whose documents are joined, compared with the same rows of separate documents."""
 
 import numpy as np
 import pytest
@@ -7,38 +7,38 @@ from bert_jax.pipeline.examples import ExampleConfig
 
 
 @pytest.fixture(scope="module")
-def both(named_corpus, make_source):
+def sources(named_corpus, make_source):
     corpus = named_corpus.directory
-    apart = make_source(corpus, sentence_pairs="none")
+    separate = make_source(corpus, sentence_pairs="none")
     joined = make_source(corpus, sentence_pairs="none", join_documents=True)
-    return apart, joined
+    return separate, joined
 
 
-def test_the_same_tokens_and_masks_in_one_document(both):
-    apart, joined = both
-    indices = np.arange(len(apart))
-    ours, theirs = joined.examples(2, indices), apart.examples(2, indices)
-    there = theirs["document_ids"] > 0
-    assert (theirs["document_ids"].max(axis=1) > 1).sum() > 5, "some rows hold several documents"
-    cls, sep = apart.vocabulary.cls_id, apart.vocabulary.sep_id
-    inner = (theirs["token_ids"] == cls) & (theirs["position_ids"] == 0) & there
+def test_joined_documents_keep_their_tokens_and_masks(sources):
+    separate_source, joined_source = sources
+    indices = np.arange(len(separate_source))
+    separate, joined = separate_source.examples(2, indices), joined_source.examples(2, indices)
+    occupied = separate["document_ids"] > 0
+    assert (separate["document_ids"].max(axis=1) > 1).sum() > 5, "some rows have several documents"
+    cls, sep = separate_source.vocabulary.cls_id, separate_source.vocabulary.sep_id
+    inner = (separate["token_ids"] == cls) & (separate["position_ids"] == 0) & occupied
     inner[:, 0] = False
-    assert inner.sum() == (theirs["document_ids"].max(axis=1) - 1).clip(0).sum()
-    # A [CLS] within a row is a separator; nothing else moves, and the same tokens are masked.
-    assert (ours["token_ids"][inner] == sep).all()
-    assert np.array_equal(ours["token_ids"][~inner], theirs["token_ids"][~inner])
-    assert (ours["token_ids"][:, 0] == cls).all()
+    assert inner.sum() == (separate["document_ids"].max(axis=1) - 1).clip(0).sum()
+    # A [CLS] inside a row becomes a separator. Other tokens and the masks are unchanged.
+    assert (joined["token_ids"][inner] == sep).all()
+    assert np.array_equal(joined["token_ids"][~inner], separate["token_ids"][~inner])
+    assert (joined["token_ids"][:, 0] == cls).all()
     for name in ("masked_positions", "masked_labels", "masked_weights", "segment_ids"):
-        assert np.array_equal(ours[name], theirs[name]), name
-    assert np.array_equal(ours["document_ids"], there)
-    lengths = there.sum(axis=1)
-    for positions, length in zip(ours["position_ids"], lengths, strict=True):
+        assert np.array_equal(joined[name], separate[name]), name
+    assert np.array_equal(joined["document_ids"], occupied)
+    lengths = occupied.sum(axis=1)
+    for positions, length in zip(joined["position_ids"], lengths, strict=True):
         assert np.array_equal(positions[:length], np.arange(length))
         assert not positions[length:].any()
 
 
-def test_a_batch_is_what_its_spec_says(both):
-    _, joined = both
+def test_a_batch_has_the_shapes_and_types_of_its_spec(sources):
+    _, joined = sources
     batch, spec = joined.examples(0, np.arange(3)), joined.spec(3)
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
         name: (shape, np.dtype(kind)) for name, (shape, kind) in spec.items()
@@ -47,6 +47,6 @@ def test_a_batch_is_what_its_spec_says(both):
     assert joined.padding(2)["pair_weights"].shape == (2, 1)
 
 
-def test_pairs_are_of_one_document():
-    with pytest.raises(ValueError, match="True with sentence_pairs='sentence_order': pairs are of"):
+def test_pairs_cannot_be_joined():
+    with pytest.raises(ValueError, match="True with sentence_pairs='sentence_order': pairs cannot"):
         ExampleConfig(0, "sentence_order", join_documents=True)

@@ -1,4 +1,4 @@
-"""Batches are addressed by step: the same for any reader, and each record counted once."""
+"""Tests that batches by step are the same for any reader, and that each record is used once."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def stacked(batches: list[Batch]) -> Batch:
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = TIMEOUT) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = TIMEOUT) -> None:
     deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition was still false after {seconds} s"
         time.sleep(0.02)
 
 
@@ -73,12 +73,12 @@ def expected(source) -> list[Batch]:
     return [source[step] for step in range(len(source))]
 
 
-def test_steps_follow_each_other_through_the_epochs(examples, expected):
+def test_steps_run_through_consecutive_epochs(examples, expected):
     size = len(examples)
-    whole = stacked([examples.examples(epoch, np.arange(size)) for epoch in range(5)])
+    all_rows = stacked([examples.examples(epoch, np.arange(size)) for epoch in range(5)])
     num_rows = 40 * BATCH_SIZE
     assert size < num_rows < 5 * size  # several batches straddle two epochs
-    assert_equal(stacked(expected), {name: array[:num_rows] for name, array in whole.items()})
+    assert_equal(stacked(expected), {name: array[:num_rows] for name, array in all_rows.items()})
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_the_examples_are_the_same_for_any_batch_size(examples, expected, batch_
     assert_equal(stacked([other[step] for step in range(steps)]), stacked(expected[:2]))
 
 
-def test_what_goes_on_with_a_corpus_begins_with_an_epoch_of_its_own(examples):
+def test_a_later_phase_on_the_same_corpus_starts_with_a_later_epoch(examples):
     size = len(examples)
-    later = BatchSource(examples, batch_size=size, num_steps=1, first_epoch=2)
-    assert_equal(later[0], BatchSource(examples, batch_size=size, num_steps=3)[2])
+    later_phase = BatchSource(examples, batch_size=size, num_steps=1, first_epoch=2)
+    assert_equal(later_phase[0], BatchSource(examples, batch_size=size, num_steps=3)[2])
 
 
-def test_a_batch_larger_than_the_corpus_runs_through_several_epochs(examples):
+def test_a_batch_larger_than_the_corpus_spans_several_epochs(examples):
     size = len(examples)
     batch = BatchSource(examples, batch_size=3 * size, num_steps=1)[0]
     for epoch in range(3):
@@ -112,7 +112,7 @@ def test_a_batch_larger_than_the_corpus_runs_through_several_epochs(examples):
 
 
 @pytest.mark.parametrize(("num_workers", "prefetch"), [(0, 0), (0, 3), (1, 1), (2, 2)])
-def test_the_loader_gives_the_same_whatever_prepares_it(source, expected, num_workers, prefetch):
+def test_a_loader_gives_the_same_batches_for_any_workers(source, expected, num_workers, prefetch):
     with Loader(source, start_step=33, num_workers=num_workers, prefetch=prefetch) as loader:
         for step in range(33, 40):
             assert loader.step == step
@@ -124,11 +124,11 @@ def test_the_loader_gives_the_same_whatever_prepares_it(source, expected, num_wo
     assert not multiprocessing.active_children()
     wait_until(lambda: not any(t.name == "batches" for t in threading.enumerate()))
     loader.close()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(ValueError, match="This loader is closed"):
         next(loader)
 
 
-def test_a_loader_is_its_step(source, expected):
+def test_a_loader_continues_from_its_step(source, expected):
     with Loader(source) as loader:
         for _ in range(5):
             next(loader)
@@ -137,18 +137,18 @@ def test_a_loader_is_its_step(source, expected):
         assert_equal(next(loader), expected[5])
 
 
-def test_starting_late_reads_nothing_before(examples, monkeypatch):
+def test_a_late_start_makes_no_earlier_batches(examples, monkeypatch):
     source = BatchSource(examples, batch_size=BATCH_SIZE, num_steps=10**9)
-    asked = []
+    steps = []
     monkeypatch.setattr(
-        BatchSource, "__getitem__", lambda self, step: asked.append(step) or {"step": step}
+        BatchSource, "__getitem__", lambda self, step: steps.append(step) or {"step": step}
     )
     with Loader(source, start_step=900_000_000, prefetch=0) as loader:
         assert next(loader) == {"step": 900_000_000}
-    assert asked == [900_000_000]
+    assert steps == [900_000_000]
 
 
-def test_workers_that_are_only_starting_outlive_signals(source, expected, interrupts_enabled):
+def test_workers_survive_signals_while_they_start(source, expected, interrupts_enabled):
     with Loader(source, start_step=38, num_workers=2) as loader:
         wait_until(lambda: len(multiprocessing.active_children()) == 2)
         for worker in multiprocessing.active_children():  # still importing
@@ -158,13 +158,13 @@ def test_workers_that_are_only_starting_outlive_signals(source, expected, interr
             assert_equal(next(loader), expected[step])
 
 
-def test_a_loader_at_the_end_is_empty(source):
+def test_a_loader_at_the_end_yields_no_batches(source):
     with Loader(source, start_step=40) as loader:
         assert list(loader) == []
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_broken_shard_is_named_through_the_loader(prepared, tmp_path, num_workers):
+def test_errors_of_the_loader_name_a_damaged_shard(prepared, tmp_path, num_workers):
     for file in prepared.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     source = BatchSource(
@@ -177,16 +177,16 @@ def test_a_broken_shard_is_named_through_the_loader(prepared, tmp_path, num_work
     shard = tmp_path / "train-00000.arrayrecord"
     shard.write_bytes(bytes(shard.stat().st_size))
     with Loader(source, num_workers=num_workers) as loader:
-        with pytest.raises(ValueError, match="train-00000.arrayrecord cannot be read"):
+        with pytest.raises(ValueError, match="train-00000.arrayrecord: cannot be read"):
             next(loader)
     assert not multiprocessing.active_children()
 
 
-def test_a_killed_worker_is_named_with_the_signal(source):
+def test_errors_name_a_killed_worker_and_the_signal(source):
     with Loader(source, num_workers=2) as loader:
         next(loader)
         wait_until(lambda: len(multiprocessing.active_children()) == 2)
-        # This process makes the batches of odd steps; batches that it has already sent may arrive.
+        # This process makes the batches of odd steps. Batches that it has sent still arrive.
         os.kill(second_worker(loader), signal.SIGKILL)
         with pytest.raises(
             OSError, match=r"^data worker 2 of 2 was killed by SIGKILL, .* memory .* fewer workers"
@@ -194,7 +194,7 @@ def test_a_killed_worker_is_named_with_the_signal(source):
             for _ in loader:
                 pass
         assert not multiprocessing.active_children()
-        with pytest.raises(ValueError, match="closed"):
+        with pytest.raises(ValueError, match="This loader is closed"):
             next(loader)
 
 
@@ -213,14 +213,14 @@ def test_an_unexpected_error_in_a_worker_keeps_its_type_and_traceback(expected):
 
 
 def test_an_error_that_cannot_be_unpickled_arrives_with_its_message():
-    error = _portable(CorruptRecordError(3, "cut short"))
+    error = _portable(CorruptRecordError(3, "truncated"))
     assert type(error) is ValueError
-    assert str(error) == "record 3 of those read is corrupt: cut short"
+    assert str(error) == "record 3 of the decoded records is corrupt: truncated"
     assert "CorruptRecordError: record 3" in "".join(error.__notes__)
 
 
 class Stopped(Exception):
-    """Ends a wait in the tests."""
+    """Raised to end a wait."""
 
 
 def stop() -> None:
@@ -266,7 +266,7 @@ def test_a_wait_for_a_hanging_file_system_can_be_ended(expected, monkeypatch, ca
 
 @pytest.mark.parametrize("batch_size", [1, 7, 40])
 @pytest.mark.parametrize("process_count", [1, 2])
-def test_evaluation_sees_every_record_once(prepared, batch_size, process_count):
+def test_evaluation_uses_every_record_once(prepared, batch_size, process_count):
     corpus = Corpus(prepared, "heldout")
     examples = ExampleSource(
         corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=9, sentence_pairs="none")
@@ -292,15 +292,15 @@ def test_evaluation_sees_every_record_once(prepared, batch_size, process_count):
 
 
 @pytest.mark.parametrize("limit", [1, 9, 10_000])
-def test_evaluation_of_some_records_sees_the_first_of_its_order(prepared, limit):
+def test_evaluation_of_some_records_uses_the_first_ones(prepared, limit):
     corpus = Corpus(prepared, "heldout")
     examples = ExampleSource(
         corpus, synthetic_vocabulary(VOCAB_SIZE), ExampleConfig(seed=9, sentence_pairs="none")
     )
-    some = EvaluationSource(examples, batch_size=4, max_records=limit)
+    source = EvaluationSource(examples, batch_size=4, max_records=limit)
     size = min(limit, len(corpus))
-    assert len(some) == -(-size // 4)
-    batch = stacked([some[step] for step in range(len(some))])
+    assert len(source) == -(-size // 4)
+    batch = stacked([source[step] for step in range(len(source))])
     assert_equal(
         {name: array[:size] for name, array in batch.items()},
         examples.examples(0, np.arange(size)),
@@ -308,17 +308,19 @@ def test_evaluation_of_some_records_sees_the_first_of_its_order(prepared, limit)
     assert not batch["masked_weights"][size:].any()
 
 
-def test_numbers_that_make_no_sense_are_refused(examples, source):
+def test_numbers_out_of_range_are_refused(examples, source):
     for rows in ([], [-1, 0], [3, BATCH_SIZE], [1, 1], [2, 1]):
-        with pytest.raises(ValueError, match="expected ascending rows of a batch of 12"):
+        with pytest.raises(
+            ValueError, match="local_rows=.*: expected ascending numbers from 0 to 11"
+        ):
             BatchSource(
                 examples, batch_size=BATCH_SIZE, num_steps=1, local_rows=np.array(rows, np.int64)
             )
-    with pytest.raises(ValueError, match="start_step is 41"):
+    with pytest.raises(ValueError, match="start_step=41: expected 0 to 40"):
         Loader(source, start_step=41)
-    with pytest.raises(ValueError, match="num_workers is -1"):
+    with pytest.raises(ValueError, match="num_workers=-1, prefetch=2: expected at least 0"):
         Loader(source, num_workers=-1)
-    with pytest.raises(ValueError, match="prefetch 0"):
+    with pytest.raises(ValueError, match="num_workers=1, prefetch=0: expected at least 0"):
         Loader(source, num_workers=1, prefetch=0)
     with pytest.raises(IndexError):
         source[40]
@@ -346,11 +348,11 @@ if __name__ == "__main__":
 """
 
 
-def start(tmp_path: Path, prepared: Path, what: str) -> subprocess.Popen[str]:
+def start(tmp_path: Path, prepared: Path, action: str) -> subprocess.Popen[str]:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     return subprocess.Popen(
-        [sys.executable, str(program), str(prepared), what],
+        [sys.executable, str(program), str(prepared), action],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -359,26 +361,26 @@ def start(tmp_path: Path, prepared: Path, what: str) -> subprocess.Popen[str]:
 
 
 def members(group: int) -> list[str]:
-    """Process ids in a process group, as Linux lists them."""
-    found = []
+    """Return the process ids in a process group, from Linux's /proc."""
+    process_ids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[2]) == group and fields[0] != "Z":
-            found.append(stat.parent.name)
-    return found
+            process_ids.append(stat.parent.name)
+    return process_ids
 
 
-def test_a_program_that_forgets_to_close_ends_cleanly(prepared, tmp_path):
+def test_a_program_that_does_not_close_its_loader_ends_cleanly(prepared, tmp_path):
     process = start(tmp_path, prepared, "end")
     output, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, output, errors) == (0, "ready\n", "")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists processes through /proc")
-def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
+def test_workers_survive_signals_but_not_their_parent(prepared, tmp_path):
     process = start(tmp_path, prepared, "wait")
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     workers = [pid for pid in members(process.pid) if int(pid) != process.pid]
@@ -397,7 +399,7 @@ def test_workers_outlive_signals_but_not_their_parent(prepared, tmp_path):
     wait_until(lambda: not members(process.pid))
 
 
-def test_a_rate_that_changes_goes_from_the_first_step_of_a_run_to_its_last(prepared, make_source):
+def test_a_masking_rate_changes_from_the_first_step_to_the_last(prepared, make_source):
     masking = MaskingConfig(rate=0.4, final_rate=0.2)
     examples = make_source(prepared, sentence_pairs="none", masking=masking)
 
@@ -413,13 +415,13 @@ def test_a_rate_that_changes_goes_from_the_first_step_of_a_run_to_its_last(prepa
     held_out = EvaluationSource(examples, batch_size=16)[0]
     assert share(held_out) == pytest.approx(0.2, abs=0.01)
     assert held_out["masked_positions"].shape == first[0]["masked_positions"].shape
-    # What is predicted at a lower rate is predicted at a higher one too: the draws are the same.
-    alone = BatchSource(examples, batch_size=16, num_steps=5)[4]
-    places = [
+    # Draws do not depend on the rate, so a higher rate only adds predictions.
+    last_step = BatchSource(examples, batch_size=16, num_steps=5)[4]
+    predictions = [
         {
-            (row, int(batch["masked_positions"][row, at]))
-            for row, at in zip(*np.nonzero(batch["masked_weights"]), strict=True)
+            (row, int(batch["masked_positions"][row, column]))
+            for row, column in zip(*np.nonzero(batch["masked_weights"]), strict=True)
         }
-        for batch in (alone, first[4])
+        for batch in (last_step, first[4])
     ]
-    assert places[0] < places[1]
+    assert predictions[0] < predictions[1]

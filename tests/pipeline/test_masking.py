@@ -1,4 +1,4 @@
-"""How many tokens are predicted, which, and what the model sees in their place."""
+"""Tests of the tokens that are predicted, and of the tokens that replace them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARY = synthetic_vocabulary(VOCAB_SIZE)
 
 
 def random_rows(num_rows: int, length: int, seed: int = 0) -> np.ndarray:
-    """Rows of every fill from empty to full, with special tokens scattered among the words."""
+    """Return rows of all lengths, from empty to full, with some special tokens among the words."""
     rng = np.random.default_rng(seed)
     token_ids = rng.integers(NUM_SPECIAL, VOCAB_SIZE, (num_rows, length))
     special = rng.integers(1, NUM_SPECIAL, (num_rows, length))
@@ -31,97 +31,96 @@ def test_a_million_predictions_have_the_published_proportions():
     truth = np.random.default_rng(0).integers(NUM_SPECIAL, VOCAB_SIZE, (16_384, 512))
     truth = truth.astype(np.int32)
     masker = Masker(MaskingConfig(), VOCABULARY)
-    kinds, per_position, drawn = np.zeros(3, np.int64), np.zeros(512), np.zeros(VOCAB_SIZE)
+    kinds, per_position, per_token = np.zeros(3, np.int64), np.zeros(512), np.zeros(VOCAB_SIZE)
     for begin in range(0, len(truth), 2048):
-        shown = truth[begin : begin + 2048].copy()
-        found = masker.mask(shown, hash_of(1, np.arange(begin, begin + 2048)))
-        used = found.weights > 0
-        seen = np.take_along_axis(shown, found.positions, axis=1)[used]
-        labels = found.labels[used]
-        masked, kept = seen == VOCABULARY.mask_id, seen == labels
+        token_ids = truth[begin : begin + 2048].copy()
+        predictions = masker.mask(token_ids, hash_of(1, np.arange(begin, begin + 2048)))
+        used = predictions.weights > 0
+        replacements = np.take_along_axis(token_ids, predictions.positions, axis=1)[used]
+        labels = predictions.labels[used]
+        masked, kept = replacements == VOCABULARY.mask_id, replacements == labels
         kinds += [masked.sum(), (~masked & ~kept).sum(), kept.sum()]
-        per_position += np.bincount(found.positions[used], minlength=512)
-        drawn += np.bincount(seen[~masked & ~kept], minlength=VOCAB_SIZE)
+        per_position += np.bincount(predictions.positions[used], minlength=512)
+        per_token += np.bincount(replacements[~masked & ~kept], minlength=VOCAB_SIZE)
     total = kinds.sum()
     assert total == 16_384 * 77 > 1_000_000  # floor(0.15 * 512 + 0.5) = 77
-    # a random token is the original one in 1 of 4,995 cases
+    # A random token equals the original in 1 of 4,995 cases.
     expected = np.array([0.8, 0.1 * (1 - 1 / 4995), 0.1 + 0.1 / 4995])
     sigma = np.sqrt(expected * (1 - expected) / total)
     assert (np.abs(kinds / total - expected) < 5 * sigma).all()
-    assert drawn[:NUM_SPECIAL].sum() == 0
-    for counts in (per_position, drawn[NUM_SPECIAL:]):
+    assert per_token[:NUM_SPECIAL].sum() == 0
+    for counts in (per_position, per_token[NUM_SPECIAL:]):
         degrees = len(counts) - 1
         statistic = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
-        # positions are drawn without replacement, which only narrows the distribution
+        # Positions are drawn without replacement, which only narrows the distribution.
         assert statistic < degrees + 5 * np.sqrt(2 * degrees)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.15, 0.4, 1.0])
 @pytest.mark.parametrize("length", [8, 128])
-def test_every_row_has_the_exact_count_and_unmasking_restores_it(rate, length):
+def test_rows_have_the_exact_number_of_predictions_and_labels_restore_them(rate, length):
     truth = random_rows(500, length)
-    shown = truth.copy()
+    masked = truth.copy()
     config = MaskingConfig(rate=rate)
-    found = Masker(config, VOCABULARY).mask(shown, hash_of(1, np.arange(500)))
+    predictions = Masker(config, VOCABULARY).mask(masked, hash_of(1, np.arange(500)))
     maskable = (truth >= NUM_SPECIAL).sum(axis=1)
     expected = np.where(maskable, np.maximum(1, np.floor(rate * maskable + 0.5)), 0)
-    np.testing.assert_array_equal(found.weights.sum(axis=1), expected)
-    assert found.positions.shape == (500, config.max_predictions(length))
+    np.testing.assert_array_equal(predictions.weights.sum(axis=1), expected)
+    assert predictions.positions.shape == (500, config.max_predictions(length))
 
-    used = found.weights > 0
+    used = predictions.weights > 0
     rows = np.nonzero(used)[0]
-    positions = found.positions[used]
+    positions = predictions.positions[used]
     assert (truth[rows, positions] >= NUM_SPECIAL).all()
     assert len(np.unique(rows * length + positions)) == len(rows)
-    np.testing.assert_array_equal(found.labels[used], truth[rows, positions])
+    np.testing.assert_array_equal(predictions.labels[used], truth[rows, positions])
     both = used[:, 1:] & used[:, :-1]
-    assert (np.diff(found.positions, axis=1)[both] > 0).all()
-    assert (found.positions[~used] == 0).all() and (found.labels[~used] == 0).all()
-    assert (np.diff(found.weights, axis=1) <= 0).all()  # the used come first
-    shown[rows, positions] = found.labels[used]
-    np.testing.assert_array_equal(shown, truth)
+    assert (np.diff(predictions.positions, axis=1)[both] > 0).all()
+    assert (predictions.positions[~used] == 0).all() and (predictions.labels[~used] == 0).all()
+    assert (np.diff(predictions.weights, axis=1) <= 0).all()  # used entries come first
+    masked[rows, positions] = predictions.labels[used]
+    np.testing.assert_array_equal(masked, truth)
 
 
-def test_a_row_depends_on_its_key_alone():
+def test_a_row_depends_only_on_its_key():
     truth, keys = random_rows(64, 128), hash_of(3, np.arange(64))
     masker = Masker(MaskingConfig(), VOCABULARY)
-    together = truth.copy()
-    all_found = masker.mask(together, keys)
+    all_masked = truth.copy()
+    all_predictions = masker.mask(all_masked, keys)
     order = np.random.default_rng(1).permutation(64)[:10]
-    alone = truth[order]
-    found = masker.mask(alone, keys[order])
-    np.testing.assert_array_equal(alone, together[order])
-    np.testing.assert_array_equal(found.positions, all_found.positions[order])
-    other = truth.copy()
-    assert (masker.mask(other, hash_of(4, np.arange(64))).positions != all_found.positions).any()
+    some_masked = truth[order]
+    predictions = masker.mask(some_masked, keys[order])
+    np.testing.assert_array_equal(some_masked, all_masked[order])
+    np.testing.assert_array_equal(predictions.positions, all_predictions.positions[order])
+    other = masker.mask(truth.copy(), hash_of(4, np.arange(64)))
+    assert (other.positions != all_predictions.positions).any()
 
 
-def test_random_tokens_come_from_the_ids_allowed():
+def test_random_tokens_come_from_the_allowed_ids():
     allowed = np.array([17, 4000, 4999], np.int32)
     vocabulary = Vocabulary(VOCAB_SIZE, 0, 2, 3, 4, (0, 1, 2, 3, 4), allowed)
     truth = np.full((400, 128), 999, np.int32)
-    found = Masker(MaskingConfig(mask_fraction=0, random_fraction=1), vocabulary).mask(
-        truth, hash_of(np.arange(400))
-    )
-    seen = np.take_along_axis(truth, found.positions, axis=1)[found.weights > 0]
-    values, counts = np.unique(seen, return_counts=True)
+    masker = Masker(MaskingConfig(mask_fraction=0, random_fraction=1), vocabulary)
+    predictions = masker.mask(truth, hash_of(np.arange(400)))
+    replacements = np.take_along_axis(truth, predictions.positions, axis=1)
+    values, counts = np.unique(replacements[predictions.weights > 0], return_counts=True)
     assert values.tolist() == allowed.tolist()
     assert counts.min() > 0.9 * counts.mean()
 
 
-def test_fractions_of_nought_and_one_are_exact():
+def test_fractions_of_zero_and_one_are_exact():
     truth = random_rows(100, 128)
-    kept = truth.copy()
+    unchanged = truth.copy()
     Masker(MaskingConfig(mask_fraction=0, random_fraction=0), VOCABULARY).mask(
-        kept, hash_of(np.arange(100))
+        unchanged, hash_of(np.arange(100))
     )
-    np.testing.assert_array_equal(kept, truth)
-    everything = truth.copy()
+    np.testing.assert_array_equal(unchanged, truth)
+    all_masked = truth.copy()
     Masker(MaskingConfig(rate=1, mask_fraction=1, random_fraction=0), VOCABULARY).mask(
-        everything, hash_of(np.arange(100))
+        all_masked, hash_of(np.arange(100))
     )
     expected = np.where(truth >= NUM_SPECIAL, VOCABULARY.mask_id, truth)
-    np.testing.assert_array_equal(everything, expected)
+    np.testing.assert_array_equal(all_masked, expected)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +137,13 @@ def test_fractions_of_nought_and_one_are_exact():
         {"random_fraction": math.nan},
     ],
 )
-def test_shares_that_make_no_sense_are_refused(arguments):
+def test_shares_out_of_range_are_refused(arguments):
     with pytest.raises(ValueError):
         MaskingConfig(**arguments)
 
 
-def test_a_vocabulary_with_ids_outside_it_or_nothing_to_draw_is_refused():
-    with pytest.raises(ValueError, match="outside 0..9"):
+def test_a_vocabulary_with_ids_out_of_range_or_no_random_ids_is_refused():
+    with pytest.raises(ValueError, match="token ids range from 0 to 10. Expected 0 to 9"):
         Vocabulary(10, 0, 2, 3, 4, (0, 1, 2, 3, 4), np.array([10], np.int32))
-    with pytest.raises(ValueError, match="no entry"):
+    with pytest.raises(ValueError, match="no entries for random replacements"):
         Vocabulary(10, 0, 2, 3, 4, (0, 1, 2, 3, 4), np.array([], np.int32))

@@ -1,4 +1,4 @@
-"""Pairs in order and swapped: what they are, and that nothing but the text tells them apart."""
+"""Tests of sentence-order pairs: their halves, and that only the text reveals their order."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def source(named_corpus, make_source) -> ExampleSource:
 
 
 @pytest.fixture(scope="module")
-def found(source, fragments_of):
-    """Of six epochs' pieces: (first segment, second, label, weight)."""
+def six_epochs(source, fragments_of):
+    """Return the first segment, second segment, label and weight of the fragments of six epochs."""
     fragments = []
     for epoch in range(6):
         batch = source.examples(epoch, np.arange(len(source)))
@@ -43,24 +43,24 @@ def found(source, fragments_of):
 
 @pytest.fixture(scope="module")
 def starts(documents) -> set[int]:
-    """Where sentences begin, and one past the end of every document: where sentences end."""
+    """Return the first tokens of all sentences, and the tokens after the ends of documents."""
     return {
         (number + 1) * SPAN + int(start)
-        for number, each in enumerate(documents)
-        for start in (*each.sentence_starts, len(each.token_ids))
+        for number, document in enumerate(documents)
+        for start in (*document.sentence_starts, len(document.token_ids))
     }
 
 
-def test_whole_sentences_follow_each_other_or_stand_the_other_way_round(found, starts):
-    """Names count up in a document: a swapped pair is put in order by swapping two runs of it."""
+def test_halves_are_complete_sentences_in_order_or_swapped(six_epochs, starts):
+    """Check that swapping two runs of a swapped pair restores the ascending tokens."""
     pairs = cut_at_both_ends = 0
-    for first, second, label, weight in found:
+    for first, second, label, weight in six_epochs:
         tokens = np.concatenate([first, second])
         low, high = int(tokens.min()), int(tokens.max()) + 1
-        assert sorted(tokens.tolist()) == list(range(low, high))  # none is lost, none comes twice
+        assert sorted(tokens.tolist()) == list(range(low, high))  # every token occurs once
         inside = sorted(starts & set(range(low + 1, high)))
         if not weight:
-            # Nothing to swap: fewer than two whole sentences, one that may be cut not counted.
+            # There are fewer than two complete sentences.
             assert label == 0 and not len(second) and len(inside) < 4
             continue
         pairs += 1
@@ -80,12 +80,12 @@ def test_whole_sentences_follow_each_other_or_stand_the_other_way_round(found, s
     assert pairs > 15_000 and cut_at_both_ends > 1_000
 
 
-def test_half_of_the_pairs_are_swapped(found):
-    labels = np.array([label for _, _, label, weight in found if weight])
+def test_half_of_the_pairs_are_swapped(six_epochs):
+    labels = np.array([label for _, _, label, weight in six_epochs if weight])
     assert abs(labels.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(labels))
 
 
-def test_neither_lengths_nor_ends_tell_the_label(found, starts):
+def test_lengths_and_ends_do_not_predict_the_label(six_epochs, starts):
     rows = [
         (
             *(len(a), len(b), len(a) + len(b), len(a) - len(b)),
@@ -93,52 +93,56 @@ def test_neither_lengths_nor_ends_tell_the_label(found, starts):
             *(int(b[0]) in starts, int(b[-1]) + 1 in starts),
             *(label, a[0] // SPAN),
         )
-        for a, b, label, weight in found
+        for a, b, label, weight in six_epochs
         if weight
     ]
     *features, label, document = np.array(rows).T
     for feature in features:
         assert abs(roc_auc_score(label, feature) - 0.5) < 0.02
-    # Judged on other documents: a piece comes again in every epoch and may be known by its length.
-    learned, table = document % 2 == 0, np.stack(features, axis=1)
+    # Evaluate on other documents, since fragments recur in every epoch with the same length.
+    trained, table = document % 2 == 0, np.stack(features, axis=1)
     model = HistGradientBoostingClassifier(max_iter=40, random_state=0)
-    model.fit(table[learned], label[learned])
-    score = model.predict_proba(table[~learned])[:, 1]
-    assert abs(roc_auc_score(label[~learned], score) - 0.5) < 0.02
+    model.fit(table[trained], label[trained])
+    score = model.predict_proba(table[~trained])[:, 1]
+    assert abs(roc_auc_score(label[~trained], score) - 0.5) < 0.02
 
 
-def test_an_example_is_the_same_alone(source):
-    together = source.examples(3, np.arange(40))
-    alone = source.examples(3, np.array([17]))
-    for name, array in alone.items():
-        np.testing.assert_array_equal(array[0], together[name][17], err_msg=name)
+def test_an_example_does_not_depend_on_the_others(source):
+    batch = source.examples(3, np.arange(40))
+    single = source.examples(3, np.array([17]))
+    for name, array in single.items():
+        np.testing.assert_array_equal(array[0], batch[name][17], err_msg=name)
 
 
-def test_the_first_half_is_as_often_the_longer_one(found):
+def test_the_first_half_is_the_longer_one_in_half_of_the_pairs(six_epochs):
     halves = np.array(
-        [(len(b), len(a)) if label else (len(a), len(b)) for a, b, label, weight in found if weight]
+        [
+            (len(b), len(a)) if label else (len(a), len(b))
+            for a, b, label, weight in six_epochs
+            if weight
+        ]
     )
     assert abs((halves[:, 0] > halves[:, 1]).mean() - 0.5) < 0.02
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "sentencepiece", "wordpiece"])
-def test_no_space_before_a_half_tells_the_label(
+def test_spaces_before_a_half_do_not_predict_the_label(
     kind, tmp_path, write_json_lines, tokenizer, fragments_of
 ):
-    """Byte-level BPE has no space before a document's first sentence alone."""
+    """Compare with byte-level BPE, where only a document's first sentence has no space."""
     rng = np.random.default_rng(0)
     words = "cat dog house sea tree run".split()
     sentences = [
         [" ".join(rng.choice(words, rng.integers(3, 9))).capitalize() + "." for _ in range(count)]
         for count in rng.integers(1, 20, 1_500)
     ]
-    texts = [" ".join(each) for each in sentences]
-    learn = {
+    texts = [" ".join(document) for document in sentences]
+    tokenizers = {
         "byte_bpe": lambda: train_byte_bpe(texts, vocab_size=320),
         "sentencepiece": lambda: train_sentencepiece(texts, vocab_size=60)[0],
         "wordpiece": lambda: tokenizer,
     }
-    tokenizer = learn[kind]()
+    tokenizer = tokenizers[kind]()
     options = PrepareOptions(max_length=64, max_documents_per_record=4, heldout_fraction=0.1)
     text = write_json_lines(tmp_path / "a.jsonl", texts)
     make_corpus([text], tokenizer, tmp_path / "out", options, num_workers=1)
