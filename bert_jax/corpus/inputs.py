@@ -38,11 +38,11 @@ class PrepareOptions:
     """All options that determine the bytes of a corpus, apart from its inputs and its tokenizer.
 
     Attributes:
-      max_length: the positions of a training sequence, including special tokens.
+      max_length: the length of a training sequence, including special tokens.
       max_documents_per_record: the maximum number of documents in one sequence; None for max_length
         / 32, at least 1.
       heldout_fraction: the share of the documents held out for evaluation, selected by hash.
-      language: the language, whose rules determine the sentences.
+      language: the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard, counting 256 extra bytes for every document. A
         worker used 170 MiB with 32 MiB of English, and 570 MiB with two documents of 16 MiB that
         consist of one-letter sentences.

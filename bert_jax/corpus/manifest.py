@@ -87,7 +87,7 @@ class Manifest:
     """The description of a corpus and its sources.
 
     Attributes:
-      max_length: the positions of a training sequence, including special tokens.
+      max_length: the length of a training sequence, including special tokens.
       max_fragments: the maximum number of fragments in a record.
       token_bytes: the size of a stored token id, 2 or 4.
       vocab_size: one more than the largest token id.

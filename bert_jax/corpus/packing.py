@@ -122,7 +122,7 @@ def tokenize_document(
     Args:
       text: the text.
       encoder: the tokenizer.
-      language: the language, whose rules determine the sentences.
+      language: the language whose sentence rules are used.
       dtype: the type of the token ids.
 
     Returns:
@@ -222,7 +222,7 @@ def pack_documents(
 
     Args:
       documents: the documents.
-      max_length: the positions of a record.
+      max_length: the length of a record in tokens.
       max_fragments: the maximum number of fragments in a record.
 
     Returns:

@@ -81,13 +81,13 @@ def prepare(
       output: a new directory, or one to continue; a finished corpus is not changed.
       lowercase: whether the vocabulary is uncased, if `tokenizer` is a path; None for the setting
         in its files or, for a vocab.txt without settings, a guess from its entries.
-      max_length: the positions of a training sequence, including special tokens.
+      max_length: the length of a training sequence, including special tokens.
       max_documents_per_record: the maximum number of documents packed into one sequence; None for
         max_length / 32.
       held_out: the share of the documents held out for evaluation, selected by hash; None for 0.01,
         or 0 with `held_out_inputs`.
       held_out_inputs: inputs that are held out completely.
-      language: the ISO 639-1 code of the language, whose rules determine the sentences.
+      language: the ISO 639-1 code of the language whose sentence rules are used.
       unit_bytes: the amount of text in one shard.
       sources: the options for reading the inputs; None for the defaults.
       workers: the number of processes; None for one per core. They import the main script, whose

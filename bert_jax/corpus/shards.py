@@ -43,10 +43,10 @@ class ShardSettings:
     """The settings, apart from the tokenizer, that determine a shard's bytes.
 
     Attributes:
-      max_length: the positions of a record.
+      max_length: the length of a record in tokens.
       max_fragments: the maximum number of fragments in a record.
       token_bytes: the size of a stored token id, 2 or 4.
-      language: the language, whose rules determine the sentences.
+      language: the language whose sentence rules are used.
       unknown_id: the id of the unknown token, which is counted.
     """
 

@@ -84,7 +84,7 @@ def write_corpus(
       directory: the corpus directory, which is created.
       train: the documents of the training split.
       heldout: the documents of the held-out split.
-      max_length: the positions of a record.
+      max_length: the length of a record in tokens.
       vocab_size: one more than the largest token id.
       max_fragments: the maximum number of fragments in a record; None for the default.
       token_bytes: the size of a stored token id, 2 or 4.

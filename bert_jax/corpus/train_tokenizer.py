@@ -310,7 +310,7 @@ def _write(tokenizer: Tokenizer, files: Mapping[str, bytes], output: Path) -> No
             if not output.exists():
                 temporary.rename(output)
                 return
-            # Keep other files in the directory; move the file that is read first last.
+            # Keep other files in the directory. The preferred file is moved last.
             names = sorted(file.name for file in temporary.iterdir())
             for name in sorted(names, key=lambda name: name == FILE_NAMES[0]):
                 os.replace(temporary / name, output / name)

@@ -80,7 +80,7 @@ class BatchSource:
           IndexError: `step` is not in 0 to num_steps - 1.
         """
         if not 0 <= step < self.num_steps:
-            raise IndexError(f"step {step} of {self.num_steps}")
+            raise IndexError(f"step {step}: expected 0 to {self.num_steps - 1}")
         positions = int(step) * self.batch_size + self.local_rows
         epochs, indices = np.divmod(positions, len(self.examples))
         progress = (self._first_step + int(step)) / max(self._last_step, 1)
@@ -138,7 +138,7 @@ class EvaluationSource:
           IndexError: there is no such batch.
         """
         if not 0 <= step < len(self):
-            raise IndexError(f"batch {step} of {len(self)}")
+            raise IndexError(f"batch {step}: expected 0 to {len(self) - 1}")
         examples = self._batches.examples
         positions = int(step) * self._batches.batch_size + self._batches.local_rows
         indices = positions[positions < self._num_records]

@@ -21,10 +21,11 @@ _LOGGED_BAD_LINES = 10  # more are counted but not logged: a bad file may have m
 
 @dataclass(frozen=True)
 class Document:
-    """The text of a document and its place in the inputs.
+    """A document.
 
     Attributes:
-      source: where the document begins, as "path:line", "path:row N" or "tfds:name[i]".
+      text: its text.
+      source: the place where it begins, as "path:line", "path:row N" or "tfds:name[i]".
     """
 
     text: str

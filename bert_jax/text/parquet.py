@@ -134,7 +134,7 @@ def parquet_columns(path: Path) -> list[str]:
     """Return the names of the columns that hold strings, numbers or booleans.
 
     Raises:
-        ValueError: the file is not a complete Parquet file.
+      ValueError: the file is not a complete Parquet file.
     """
     try:
         schema = pq.read_schema(path)

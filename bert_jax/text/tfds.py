@@ -195,7 +195,10 @@ def _open(name: str, data_dir: str | None) -> _Opened:
 
 
 def _shortened(message: str) -> str:
-    """Return the first line of a message, with the list after it unless that names all datasets."""
+    """Return the first line of a message, and the list after it if the line ends with a colon.
+
+    TFDS's list of all its datasets does not follow a colon.
+    """
     first, _, rest = message.partition("\n")
     return f"{first} {' '.join(rest.split())[:400]}" if first.rstrip().endswith(":") else first
 
@@ -205,7 +208,7 @@ class _MissingBeamError(ValueError):
 
 
 def _check_beam(builder: Any, name: str) -> None:
-    """Raise an error now that TFDS raises only after the download of, say, all of Wikipedia."""
+    """Check for Apache Beam before the download, since TFDS checks only after downloading."""
     from tensorflow_datasets.core import BeamBasedBuilder
 
     if isinstance(builder, BeamBasedBuilder) and importlib.util.find_spec("apache_beam") is None:

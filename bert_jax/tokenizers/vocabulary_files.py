@@ -43,7 +43,7 @@ def read_text(file: Path) -> str:
     """Return the text of a vocabulary file without its byte-order mark.
 
     Raises:
-        ValueError: the file is far too large for a vocabulary, or is not UTF-8.
+      ValueError: the file is far too large for a vocabulary, or is not UTF-8.
     """
     check_size(file)
     try:
@@ -169,7 +169,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     nothing else or the piece is already on another line; such lines are kept as they are.
 
     Raises:
-        ValueError: the file is damaged or not BERT's.
+      ValueError: the file is damaged or not BERT's.
     """
     # Universal line ends would split at a lone "\r", str.splitlines at U+2028 as well.
     lines = [line.rstrip("\r") for line in read_text(file).split("\n")]

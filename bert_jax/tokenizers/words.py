@@ -1,6 +1,6 @@
-"""Find the words of a text as its tokenizer separates them, and report damaged words.
+"""Find the words of a text as its tokenizer separates them.
 
-Damaged words are those that become unknown tokens or lose their accents.
+Words that become unknown tokens or lose their accents are reported.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class UnknownCounts:
         """Add the next tokens; they are ignored if `unknown`, the number of unknown ones, is None.
 
         Raises:
-            TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
+          TooManyUnknownError: there are enough tokens for a check, and too many are unknown.
         """
         if unknown is None:
             self.checks += 1  # finished by an earlier version; a refusal keeps this work
