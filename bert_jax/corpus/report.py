@@ -50,13 +50,13 @@ def comparison_lines(speed: PreparationSpeed, num_workers: int) -> list[str]:
             f"{name:18}  {seconds:8.2f} s  {megabytes / seconds:6.2f} MB/s"
             for name, seconds in times.items()
         ),
-        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; a worker held at most "
+        f"ratio {speed.plain_seconds / speed.prepare_seconds:.2f}; a worker used at most "
         f"{speed.peak_worker_memory / 2**20:.0f} MiB",
     ]
 
 
 def corpus_table(manifest: Manifest) -> list[str]:
-    """Return the contents of both splits of a corpus, and what was left out of it."""
+    """Return lines with the sizes of a corpus's splits, and with the input that it excludes."""
     splits = (manifest.train, manifest.heldout)
     rows = [_counts(split) for split in splits]
     lines = [f"{'':12}{'train':>18}{'held out':>18}"]
@@ -68,16 +68,16 @@ def corpus_table(manifest: Manifest) -> list[str]:
     shown = ["not counted" if share is None else f"{share:.2%}" for share in shares]
     lines.append(f"{'unknown':12}" + "".join(f"{share:>18}" for share in shown))
     held_out_inputs = any(SPLIT_KEY in source for source in manifest.sources)
-    repeats = {"left out of training, being held out": manifest.heldout_repeats}
-    left_out = {
+    repeats = {"training documents removed because they are held out": manifest.heldout_repeats}
+    excluded = {
         "exact duplicates removed": manifest.duplicates_removed,
         **(repeats if held_out_inputs else {}),
         "documents without a token": manifest.empty_documents,
         "unusable lines skipped": manifest.bad_lines_skipped,
         "inputs without a document skipped": manifest.empty_files_skipped,
-        "long documents read as several": manifest.documents_split,
+        "long documents split": manifest.documents_split,
     }
-    return [*lines, *(f"{name}: {count:,}" for name, count in left_out.items())]
+    return [*lines, *(f"{name}: {count:,}" for name, count in excluded.items())]
 
 
 def _counts(split: SplitInfo) -> dict[str, int]:
@@ -91,7 +91,7 @@ def _counts(split: SplitInfo) -> dict[str, int]:
 
 
 def reading_line(reading: ReadingProgress) -> str:
-    """Return a line about the progress of one reading of a tokenizer's training text."""
+    """Return a line about the progress of one pass over a tokenizer's training text."""
     share, seconds, counts = reading.fraction, reading.seconds, reading.counts
     left = seconds / share - seconds if share else 0.0
     return (
@@ -121,12 +121,12 @@ def training_lines(
         + (f" ({use} {sampled:.1%} of it)" if sampled < 1 else "")
         + f", in {seconds:.1f} s"
     ]
-    left_out = {
+    skipped = {
         "bad lines": counts.bad_lines,
         "files without a document": counts.empty_files,
         "empty documents": counts.empty_documents,
     }
-    if any(left_out.values()):
-        shown = ", ".join(f"{count} {name}" for name, count in left_out.items())
-        lines.append(f"left out: {shown}")
+    if any(skipped.values()):
+        shown = ", ".join(f"{count} {name}" for name, count in skipped.items())
+        lines.append(f"skipped: {shown}")
     return lines

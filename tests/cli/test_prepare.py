@@ -74,7 +74,7 @@ def test_text_of_ones_own_takes_the_place_of_a_share(files, tmp_path, capsys):
     assert (manifest.train.num_documents, manifest.heldout.num_documents) == (35, 5)
     shown = capsys.readouterr().out
     assert "exact duplicates removed: 1" in shown
-    assert "left out of training, being held out: 5" in shown
+    assert "training documents removed because they are held out: 5" in shown
     assert main([*words, "--held-out", "0.5"]) == 2
     assert "--held-out=0.5: cannot be combined with held-out inputs" in capsys.readouterr().err
 
@@ -124,4 +124,4 @@ def test_bench(files, capsys, monkeypatch):
     assert main([*words, *options]) == 0
     shown = capsys.readouterr().out
     assert "41 documents, 1 workers" in shown
-    assert re.search(r"ratio \d+\.\d\d; a worker held at most \d+ MiB", shown)
+    assert re.search(r"ratio \d+\.\d\d; a worker used at most \d+ MiB", shown)

@@ -89,7 +89,7 @@ def test_bad_lines_are_refused_or_counted(corpus, tmp_path, capsys):
     assert "c.txt:2: cannot decode byte 0xff" in error and "Traceback" not in error
     assert not (tmp_path / "tokenizer").exists()
     assert main([*command, "--on-bad-line", "skip"]) == 0
-    assert "left out: 1 bad lines" in capsys.readouterr().out
+    assert "skipped: 1 bad lines" in capsys.readouterr().out
 
 
 def test_an_output_that_is_a_file_is_refused_before_the_work(corpus, capsys):
