@@ -58,8 +58,9 @@ class CorpusLoader:
           sentence_pairs: "next_sentence", "sentence_order" or "none".
           masking: the tokens to predict; None for BERT's 15 %.
           join_documents: whether the documents of a row are read as one.
-          num_workers: the number of processes that make batches; 0 makes them in a thread. Processes
-            import the main script, whose calls must be below `if __name__ == "__main__":`.
+          num_workers: the number of processes that make batches; 0 makes them in a thread.
+            Processes import the main script, whose calls must be below
+            `if __name__ == "__main__":`.
           prefetch: the number of batches that the thread, or each process, keeps ready.
 
         Raises:
