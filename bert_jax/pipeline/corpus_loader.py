@@ -76,6 +76,8 @@ class CorpusLoader:
             )
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: expected at least 1.")
+        if num_steps is not None and num_steps < 1:
+            raise ValueError(f"num_steps={num_steps}: expected at least 1, or None for no end.")
         self.tokenizer = Tokenizer.load(Path(corpus.directory) / TOKENIZER)
         self.batch_size = batch_size
         self.num_steps = _ENDLESS if num_steps is None else num_steps

@@ -32,7 +32,7 @@ SETS = {"train": "train", "validation": "dev"}
 
 
 class FocalConfig(SentencesConfig):
-    """Sentences whose loss is another one than that of `SentencesConfig`."""
+    """Sentences, trained with another loss than `SentencesConfig`."""
 
 
 class FocalLoss(Classification):

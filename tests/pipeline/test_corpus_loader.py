@@ -66,5 +66,7 @@ def test_num_steps_is_required_only_for_a_changing_rate(finished: Path) -> None:
     assert len(list(loader)) == 3
     with pytest.raises(ValueError, match="batch_size=0: expected at least 1"):
         CorpusLoader(finished, batch_size=0)
+    with pytest.raises(ValueError, match="num_steps=0: expected at least 1, or None"):
+        CorpusLoader(finished, batch_size=4, num_steps=0)
     with pytest.raises(ValueError, match="^sentence_pairs='nsp': expected one of 'none', 'next_s"):
         CorpusLoader(finished, batch_size=4, sentence_pairs="nsp")
