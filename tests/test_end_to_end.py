@@ -198,7 +198,7 @@ def test_ctrl_c_saves_a_checkpoint_and_exits(bert_jax, pretrain, interrupts_enab
     finished = bert_jax.finish(process)
     output = finished.output
     assert finished.code == 130, finished.errors
-    assert "stopping after the step under way" in finished.errors
+    assert "stopping after the current step" in finished.errors
     assert "Traceback" not in finished.errors
     assert re.search(r"model.vocab_size is 1,500: .*--config.model.vocab_size=\d{3} fits", output)
     step = re.search(r"saved step ([\d,]+);", output).group(1).replace(",", "")

@@ -15,7 +15,7 @@ from bert_jax.local_paths import make_directory
 from bert_jax.models.model import ModelConfig
 from bert_jax.runs.work_dir import Comparison, InferenceDefaults, named_step, write_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
-from bert_jax.training.progress import format_metric
+from bert_jax.training.reports import format_metric
 
 SCORES_NAME = "scores.json"
 PREDICTIONS_NAME = "predictions"

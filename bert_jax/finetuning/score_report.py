@@ -11,7 +11,7 @@ from bert_jax.files import write_file
 from bert_jax.finetuning.evaluation import EvaluationResult
 from bert_jax.json_files import read_json
 from bert_jax.local_paths import make_directory
-from bert_jax.training.progress import format_metric
+from bert_jax.training.reports import format_metric
 
 # The keys of a file of scores.
 _KEYS = {"work_dir", "step", "data", "sets"}

@@ -26,7 +26,7 @@ from bert_jax.finetuning.sweep_results import (
 )
 from bert_jax.local_paths import make_directory
 from bert_jax.runs.outputs import check_output
-from bert_jax.training.progress import format_duration, format_metric
+from bert_jax.training.reports import format_duration, format_metric
 
 _MISSING = "-"
 

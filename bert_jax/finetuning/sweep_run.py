@@ -46,8 +46,7 @@ from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.optimizer import make_schedule
-from bert_jax.training.progress import format_duration, format_metric
-from bert_jax.training.reports import Message, OnReport, discard
+from bert_jax.training.reports import Message, OnReport, discard, format_duration, format_metric
 from bert_jax.training.sharding import parameter_shardings
 
 OUTPUT_NAME = "output.txt"

@@ -15,7 +15,7 @@ from bert_jax.local_paths import local_path
 from bert_jax.training.checkpoint_checksums import CHECKSUMS_MARK, PARAMETERS, flush
 from bert_jax.training.checkpoint_files import (
     CheckpointConfig,
-    JudgedLater,
+    EvaluatedLater,
     newest_intact_step,
     require_identity,
 )
@@ -30,8 +30,8 @@ from bert_jax.training.distributed import agreed
 from bert_jax.training.step import TrainState
 
 _OPTIMIZER = "optimizer"
-# Of an array that several devices hold each writes a part, but not of less than this: to cut every
-# bias and scale takes longer than to write it. A square kernel of BERT-base is cut 256 times.
+# If several devices hold an array, each writes a part of at least this size: splitting every bias
+# and scale takes longer than writing it. A square kernel of BERT-base is split into 256 parts.
 _PART_BYTES = 1 << 12
 
 
@@ -43,11 +43,14 @@ class Checkpointer:
     """The checkpoints of one run, in `directory`; saving continues in the background.
 
     Args:
-      identity: everything that makes a checkpoint belong to this run (model, corpus, tokenizer,
-        ...), stored with every checkpoint and compared when restoring; plain JSON values, nested
-        dicts allowed.
-      judged_later: whether the checkpoint of a step is kept although it was saved without metrics:
-        a run that was stopped where an evaluation was due may have stopped at one of its best.
+      directory: the directory of the checkpoints.
+      config: the checkpoints to keep.
+      identity: the values that make a checkpoint belong to this run (model, corpus, tokenizer, ...)
+        as plain JSON values, possibly nested. They are stored with every checkpoint and compared
+        when it is restored.
+      evaluated_later: whether the checkpoint of a step is kept although it was saved without
+        metrics: a run that was stopped when an evaluation was due may have stopped at its best
+        checkpoint.
       verified: the step whose files `recover` has just verified, which `restore` does not repeat.
     """
 
@@ -56,7 +59,7 @@ class Checkpointer:
         directory: Path,
         config: CheckpointConfig,
         identity: Mapping[str, Any],
-        judged_later: Callable[[int], bool] = lambda step: False,
+        evaluated_later: Callable[[int], bool] = lambda step: False,
         verified: int | None = None,
     ):
         self._identity = json.loads(json.dumps(identity))
@@ -68,12 +71,12 @@ class Checkpointer:
         self._checkpointer = ocp.training.Checkpointer(
             self._directory,
             save_decision_policy=ocp.training.save_decision_policies.AnySavePolicy([]),
-            preservation_policy=_preservation(config, judged_later),
-            # A save that was killed left a directory under a temporary name; nothing reads it.
+            preservation_policy=_preservation(config, evaluated_later),
+            # A save that was killed leaves a directory under a temporary name, which nothing reads.
             cleanup_tmp_directories=True,
         )
-        # Orbax asks in order to log, in its own thread and on the first process alone. JAX would
-        # take the step of that save for where this process is, and all for one it has passed.
+        # Orbax calls this only to log, in its own thread and only on the first process. JAX would
+        # take the step of that save for the step that this process has reached.
         self._checkpointer._manager.reached_preemption = lambda step: False
 
     def __enter__(self) -> Checkpointer:
@@ -103,11 +106,11 @@ class Checkpointer:
             self._saved()
 
     def latest_step(self) -> int | None:
-        """The step of the newest whole checkpoint, None before the first."""
+        """Return the step of the newest complete checkpoint; None before the first."""
         return _agreed_step(self._checkpointer)
 
     def latest_was_evaluated(self) -> bool:
-        """Whether the newest whole checkpoint was saved with held-out metrics."""
+        """Return whether the newest complete checkpoint was saved with held-out metrics."""
         latest = self._checkpointer.latest
         return bool(agreed(latest is not None and bool(latest.metrics)))
 
@@ -117,7 +120,8 @@ class Checkpointer:
         The checkpoint gets its final name only when all of it, including checksums, is on disk.
 
         Args:
-          metrics: the held-out metrics at this step, for `keep_best`; None where not evaluated.
+          state: the state to save.
+          metrics: the held-out metrics at this step, for `keep_best`; None if it was not evaluated.
 
         Raises:
           ValueError: `best_metric` is not among `metrics`.
@@ -127,7 +131,7 @@ class Checkpointer:
         if metrics and self._best_metric and self._best_metric not in metrics:
             raise ValueError(
                 f"checkpoint.best_metric={self._best_metric!r} is not a held-out metric of this "
-                f"run: expected one of {', '.join(sorted(metrics))}; or set checkpoint.keep_best=0"
+                f"run: expected one of {', '.join(sorted(metrics))}; or set checkpoint.keep_best=0."
             )
         step = int(state.step)
         self.raise_if_failed(wait=True)
@@ -153,7 +157,7 @@ class Checkpointer:
             raise self._not_saved(error) from error
 
     def raise_if_failed(self, *, wait: bool = False) -> None:
-        """Raise the error of the save in progress if it has failed; cheap enough for every step.
+        """Raise the error of the save in progress if it has failed; fast enough for every step.
 
         Args:
           wait: whether to wait for the save to finish.
@@ -190,7 +194,7 @@ class Checkpointer:
         if not self._directory.is_dir():
             return CheckpointNotSaved(
                 f"{self._directory}: the directory was removed during the run, so step {step} "
-                "cannot be saved. Restore the work directory, or start the run again"
+                "cannot be saved. Restore the work directory, or start the run again."
             )
         self._remove_unfinished()
         intact = newest_intact_step(self._directory)
@@ -202,7 +206,7 @@ class Checkpointer:
         return CheckpointNotSaved(
             f"{self._directory / str(step)}: the checkpoint cannot be saved: {cause_of(error)}. "
             f"The run has stopped; {newest}. Fix the cause, such as a full disk, and run the same "
-            "command again to resume"
+            "command again to resume."
         )
 
     def _remove_unfinished(self) -> None:
@@ -217,8 +221,8 @@ class Checkpointer:
         Raises:
           DamagedCheckpoint: the checkpoint differs from the saved one; names the file.
           OSError: the checkpoint is intact but cannot be loaded.
-          ValueError: it belongs to a different model, corpus, tokenizer or optimizer; says where
-            they differ.
+          ValueError: the checkpoint belongs to a different model, corpus, tokenizer or optimizer;
+            lists the differences.
         """
         newest = self.latest_step()
         assert newest is not None
@@ -248,10 +252,10 @@ class Checkpointer:
         """Refuse the newest checkpoint if it belongs to another run.
 
         Raises:
-          ValueError: as `restore`.
+          ValueError: see `restore`.
         """
         newest = self.latest_step()
-        assert newest is not None, "there is no checkpoint yet"
+        assert newest is not None, "no checkpoint yet"
         require_identity(self._directory, newest, self._identity)
 
     def _check_optimizer(self, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -261,8 +265,8 @@ class Checkpointer:
             raise ValueError(
                 f"the checkpoint in {self._directory} was written by another optimizer"
                 " (- stored, + expected):\n" + "\n".join(lines) + "\n"
-                "Its parts follow from optimizer.name and from whether clip_norm and weight_decay "
-                "are 0: use the config it was written with, or another work_dir"
+                "optimizer.name, and whether clip_norm and weight_decay are 0, determine the parts "
+                "of its state. Use the config it was written with, or another work_dir."
             )
 
 
@@ -275,22 +279,22 @@ class _Save:
 
 
 def _agreed_step(checkpointer: ocp.training.Checkpointer) -> int | None:
-    """The newest whole checkpoint's, as the first process sees it; None before the first."""
+    """Return the newest complete step, as the first process sees it; None before the first."""
     latest = checkpointer.latest
-    found = agreed(-1 if latest is None else latest.step)
-    return None if found < 0 else found
+    step = agreed(-1 if latest is None else latest.step)
+    return None if step < 0 else step
 
 
 def _as_tree(opt_state: Any) -> dict[str, Any]:
-    """Optimizer state as a flat dict, so that a checkpoint names no optax class."""
+    """Return the optimizer state as a flat dict, so that a checkpoint names no optax class."""
     leaves = jax.tree.flatten_with_path(opt_state)[0]
-    # Keyed by position first: dicts come back sorted, and the order must be that of the leaves.
+    # Keys begin with the position, since dicts are restored sorted and leaves keep their order.
     return {f"{i:05d}{jax.tree_util.keystr(path)}": leaf for i, (path, leaf) in enumerate(leaves)}
 
 
-def _preservation(config: CheckpointConfig, judged_later: Callable[[int], bool]) -> Any:
+def _preservation(config: CheckpointConfig, evaluated_later: Callable[[int], bool]) -> Any:
     policies = ocp.training.preservation_policies
-    kept: list[Any] = [policies.LatestN(config.keep_last), JudgedLater(judged_later)]
+    kept: list[Any] = [policies.LatestN(config.keep_last), EvaluatedLater(evaluated_later)]
     if config.keep_every:
         kept.append(policies.EveryNSteps(config.keep_every))
     if config.keep_best:

@@ -1,4 +1,4 @@
-"""Write checksums of a checkpoint's files when it is saved; compare them before it is used."""
+"""Write checksums of a checkpoint's files when it is saved, and compare them before it is used."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ _THREADS = 4
 class Verification:
     """The outcome of checking one checkpoint; `str()` returns it as a phrase.
 
-    problem: a phrase that names the damaged file; None if the checkpoint is intact.
-    has_checksums: False for a checkpoint saved by an earlier version, which recorded none.
-    num_files, num_bytes: the amount of data that was compared with checksums.
+    Attributes:
+      problem: a phrase that names the damaged file; None if the checkpoint is intact.
+      has_checksums: False for a checkpoint saved by an earlier version, which recorded none.
+      num_files: the number of files that were compared with checksums.
+      num_bytes: the size of these files.
     """
 
     problem: str | None = None
@@ -59,6 +61,8 @@ def write_checksums(checkpoint: Path, step: int, metadata: Mapping[str, Any]) ->
     and `_METADATA_NAME`, of which only this package's part is recorded.
 
     Args:
+      checkpoint: the directory of the checkpoint.
+      step: its step.
       metadata: this package's part of the checkpoint's metadata.
 
     Raises:
@@ -96,6 +100,8 @@ def verify(
     """Compare the checkpoint of `step` in `directory` with the checksums saved with it.
 
     Args:
+      directory: the directory of the checkpoints.
+      step: the step of the checkpoint.
       parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () for all.
       quick: whether to compare large files only by size.
     """

@@ -22,13 +22,17 @@ from bert_jax.validation import differences
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """How often to save and what to keep.
+    """The checkpoints to save and to keep.
 
-    every_steps: save interval; the last step and a terminated run are saved as well.
-    keep_last: newest checkpoints kept. keep_every: also keep every multiple of this step (0: no).
-    keep_best: also keep this many best by `best_metric` of the held-out evaluation, for which every
-      evaluated state is saved (0: no).
-    lower_is_better: the direction of `best_metric`.
+    Attributes:
+      every_steps: the number of steps between two checkpoints. The last step and the state of a
+        stopped run are saved too.
+      keep_last: the number of newest checkpoints to keep.
+      keep_every: also keep the checkpoints of multiples of this step; 0 for none.
+      keep_best: also keep this number of checkpoints with the best held-out `best_metric`, for
+        which every evaluated state is saved; 0 for none.
+      best_metric: the held-out metric that checkpoints are compared by.
+      lower_is_better: whether a lower `best_metric` is better.
     """
 
     every_steps: int = 1_000
@@ -40,25 +44,29 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         if self.every_steps < 1 or self.keep_last < 1:
-            raise ValueError("checkpoint.every_steps and checkpoint.keep_last must be at least 1")
+            raise ValueError("checkpoint.every_steps and checkpoint.keep_last must be at least 1.")
         if self.keep_every < 0 or self.keep_best < 0:
-            raise ValueError("checkpoint.keep_every and checkpoint.keep_best must be 0 or more")
+            raise ValueError("checkpoint.keep_every and checkpoint.keep_best must be 0 or more.")
         if self.best_metric.endswith("accuracy") and self.lower_is_better:
             raise ValueError(
                 f"checkpoint.best_metric={self.best_metric!r} with lower_is_better=True would keep "
-                "the worst: set checkpoint.lower_is_better=False"
+                "the worst checkpoints. Set checkpoint.lower_is_better=False."
             )
 
 
 @dataclass(frozen=True)
-class JudgedLater:
-    """Keeps, as an Orbax preservation policy, what has no metrics yet at steps that will have."""
+class EvaluatedLater:
+    """An Orbax preservation policy that keeps checkpoints whose evaluation is still due.
+
+    Attributes:
+      at: whether a step is evaluated.
+    """
 
     at: Callable[[int], bool]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """As Orbax asks, which of them stay."""
-        return [not each.metrics and self.at(each.step) for each in checkpoints]
+        """Return whether to keep each of the checkpoints."""
+        return [not checkpoint.metrics and self.at(checkpoint.step) for checkpoint in checkpoints]
 
 
 class DamagedCheckpoint(ValueError):
@@ -79,20 +87,20 @@ def intact_steps(directory: Path) -> list[int]:
 
 
 def newest_intact_step(directory: Path) -> int | None:
-    """Return the newest step with a checkpoint that passes a full check, None if there is none."""
+    """Return the newest step whose checkpoint passes a full check; None if there is none."""
     newest_first = reversed(steps_in(directory))
     return next((step for step in newest_first if verify(directory, step).problem is None), None)
 
 
 def newest_step(directory: Path) -> int:
-    """Return the step of the newest finished checkpoint in `directory`.
+    """Return the step of the newest complete checkpoint in `directory`.
 
     Raises:
-      ValueError: `directory` holds no finished checkpoint.
+      ValueError: `directory` has no complete checkpoint.
     """
     steps = steps_in(directory)
     if not steps:
-        raise ValueError(f"{directory}: holds no finished checkpoint")
+        raise ValueError(f"{directory}: contains no complete checkpoint.")
     return steps[-1]
 
 
@@ -102,12 +110,12 @@ def saved_run(directory: Path) -> tuple[int, Mapping[str, Any]] | None:
     All processes of a run must call this together, and all get the first one's answer, since
     another run may save a checkpoint in the meantime.
     """
-    sound = (
+    intact = (
         step
         for step in reversed(steps_in(directory))
         if verify(directory, step, quick=True).problem is None
     )
-    step = agreed(next(sound, -1))
+    step = agreed(next(intact, -1))
     return None if step < 0 else (step, identity_of(directory, step))
 
 
@@ -115,7 +123,7 @@ def identity_of(directory: Path, step: int) -> Mapping[str, Any]:
     """Return the `identity` that was passed to a checkpoint's `Checkpointer`.
 
     Raises:
-      ValueError: the step has no finished checkpoint, or it is damaged; lists the others.
+      ValueError: the step has no complete checkpoint, or it is damaged; lists the others.
     """
     require_step(directory, step)
     outcome = verify(directory, step, quick=True)
@@ -131,6 +139,8 @@ def require_identity(
     """Refuse a checkpoint of another run.
 
     Args:
+      directory: the directory of the checkpoints.
+      step: the step of the checkpoint.
       identity: this run's identity.
       only: the keys to compare; None for all.
 
@@ -148,22 +158,24 @@ def require_identity(
         raise ValueError(
             f"the checkpoint in {directory} belongs to another run "
             "(checkpoint -> this config):\n  " + "\n  ".join(lines) + "\n"
-            "Use the config it was written with, or another work_dir"
+            "Use the config it was written with, or another work_dir."
         )
 
 
 def require_step(directory: Path, step: int) -> None:
-    """Raise ValueError if `directory` has no finished checkpoint of `step`; list its steps."""
+    """Raise ValueError if `directory` has no complete checkpoint of `step`; list its steps."""
     steps = steps_in(directory)
     if step not in steps:
         listed = ", ".join(map(str, steps)) or "none"
-        raise ValueError(f"{directory}: no checkpoint of step {step}. Available steps: {listed}")
+        raise ValueError(f"{directory}: no checkpoint of step {step}. Available steps: {listed}.")
 
 
 def require_intact(directory: Path, step: int, *, parts: tuple[str, ...] = ()) -> None:
     """Raise DamagedCheckpoint unless a checkpoint passes a full check.
 
     Args:
+      directory: the directory of the checkpoints.
+      step: the step of the checkpoint.
       parts: the parts to check in addition to the metadata, such as `PARAMETERS`; () for all.
     """
     problem = verify(directory, step, parts=parts).problem
@@ -177,7 +189,7 @@ def damaged(directory: Path, step: int, problem: str) -> DamagedCheckpoint:
     return DamagedCheckpoint(
         f"{directory / str(step)}: the checkpoint of step {step} is damaged: {problem}. Restore it "
         f"from a copy, or use another step (intact: {intact}), for example with `bert-jax extract "
-        f"{directory.parent} --step N --output DIR`"
+        f"{directory.parent} --step N --output DIR`."
     )
 
 
@@ -195,8 +207,9 @@ _NOTHING, _REFUSED = -1, -2
 class Recovery:
     """The checkpoint that a run resumes from.
 
-    step: its step, whose files have just been verified; None if there is no checkpoint yet.
-    lines: lines to print for the user, on the first process.
+    Attributes:
+      step: its step, whose files have just been verified; None if there is no checkpoint yet.
+      lines: the lines to print for the user, on the first process.
     """
 
     step: int | None
@@ -211,6 +224,7 @@ def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None 
     runs, and all processes of a run must call this together.
 
     Args:
+      directory: the directory of the checkpoints.
       identity: the run's identity, or the part of it that is known so far. The checkpoint of
         `from_step` must have the same identity, which is checked before others are moved.
       from_step: the step to return to. Applies once: if the same command is repeated after an
@@ -224,7 +238,7 @@ def recover(directory: Path, identity: Mapping[str, Any], from_step: int | None 
     if jax.process_index() != 0:
         step = agreed(_NOTHING)
         if step == _REFUSED:
-            raise ValueError(f"{directory}: cannot resume from it. See the message of process 0")
+            raise ValueError(f"{directory}: cannot resume from it. See the message of process 0.")
         return Recovery(None if step == _NOTHING else step)
     try:
         recovery = _recover(directory, identity, from_step)
@@ -252,7 +266,7 @@ def _recover(directory: Path, identity: Mapping[str, Any], from_step: int | None
     if damage and newest is None:
         raise DamagedCheckpoint(
             f"{directory}: all checkpoints are damaged ({_listed(damage)}). Restore one from a "
-            "copy, or move the directory to start the run again"
+            "copy, or move the directory to start the run again."
         )
     if damage:
         aside = _set_aside(directory, sorted(damage))
@@ -292,7 +306,7 @@ def _recorded_step(record: Path) -> int | None:
     try:
         return int(read_json_object(record)["from_step"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{record}: cannot be read ({error}). Remove it") from error
+        raise ValueError(f"{record}: cannot be read ({error}). Remove it.") from error
 
 
 def _set_aside(directory: Path, steps: Sequence[int]) -> Path:

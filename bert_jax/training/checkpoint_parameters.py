@@ -42,20 +42,26 @@ def load_parameters(
 ) -> Parameters:
     """Return the parameters of a checkpoint in `directory`, to initialize a run or for inference.
 
-    All processes of a run must call this together.
+    All processes of a run must call this together. Parameters that only a student's training needs
+    (`TRAINING_ONLY`) are not loaded.
 
     Args:
-      step: the checkpoint's step; None for the newest. Parameters that only a student's training
-        needs (`TRAINING_ONLY`) are not loaded.
+      directory: the directory of the checkpoints.
+      definition: the model.
+      shardings: the sharding of every parameter.
+      step: the checkpoint's step; None for the newest.
 
     Raises:
       DamagedCheckpoint: the checkpoint differs from the saved one; lists the intact ones.
       OSError: the checkpoint is intact but cannot be loaded.
-      ValueError: no checkpoint of that step, or its parameters do not fit (± names, shapes).
+      ValueError: the step has no checkpoint, or its parameters do not fit; lists the names or
+        shapes.
     """
     if not directory.is_dir():
-        raise ValueError(f"{directory}: no such directory; expected a run's `checkpoints` folder")
-    # Not each process's own: another job may save a checkpoint while they look.
+        raise ValueError(
+            f"{directory}: no such directory; expected a run's `checkpoints` directory."
+        )
+    # All processes must use the same step, although another job may save a checkpoint meanwhile.
     step = agreed(newest_step(directory) if step is None else step)
     require_step(directory, step)
     require_intact_everywhere(directory, step, PARAMETERS)
@@ -91,7 +97,11 @@ def save_parameters(
 ) -> None:
     """Save parameters without an optimizer as the checkpoint of `step`, and flush it to disk.
 
-    No run can resume from it, since no run has this `identity`.
+    Args:
+      directory: the directory of the checkpoints.
+      params: the parameters.
+      identity: an identity that no run has, so that no run resumes from the checkpoint.
+      step: the step of the checkpoint.
     """
     # The arrays do not change during the save, so they are not copied. The bytes being written at a
     # time are limited, but not below the largest array, which is written in one piece. Compression
@@ -135,7 +145,7 @@ def require_intact_everywhere(directory: Path, step: int, *parts: str) -> None:
             error = damage
     if not agreed(error is None):
         raise error or DamagedCheckpoint(
-            f"{directory / str(step)}: the checkpoint is damaged. See the message of process 0"
+            f"{directory / str(step)}: the checkpoint is damaged. See the message of process 0."
         )
 
 
@@ -147,7 +157,7 @@ def stored_arrays(directory: Path, step: int, part: str) -> Mapping[str, Any]:
     except Exception as error:
         raise not_loaded(directory, step, error) from error
     if stored is None:
-        raise damaged(directory, step, f"it holds no readable {part}")
+        raise damaged(directory, step, f"it has no readable {part}")
     arrays: Mapping[str, Any] = stored
     return arrays
 

@@ -1,4 +1,4 @@
-"""Learning curves drawn from a run's log, and from nothing else."""
+"""Draw learning curves from the log of a run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
 
 from bert_jax.files import write_file
 from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.progress import format_metric
+from bert_jax.training.reports import format_metric
 
 Points = tuple[np.ndarray, np.ndarray]
 
 _TRAIN, _HELD_OUT, _INK, _GRID = "#3b6fb6", "#d9622b", "#333333", "#e6e6e6"
 
-# Panels in reading order, two a row; metrics not named here follow under their own names.
+# Panels in reading order, two per row; metrics not listed follow under their own names.
 _TITLES = {
     "mlm_loss": "Masked-token loss (nats)",
     "mlm_accuracy": "Masked-token accuracy",
@@ -37,9 +37,14 @@ _NOT_DRAWN = {"kind", "step", "steps", "seconds", "compiling", "stall", "utilisa
 
 
 def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, title: str) -> None:
-    """Draw each metric of a `metrics.jsonl` over the steps, training and held-out, as a PNG.
+    """Draw each metric over the steps, for training and held-out text, as a PNG image.
 
-    The picture appears under its name whole or not at all. A log without entries draws nothing.
+    The image is written atomically. A log without entries draws nothing.
+
+    Args:
+      log: the `metrics.jsonl` of a run.
+      output: the path of the image.
+      title: the title of the image.
 
     Raises:
       NotWritten: the image cannot be written.
@@ -56,15 +61,15 @@ def draw_curves(log: str | os.PathLike[str], output: str | os.PathLike[str], *, 
         _draw_panel(axis, name, entries)
     for axis in axes[len(names) :]:
         axis.set_axis_off()
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_file(Path(output), picture.getvalue())
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    write_file(Path(output), image.getvalue())
 
 
 def _panels(entries: list[dict[str, Any]]) -> list[str]:
     names = {name for entry in entries for name in entry} - _NOT_DRAWN
     if any(name.endswith("_loss") for name in names):
-        names.discard("loss")  # the sum of the panels beside it
+        names.discard("loss")  # the weighted sum of the other losses
     metrics = [name for name in names if name not in _SPEED and "perplexity" not in name]
     order = list(_TITLES)
     metrics.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
@@ -83,11 +88,11 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
         axis.plot(*held_out, color=_HELD_OUT, linewidth=1.8, marker="o", markersize=3.5)
         axis.plot([], [], color=_HELD_OUT, marker="o", markersize=3.5, label="held out")
         text = format_metric(name, held_out[1][-1])
-        place = (held_out[0][-1], held_out[1][-1])
-        axis.margins(y=0.15)  # room for the figure below the legend, wherever the point is
+        last_point = (held_out[0][-1], held_out[1][-1])
+        axis.margins(y=0.15)  # space for the number below the legend, wherever the point is
         axis.annotate(
             text,
-            place,
+            last_point,
             xytext=(0, 8),
             textcoords="offset points",
             ha="right",
@@ -96,7 +101,7 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
         )
     if axis.get_legend_handles_labels()[1]:
-        # In the title's line: matplotlib's search for a free place is slow on long curves.
+        # In the line of the title: matplotlib's search for a free place is slow for long curves.
         axis.legend(
             loc="lower right",
             bbox_to_anchor=(1, 1),
@@ -106,10 +111,10 @@ def _draw_panel(axis: Axes, name: str, entries: list[dict[str, Any]]) -> None:
             frameon=False,
             fontsize=9,
         )
-    _dress(axis, name)
+    _format_axis(axis, name)
 
 
-def _dress(axis: Axes, name: str) -> None:
+def _format_axis(axis: Axes, name: str) -> None:
     title = {**_TITLES, **_SPEED}.get(name, name.replace("_", " ").capitalize())
     axis.set_title(title, loc="left", fontsize=11, color=_INK)
     axis.set_xlabel("step", fontsize=9, color=_INK)
@@ -129,7 +134,10 @@ def _dress(axis: Axes, name: str) -> None:
 
 
 def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
-    """Steps and values of one metric, without gaps and without rates that hold the compilation."""
+    """Return the steps and values of one metric.
+
+    Missing values are left out, and rates of intervals that include a compilation.
+    """
     chosen = [
         (entry["step"], entry[name])
         for entry in entries
@@ -142,7 +150,7 @@ def _points(entries: list[dict[str, Any]], kind: str, name: str) -> Points:
 
 
 def _smooth(points: Points) -> Points:
-    """Moving average over about a thirtieth of the curve, cut off where the curve ends."""
+    """Return the moving average over about a thirtieth of the curve, less at its ends."""
     steps, values = points
     half = len(values) // 60
     sums = np.concatenate([[0.0], np.cumsum(values)])

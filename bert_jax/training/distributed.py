@@ -1,6 +1,6 @@
-"""Coordinate the processes of a run: join, agree, stop together, and notice a lost one.
+"""Coordinate the processes of a run: join, agree, stop together, and notice a lost process.
 
-SIGTERM, SIGHUP and Ctrl-C are requests that all processes stop at the next step.
+SIGTERM, SIGHUP and Ctrl-C ask all processes to stop at the next step.
 """
 
 from __future__ import annotations
@@ -75,31 +75,32 @@ def _explain(signum: int) -> None:
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)(_explain)
 
 
-# How many processes a launcher started together. Slurm sets SLURM_NTASKS in the shell of `salloc`
-# and in a batch script too, where a process is alone: only `srun` sets the tasks of a step.
+# The number of processes that a launcher started together. Slurm sets SLURM_NTASKS also in the
+# shell of `salloc` and in a batch script, which are single processes; only `srun` sets the tasks of
+# a step.
 _SIZE_VARIABLES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 _LOCAL_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-# How long a process that failed waits for the others to fail too, and all to end as they should.
+# The time that a failed process waits for the other processes to fail and end too.
 _LEAVING_SECONDS = 15.0
 
 
 def join(force: bool = False) -> None:
-    """Connects this process to the others; does nothing where it is alone.
+    """Connect this process to the other processes of the run, if there are any.
 
-    Looks at JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID (launch/local.sh sets
-    them), else lets `jax.distributed.initialize` find a Slurm, Open MPI or TPU cluster. To be
-    called before anything else touches a device.
+    The addresses are in JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID (set by
+    launch/local.sh). Without them, `jax.distributed.initialize` finds a Slurm, Open MPI or TPU
+    cluster. Call this function before anything else uses a device.
 
     Args:
-      force: connect even where nothing here tells of other processes, as on a Cloud TPU pod, whose
-        hosts learn of each other from the metadata server.
+      force: connect even if nothing indicates other processes, as on a Cloud TPU pod, whose hosts
+        find each other through the metadata server.
 
     Raises:
       ValueError: only some of the three variables are set, or they are not numbers.
     """
-    given = [name for name in _LOCAL_VARIABLES if os.environ.get(name)]
-    if given:
-        _join_given(given)
+    variables = [name for name in _LOCAL_VARIABLES if os.environ.get(name)]
+    if variables:
+        _join_by(variables)
     elif force or _cluster_size() > 1:
         jax.distributed.initialize()
     if jax.distributed.is_initialized():
@@ -107,15 +108,16 @@ def join(force: bool = False) -> None:
 
 
 def leave(code: int, *, lost: bool = False) -> None:
-    """Ends this process, which has failed, with exit code `code` if others of the run go on.
+    """End this failed process with an exit code if other processes of the run continue.
+
+    Returns if this is the only process, or if the other processes end too. JAX would wait 5 minutes
+    for them, during which they compute nothing, since they wait for data from this process, and the
+    launcher, which would end them, does not notice the failure.
 
     Args:
-      lost: whether it failed because another process ended. Only process 0, the coordinator, waits
-        in that case; in the others JAX would abort if process 0 is the one that ended.
-
-    Returns where it is alone, and where the others have come to their end as well. JAX would wait
-    for them for 5 minutes: for so long the others compute nothing, since they wait for what this
-    one was to send, and the launcher that would end them hears of nothing.
+      code: the exit code.
+      lost: whether this process failed because another one ended. Then only process 0, the
+        coordinator, waits: in the other processes JAX would abort if it was process 0 that ended.
     """
     if not jax.distributed.is_initialized():
         return
@@ -135,17 +137,17 @@ def _end(code: int) -> NoReturn:
 
 
 def launched_together() -> int:
-    """How many processes a launcher told this one that they are; 1 where it is alone."""
-    told = os.environ.get("JAX_NUM_PROCESSES", "")
-    return max(int(told) if told.isdigit() else 1, _cluster_size())
+    """Return the number of processes that a launcher started together; 1 for a single process."""
+    count = os.environ.get("JAX_NUM_PROCESSES", "")
+    return max(int(count) if count.isdigit() else 1, _cluster_size())
 
 
-def agreed(found: int) -> int:
-    """What the first process found, for all of them, which must all ask.
+def agreed(value: int) -> int:
+    """Return the first process's value on all processes, which must call this together.
 
-    Each sees files for itself, and another run may write them while they look.
+    Processes may see different files, since another run may write them at the same time.
     """
-    return int(multihost_utils.broadcast_one_to_all(np.int32(found)))
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
 def on_first_process(on_report: OnReport | None) -> OnReport:
@@ -153,44 +155,48 @@ def on_first_process(on_report: OnReport | None) -> OnReport:
     return on_report if on_report is not None and jax.process_index() == 0 else discard
 
 
-def check_same(given: Mapping[str, object]) -> None:
-    """Refuses a run whose processes were given different things, before they learn apart by them.
+def check_same(inputs: Mapping[str, object]) -> None:
+    """Refuse a run whose processes have different inputs.
 
-    JAX takes what each process passes to a step for the same and does not look.
+    JAX assumes that all processes pass the same values to a step and does not check it. All
+    processes must call this together.
 
     Args:
-      given: plain JSON values by name, of the same names on all processes, which must all ask.
+      inputs: plain JSON values by name, with the same names on all processes.
 
     Raises:
-      ValueError: on every process; names what differs from the first process's, and where.
+      ValueError: raised on every process; names the inputs and processes that differ from the
+        first process's.
     """
-    texts = [json.dumps(value, sort_keys=True) for value in given.values()]
+    texts = [json.dumps(value, sort_keys=True) for value in inputs.values()]
     digests = [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]
     gathered = multihost_utils.process_allgather(np.stack(digests), tiled=False)
-    by_process = np.asarray(gathered).reshape(-1, len(given), 32)
+    by_process = np.asarray(gathered).reshape(-1, len(inputs), 32)
     lines = []
-    for place, name in enumerate(given):
-        others = np.flatnonzero((by_process[:, place] != by_process[0, place]).any(-1))
+    for number, name in enumerate(inputs):
+        others = np.flatnonzero((by_process[:, number] != by_process[0, number]).any(-1))
         if len(others):
-            lines.append(f"  {name}: of process {', '.join(map(str, others))}")
+            lines.append(f"  {name}: process {', '.join(map(str, others))}")
     if lines:
         raise ValueError(
-            "the processes of this run were given different things. Not as of process 0:\n"
+            "the processes of this run have different inputs. Different from process 0:\n"
             + "\n".join(lines)
-            + "\nStart all with the same command, config files, data and versions"
+            + "\nStart all processes with the same command, config files, data and versions."
         )
 
 
-def _join_given(given: list[str]) -> None:
-    if len(given) < len(_LOCAL_VARIABLES):
-        missing = [name for name in _LOCAL_VARIABLES if name not in given]
-        raise ValueError(f"{', '.join(given)} set without {', '.join(missing)}: set all or none")
+def _join_by(variables: list[str]) -> None:
+    if len(variables) < len(_LOCAL_VARIABLES):
+        missing = [name for name in _LOCAL_VARIABLES if name not in variables]
+        raise ValueError(
+            f"{', '.join(variables)} set without {', '.join(missing)}: set all of them or none."
+        )
     address, count, index = (os.environ[name] for name in _LOCAL_VARIABLES)
     try:
         num_processes, process_id = int(count), int(index)
     except ValueError:
         raise ValueError(
-            f"JAX_NUM_PROCESSES={count!r} and JAX_PROCESS_ID={index!r} must be whole numbers"
+            f"JAX_NUM_PROCESSES={count!r} and JAX_PROCESS_ID={index!r} must be whole numbers."
         ) from None
     jax.distributed.initialize(address, num_processes, process_id)
 
@@ -201,19 +207,19 @@ def _cluster_size() -> int:
     return max([int(size) for size in sizes if size.isdigit()] + [len(hosts)])
 
 
-# What a shell reports for a command ended by the signal.
+# The exit codes that a shell reports for a command ended by the signal.
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
 HUNG_UP = 128 + signal.SIGHUP
 
 _INTERRUPTED_TEXT = (
-    b"\nstopping after the step under way (while starting: after the first), then saving; "
-    b"press Ctrl-C again to leave earlier, after a save that has already begun\n"
+    b"\nstopping after the current step (while starting: after the first), then saving; "
+    b"press Ctrl-C again to exit at once, or after a save that has already begun\n"
 )
 
 
 class StopRequested(Exception):
-    """A run was told to stop in the middle of an evaluation or of predictions."""
+    """A run has been asked to stop during an evaluation or predictions."""
 
 
 class StopRequest:
@@ -222,21 +228,22 @@ class StopRequest:
     Python allows signal handlers only in the main thread. In another thread the block leaves the
     signals unchanged, and only `request` stops the run.
 
-    Of several processes each has one, and all ask equally often: they agree upon a question, one
-    that none of them has asked yet.
+    Each process has its own. All processes must call `stop_now` equally often, since they agree to
+    stop at a call that none of them has made yet.
 
     A request cannot be withdrawn: give every run, including one that resumes, a new instance.
 
     A second Ctrl-C raises KeyboardInterrupt. Signals that were ignored before, such as SIGINT in a
     shell's background jobs or SIGHUP under `nohup`, remain ignored.
 
-    exit_code: 143, 130 after a Ctrl-C, or 129 after SIGHUP.
+    Attributes:
+      exit_code: 143, 130 after Ctrl-C, or 129 after SIGHUP.
     """
 
     def __init__(self) -> None:
         self.exit_code = TERMINATED
         self._signalled = False
-        self._questions = 0
+        self._calls = 0
         self._previous: dict[int, signal._HANDLER] = {}
         # A closed terminal is no longer recognized as a terminal.
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
@@ -244,7 +251,7 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is not threading.main_thread():
             return self
-        # With several processes jax.distributed has its own handler, which tells all of them.
+        # With several processes jax.distributed has its own handler, which informs all of them.
         if jax.process_count() == 1:
             self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -264,20 +271,20 @@ class StopRequest:
             signal.signal(signum, handler)
 
     def request(self) -> None:
-        """Have the run save and end after the step under way; any thread may call this."""
+        """Ask the run to save and end after the current step; any thread may call this."""
         if jax.process_count() == 1:
             self._signalled = True
         else:  # the handler of jax.distributed passes it on to the other processes
             os.kill(os.getpid(), signal.SIGTERM)
 
     def stop_now(self) -> bool:
-        """Whether to save and leave; the same answer on every process."""
+        """Return whether to save and end, with the same answer on every process."""
         if jax.process_count() == 1:
             return self._signalled
-        # Not the step: before the first question JAX takes every process to be at 0, so that a
-        # signal while a run resumes at step 1,000 would have all wait for question 1 for ever.
-        self._questions += 1
-        return multihost_utils.reached_preemption_sync_point(self._questions)
+        # The number of calls instead of the step: before the first call JAX assumes 0 for every
+        # process, so after a signal while a run resumes at step 1,000 all would wait for 1 forever.
+        self._calls += 1
+        return multihost_utils.reached_preemption_sync_point(self._calls)
 
     def raise_if_stopping(self) -> None:
         """Raise StopRequested if the run should stop; called after every batch of an evaluation."""
@@ -287,8 +294,8 @@ class StopRequest:
     def while_waiting(self) -> None:
         """Raise StopRequested if this process has been signaled and is the run's only one.
 
-        Meant for waits that may never end. One of several processes cannot stop during a wait: the
-        others have already begun the step whose batch it lacks, so their states differ.
+        For waits that may never end. One of several processes cannot stop during a wait: the others
+        have already begun the step whose batch it lacks, so their states differ.
         """
         if self._signalled:
             raise StopRequested
@@ -307,7 +314,7 @@ class StopRequest:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.exit_code = INTERRUPTED
         os.kill(os.getpid(), signal.SIGTERM)
-        # Not by print, as the signal may have come in the middle of another one; and the reader of
-        # a pipe, such as `tee`, got the same Ctrl-C and may be gone.
+        # Without print, since the signal may interrupt another one. The reader of a pipe, such as
+        # `tee`, has received the same Ctrl-C and may have ended.
         with contextlib.suppress(OSError):
             os.write(2, _INTERRUPTED_TEXT)

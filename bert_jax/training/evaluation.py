@@ -1,6 +1,6 @@
-"""Exact metrics over a split or between two reports, and what they decide.
+"""Compute exact metrics over a split or between two reports, and act on them.
 
-A run is stopped early when it no longer improves, and fails when it has diverged.
+A run stops early when it no longer improves, and fails when it has diverged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from bert_jax.training.step import EvaluationStep, TrainState
 class EarlyStopping:
     """Counts evaluations since the best one.
 
-    metric: higher is better, or lower with `lower_is_better`. patience: how many evaluations in a
-    row may be no better than the best.
+    Attributes:
+      metric: the metric to compare.
+      patience: the number of evaluations in a row without improvement after which the run ends;
+        0 for never.
+      lower_is_better: whether a lower metric is better.
     """
 
     metric: str
@@ -38,7 +41,7 @@ class EarlyStopping:
     _since: int = field(default=0, init=False)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes in an evaluation; one that is seen already is made again by a run that resumes."""
+        """Record an evaluation, unless a resumed run repeats it."""
         if step <= self._last:
             return
         self._last = step
@@ -49,31 +52,31 @@ class EarlyStopping:
             self._best = (step, value)
 
     def observe_all(self, evaluations: Iterable[Mapping[str, float]]) -> None:
-        """Takes in the entries of a log, which name their step."""
+        """Record the evaluations of a log, which contain their step."""
         for entry in evaluations:
             self.observe(int(entry["step"]), entry)
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best evaluation, the last of equal ones; None before any."""
+        """The step of the best evaluation, the last one among equals; None before the first."""
         return None if self._best is None else self._best[0]
 
     @property
     def enough(self) -> bool:
-        """Whether the run should end; never with a patience of 0."""
+        """Whether the run should end."""
         return 0 < self.patience <= self._since
 
 
 _ADVICE = (
     "This state is not saved, and earlier checkpoints are intact. A lower learning rate, a longer "
     "warm-up or gradient clipping usually helps. To resume from an earlier checkpoint than the "
-    "newest, add --from-step N"
+    "newest, add --from-step N."
 )
-_SHOWN = 3
+_MAX_LISTED = 3
 
 
 class TrainingDiverged(ValueError):
-    """A metric, or the state after an update, is no longer finite."""
+    """A metric or the state after an update is no longer finite."""
 
 
 def require_finite_metrics(step: int, values: Mapping[str, float]) -> None:
@@ -97,10 +100,10 @@ def require_finite_state(state: TrainState, mesh: Mesh) -> None:
         jax.tree_util.keystr(path[1:]) for path, good in zip(paths, finite, strict=True) if not good
     ]
     if names:
-        more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+        more = f" and {len(names) - _MAX_LISTED} more" if names[_MAX_LISTED:] else ""
         raise TrainingDiverged(
             f"step {int(state.step)}: the loss is finite, but the update is not, in "
-            f"{', '.join(names[:_SHOWN])}{more}. {_ADVICE}"
+            f"{', '.join(names[:_MAX_LISTED])}{more}. {_ADVICE}"
         )
 
 
@@ -118,28 +121,28 @@ def _finite_on(mesh: Mesh) -> Callable[[list[jax.Array]], jax.Array]:
 
 
 class MetricTotals:
-    """Adds up (sum, weight) pairs on the host in float64."""
+    """Totals of (sum, weight) pairs, added on the host in float64."""
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[float, float]] = {}
 
     def add(self, metrics: Metrics) -> None:
-        """Adds the metrics of a batch, on a device or on the host."""
+        """Add the metrics of a batch, on a device or on the host."""
         for name, metric in jax.device_get(metrics).items():
             total, weight = self._totals.get(name, (0.0, 0.0))
             self._totals[name] = (total + float(metric.sum), weight + float(metric.weight))
 
     def means(self) -> dict[str, float]:
-        """sum / weight by name; a metric nothing was counted for is left out."""
+        """Return sum / weight by name, without metrics whose weight is 0."""
         return {name: s / w for name, (s, w) in self._totals.items() if w > 0}
 
     def sums(self) -> dict[str, float]:
-        """The sums by name."""
+        """Return the sums by name."""
         return {name: total for name, (total, _) in self._totals.items()}
 
 
 def to_the_end() -> None:
-    """What is called after a batch of what nothing ends."""
+    """Do nothing after a batch, so that the evaluation runs to its end."""
 
 
 def evaluate(
@@ -148,10 +151,16 @@ def evaluate(
     batches: Iterable[Mapping[str, jax.Array]],
     after_batch: Callable[[], None] = to_the_end,
 ) -> dict[str, float]:
-    """Means over all `batches`, each example counted once whatever the batch size.
+    """Return the means of the metrics over all batches.
 
-    after_batch: called after every batch; what it raises ends the evaluation.
-    Adds `mlm_perplexity`, the exponential of `mlm_loss`, where there is such a metric.
+    Each example counts once, whatever the batch size. If there is an `mlm_loss`, its exponential is
+    added as `mlm_perplexity`.
+
+    Args:
+      step: computes the metrics of a batch.
+      params: the parameters of the model.
+      batches: the batches.
+      after_batch: called after every batch; an exception that it raises ends the evaluation.
 
     Raises:
       ValueError: there are no batches.
@@ -160,27 +169,31 @@ def evaluate(
     pending: Metrics | None = None
     for batch in batches:
         metrics = step(params, batch)
-        # Read one batch late: the next is under way before the host waits for this one.
+        # Read one batch late, so that the next batch runs before the host waits for this one.
         if pending is not None:
             totals.add(pending)
         pending = metrics
         after_batch()
     if pending is None:
-        raise ValueError("nothing to evaluate on: the held-out split is empty")
+        raise ValueError("the held-out split is empty, so there is nothing to evaluate on.")
     totals.add(pending)
     means = totals.means()
     means.pop("tokens", None)
     if "mlm_loss" in means:
-        # exp overflows a float above 709 nats; such a model predicts nothing either way.
+        # exp overflows a float above 709 nats, far beyond the loss of any useful model.
         means["mlm_perplexity"] = math.exp(min(means["mlm_loss"], 700.0))
     return means
 
 
 @dataclass(frozen=True)
 class HeldOutMetrics:
-    """Parameters to `evaluate`'s means over a held-out split, for `Phase.evaluate`.
+    """The metrics of parameters over a held-out split, for `Phase.evaluate`.
 
-    batches: this process's rows of each batch of one pass. batch_size: rows over all processes.
+    Attributes:
+      mesh: the devices.
+      step: the compiled evaluation step.
+      batch_size: the number of rows of a batch, over all processes.
+      batches: returns this process's rows of each batch of one pass.
     """
 
     mesh: Mesh
@@ -189,7 +202,7 @@ class HeldOutMetrics:
     batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]
 
     def __call__(self, params: Parameters, after_batch: Callable[[], None]) -> dict[str, float]:
-        """Runs over the split once, as `evaluate`."""
+        """Return the means over the split; see `evaluate`."""
         rows = local_rows(self.mesh, self.batch_size)
         batches = (to_global(b, self.mesh, rows, self.batch_size) for b in self.batches())
         return evaluate(self.step, params, batches, after_batch)

@@ -1,6 +1,6 @@
 """The training loop: an explicit order of operations, the same for every task.
 
-It can trace a few steps for XProf: what the devices did, and what they waited for.
+It can trace a few steps for XProf, which shows the work and the waits of the devices.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ from bert_jax.training.step import StepInputs, TrainState, TrainStep
 
 logger = logging.getLogger(__name__)
 
-# Compiling, filling queues and growing pools are not what a step costs.
-SKIPPED = 10
+# The first steps also compile, fill queues and grow memory pools.
+SKIPPED_STEPS = 10
 
 
 class StepProfiler:
-    """Traces `count` steps into `directory`, those after the first ten of a start; 0 traces none.
+    """A trace of some steps, after the first ten of a start.
 
-    Every process writes what its own devices did. A run that ends sooner leaves what there is.
+    Every process traces its own devices. A run that ends early keeps the steps traced so far.
+
+    Args:
+      directory: the directory to write to.
+      count: the number of steps to trace; 0 traces none.
     """
 
     def __init__(self, directory: Path, count: int):
@@ -65,12 +69,12 @@ class StepProfiler:
         self._stop()
 
     def before_step(self, state: Any) -> None:
-        """To be called with what the step before gives, which is waited for at either end."""
-        if self._count and self._steps == SKIPPED:
+        """Start or stop the trace if due, after waiting for the state of the previous step."""
+        if self._count and self._steps == SKIPPED_STEPS:
             jax.block_until_ready(state)
             jax.profiler.start_trace(self._directory)
             self._tracing = True
-        if self._tracing and self._steps == SKIPPED + self._count:
+        if self._tracing and self._steps == SKIPPED_STEPS + self._count:
             jax.block_until_ready(state)
             self._stop()
         self._steps += 1
@@ -80,22 +84,28 @@ class StepProfiler:
             return
         self._tracing = False
         jax.profiler.stop_trace()
-        traced = min(self._steps - SKIPPED, self._count)
+        traced = min(self._steps - SKIPPED_STEPS, self._count)
         logger.info("traced %d steps into %s (for XProf)", traced, self._directory)
 
 
 HostBatch = Mapping[str, np.ndarray]
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a run on one kind of batches.
+    """A part of a run with one kind of batches.
 
-    first_step: of the run. batches: from a step of the phase on, this process's rows of each
-    batch, in a context that ends with the phase. evaluate: parameters to metrics on data that is
-    not trained on; the same on every process. It calls what it is given after every batch, which
-    may raise to end it. None where nothing is evaluated. flops: model FLOPs of a step on a batch.
+    Attributes:
+      name: the phase's name.
+      first_step: the phase's first step, counted over the whole run.
+      num_steps: the number of steps of the phase.
+      batch_size: the number of rows of a batch, over all processes.
+      batches: returns this process's rows of each batch from a step of the phase on, in a context
+        that ends with the phase.
+      evaluate: returns the metrics of parameters on held-out data, the same on every process. It
+        calls its second argument after every batch, which may raise an exception to end it. None
+        for no evaluation.
+      flops: returns the model FLOPs of a step on a batch.
     """
 
     name: str
@@ -113,7 +123,7 @@ class Phase:
 
 
 class RunReporter(Protocol):
-    """What the loop tells; see bert_jax.training.reporting.Reporter."""
+    """The receiver of the loop's measurements; see bert_jax.training.reporting.Reporter."""
 
     def train(
         self,
@@ -126,19 +136,26 @@ class RunReporter(Protocol):
         seconds: float,
         stall_seconds: float,
         steps: int,
-    ) -> None: ...
+    ) -> None:
+        """Report the steps since the last report."""
+        ...
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Report the metrics of the held-out set."""
+        ...
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Steps between reports, evaluations and checkpoints.
+    """The numbers of steps between reports, evaluations and checkpoints.
 
-    evaluate: not always whole: evaluations come after the steps nearest to its multiples (a half
-      is rounded up), so that those of an epoch neither drift nor miss its end; and after the
-      last step. 0 for none.
-    save_evaluated: whether every evaluated state is saved too, as it may prove the best.
+    Attributes:
+      report: the steps between reports.
+      evaluate: the steps between evaluations; 0 for none. The last step is evaluated too. If it is
+        a fraction, the steps nearest to its multiples are evaluated (a half is rounded up), so that
+        the evaluations of an epoch neither drift nor miss its end.
+      save: the steps between checkpoints.
+      save_evaluated: whether every evaluated state is saved too, since it may be the best.
     """
 
     report: int
@@ -147,7 +164,7 @@ class Intervals:
     save_evaluated: bool = False
 
     def evaluates(self, step: int) -> bool:
-        """Whether an evaluation is due after `step` steps."""
+        """Return whether an evaluation is due after `step` steps, apart from the last step."""
         if not self.evaluate:
             return False
         half = Fraction(1, 2)
@@ -156,11 +173,19 @@ class Intervals:
 
 @dataclass
 class Trainer:
-    """Everything the loop works with.
+    """The training loop and everything it works with.
 
-    seed: of dropout. learning_rates: of every step of the run. reporter: None on every process but
-    the first. early: ends the run when it gets no better; it has seen the evaluations so far.
-    profiler: traces some of the steps.
+    Attributes:
+      mesh: the devices.
+      train_step: the compiled train step.
+      seed: the seed of dropout.
+      learning_rates: the learning rate of every step of the run.
+      checkpointer: the run's checkpoints.
+      reporter: the receiver of measurements; None on all processes but the first.
+      intervals: the steps between reports, evaluations and checkpoints.
+      stop: the request to stop.
+      early: ends the run when it no longer improves; it has observed the evaluations so far.
+      profiler: traces some of the steps.
     """
 
     mesh: Mesh
@@ -174,20 +199,24 @@ class Trainer:
     early: EarlyStopping | None = None
     profiler: StepProfiler | None = None
     _window: ReportWindow = field(init=False)
-    # The step of the newest state that was saved, and the held-out metrics of the newest state.
+    # The step of the newest saved state, and the held-out metrics of the newest state.
     _saved: int = field(init=False)
     _metrics: Mapping[str, float] | None = field(init=False, default=None)
 
     def run(self, state: TrainState, phases: Sequence[Phase]) -> tuple[TrainState, bool]:
-        """Trains from `state.step` to the end of the last phase.
+        """Train from `state.step` to the end of the last phase.
+
+        Args:
+          state: the state to start from, whose buffers are reused.
+          phases: the phases of the run, in order.
 
         Returns:
-          The last state, and whether the run is finished: False when told to stop, in which case
-          the state has been saved and the same command goes on from it.
+          The last state, and whether the run is finished. False means that it was asked to stop:
+          the state has been saved, and the same command resumes from it.
 
         Raises:
-          TrainingDiverged: a metric or the state to save became NaN or infinite; names step and
-            metric. Earlier checkpoints are intact.
+          TrainingDiverged: a metric or the state to save became NaN or infinite; names the step
+            and the metric. Earlier checkpoints are intact.
           CheckpointNotSaved: a checkpoint could not be written; raised at the next step.
         """
         step = self._saved = int(state.step)
@@ -207,8 +236,8 @@ class Trainer:
             rows = local_rows(self.mesh, phase.batch_size)
             with phase.batches(step - phase.first_step) as batches:
                 while step < phase.end:
-                    # Take the next batch, dispatch the step, and only then look at the step
-                    # before: the device never waits for the host.
+                    # Take the next batch, dispatch the step, and only then read the metrics of
+                    # the previous step, so that the device never waits for the host.
                     waiting = time.perf_counter()
                     local = self._next_batch(batches, state, step)
                     if local is None:
@@ -224,8 +253,8 @@ class Trainer:
                     self.checkpointer.raise_if_failed()
                     step += 1
                     self._window.dispatched(step, metrics, phase.flops(local))
-                    # Between two steps, in this order: evaluate, save, leave if told to. The state
-                    # holds exactly the batches before `step`: none is skipped or seen twice.
+                    # Between two steps, in this order: evaluate, save, stop if requested. The
+                    # state has seen exactly the batches before `step`, each of them once.
                     if self._between_steps(state, step, phase, total):
                         return state, False
                     if self.early and self.early.enough:
@@ -237,12 +266,13 @@ class Trainer:
     ) -> HostBatch | None:
         """Return the next batch, or None after a request to stop while it was overdue.
 
-        Saves the state before it returns None or raises: a data error does not affect the state.
+        The state is saved before None is returned or an error is raised: a data error does not
+        affect it.
         """
         try:
             return next(batches)
         except Exception as error:
-            self._save_in_need(state, step, error)
+            self._save_before_error(state, step, error)
             if isinstance(error, StopRequested):
                 return None
             raise
@@ -252,44 +282,46 @@ class Trainer:
         self.checkpointer.save(state, self._metrics)
         self._saved = step
 
-    def _save_in_need(self, state: TrainState, step: int, error: Exception) -> None:
+    def _save_before_error(self, state: TrainState, step: int, error: Exception) -> None:
         """Save before `error` ends the run; if saving fails, log `error` and raise the failure."""
         # With several processes, the others have begun the next step and cannot take part.
         if step <= self._saved or jax.process_count() > 1:
             return
         try:
-            self._report_pending(tell=True)
+            self._report_pending(force=True)
             self._save(state, step)
             self.checkpointer.raise_if_failed(wait=True)
         except (CheckpointNotSaved, TrainingDiverged):
             if not isinstance(error, StopRequested):
-                _LOGGER.error("%s", error)
+                logger.error("%s", error)
             raise
-        _LOGGER.info("saved step %s; run the same command to resume", f"{step:,}")
+        logger.info("saved step %s; run the same command to resume", f"{step:,}")
 
     def _evaluation_missed(self, step: int, total: int) -> bool:
-        """Whether the run stopped right where it was to evaluate: it saved and left instead.
+        """Return whether the evaluation of the newest checkpoint is due but was not made.
 
-        Or where it now ends, after it was given fewer steps.
+        The run stopped at a step with an evaluation, or it now ends at this step, since it was
+        given fewer steps.
         """
-        due = step > 0 and self._judges(step, total)
+        due = step > 0 and self._evaluation_due(step, total)
         return due and not self.checkpointer.latest_was_evaluated()
 
-    def _judges(self, step: int, total: int) -> bool:
+    def _evaluation_due(self, step: int, total: int) -> bool:
         return self.intervals.evaluates(step) or (step == total and self.intervals.evaluate > 0)
 
     def _between_steps(self, state: TrainState, step: int, phase: Phase, total: int) -> bool:
+        """Evaluate and save if due; return whether to stop."""
         stopping = step < total and self.stop.stop_now()
         last = step == total
-        evaluating = self._judges(step, total) and not stopping
+        evaluating = self._evaluation_due(step, total) and not stopping
         saving = step % self.intervals.save == 0 or last or stopping
         saving = saving or (evaluating and self.intervals.save_evaluated)
         self._metrics = None
         if not (evaluating or saving):
             return False
-        # A state whose metrics are not finite must never be saved; and what was gathered is told
-        # before a save, so that a run resumed from it tells the same from there on.
-        self._report_pending(tell=saving)
+        # A state whose metrics are not finite must never be saved. Pending metrics are reported
+        # before a save, so that a run resumed from it makes the same reports from there on.
+        self._report_pending(force=saving)
         began = time.perf_counter()
         if evaluating:
             try:
@@ -297,11 +329,11 @@ class Trainer:
                 self._metrics = self._evaluate(state, step, phase, stoppable=stoppable)
             except StopRequested:
                 saving = stopping = True
-                self._report_pending(tell=True)
+                self._report_pending(force=True)
             except TrainingDiverged:
                 raise
             except Exception as error:
-                self._save_in_need(state, step, error)
+                self._save_before_error(state, step, error)
                 raise
         if saving:
             self._save(state, step)
@@ -311,9 +343,15 @@ class Trainer:
     def _evaluate(
         self, state: TrainState, step: int, phase: Phase, *, stoppable: bool
     ) -> dict[str, float]:
-        """Not stoppable is the last one, whose state could not be saved again with what it gives.
+        """Return the held-out metrics of the state, and report them.
 
-        `early` remembers that without the checkpoint, and then it may be made up for.
+        Args:
+          state: the state to evaluate.
+          step: its step.
+          phase: the phase, which evaluates.
+          stoppable: whether a request to stop ends the evaluation. The last one cannot be stopped,
+            since its state could not be saved again with the metrics. With `early`, which takes
+            the metrics from the log, it can, and is made up for when the run resumes.
         """
         assert phase.evaluate is not None
         metrics = dict(
@@ -326,14 +364,14 @@ class Trainer:
             self.early.observe(step, metrics)
         return metrics
 
-    def _report_pending(self, *, tell: bool = False) -> None:
-        """Takes in the step before, and reports when due or when asked to `tell`."""
+    def _report_pending(self, *, force: bool = False) -> None:
+        """Read the metrics of the previous step, and report if due or forced."""
         window = self._window
         if window.pending is not None:
             window.collect()
         step = window.last_step
         due = step % self.intervals.report == 0
-        if step == window.first_step or not (due or tell):
+        if step == window.first_step or not (due or force):
             return
         if self.reporter:
             means, sums = window.totals.means(), window.totals.sums()

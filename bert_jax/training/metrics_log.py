@@ -1,4 +1,4 @@
-"""The JSON Lines log of a run: one history, however often the run was stopped and went on."""
+"""The JSON Lines log of a run: one history, however often the run was stopped and resumed."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ LOG_NAME = "metrics.jsonl"
 
 
 class MetricsLog:
-    """Appends entries `{"kind": …, "step": …, metric: value, …}` to a file, one a line.
+    """A log of entries `{"kind": …, "step": …, metric: value, …}`, one per line.
 
-    A run that goes on from a checkpoint at `start_step` repeats the steps after it, so entries
-    beyond that step are dropped when the log is opened, and an entry whose kind and step are told
-    already is not told again.
+    A run that resumes from a checkpoint repeats the steps after it. Therefore entries after that
+    step are removed when the log is opened, and an entry whose kind and step are in the log is not
+    written again.
+
+    Args:
+      path: the file to append to.
+      start_step: the step from which the run resumes.
 
     Raises:
-      ValueError: a line other than the last is not an entry. A last line without its line end is
-        what a killed process leaves; it is dropped, and said.
+      ValueError: a line other than the last is not an entry. A last line without a line end, as a
+        killed process leaves it, is removed with a warning.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, start_step: int) -> None:
@@ -73,7 +77,7 @@ class MetricsLog:
             raise FileNotFoundError(
                 f"{self._path}: the file was removed during the run, so the run has stopped. "
                 "Restore the work directory and run the same command again to resume, or start "
-                "the run again"
+                "the run again."
             )
         if step <= self._last_step.get(kind, -1):
             return
@@ -111,15 +115,15 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read the entries of a metrics log in the order they were written.
 
     Raises:
-      ValueError: a line that is not an entry, named by number. A last line without its line end is
-        left out with a warning: the process that wrote it was killed.
+      ValueError: a line is not an entry; names its number. A last line without a line end, as a
+        killed process leaves it, is left out with a warning.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: not UTF-8 text ({error}), so not a metrics log. Move the file to start a new "
-            "one"
+            "one."
         ) from error
     if lines.pop():
         logger.warning("%s: the last line was cut off when its writer was killed; left out", path)
@@ -131,15 +135,19 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
                 raise ValueError("its kind is not a string or its step is not a whole number")
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"{path}, line {number}: not an entry of a metrics log ({error}); mend that line "
-                "or move the file away to start a new one"
+                f"{path}, line {number}: not an entry of a metrics log ({error}). Fix that line, "
+                "or move the file to start a new one."
             ) from error
         entries.append(entry)
     return entries
 
 
 def copy_metrics(source: Path, target: Path, *, up_to: int) -> None:
-    """Copies the entries of a log up to a step; ValueError as `read_metrics`."""
+    """Copy the entries of a log up to a step.
+
+    Raises:
+      ValueError: see `read_metrics`.
+    """
     _rewrite(target, [entry for entry in read_metrics(source) if entry["step"] <= up_to])
 
 

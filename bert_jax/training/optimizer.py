@@ -29,10 +29,17 @@ _RATES_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class _Adam:
-    """The settings that Adam's relatives share; the defaults are Devlin et al. 2019, appendix A.2.
+    """The settings of optimizers derived from Adam.
 
-    weight_decay: decoupled, on matrices and tables; never on biases and LayerNorm.
-    clip_norm: bound on the global norm of the gradient; 0 turns clipping off.
+    The defaults are from Devlin et al. 2019, appendix A.2.
+
+    Attributes:
+      beta1: the decay rate of the mean of gradients.
+      beta2: the decay rate of the mean of squared gradients.
+      epsilon: the constant added to the square root of the mean of squared gradients.
+      weight_decay: the decoupled weight decay of matrices and tables, but not of biases and
+        LayerNorm.
+      clip_norm: the largest global norm of the gradient; 0 for no clipping.
     """
 
     beta1: float = 0.9
@@ -53,7 +60,7 @@ class _Adam:
             raise ValueError(f"optimizer.epsilon={self.epsilon}: must be positive and finite")
 
     def _decayed(self) -> list[optax.GradientTransformation]:
-        """Return the steps of AdamW before the learning rate: clip, precondition, decay."""
+        """Return AdamW's transformations before the learning rate: clip, precondition, decay."""
         parts = [_clip_by_global_norm(self.clip_norm)] if self.clip_norm else []
         parts.append(optax.scale_by_adam(self.beta1, self.beta2, self.epsilon))
         if self.weight_decay:
@@ -86,16 +93,27 @@ OPTIMIZERS: Mapping[OptimizerName, type[Optimizer]] = {"adamw": AdamW, "lamb": L
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """An optimizer and its schedule; the defaults are Devlin et al. 2019, appendix A.2.
+    """An optimizer and its learning-rate schedule.
 
-    name: "adamw" (Loshchilov and Hutter 2019) or "lamb" (You et al. 2020, algorithm 2).
-    peak_learning_rate: reached after `warmup_steps` of linear warm-up, whose first step has a
-      rate too: peak / (warmup_steps + 1).
-    warmup_fraction: of the run's steps, in place of `warmup_steps`; one of the two is 0.
-    schedule: what follows: "linear" or "cosine" decay that would come to `end_learning_rate` at
-      the step behind the last, "constant", or "inverse_sqrt" (peak x sqrt(warmup / step)).
-    weight_decay: decoupled, on matrices and tables; never on biases and LayerNorm.
-    clip_norm: bound on the global norm of the gradient; 0 turns clipping off.
+    The defaults are from Devlin et al. 2019, appendix A.2.
+
+    Attributes:
+      name: "adamw" (Loshchilov and Hutter 2019) or "lamb" (You et al. 2020, algorithm 2).
+      peak_learning_rate: the learning rate after the warm-up.
+      warmup_steps: the number of steps in which the rate rises linearly, beginning with
+        peak / (warmup_steps + 1) at the first step.
+      warmup_fraction: the warm-up as a fraction of the run's steps, instead of `warmup_steps`. One
+        of the two is 0.
+      schedule: the rate after the warm-up: "linear" or "cosine" decay that would reach
+        `end_learning_rate` at the step after the last, "constant", or "inverse_sqrt"
+        (peak x sqrt(warmup / step)).
+      end_learning_rate: the end of "linear" and "cosine" decay.
+      beta1: the decay rate of the mean of gradients.
+      beta2: the decay rate of the mean of squared gradients.
+      epsilon: the constant added to the square root of the mean of squared gradients.
+      weight_decay: the decoupled weight decay of matrices and tables, but not of biases and
+        LayerNorm.
+      clip_norm: the largest global norm of the gradient; 0 for no clipping.
     """
 
     name: OptimizerName = "adamw"
@@ -126,11 +144,11 @@ class OptimizerConfig:
         if self.warmup_steps and self.warmup_fraction:
             raise ValueError(
                 f"optimizer.warmup_steps={self.warmup_steps} and warmup_fraction="
-                f"{self.warmup_fraction} both say how long the warm-up is: set one of them to 0"
+                f"{self.warmup_fraction} both set the length of the warm-up. Set one of them to 0."
             )
         if self.schedule == "inverse_sqrt" and not (self.warmup_steps or self.warmup_fraction):
             raise ValueError(
-                "optimizer.schedule='inverse_sqrt' needs warmup_steps >= 1 or a warmup_fraction"
+                "optimizer.schedule='inverse_sqrt' needs warmup_steps >= 1 or a warmup_fraction."
             )
         require_finite("peak_learning_rate", self.peak_learning_rate)
         _refuse_unused(self, "name", self.name, OPTIMIZERS)
@@ -151,16 +169,17 @@ class OptimizerConfig:
 def _refuse_unused(
     config: OptimizerConfig, key: str, choice: str, choices: Mapping[Any, type[Any]]
 ) -> None:
-    """Raise ValueError for a setting of other `choices` than the chosen that is not its default."""
+    """Raise ValueError if a setting that only other choices have is not its default."""
     own = _names(choices[choice])
     defaults = {field.name: field.default for field in fields(config)}
     for kind in choices.values():
         for name in sorted(_names(kind) - own):
             if getattr(config, name) != defaults[name]:
-                having = [repr(x) for x, other in choices.items() if name in _names(other)]
+                users = [repr(x) for x, other in choices.items() if name in _names(other)]
                 raise ValueError(
-                    f"optimizer.{name}={getattr(config, name)} means nothing to {key}={choice!r}: "
-                    f"set it to {defaults[name]}, or {key} to {' or '.join(having)}"
+                    f"optimizer.{name}={getattr(config, name)} has no effect with "
+                    f"{key}={choice!r}. Set it to {defaults[name]}, or {key} to "
+                    f"{' or '.join(users)}."
                 )
 
 
@@ -174,7 +193,7 @@ def _chosen(config: OptimizerConfig, kind: type[_Choice]) -> _Choice:
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """Learning rate by step: step 0 of the decay is the first step after warm-up.
+    """Return the learning rate by step: step 0 of the decay is the first step after warm-up.
 
     Raises:
       ValueError: the warm-up is longer than the run, or the run has more than `MAX_STEPS` steps.
@@ -182,17 +201,17 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     if total_steps > MAX_STEPS:
         raise ValueError(
             f"the run has {total_steps:,} steps; expected at most {MAX_STEPS:,}. Lower "
-            "phases.*.num_steps, or num_epochs of a fine-tuning run"
+            "phases.*.num_steps, or num_epochs of a fine-tuning run."
         )
     peak = config.peak_learning_rate
     warmup = config.warmup_steps or math.ceil(config.warmup_fraction * total_steps)
     if warmup > total_steps:
         raise ValueError(
-            f"optimizer.warmup_steps={warmup} is more than the {total_steps} steps of the run: "
-            "lower it (10 % of the run is usual for short runs)"
+            f"optimizer.warmup_steps={warmup} is more than the {total_steps} steps of the run. "
+            "Lower it (10 % of the run is usual for short runs)."
         )
     after = config.decay.build(peak, warmup, max(total_steps - warmup, 1))
-    # Warm-up gives step n the rate peak x (n + 1) / (warmup + 1): the first step already learns.
+    # Step n of the warm-up has the rate peak x (n + 1) / (warmup + 1), so the first is not 0.
     start = peak / (warmup + 1)
     rise = optax.linear_schedule(start, peak, warmup)
     return optax.join_schedules([rise, after], [warmup]) if warmup else after
@@ -237,12 +256,14 @@ def _decay_mask(parameters: Mapping[str, Any]) -> dict[str, bool]:
 def make_optimizer(
     config: OptimizerConfig, rate: Rate | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Clip, precondition, decay, scale: the gradient transformation of `config`.
+    """Return the gradient transformation of a config: clip, precondition, decay, scale.
 
-    Its `update` takes the step's `learning_rate` as an argument of that name: as an input and no
-    constant, so that runs under other schedules share a compiled step.
+    Its `update` takes the step's `learning_rate` as an argument instead of a constant, so that runs
+    with different schedules share a compiled step.
 
-    rate: what a parameter's learning rate is multiplied by, from its name; None for 1 throughout.
+    Args:
+      config: the optimizer.
+      rate: returns the factor of a parameter's learning rate from its name; None for 1.
     """
     return config.optimizer.build(rate)
 
@@ -254,11 +275,11 @@ def _with_learning_rate(
 
 
 def _clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """`optax.clip_by_global_norm` with one factor for all gradients in place of a division of each.
+    """Return `optax.clip_by_global_norm` with one factor for all gradients instead of divisions.
 
-    XLA's CPU compiler computes a product again for each of Adam's moments, and writes a quotient
-    out for both: 64 ms a step of BERT-mini on 32 sentences of 24 tokens, 60 without that pass over
-    its 30,522 words (2 cores of a Xeon, 2026-11).
+    XLA's CPU compiler repeats a product for each of Adam's moments, but writes a quotient to memory
+    for both: BERT-mini takes 64 ms per step of 32 sentences of 24 tokens, and 60 ms without that
+    pass over the embeddings of its 30,522 tokens (2 cores of a Xeon, 2026-11).
     """
 
     def update(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:

@@ -1,4 +1,4 @@
-"""Compiling a train step for devices that need not be here, and what the compiler says of it."""
+"""Compile a train step for devices that need not exist, and read the compiler's figures."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from bert_jax.training.step import StepInputs, abstract_state, make_train_step
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A train step compiled for one mesh; all figures are of one device.
+    """A train step compiled for one mesh, with figures per device.
 
-    arguments, outputs, temporaries: bytes; outputs without those that take an argument's place.
-    flops, bytes_accessed: of one run of the program, by the compiler's own count, which sees the
-    body of a loop once.
-    text: the partitioned program, as HLO.
+    Attributes:
+      arguments: the bytes of the arguments.
+      outputs: the bytes of the outputs that do not reuse the memory of an argument.
+      temporaries: the bytes of temporary buffers.
+      flops: the FLOPs of one run, as the compiler counts them: the body of a loop once.
+      bytes_accessed: the bytes read and written in one run, counted in the same way.
+      text: the partitioned program as HLO.
     """
 
     arguments: int
@@ -38,18 +41,21 @@ class CompiledStep:
 
     @property
     def memory(self) -> int:
-        """Bytes that a device must have."""
+        """The bytes that a device needs."""
         return self.arguments + self.outputs + self.temporaries
 
     @property
     def least_traffic(self) -> int:
-        """Bytes that pass through memory at least: state and batch are read, the state written,
-        and whatever lies in the temporaries at their peak was written and will be read."""
+        """The least number of bytes that pass through memory.
+
+        The state and the batch are read, the state is written, and the temporaries at their peak
+        have been written and will be read.
+        """
         return 2 * self.arguments + self.outputs + 2 * self.temporaries
 
 
 class OutOfMemory(Exception):
-    """The compiler gave up: `needed` bytes a device, where it may use `available`."""
+    """The compiler refused a step that needs more bytes per device than available."""
 
     def __init__(self, needed: int, available: int):
         super().__init__(f"{needed} bytes needed, {available} available")
@@ -65,12 +71,18 @@ def compile_step(
     accumulation_steps: int,
     teacher: Teacher | None = None,
 ) -> CompiledStep:
-    """Compiles the train step for the devices of `mesh`; no array is ever made.
+    """Compile the train step for the devices of a mesh, without creating any array.
 
-    teacher: see `make_train_step`.
+    Args:
+      task: the model and the loss.
+      optimizer: the optimizer.
+      mesh: the devices.
+      batch: the shapes of a batch.
+      accumulation_steps: see `make_train_step`.
+      teacher: see `make_train_step`.
 
     Raises:
-      OutOfMemory: the compiler knows the devices' memory and finds it too small.
+      OutOfMemory: the compiler knows the devices' memory, which is too small.
     """
     sharding = batch_sharding(mesh)
     placed = {
@@ -79,10 +91,10 @@ def compile_step(
     }
     parts = accumulation_steps
     step = make_train_step(task, optimizer, mesh, accumulation_steps=parts, teacher=teacher)
-    taught = {}
+    teacher_params = {}
     if teacher is not None:
-        taught = abstract_state(teacher.definition, optax.identity(), mesh).params
-    inputs = StepInputs(np.uint32(0), np.float32(0), taught)
+        teacher_params = abstract_state(teacher.definition, optax.identity(), mesh).params
+    inputs = StepInputs(np.uint32(0), np.float32(0), teacher_params)
     lowered = step.lower(abstract_state(task.definition, optimizer, mesh), placed, inputs)
     try:
         compiled = lowered.compile()
@@ -97,7 +109,7 @@ def compile_step(
 def state_bytes(
     definition: ModelDefinition[Any], optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> int:
-    """Bytes of parameters and optimizer state on one device."""
+    """Return the bytes of parameters and optimizer state on one device."""
     leaves = jax.tree.leaves(abstract_state(definition, optimizer, mesh))
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves
@@ -105,7 +117,7 @@ def state_bytes(
 
 
 def read_compiled(compiled: Any) -> CompiledStep:
-    """What the compiler says of a compiled step."""
+    """Return the compiler's figures of a compiled step."""
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     return CompiledStep(
         arguments=memory.argument_size_in_bytes,
@@ -121,10 +133,10 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _out_of_memory(message: str) -> OutOfMemory | None:
-    """Reads the TPU compiler's "Used 20.41G of 15.75G hbm"."""
+    """Parse the TPU compiler's message "Used 20.41G of 15.75G hbm"."""
     size = r"([\d.]+)([KMGT]?)"
-    found = re.search(rf"Used {size} of {size} hbm", message)
-    if found is None:
+    match = re.search(rf"Used {size} of {size} hbm", message)
+    if match is None:
         return None
-    used, used_unit, limit, limit_unit = found.groups()
+    used, used_unit, limit, limit_unit = match.groups()
     return OutOfMemory(int(float(used) * _UNITS[used_unit]), int(float(limit) * _UNITS[limit_unit]))

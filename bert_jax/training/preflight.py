@@ -1,4 +1,4 @@
-"""Check a run before step 0, so that it fails in its first seconds or not at all.
+"""Check a run before step 0, so that mistakes are reported in its first seconds.
 
 Memory is estimated arithmetically, before anything is traced.
 """
@@ -29,7 +29,13 @@ MAX_TRACEABLE_BYTES = 1 << 60
 
 @dataclass(frozen=True)
 class Part:
-    """The bytes that one purpose takes on one device, and the config keys that determine them."""
+    """The memory for one purpose on one device, and the config keys that determine it.
+
+    Attributes:
+      name: the purpose.
+      bytes: the size in bytes.
+      keys: the config keys and their values, for messages.
+    """
 
     name: str
     bytes: int
@@ -42,7 +48,9 @@ def state_parts(
     """Return the least memory the state needs on one device.
 
     Args:
-      parameters: the number of parameters. trained: the number of trainable parameters.
+      mesh: the devices.
+      parameters: the number of parameters.
+      trained: the number of trainable parameters.
       all_gradients: whether all gradients exist at the same time, as for clipping by norm.
       keys: the config keys of the model's sizes, for messages.
     """
@@ -68,9 +76,14 @@ def batch_part(
     """Return the least memory of one batch on one device: its ids and one layer's activations.
 
     Args:
-      compute: the computation's settings, with "auto" resolved.
-      rows: the batch's rows on all devices. rows_at_once: rows that are computed together.
-      length: tokens per row. arrays: integers per token of a batch.
+      mesh: the devices.
+      encoder: the encoder.
+      compute: the compute settings, with every "auto" resolved.
+      name: the purpose of the memory, for messages.
+      rows: the number of rows of the batch, on all devices.
+      rows_at_once: the number of rows that are computed together.
+      length: the number of tokens per row.
+      arrays: the number of integers per token of a batch.
       keys: the config keys of the batch's sizes, for messages.
     """
     parts, tensor = batch_extent(mesh), mesh.shape["tensor"]
@@ -90,7 +103,7 @@ def check_traceable(parts: list[Part], mesh: Mesh) -> None:
         raise ValueError(
             f"this run needs at least {format_bytes(total)} on all devices ({_listed(parts)} on "
             f"each), but a step can be compiled only up to {format_bytes(MAX_TRACEABLE_BYTES)}. "
-            f"Lower {_excess(parts, MAX_TRACEABLE_BYTES // mesh.size).keys}"
+            f"Lower {_excess(parts, MAX_TRACEABLE_BYTES // mesh.size).keys}."
         )
 
 
@@ -113,20 +126,26 @@ def check_fits(parts: list[Part], mesh: Mesh) -> None:
     raise ValueError(
         f"this run does not fit in memory: it needs at least {format_bytes(on_one)}{per_device} "
         f"({_listed(parts)}), but {has} {format_bytes(memory)}. "
-        f"Lower {_excess(parts, memory // number).keys}{or_shard}"
+        f"Lower {_excess(parts, memory // number).keys}{or_shard}."
     )
 
 
 def check_ahead(key: str, batches: int, batch_bytes: int) -> None:
-    """Raise ValueError if the prefetched batches cannot fit into this machine's memory.
+    """Refuse prefetched batches that cannot fit into this machine's memory.
 
-    key: the config key and its value, for the message.
+    Args:
+      key: the config key and its value, for the message.
+      batches: the number of batches.
+      batch_bytes: the size of a batch.
+
+    Raises:
+      ValueError: the batches do not fit.
     """
     needed, memory = batches * batch_bytes, memory_bytes()
     if needed > memory:
         raise ValueError(
             f"{key}: {batches:,} prefetched batches take {format_bytes(needed)}, but this machine "
-            f"has {format_bytes(memory)}. A few batches are enough to keep the device busy"
+            f"has {format_bytes(memory)}. A few batches are enough to keep the device busy."
         )
 
 
@@ -134,8 +153,8 @@ def _device_memory(device: object) -> int | None:
     stats = getattr(device, "memory_stats", lambda: None)()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
-    known = chip(str(getattr(device, "device_kind", "")))
-    return known.memory_bytes if known else None
+    figures = chip(str(getattr(device, "device_kind", "")))
+    return figures.memory_bytes if figures else None
 
 
 def _listed(parts: list[Part]) -> str:
@@ -178,13 +197,28 @@ def model_size_keys(encoder: EncoderConfig) -> str:
 
 @dataclass(frozen=True)
 class PhaseFacts:
-    """What a phase asks for and what its corpus is.
+    """The requirements of a phase and the properties of its corpus.
 
-    corpus: its path, for messages. num_records, held_out_records: examples in each split.
-    corpus_sentences, held_out_sentences: with at least one token, as the documents.
-    corpus_kind: of its vocabulary.
-    corpus_tokenizer_fingerprint: of the tokenizer that made the corpus. tokenizer_fingerprint: of
-    the one that the run would take along as its own.
+    Documents and sentences without tokens are not counted.
+
+    Attributes:
+      name: the phase's name.
+      corpus: the path of its corpus, for messages.
+      sequence_length: the tokens per sequence.
+      batch_size: the sequences per step.
+      evaluation_batch_size: the sequences per batch of held-out text.
+      corpus_length: the largest number of tokens of a record.
+      corpus_vocab_size: the size of the corpus's vocabulary.
+      corpus_documents: the documents of the training split.
+      held_out_documents: the documents of the held-out split.
+      corpus_sentences: the sentences of the training split.
+      held_out_sentences: the sentences of the held-out split.
+      corpus_kind: the kind of the corpus's vocabulary.
+      num_records: the records of the training split.
+      held_out_records: the records of the held-out split.
+      corpus_tokenizer_fingerprint: the fingerprint of the tokenizer that the corpus was prepared
+        with.
+      tokenizer_fingerprint: the fingerprint of the tokenizer in the corpus, which the run copies.
     """
 
     name: str
@@ -215,35 +249,45 @@ def check(
     vocabulary: str = "any",
     evaluates: bool = True,
 ) -> None:
-    """Refuses a run that cannot work.
+    """Refuse a run that cannot work.
 
-    vocabulary: the kind that the corpora must have; "any" for all. evaluates: whether what is held
-      out is looked at.
+    Args:
+      model: the encoder.
+      phases: the facts about all phases.
+      mesh: the devices.
+      accumulation_steps: the number of parts of a batch.
+      sentence_pairs: the kind of sentence pairs.
+      vocabulary: the kind of vocabulary that the corpora must have; "any" for all kinds.
+      evaluates: whether the held-out split is used.
 
     Raises:
-      ValueError: lists everything that is wrong, one line each, with what to change.
+      ValueError: lists all problems, one per line, with fixes.
     """
     problems = []
     if len({phase.corpus_tokenizer_fingerprint for phase in phases}) > 1:
         problems.append(
             "the phases' corpora were prepared with different tokenizers ("
             + ", ".join(f"{p.corpus}: {p.corpus_tokenizer_fingerprint[:12]}" for p in phases)
-            + "): prepare all of them with one"
+            + "): prepare all of them with the same tokenizer"
         )
     if sentence_pairs != "none" and model.num_segments < 2:
         problems.append(
             f"sentence_pairs={sentence_pairs!r} needs model.num_segments >= 2, not "
-            f"{model.num_segments}: a pair is told apart by its segment ids"
+            f"{model.num_segments}: segment ids distinguish the sentences of a pair"
         )
     for phase in phases:
         if vocabulary not in ("any", phase.corpus_kind):
             problems.append(
                 f"phase {phase.name}: {phase.corpus} has a vocabulary of the kind "
-                f"{phase.corpus_kind!r}, the config asks for {vocabulary!r}: prepare it with such "
+                f"{phase.corpus_kind!r}, the config requires {vocabulary!r}: prepare it with such "
                 "a tokenizer, or set vocabulary='any'"
             )
-        found = _phase_problems(model, phase, mesh, accumulation_steps, sentence_pairs, evaluates)
-        problems += [f"phase {phase.name}: {problem}" for problem in found]
+        problems += [
+            f"phase {phase.name}: {problem}"
+            for problem in _phase_problems(
+                model, phase, mesh, accumulation_steps, sentence_pairs, evaluates
+            )
+        ]
     if problems:
         raise ValueError("this run cannot start:\n  " + "\n  ".join(problems))
 
@@ -260,12 +304,12 @@ def _phase_problems(
     if phase.tokenizer_fingerprint != phase.corpus_tokenizer_fingerprint:
         problems.append(
             f"the tokenizer in {phase.corpus} ({phase.tokenizer_fingerprint[:12]}) is not the one "
-            f"it was prepared with ({phase.corpus_tokenizer_fingerprint[:12]}): put that one back, "
+            f"it was prepared with ({phase.corpus_tokenizer_fingerprint[:12]}): restore that one, "
             "or prepare the corpus again"
         )
     if phase.corpus_vocab_size > model.vocab_size:
         problems.append(
-            f"{phase.corpus} holds token ids up to {phase.corpus_vocab_size - 1}, "
+            f"{phase.corpus} contains token ids up to {phase.corpus_vocab_size - 1}, "
             f"model.vocab_size is {model.vocab_size}: set it to at least {phase.corpus_vocab_size}"
         )
     if phase.sequence_length > model.max_positions:
@@ -301,20 +345,20 @@ def _phase_problems(
     if evaluates and phase.held_out_records == 0:
         problems.append(
             f"{phase.corpus} has no held-out records to evaluate on: prepare it with a larger "
-            "--held-out, or with --held-out-input; or do without evaluation: "
-            "evaluation.every_steps=0 and checkpoint.keep_best=0"
+            "--held-out, or with --held-out-input; or set evaluation.every_steps=0 and "
+            "checkpoint.keep_best=0"
         )
     for split, (documents, sentences) in splits.items():
         if sentence_pairs != "none" and documents and sentences == documents:
             problems.append(
-                f"{sentence_pairs} cuts a document in two where a sentence begins, and none of the "
-                f"{split} split of {phase.corpus} has a second sentence: prepare text whose "
-                "documents have more, or set sentence_pairs='none'"
+                f"{sentence_pairs} splits documents between sentences, and no document of the "
+                f"{split} split of {phase.corpus} has a second sentence: prepare documents with "
+                "more sentences, or set sentence_pairs='none'"
             )
         if sentence_pairs == "next_sentence" and documents == 1:
             problems.append(
-                f"next_sentence draws second segments from other documents, and the {split} split "
-                f"of {phase.corpus} has one: separate documents by blank lines, hold out a larger "
-                "share, or set sentence_pairs to 'none' or 'sentence_order'"
+                f"next_sentence takes second segments from other documents, and the {split} split "
+                f"of {phase.corpus} has only one document: separate documents by blank lines, hold "
+                "out a larger share, or set sentence_pairs to 'none' or 'sentence_order'"
             )
     return problems

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_never
@@ -13,7 +14,6 @@ from bert_jax.files import writing
 from bert_jax.local_paths import make_directory
 from bert_jax.training.curves import draw_curves
 from bert_jax.training.metrics_log import LOG_NAME, MetricsLog, train_scalars
-from bert_jax.training.progress import Progress
 from bert_jax.training.reports import (
     EvaluationReport,
     Message,
@@ -24,7 +24,9 @@ from bert_jax.training.reports import (
 
 logger = logging.getLogger(__name__)
 
+CURVES_NAME = "curves.png"
 TENSORBOARD_NAME = "tensorboard"
+_ETA_WINDOW = 50  # reports: long enough to include evaluations and checkpoints
 
 
 class TensorBoard:
@@ -35,6 +37,7 @@ class TensorBoard:
     an error would end with a traceback, and the run would then wait for it forever.)
 
     Args:
+      work_dir: the run's work directory.
       start_step: the step from which the run resumes; later events are hidden.
     """
 
@@ -104,9 +107,6 @@ def _tagged(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{prefix}/{name}": value for name, value in values.items()}
 
 
-CURVES_NAME = "curves.png"
-
-
 class Curves:
     """The learning curves in `work_dir`/curves.png, drawn from the log after each evaluation."""
 
@@ -143,6 +143,47 @@ class Curves:
             self._failed = True
 
 
+class Progress:
+    """An estimate of the time left, from the wall clock between reports.
+
+    The first report only starts the clock, since its interval includes the compilation of the step.
+    Later intervals include evaluations and checkpoints, as the rest of the run will.
+
+    Args:
+      steps_and_costs: the number of steps of each phase, in order, and the cost of a step in any
+        unit proportional to its time: a step of 512 tokens takes longer than one of 128.
+      clock: returns seconds from any origin.
+    """
+
+    def __init__(
+        self,
+        steps_and_costs: Sequence[tuple[int, float]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps_and_costs = steps_and_costs
+        self._total_cost = sum(steps * cost for steps, cost in steps_and_costs)
+        self._clock = clock
+        self._reports: deque[tuple[int, float]] = deque(maxlen=_ETA_WINDOW)
+
+    def seconds_left(self, step: int) -> float | None:
+        """Record that `step` is done, and return the seconds to the last step; None if unknown."""
+        self._reports.append((step, self._clock()))
+        (first_step, first_time), (_, now) = self._reports[0], self._reports[-1]
+        if step == first_step:
+            return None
+        cost = self._cost(step)
+        return (now - first_time) / (cost - self._cost(first_step)) * (self._total_cost - cost)
+
+    def _cost(self, steps: int) -> float:
+        """Return the cost of the first `steps` steps."""
+        cost, start = 0.0, 0
+        for count, step_cost in self._steps_and_costs:
+            cost += step_cost * min(max(steps - start, 0), count)
+            start += count
+        return cost
+
+
 class Reporter:
     """Turn the measurements of the training loop into reports, and pass them on.
 
@@ -150,12 +191,15 @@ class Reporter:
     `tensorboard` is set, `tensorboard/`. Only process 0 has a reporter.
 
     Args:
+      work_dir: the run's work directory.
       steps_and_costs: the number of optimizer steps of each phase of the run, in order, and the
         cost of one of them in any unit, for the estimated time left.
       start_step: the step from which the run resumes; later entries of the log are removed, and
         TensorBoard hides its later events.
-      peak_flops: FLOP/s of all devices together; if None, utilization is not reported.
-      clock: seconds from any origin, for the estimated time left.
+      peak_flops: the FLOP/s of all devices together; if None, utilization is not reported.
+      tensorboard: whether to write TensorBoard event files.
+      on_report: called with every report; None for no callback.
+      clock: returns seconds from any origin, for the estimated time left.
     """
 
     def __init__(
@@ -191,17 +235,17 @@ class Reporter:
         stall_seconds: float,
         steps: int,
     ) -> None:
-        """Report the `steps` optimizer steps since the last report, of which `step` was the last.
+        """Report the optimizer steps since the last report.
 
         Args:
-          step: optimizer steps done in the whole run.
-          metrics: their means over the interval.
-          learning_rate: of the last step.
-          real_tokens: tokens of the interval that are not padding, over all devices.
-          flops: model FLOPs of the interval, over all devices.
-          seconds: wall time of those steps.
-          stall_seconds: how much of it the loop waited for batches.
-          steps: number of steps in the interval.
+          step: the number of optimizer steps done in the whole run.
+          metrics: the means of the metrics over the interval.
+          learning_rate: the learning rate of the last step.
+          real_tokens: the tokens of the interval that are not padding, over all devices.
+          flops: the model FLOPs of the interval, over all devices.
+          seconds: the wall time of the interval.
+          stall_seconds: the part of it in which the loop waited for batches.
+          steps: the number of steps in the interval.
         """
         assert steps > 0 and seconds > 0, (steps, seconds)
         peak = self._peak_flops
@@ -222,7 +266,7 @@ class Reporter:
         self._pass_on(report)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report metrics of the held-out set after `step` steps."""
+        """Report the metrics of the held-out set after `step` steps."""
         self._pass_on(EvaluationReport(step, metrics))
 
     def close(self) -> None:

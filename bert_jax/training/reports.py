@@ -1,14 +1,13 @@
-"""Reports of a run, passed to a callback: messages, training progress and evaluations."""
+"""The reports of a run, passed to a callback: messages, training progress and evaluations."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bert_jax.training.progress import format_count, format_duration, format_metric
-
-# Metrics that a progress line shows, in this order, with their short names.
-_SHOWN = {
+# The metrics of a progress line, in order, with their short names.
+_PROGRESS_METRICS = {
     "loss": "loss",
     "mlm_accuracy": "mlm",
     "nsp_accuracy": "nsp",
@@ -31,16 +30,18 @@ class Message:
 class TrainReport:
     """The training progress since the previous report; `str()` returns a progress line.
 
-    step: number of optimizer steps done in the whole run, out of `total_steps`.
-    metrics: means over the interval.
-    learning_rate: of the last step.
-    tokens_per_second: tokens that are not padding, over all devices.
-    utilization: model FLOP/s as a fraction of the devices' peak; None if the peak is unknown.
-    stall: fraction of the interval in which the loop waited for batches.
-    seconds_left: estimated time to the end of the run; None if not known yet.
-    seconds: length of the interval.
-    steps: number of steps in the interval.
-    compiling: whether the interval includes the compilation of the step.
+    Attributes:
+      step: the number of optimizer steps done in the whole run.
+      total_steps: the number of optimizer steps of the whole run.
+      metrics: the means over the interval.
+      learning_rate: the learning rate of the last step.
+      tokens_per_second: the tokens per second that are not padding, over all devices.
+      utilization: the model FLOP/s as a fraction of the devices' peak; None if the peak is unknown.
+      stall: the fraction of the interval in which the loop waited for batches.
+      seconds_left: the estimated time to the end of the run; None if it is not known yet.
+      seconds: the length of the interval.
+      steps: the number of steps in the interval.
+      compiling: whether the interval includes the compilation of the step.
     """
 
     step: int
@@ -60,7 +61,7 @@ class TrainReport:
         parts = [f"step {self.step:>{width},}/{self.total_steps:,}"]
         parts += [
             f"{short} {format_metric(name, self.metrics[name])}"
-            for name, short in _SHOWN.items()
+            for name, short in _PROGRESS_METRICS.items()
             if name in self.metrics
         ]
         parts.append(f"lr {self.learning_rate:.2e}")
@@ -75,14 +76,14 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """The metrics of the held-out set after a step; `str()` returns them in one line."""
+    """The metrics of the held-out set after a step; `str()` returns them on one line."""
 
     step: int
     metrics: Mapping[str, float]
 
     def __str__(self) -> str:
-        shown = "  ".join(f"{name} {format_metric(name, x)}" for name, x in self.metrics.items())
-        return f"held out, after step {self.step:,}:  {shown}"
+        metrics = "  ".join(f"{name} {format_metric(name, x)}" for name, x in self.metrics.items())
+        return f"held out, after step {self.step:,}:  {metrics}"
 
 
 Report = Message | TrainReport | EvaluationReport
@@ -91,3 +92,38 @@ OnReport = Callable[[Report], None]
 
 def discard(report: Report) -> None:
     """Ignore a report."""
+
+
+def format_metric(name: str, value: float) -> str:
+    """Format an accuracy as a percentage, and other metrics with four digits."""
+    if name.endswith("accuracy"):
+        return f"{value:.1%}"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def format_count(value: float) -> str:
+    """Format a large number with three digits and a letter.
+
+    >>> [format_count(n) for n in (7.25, 812, 18_400, 607_000, 4.1e6)]
+    ['7.25', '812', '18.4k', '607k', '4.1M']
+    """
+    for unit in ("", "k", "M", "G"):
+        if abs(value) < 999.5 or unit == "G":
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def format_duration(seconds: float) -> str:
+    """Format a time in its two largest units.
+
+    >>> [format_duration(s) for s in (4.2, 252, 7_500, 400_000)]
+    ['4s', '4m 12s', '2h 05m', '4d 15h']
+    """
+    whole = math.ceil(seconds) if seconds < 1 else round(seconds)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if days:
+        return f"{days}d {hours % 24:02}h"
+    if hours:
+        return f"{hours}h {minutes % 60:02}m"
+    return f"{minutes}m {whole % 60:02}s" if minutes else f"{whole}s"

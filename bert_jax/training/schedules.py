@@ -1,4 +1,4 @@
-"""What the learning rate does after its warm-up."""
+"""The schedules of the learning rate after its warm-up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt"]
 def require_finite(field: str, value: float) -> None:
     """Raise ValueError for a setting that is negative, infinite or NaN."""
     if not 0 <= value < math.inf:
-        raise ValueError(f"optimizer.{field}={value}: must be 0 or more, and finite")
+        raise ValueError(f"optimizer.{field}={value}: must be 0 or more and finite.")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class InverseSqrt:
     """Decay with the inverse square root of the step: peak x sqrt(warmup / step)."""
 
     def build(self, peak: float, warmup: int, decay_steps: int) -> optax.Schedule:
-        """Return the rate by step after the warm-up, which has at least one step."""
+        """Return the rate by step after the warm-up, which must have at least one step."""
 
         def after(step: Any) -> Any:
             return peak * (warmup / (warmup + step)) ** 0.5

@@ -1,4 +1,4 @@
-"""Which mesh axis holds which logical axis: the one table, and what follows from it."""
+"""Shard tensors: the table from logical axes to mesh axes, and the layouts that follow from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.models.parameters import LogicalAxes
 
 # Logical axis -> mesh axes. Parameters are split over `fsdp` (gathered layer by layer) and
 # `tensor` (never gathered, Shoeybi et al. 2019, "Megatron-LM", section 3); batches over `data`
-# and `fsdp`. An axis named nowhere here is a mistake and raises.
+# and `fsdp`. A logical axis that is not in the table raises KeyError.
 TABLE: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "embed": ("fsdp",),
@@ -29,7 +29,15 @@ TABLE: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each mesh axis; -1 in one of them takes what the others leave."""
+    """The number of devices on each mesh axis.
+
+    Attributes:
+      data: the devices that split batches only.
+      fsdp: the devices that split batches and parameters.
+      tensor: the devices that split single products.
+
+    One of the three may be -1 for all remaining devices.
+    """
 
     data: int = -1
     fsdp: int = 1
@@ -38,29 +46,33 @@ class MeshConfig:
     def __post_init__(self) -> None:
         sizes = self.sizes()
         if any(size < 1 and size != -1 for size in sizes.values()):
-            raise ValueError(f"mesh {sizes}: an axis has at least 1 device, or -1 for the rest")
+            raise ValueError(f"mesh {sizes}: an axis has at least 1 device, or -1 for the rest.")
         if list(sizes.values()).count(-1) > 1:
-            raise ValueError(f"mesh {sizes}: only one axis may be -1")
+            raise ValueError(f"mesh {sizes}: only one axis may be -1.")
 
     def sizes(self) -> dict[str, int]:
-        """Axis name to number of devices, in mesh order."""
+        """Return the number of devices by axis, in mesh order."""
         return {"data": self.data, "fsdp": self.fsdp, "tensor": self.tensor}
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh of all `devices` (default: every device of every process).
+    """Return a mesh of devices.
+
+    Args:
+      config: the number of devices on each axis.
+      devices: the devices; None for all devices of all processes.
 
     Raises:
       ValueError: the sizes do not multiply to the number of devices.
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = config.sizes()
-    known = math.prod(size for size in sizes.values() if size != -1)
-    filled = {axis: len(devices) // known if n == -1 else n for axis, n in sizes.items()}
+    product = math.prod(size for size in sizes.values() if size != -1)
+    filled = {axis: len(devices) // product if n == -1 else n for axis, n in sizes.items()}
     if math.prod(filled.values()) != len(devices):
         raise ValueError(
             f"mesh {sizes} does not fit {len(devices)} devices: its sizes must multiply to "
-            "that number; set one axis to -1 to take the rest"
+            "that number. Set one axis to -1 to take the rest."
         )
     shape = tuple(filled.values())
     auto = (AxisType.Auto,) * len(shape)
@@ -68,21 +80,22 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def mesh_axes(axes: Sequence[str | None], mesh: Mesh) -> list[tuple[str, ...]]:
-    """The mesh axes that hold each dim of a tensor with these logical axes; () is none.
+    """Return the mesh axes that split each dim of a tensor with logical axes; () for none.
 
-    Axes of size 1 are left out: an equal layout, and shorter to read in messages.
+    Axes of size 1 are left out, which gives an equal layout and shorter messages.
 
     Raises:
-      KeyError: an axis is not in the table. AssertionError: two dims claim one mesh axis.
+      KeyError: a logical axis is not in the table.
+      AssertionError: two dims are split over the same mesh axis.
     """
     entries = [() if axis is None else TABLE[axis] for axis in axes]
     used = [axis for entry in entries for axis in entry]
-    assert len(used) == len(set(used)), f"logical axes {axes} claim a mesh axis twice: {used}"
+    assert len(used) == len(set(used)), f"logical axes {axes} use a mesh axis twice: {used}"
     return [tuple(axis for axis in entry if mesh.shape[axis] > 1) for entry in entries]
 
 
 def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
-    """The layout of a tensor; a dim that its mesh axes do not divide is kept whole."""
+    """Return the layout of a tensor. A dim that its mesh axes do not divide is not split."""
     entries = [
         entry if entry and size % _extent(entry, mesh) == 0 else None
         for size, entry in zip(shape, mesh_axes(axes, mesh), strict=True)
@@ -93,7 +106,7 @@ def named_sharding(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh)
 def parameter_shardings(
     shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
 ) -> dict[str, NamedSharding]:
-    """A sharding for every parameter; `undivided` tells where the mesh could not be used."""
+    """Return the sharding of every parameter; `undivided` lists the dims that are not split."""
     return {
         name: named_sharding(shape.shape, logical_axes[name], mesh)
         for name, shape in shapes.items()
@@ -103,9 +116,9 @@ def parameter_shardings(
 def undivided(
     shapes: Mapping[str, jax.ShapeDtypeStruct], logical_axes: LogicalAxes, mesh: Mesh
 ) -> list[str]:
-    """One line for every parameter dim that the mesh does not divide and every device holds.
+    """Return a line for every parameter dim that the mesh does not divide.
 
-    BERT's vocabulary of 30,522, for one, is 2 x 3 x 5,087.
+    For example, BERT's vocabulary of 30,522 is 2 x 3 x 5,087.
     """
     lines = []
     for name, shape in shapes.items():
@@ -124,18 +137,18 @@ def _extent(axes: tuple[str, ...], mesh: Mesh) -> int:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows over the batch axes, everything else whole."""
+    """Return the sharding of a batch: rows over the batch axes, other dims whole."""
     return NamedSharding(mesh, PartitionSpec(mesh_axes(("batch",), mesh)[0] or None))
 
 
 def batch_extent(mesh: Mesh) -> int:
-    """Into how many parts a batch is split."""
+    """Return the number of parts that a batch is split into."""
     return math.prod(mesh.shape[axis] for axis in TABLE["batch"])
 
 
 @contextlib.contextmanager
 def layout(mesh: Mesh) -> Iterator[None]:
-    """Pins the model's activations to the table while a function is traced."""
+    """Constrain the model's activations to the table while a function is traced."""
 
     def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, named_sharding(x.shape, axes, mesh))
@@ -145,7 +158,7 @@ def layout(mesh: Mesh) -> Iterator[None]:
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """The rows of a global batch that this process must supply, ascending.
+    """Return the rows of a global batch that this process must supply, ascending.
 
     Raises:
       ValueError: `batch_size` is not divisible by the batch axes of the mesh.
@@ -153,7 +166,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     if batch_size % batch_extent(mesh):
         raise ValueError(
             f"batch_size={batch_size} is not divisible by the {batch_extent(mesh)} parts that the "
-            f"mesh splits a batch into ({' x '.join(TABLE['batch'])})"
+            f"mesh splits a batch into ({' x '.join(TABLE['batch'])})."
         )
     slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     rows = [np.arange(batch_size)[index] for index in slices if index is not None]
@@ -163,7 +176,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def to_global(
     batch: Mapping[str, np.ndarray], mesh: Mesh, rows: np.ndarray, batch_size: int
 ) -> dict[str, jax.Array]:
-    """Places this process's `rows` of a batch on its devices: the global batch."""
+    """Return the global batch, whose `rows` this process places on its devices."""
     sharding = batch_sharding(mesh)
 
     def place(local: np.ndarray) -> jax.Array:

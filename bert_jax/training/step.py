@@ -1,4 +1,4 @@
-"""The state of a run, and the one train step and evaluation step for every task and mesh."""
+"""The state of a run, and the train and evaluation steps for all tasks and meshes."""
 
 from __future__ import annotations
 
@@ -31,28 +31,33 @@ from bert_jax.validation import check_seed
 
 
 def fingerprint(params: Parameters) -> str:
-    """SHA-256 over the names, shapes and 64-bit checksums of float32 parameters.
+    """Return a SHA-256 over the names, shapes and 64-bit checksums of float32 parameters.
 
-    The same however they are split over devices and processes. It tells parameters that were
-    trained otherwise, not ones that were made to have the same.
+    It does not depend on how the parameters are split over devices and processes. It detects
+    parameters that were trained differently, but not a deliberate collision.
     """
     sums = jax.device_get(jax.jit(lambda params: jax.tree.map(_checksum, params))(params))
     content = {
-        name: [list(params[name].shape), *(int(value) for value in found)]
-        for name, found in sums.items()
+        name: [list(params[name].shape), *(int(value) for value in values)]
+        for name, values in sums.items()
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(array: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sums modulo 2^32 of the bits times odd numbers of their place: order does not matter."""
+    """Return two sums, modulo 2^32, of the bits times odd numbers that depend on their position.
+
+    The order of addition does not matter.
+    """
     bits = jax.lax.bitcast_convert_type(array.astype(jnp.float32), jnp.uint32)
-    place = jnp.zeros(array.shape, jnp.uint32)
+    position = jnp.zeros(array.shape, jnp.uint32)
     for dim, size in enumerate(array.shape):
-        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, array.shape, dim)
-    # Multipliers of Knuth and of xxHash; any large odd ones would do.
+        position = position * jnp.uint32(size) + jax.lax.broadcasted_iota(
+            jnp.uint32, array.shape, dim
+        )
+    # Multipliers of Knuth and of xxHash; any large odd numbers work.
     first, second = (
-        jnp.sum(bits * (place * jnp.uint32(factor) | jnp.uint32(1)), dtype=jnp.uint32)
+        jnp.sum(bits * (position * jnp.uint32(factor) | jnp.uint32(1)), dtype=jnp.uint32)
         for factor in (2_654_435_761, 2_246_822_519)
     )
     return first, second
@@ -64,9 +69,12 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """Everything a checkpoint must hold; randomness is a function of (seed, step) instead.
+    """The state that a checkpoint contains. Randomness is a function of (seed, step) instead.
 
-    step: int32 scalar, updates made so far. opt_state: of the parameters that learn, alone.
+    Attributes:
+      step: the number of updates so far, an int32 scalar.
+      params: the parameters by name.
+      opt_state: the optimizer state of the trainable parameters.
     """
 
     step: jax.Array
@@ -75,13 +83,13 @@ class TrainState:
 
 
 def parameter_key(seed: int) -> jax.Array:
-    """The key fresh parameters are drawn with."""
+    """Return the key of randomly initialized parameters."""
     check_seed(seed)
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
 def dropout_key(seed: int | np.uint32, step: jax.Array) -> jax.Array:
-    """The key of a step's dropout; shares nothing with `parameter_key`."""
+    """Return the key of a step's dropout, which is independent of `parameter_key`."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 1), step)
 
 
@@ -104,10 +112,16 @@ def abstract_state(
     mesh: Mesh,
     is_trainable: IsTrainable = all_trainable,
 ) -> TrainState:
-    """The state as shapes, dtypes and shardings; computes nothing.
+    """Return the state as shapes, dtypes and shardings, without computing anything.
 
-    Optimizer moments are laid out like the parameters they belong to: left to itself,
-    `jit(optimizer.init)` would give every device a whole copy.
+    Optimizer moments are sharded like their parameters; without that, `jit(optimizer.init)` would
+    give every device a whole copy.
+
+    Args:
+      definition: the model.
+      optimizer: the optimizer.
+      mesh: the devices.
+      is_trainable: whether the parameter of a name is updated.
     """
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -128,7 +142,7 @@ def abstract_state(
 
 
 def shardings_of(state: TrainState) -> TrainState:
-    """The sharding of every array of an abstract state."""
+    """Return the sharding of every array of an abstract state."""
     return jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
@@ -139,7 +153,7 @@ def init_state(
     seed: int,
     is_trainable: IsTrainable = all_trainable,
 ) -> TrainState:
-    """A fresh state, every array created where it stays; the same numbers under any mesh."""
+    """Return a randomly initialized state, sharded, with the same numbers for all meshes."""
     return make_init(definition, optimizer, mesh, is_trainable)(parameter_key(seed))
 
 
@@ -152,7 +166,7 @@ def make_init(
     mesh: Mesh,
     is_trainable: IsTrainable = all_trainable,
 ) -> Init:
-    """Compiles on first call: the key of fresh parameters -> a state, as `init_state`'s."""
+    """Return a function from the key of parameters to a state, compiled on the first call."""
 
     def init(key: jax.Array) -> TrainState:
         params = definition.init(key)
@@ -164,12 +178,14 @@ def make_init(
 
 
 class StepInputs(NamedTuple):
-    """What a train step takes besides the state and its batch.
+    """The inputs of a train step besides the state and the batch.
 
-    Inputs and no constants of the program: runs that differ in these alone compile it once.
+    They are not constants of the program, so runs that differ only in them share it.
 
-    seed: of dropout; 0 up to 2^32 - 1. learning_rate: of this step. teacher: the parameters of the
-      model that is learned from, {} where there is none.
+    Attributes:
+      seed: the seed of dropout, 0 to 2^32 - 1.
+      learning_rate: the learning rate of the step.
+      teacher: the parameters of the teacher; {} without a teacher.
     """
 
     seed: np.uint32
@@ -192,19 +208,23 @@ def make_train_step(
     is_trainable: IsTrainable = all_trainable,
     teacher: Teacher | None = None,
 ) -> jax.stages.Wrapped:
-    """Compiles on first call: (state, batch, inputs) -> (next state, metrics of the batch).
+    """Return the train step, which is compiled on the first call.
 
-    Dropout is a function of (seed, step, micro-batch): a resumed run draws what an uninterrupted
-    one would have. The state's buffers are donated. Besides the task's metrics: `loss` and
-    `gradient_norm` (before clipping).
+    It maps (state, batch, inputs) to the next state and the metrics of the batch: the task's own,
+    `loss` and `gradient_norm` (before clipping). Dropout is a function of (seed, step,
+    micro-batch), so a resumed run samples the same as an uninterrupted one. The state's buffers are
+    donated.
 
     Args:
-      accumulation_steps: the batch is processed in this many parts, one after the other, and
-        updates once with the gradient of the whole.
+      task: the model and the loss.
+      optimizer: the optimizer.
+      mesh: the devices.
+      accumulation_steps: the number of parts in which the batch is processed, one after the other.
+        The parameters are updated once, with the gradient of the whole batch.
       is_trainable: whether the parameter of a name is updated; gradients of the others are not
         computed.
-      teacher: adds to each part of the batch what it says of it, by the parameters of the inputs,
-        which are split over the mesh as the task's own.
+      teacher: adds its outputs to each part of the batch. Its parameters are among the inputs and
+        sharded like the task's.
     """
     state_shardings = shardings_of(abstract_state(task.definition, optimizer, mesh, is_trainable))
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -262,7 +282,7 @@ def make_train_step(
 
 
 def _teachers(teacher: Teacher | None, mesh: Mesh) -> dict[str, Any]:
-    """The shardings of the teacher's parameters."""
+    """Return the shardings of the teacher's parameters."""
     if teacher is None:
         return {}
     return dict(
@@ -271,9 +291,9 @@ def _teachers(teacher: Teacher | None, mesh: Mesh) -> dict[str, Any]:
 
 
 def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """[batch, ...] to [parts, batch / parts, ...] without moving a row off its device.
+    """Reshape [batch, ...] to [parts, batch / parts, ...] without moving rows between devices.
 
-    Part p takes rows p, p + parts, ...: a run of rows would sit on a few devices alone.
+    Part p has rows p, p + parts, ..., since consecutive rows are on a few devices only.
     """
 
     def split(x: jax.Array) -> jax.Array:
@@ -287,7 +307,7 @@ def _split(batch: Batch, parts: int, mesh: Mesh) -> dict[str, jax.Array]:
 def _accumulate(
     gradient: Callable[[Batch, jax.Array], tuple[Any, Metrics]], parts: Batch, key: jax.Array
 ) -> tuple[Any, Metrics]:
-    """Gradient and metrics of all parts; the parts' losses already share one denominator."""
+    """Return the gradient and metrics of all parts, whose losses share one denominator."""
     keys = jax.random.split(key, next(iter(parts.values())).shape[0])
 
     def body(carry: tuple[Any, Metrics], part: tuple[Batch, jax.Array]) -> tuple[Any, None]:
@@ -303,29 +323,37 @@ def _accumulate(
 def make_evaluation_step(
     task: Task, mesh: Mesh, *, teacher: Teacher | None = None
 ) -> jax.stages.Wrapped:
-    """Compiles on first call: (params, batch) -> the task's metrics, without dropout.
+    """Return the evaluation step, which is compiled on the first call.
 
-    teacher: see `make_train_step`; its parameters are a third argument.
+    It maps (params, batch) to the task's metrics, without dropout.
+
+    Args:
+      task: the model and the metrics.
+      mesh: the devices.
+      teacher: see `make_train_step`. Its parameters are a third argument.
     """
     definition = task.definition
     param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
 
-    def evaluation_step(params: Parameters, batch: Batch, *taught: Parameters) -> Metrics:
+    def evaluation_step(params: Parameters, batch: Batch, *teacher_params: Parameters) -> Metrics:
         with layout(mesh):
             if teacher is not None:
-                batch = teacher.annotate(teacher.definition.module(*taught), batch)
+                batch = teacher.annotate(teacher.definition.module(*teacher_params), batch)
             return task.metrics(definition.module(params), batch, None)
 
-    of_teacher = () if teacher is None else (_teachers(teacher, mesh),)
+    teacher_shardings = () if teacher is None else (_teachers(teacher, mesh),)
     return jax.jit(
         evaluation_step,
-        in_shardings=(param_shardings, batch_sharding(mesh), *of_teacher),
+        in_shardings=(param_shardings, batch_sharding(mesh), *teacher_shardings),
         out_shardings=NamedSharding(mesh, PartitionSpec()),
     )
 
 
 def make_prediction_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
-    """Compiles on first call: (params, batch without targets) -> logits, whole on every process."""
+    """Return the prediction step, which is compiled on the first call.
+
+    It maps (params, batch without targets) to logits, which are whole on every process.
+    """
     definition = task.definition
     param_shardings = parameter_shardings(definition.shapes, definition.logical_axes, mesh)
 
@@ -341,9 +369,10 @@ def make_prediction_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
 
 
 def make_metrics_step(task: ScoringTask, mesh: Mesh) -> jax.stages.Wrapped:
-    """Compiles on first call: (logits, batch with targets) -> metrics; no model is run.
+    """Return the metrics step, which is compiled on the first call.
 
-    Apart from the logits, so that examples with and without targets share the larger program.
+    It maps (logits, batch with targets) to metrics. It is separate from the prediction step, so
+    that examples with and without targets share the larger program.
     """
 
     def metrics_step(logits: jax.Array, batch: Batch) -> Metrics:

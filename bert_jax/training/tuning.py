@@ -1,4 +1,4 @@
-"""Which parameters are fine-tuned, and how fast."""
+"""The trainable parameters of a fine-tuning run, and their learning rates."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ _LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 
 @dataclass(frozen=True)
 class TuningConfig:
-    """What of a model is fine-tuned.
+    """The trainable parameters of a model, and their learning rates.
 
-    top_layers: the last layers of the encoder, which learn with all that is above them; the
-      embeddings learn only if every layer does. -1: all of them; 0: what is above the encoder
-      alone (pooler and head).
-    embeddings: whether they learn at all.
-    layer_decay: what a layer learns at is the rate of the layer above times this; what is above
-      the encoder has the full rate, the embeddings the least (Howard and Ruder 2018, section 3.2,
-      "discriminative fine-tuning"). 1.0: the same rate for all.
+    Attributes:
+      top_layers: the number of last layers of the encoder that are trained, with the pooler and the
+        head. Embeddings are trained only if all layers are. -1 for all layers; 0 for only the
+        pooler and the head.
+      embeddings: whether the embeddings are trained.
+      layer_decay: the learning rate of a layer relative to the layer above it. The pooler and the
+        head have the full rate, the embeddings the lowest (Howard and Ruder 2018, section 3.2,
+        "discriminative fine-tuning"). 1.0 gives all of them the same rate.
     """
 
     top_layers: int = -1
@@ -32,17 +33,21 @@ class TuningConfig:
             raise ValueError(f"tuning.top_layers={self.top_layers}: expected -1 (all), 0, 1, ...")
         if not 0.0 < self.layer_decay <= 1.0:
             raise ValueError(
-                f"tuning.layer_decay={self.layer_decay}: expected more than 0, up to 1"
+                f"tuning.layer_decay={self.layer_decay}: expected more than 0, at most 1."
             )
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """A `TuningConfig` for an encoder.
+    """The trainable parameters of an encoder.
+
+    Attributes:
+      config: the layers that are trained.
+      encoder: the encoder.
 
     Raises:
-      ValueError: more layers are asked for than there are, layers are told apart that share
-        parameters, or slowed down where none learns.
+      ValueError: the config has more layers than the encoder, distinguishes layers that share
+        parameters, or has a `layer_decay` without trainable layers.
     """
 
     config: TuningConfig
@@ -54,27 +59,28 @@ class Tuning:
             raise ValueError(
                 f"tuning.top_layers={self.config.top_layers} and layer_decay="
                 f"{self.config.layer_decay}, but the model's layers share parameters (sharing="
-                f"{self.encoder.sharing!r}): all of them are trained, at one rate, or none: "
-                "top_layers=-1 or 0 and layer_decay=1.0"
+                f"{self.encoder.sharing!r}), so all of them are trained at one rate, or none. Set "
+                "top_layers=-1 or 0, and layer_decay=1.0."
             )
         if self.config.top_layers == 0 and self.config.layer_decay < 1.0:
             raise ValueError(
-                f"tuning.layer_decay={self.config.layer_decay} slows layers down, and top_layers=0 "
-                "trains none of them: set layer_decay=1.0, or more top_layers"
+                f"tuning.layer_decay={self.config.layer_decay} applies to layers, and top_layers=0 "
+                "trains none of them. Set layer_decay=1.0, or more top_layers."
             )
         if self.config.top_layers > self.num_layers:
             raise ValueError(
-                f"tuning.top_layers={self.config.top_layers}: the model has {self.num_layers}"
+                f"tuning.top_layers={self.config.top_layers}: the model has {self.num_layers} "
+                "layers."
             )
 
     @property
     def num_layers(self) -> int:
-        """All layers of the encoder."""
+        """The number of layers of the encoder."""
         return self.encoder.num_layers
 
     @property
     def num_trainable_layers(self) -> int:
-        """The last layers of the encoder, those that a backward pass goes through."""
+        """The number of last layers of the encoder that are trained."""
         return self.num_layers if self.config.top_layers == -1 else self.config.top_layers
 
     def is_trainable(self, name: str) -> bool:
@@ -85,11 +91,11 @@ class Tuning:
         return depth > self.num_layers - self.num_trainable_layers
 
     def rate(self, name: str) -> float:
-        """What the learning rate is multiplied by for a parameter."""
+        """Return the factor of a parameter's learning rate."""
         return self.config.layer_decay ** (self.num_layers + 1 - self._depth(name))
 
     def _depth(self, name: str) -> int:
-        """0 for the embeddings, 1 for the first layer, ..., num_layers + 1 above the last."""
+        """Return 0 for the embeddings, 1 for the first layer, ..., num_layers + 1 for the head."""
         layer = _LAYER.match(name)
         if layer:
             return int(layer.group(1)) + 1

@@ -160,7 +160,7 @@ def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
     empty = make_source()
     for checkpoint in (empty / "checkpoints").iterdir():
         checkpoint.rename(tmp_path / "elsewhere")
-    assert "holds no finished checkpoint" in refused("glue", init=empty)
+    assert "contains no complete checkpoint" in refused("glue", init=empty)
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def test_parameters_that_do_not_fit_are_refused(
     with pytest.raises(ValueError, match="no such directory; expected a run's `checkpoints`"):
         load_parameters(tmp_path / "none", definition, shardings)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty: holds no finished checkpoint"):
+    with pytest.raises(ValueError, match="empty: contains no complete checkpoint"):
         load_parameters(tmp_path / "empty", definition, shardings)
     save(tmp_path / "run", state)
     message = "dense.kernel has shape (8, 4), the model expects (16, 4)"
@@ -323,5 +323,7 @@ def test_impossible_settings_are_refused(values: dict[str, Any]) -> None:
 
 
 def test_the_worst_is_not_kept_for_the_best() -> None:
-    with pytest.raises(ValueError, match="would keep the worst: set checkpoint.lower_is_better"):
+    with pytest.raises(
+        ValueError, match="would keep the worst checkpoints. Set checkpoint.lower_is_better"
+    ):
         CheckpointConfig(best_metric="mlm_accuracy")

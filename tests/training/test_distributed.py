@@ -65,7 +65,10 @@ def test_a_pod_that_tells_nothing_is_joined_when_asked(joined: list[tuple[Any, .
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        (("host:1", "2", ""), "JAX_NUM_PROCESSES set without JAX_PROCESS_ID: set all or none"),
+        (
+            ("host:1", "2", ""),
+            "JAX_NUM_PROCESSES set without JAX_PROCESS_ID: set all of them or none",
+        ),
         (("host:1", "two", "0"), "JAX_NUM_PROCESSES='two' and JAX_PROCESS_ID='0' must be whole"),
     ],
 )

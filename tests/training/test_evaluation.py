@@ -59,7 +59,7 @@ def test_a_batch_is_read_when_the_next_is_under_way(monkeypatch: pytest.MonkeyPa
 
 
 def test_nothing_to_evaluate_on_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing to evaluate on: the held-out split is empty"):
+    with pytest.raises(ValueError, match="the held-out split is empty, so there is nothing"):
         evaluate(step, {}, [])
 
 

@@ -84,14 +84,14 @@ def test_no_warmup_starts_at_the_peak() -> None:
         ({"schedule": "step"}, "optimizer.schedule='step': expected one of 'linear', 'cosine'"),
         ({"warmup_steps": -1}, "optimizer.warmup_steps=-1: must be 0 or more"),
         ({"schedule": "inverse_sqrt", "warmup_steps": 0}, "needs warmup_steps >= 1"),
-        ({"warmup_fraction": 0.1}, "warmup_steps=10000 and warmup_fraction=0.1 both say how long"),
+        ({"warmup_fraction": 0.1}, "warmup_steps=10000 and warmup_fraction=0.1 both set the l"),
         ({"warmup_fraction": 1.5, "warmup_steps": 0}, "optimizer.warmup_fraction=1.5: expected 0"),
         ({"peak_learning_rate": -1.0}, "optimizer.peak_learning_rate=-1.0: must be 0 or more"),
         ({"peak_learning_rate": math.nan}, "learning_rate=nan: must be 0 or more, and finite"),
         ({"clip_norm": math.inf}, "optimizer.clip_norm=inf: must be 0 or more, and finite"),
         (
             {"schedule": "constant", "end_learning_rate": 1e-5},
-            "optimizer.end_learning_rate=1e-05 means nothing to schedule='constant'",
+            "optimizer.end_learning_rate=1e-05 has no effect with schedule='constant'",
         ),
         ({"end_learning_rate": -1.0}, "optimizer.end_learning_rate=-1.0: must be 0 or more"),
         ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1: must be 0 or more"),
@@ -121,7 +121,7 @@ def test_settings_that_an_optimizer_does_not_have_keep_their_defaults(
     config = OptimizerConfig(name="lamb", beta1=0.5, beta2=0.999)
     assert config.optimizer == WithoutBeta2(beta1=0.5)
     message = (
-        "optimizer.beta2=0.98 means nothing to name='lamb': set it to 0.999, or name to 'adamw'"
+        "optimizer.beta2=0.98 has no effect with name='lamb'. Set it to 0.999, or name to 'adamw'"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         OptimizerConfig(name="lamb", beta2=0.98)

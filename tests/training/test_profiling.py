@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.training.loop import SKIPPED, StepProfiler
+from bert_jax.training.loop import SKIPPED_STEPS, StepProfiler
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ def test_what_was_traced_of_a_run_that_ended_is_kept(asked, run, told, tmp_path,
     caplog.set_level("INFO")
     state = jnp.zeros(())
     with StepProfiler(tmp_path, asked) as profiler:
-        for _ in range(SKIPPED + run):
+        for _ in range(SKIPPED_STEPS + run):
             profiler.before_step(state)
             state = state + 1
     traces = list(tmp_path.rglob("*.xplane.pb"))

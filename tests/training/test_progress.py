@@ -1,12 +1,7 @@
 import pytest
 
-from bert_jax.training.progress import (
-    Progress,
-    format_count,
-    format_duration,
-    format_metric,
-)
-from bert_jax.training.reports import TrainReport
+from bert_jax.training.reporting import Progress
+from bert_jax.training.reports import TrainReport, format_count, format_duration, format_metric
 
 
 def test_eta_leaves_out_the_first_interval_and_keeps_pauses() -> None:

@@ -82,9 +82,9 @@ def test_the_table_decides_and_axes_of_one_device_are_left_out() -> None:
 
 def test_collisions_and_unknown_axes_raise() -> None:
     mesh = make_mesh(MeshConfig())
-    with pytest.raises(AssertionError, match="claim a mesh axis twice"):
+    with pytest.raises(AssertionError, match="use a mesh axis twice"):
         mesh_axes(("heads", "ffn"), mesh)
-    with pytest.raises(AssertionError, match="claim a mesh axis twice"):
+    with pytest.raises(AssertionError, match="use a mesh axis twice"):
         mesh_axes(("batch", "embed"), mesh)
     with pytest.raises(KeyError, match="features"):
         mesh_axes(("features",), mesh)

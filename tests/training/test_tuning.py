@@ -148,7 +148,7 @@ def test_more_layers_than_there_are_are_refused() -> None:
         Tuning(TuningConfig(top_layers=5), ENCODER)
     with pytest.raises(ValueError, match="tuning.layer_decay=0.0"):
         TuningConfig(layer_decay=0.0)
-    with pytest.raises(ValueError, match="layer_decay=0.5 slows layers down, and top_layers=0"):
+    with pytest.raises(ValueError, match="layer_decay=0.5 applies to layers, and top_layers=0"):
         Tuning(TuningConfig(top_layers=0, layer_decay=0.5), ENCODER)
 
 
