@@ -91,5 +91,5 @@ def test_sentence_order_needs_documents_of_several_sentences(tiny_config, bert_j
         "pretrain", "--config", tiny_config, *(f"--config.{word}" for word in overrides)
     )
     assert refused.code == 2 and not (tmp_path / "run").exists()
-    assert "sentence_order cuts a document in two where a sentence begins" in refused.errors
+    assert "sentence_order splits documents between sentences" in refused.errors
     assert refused.errors.count("has a vocabulary of the kind 'wordpiece'") == 2

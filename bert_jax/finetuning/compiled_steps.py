@@ -17,8 +17,7 @@ from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import WARNED_SHARE, count_unknown, describe_unknown
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
-from bert_jax.training.preflight import (
+from bert_jax.training.memory import (
     FINETUNING_ARRAYS,
     batch_part,
     check_fits,
@@ -26,13 +25,13 @@ from bert_jax.training.preflight import (
     model_size_keys,
     state_parts,
 )
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import batch_extent
+from bert_jax.training.state import Init, make_init
 from bert_jax.training.step import (
-    Init,
     MetricsStep,
     PredictionStep,
     TrainStep,
-    make_init,
     make_metrics_step,
     make_prediction_step,
     make_train_step,

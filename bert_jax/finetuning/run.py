@@ -40,7 +40,7 @@ from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.loop import Intervals
-from bert_jax.training.step import TrainState, abstract_state, parameter_key, trainable_part
+from bert_jax.training.state import TrainState, abstract_state, parameter_key, trainable_part
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from bert_jax.training.checkpoint_files import saved_run, steps_in
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed
 from bert_jax.training.sharding import parameter_shardings
-from bert_jax.training.step import TrainState, fingerprint
+from bert_jax.training.state import TrainState, fingerprint
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ from bert_jax.training.optimizer import LearningRates
 from bert_jax.training.reporting import Reporter
 from bert_jax.training.reports import Message, OnReport
 from bert_jax.training.sharding import local_rows, make_mesh, parameter_shardings
-from bert_jax.training.step import TrainState
+from bert_jax.training.state import TrainState
 from bert_jax.validation import check_config
 
 Evaluation = Mapping[str, float]

@@ -38,7 +38,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import newest_step
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.sharding import parameter_shardings
-from bert_jax.training.step import TrainState, abstract_state, init_state
+from bert_jax.training.state import TrainState, abstract_state, init_state
 
 _POSITIONS = "encoder.embeddings.position"
 # Names and shapes of parameters do not depend on the compute settings.

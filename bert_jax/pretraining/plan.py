@@ -27,7 +27,8 @@ from bert_jax.pretraining.phase_plan import (
 from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.remedies import Changes, flags, remedies, with_changes
 from bert_jax.pretraining.step_setup import StepSetup
-from bert_jax.training.preflight import PhaseFacts, check, check_traceable
+from bert_jax.training.memory import check_traceable
+from bert_jax.training.preflight import PhaseFacts, check
 from bert_jax.training.reports import Message, OnReport, discard
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.validation import check_config

@@ -22,8 +22,7 @@ from bert_jax.processes import check_workers
 from bert_jax.tasks.distillation import Distillation, DistillationConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import Task
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
-from bert_jax.training.preflight import (
+from bert_jax.training.memory import (
     PRETRAINING_ARRAYS,
     Part,
     batch_part,
@@ -33,12 +32,8 @@ from bert_jax.training.preflight import (
     model_size_keys,
     state_parts,
 )
-from bert_jax.training.step import (
-    EvaluationStep,
-    TrainStep,
-    make_evaluation_step,
-    make_train_step,
-)
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.step import EvaluationStep, TrainStep, make_evaluation_step, make_train_step
 
 
 @dataclass(frozen=True)

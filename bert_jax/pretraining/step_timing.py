@@ -19,7 +19,8 @@ from bert_jax.pretraining.phases import PhaseConfig
 from bert_jax.pretraining.step_setup import StepSetup
 from bert_jax.training.planning import read_compiled
 from bert_jax.training.sharding import local_rows, to_global
-from bert_jax.training.step import StepInputs, TrainState, init_state, make_train_step
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.step import StepInputs, make_train_step
 
 ROUNDS = 3
 

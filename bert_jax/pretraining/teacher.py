@@ -29,7 +29,7 @@ from bert_jax.training.checkpoint_files import identity_of
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.distributed import agreed
 from bert_jax.training.sharding import parameter_shardings
-from bert_jax.training.step import fingerprint
+from bert_jax.training.state import fingerprint
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,8 @@ from bert_jax.training.sharding import (
     make_mesh,
     to_global,
 )
-from bert_jax.training.step import (
-    StepInputs,
-    TrainState,
-    abstract_state,
-    init_state,
-    make_train_step,
-    shardings_of,
-)
+from bert_jax.training.state import TrainState, abstract_state, init_state, shardings_of
+from bert_jax.training.step import StepInputs, make_train_step
 from bert_jax.validation import check_seed
 
 HostBatch = Mapping[str, NDArray]

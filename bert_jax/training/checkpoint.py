@@ -27,7 +27,7 @@ from bert_jax.training.checkpoint_parameters import (
     stored_arrays,
 )
 from bert_jax.training.distributed import agreed
-from bert_jax.training.step import TrainState
+from bert_jax.training.state import TrainState
 
 _OPTIMIZER = "optimizer"
 # If several devices hold an array, each writes a part of at least this size: splitting every bias

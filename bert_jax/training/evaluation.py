@@ -19,7 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.task import Metrics
 from bert_jax.training.sharding import local_rows, to_global
-from bert_jax.training.step import EvaluationStep, TrainState
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import EvaluationStep
 
 
 @dataclass

@@ -33,7 +33,8 @@ from bert_jax.training.evaluation import (
 )
 from bert_jax.training.optimizer import LearningRates
 from bert_jax.training.sharding import local_rows, to_global
-from bert_jax.training.step import StepInputs, TrainState, TrainStep
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import StepInputs, TrainStep
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from jax.sharding import Mesh
 from bert_jax.models.parameters import ModelDefinition
 from bert_jax.tasks.task import Task, Teacher
 from bert_jax.training.sharding import batch_sharding
-from bert_jax.training.step import StepInputs, abstract_state, make_train_step
+from bert_jax.training.state import abstract_state
+from bert_jax.training.step import StepInputs, make_train_step
 
 
 @dataclass(frozen=True)

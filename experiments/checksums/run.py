@@ -24,7 +24,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig, require_intact, steps_in
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
-from bert_jax.training.step import TrainState, abstract_state, init_state
+from bert_jax.training.state import TrainState, abstract_state, init_state
 
 CONFIG = CheckpointConfig(keep_best=0)
 

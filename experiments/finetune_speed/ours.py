@@ -23,7 +23,8 @@ from bert_jax.recipes.load import load_config
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest
 from bert_jax.training.sharding import local_rows, make_mesh, to_global
-from bert_jax.training.step import StepInputs, TrainState, init_state
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.step import StepInputs
 
 
 def first_state(run: FinetuneRun) -> TrainState:

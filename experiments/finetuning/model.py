@@ -13,7 +13,7 @@ from bert_jax.runs.checkpoints import default_checkpoint_step, load_model_parame
 from bert_jax.runs.work_dir import TOKENIZER_NAME, read_model
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.training.metrics_log import read_metrics
-from bert_jax.training.step import fingerprint
+from bert_jax.training.state import fingerprint
 
 
 def described(model: Path) -> dict[str, Any]:

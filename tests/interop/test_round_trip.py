@@ -18,7 +18,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
-from bert_jax.training.step import TrainState
+from bert_jax.training.state import TrainState
 
 from .conftest import ARCHITECTURES, LABELS, tensors_of
 

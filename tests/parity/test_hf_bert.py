@@ -21,7 +21,8 @@ from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import total_loss
 from bert_jax.training.optimizer import OptimizerConfig, decays, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
-from bert_jax.training.step import StepInputs, TrainState, make_train_step
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import StepInputs, make_train_step
 
 SMALL = EncoderConfig(
     vocab_size=61,

@@ -68,7 +68,7 @@ def test_a_run_without_evaluation_needs_no_held_out_text(
     command = ["pretrain", "--config", tiny_config, *(f"--config.{word}" for word in words)]
     refused = bert_jax_here(*command)
     assert refused.code == 2
-    assert "or do without evaluation: evaluation.every_steps=0 and checkpoint" in refused.errors
+    assert "or set evaluation.every_steps=0 and checkpoint" in refused.errors
     none = "--config.evaluation.every_steps=0"
     refused = bert_jax_here(*command, none)
     assert refused.code == 2 and "Set checkpoint.keep_best=0" in refused.errors

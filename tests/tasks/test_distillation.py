@@ -34,7 +34,8 @@ from bert_jax.training.sharding import (
     parameter_shardings,
     to_global,
 )
-from bert_jax.training.step import StepInputs, init_state, make_train_step
+from bert_jax.training.state import init_state
+from bert_jax.training.step import StepInputs, make_train_step
 
 TEACHER = EncoderConfig(
     vocab_size=48, hidden_dim=16, num_layers=4, num_heads=2, ffn_dim=32, max_positions=12,

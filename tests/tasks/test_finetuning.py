@@ -20,7 +20,7 @@ from bert_jax.models.parameters import Parameters
 from bert_jax.tasks.finetuning import ClassifierTask
 from bert_jax.tasks.task import Metrics, add_metrics, total_loss
 from bert_jax.training.sharding import MeshConfig, layout, local_rows, make_mesh, to_global
-from bert_jax.training.step import init_state, parameter_key
+from bert_jax.training.state import init_state, parameter_key
 
 EXAMPLES, CHOICES, LENGTH, SEED = 5, 2, 8, 3
 ENCODER = EncoderConfig(

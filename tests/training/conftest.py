@@ -1,4 +1,4 @@
-"""A task small enough to compile in no time, and runs of it that can be stopped anywhere."""
+"""A task that compiles quickly, and runs of it that can be stopped at any step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,13 +22,8 @@ from bert_jax.training.evaluation import HeldOutMetrics
 from bert_jax.training.loop import HostBatch, Intervals, Phase, Trainer
 from bert_jax.training.optimizer import LearningRates, OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
-from bert_jax.training.step import (
-    TrainState,
-    abstract_state,
-    init_state,
-    make_evaluation_step,
-    make_train_step,
-)
+from bert_jax.training.state import TrainState, abstract_state, init_state
+from bert_jax.training.step import make_evaluation_step, make_train_step
 
 DIM, SEED, STEPS = 8, 3, 10
 CONFIG = OptimizerConfig(peak_learning_rate=0.05, warmup_steps=2)
@@ -39,7 +34,7 @@ KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
 
 
 class Line(nnx.Module):
-    """An affine map whose names and axes are of the kinds a real model has."""
+    """An affine map with names and axes like a real model's."""
 
     def __init__(self, rngs: nnx.Rngs, dim: int):
         self.dense = nnx.Linear(
@@ -52,9 +47,9 @@ class Line(nnx.Module):
 
 
 class Fitting:
-    """Fits `Line` to `x` [batch, dim] -> `y` [batch, 4]; x gets noise where there is a key.
+    """Fits `Line` to `x` [batch, dim] -> `y` [batch, 4] with row weights `weight` [batch].
 
-    Rows weigh `weight` [batch].
+    With a dropout key, `x` gets noise.
     """
 
     loss_terms = {"mlm_loss": 1.0}
@@ -92,7 +87,7 @@ def example_batch(seed: list[int], size: int, counted: int | None = None) -> Hos
 
 @dataclass
 class Recorder:
-    """Stands for the reporter, and keeps what everything else did, in order."""
+    """A reporter that records all events in order."""
 
     events: list[tuple[str, int]] = field(default_factory=list)
     losses: dict[int, float] = field(default_factory=dict)
@@ -111,7 +106,7 @@ class Recorder:
 
 @dataclass
 class Bench:
-    """What the runs of this file share: one compiled step."""
+    """The compiled step that the runs of these tests share."""
 
     mesh: Mesh
     task: Task
@@ -123,7 +118,7 @@ class Bench:
     example_batch: Callable[..., HostBatch] = staticmethod(example_batch)
 
     def phases(self, events: list | None = None, poison: int | None = None) -> list[Phase]:
-        """Six steps of 4 rows, then four of 8; step `poison` sees a batch that is no number."""
+        """Return six steps of 4 rows and four steps of 8; the batch of step `poison` has NaNs."""
 
         def phase(name: str, first: int, count: int, size: int) -> Phase:
             def batches(start: int) -> Iterator[HostBatch]:
@@ -184,7 +179,7 @@ class Bench:
         poison: int | None = None,
         change: Callable[[Phase], Phase] = lambda phase: phase,
     ) -> tuple[TrainState, bool]:
-        """Start or resume a run in the same way as the command, with changed phases."""
+        """Start or resume a run as the command does, with changed phases."""
         with Checkpointer(directory, KEEP_ALL, {}) as checkpointer:
             if checkpointer.latest_step() is None:
                 state = self.fresh()
@@ -205,7 +200,7 @@ def bench(make_task: Callable[[int], Task]) -> Bench:
 
 @pytest.fixture(scope="session")
 def whole(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainState, Recorder]:
-    """The run in one piece."""
+    """Return the state and the reports of an uninterrupted run."""
     recorder = bench.recorder()
     state, finished = bench.run(tmp_path_factory.mktemp("whole"), recorder)
     assert finished

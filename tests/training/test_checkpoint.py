@@ -1,4 +1,4 @@
-"""A checkpoint comes back bit for bit, on any mesh, or is refused with a reason."""
+"""A checkpoint is restored bit for bit on any mesh, or refused with a reason."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
-from bert_jax.training.step import TrainState, abstract_state, init_state
+from bert_jax.training.state import TrainState, abstract_state, init_state
 from bert_jax.validation import differences
 
 IDENTITY = {"model": {"hidden_dim": 8, "num_layers": 2}, "corpora": ["a1b2"], "lowercase": True}
@@ -41,7 +41,7 @@ def task(make_task: Callable[[int], Task]) -> Task:
 
 @pytest.fixture(scope="module")
 def state(task: Task, mesh: Mesh) -> TrainState:
-    """A state of which no two numbers are alike."""
+    """Return a state in which all numbers differ."""
     state = init_state(task.definition, OPTIMIZER, mesh, seed=0)
     rng = np.random.default_rng(0)
 
@@ -64,14 +64,14 @@ def save(
     steps: dict[int, dict[str, float] | None] | None = None,
     identity: Any = IDENTITY,
 ) -> None:
-    """Saves under every step of `steps`, which tells the metrics."""
+    """Save a checkpoint for every step, with the metrics of `steps`."""
     with Checkpointer(directory, config, identity) as checkpointer:
         for step, metrics in (steps or {int(state.step): None}).items():
             checkpointer.save(at(state, step), metrics)
 
 
 def test_only_large_arrays_are_written_in_parts(tmp_path: Path) -> None:
-    """Of 4 KiB and more a part, where eight devices hold the same; both kinds come back."""
+    """Parts have at least 4 KiB if eight devices have copies; both kinds of arrays are restored."""
     everywhere = jax.sharding.NamedSharding(make_mesh(MeshConfig()), jax.sharding.PartitionSpec())
     rng, rows = np.random.default_rng(0), {"large": 256, "below": 248, "small": 8}
     values = {name: rng.standard_normal((n, 32), np.float32) for name, n in rows.items()}
@@ -81,39 +81,39 @@ def test_only_large_arrays_are_written_in_parts(tmp_path: Path) -> None:
     save(tmp_path, state)
     (file,) = tmp_path.glob("3/params/array_metadatas/process_0")
     written = {
-        each["array_metadata"]["param_name"]: each["array_metadata"]["write_shape"]
-        for each in json.loads(file.read_text())["array_metadatas"]
+        array["array_metadata"]["param_name"]: array["array_metadata"]["write_shape"]
+        for array in json.loads(file.read_text())["array_metadatas"]
     }
     assert written == {"large": [32, 32], "below": [248, 32], "small": [8, 32]}
     with Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer:
-        found = checkpointer.restore(state)
+        restored = checkpointer.restore(state)
     for name, value in values.items():
-        assert_array_equal(found.params[name], value)
-        assert_array_equal(found.opt_state[name], value + 1)
+        assert_array_equal(restored.params[name], value)
+        assert_array_equal(restored.opt_state[name], value + 1)
 
 
 def steps_in(directory: Path) -> set[int]:
     return {int(path.name) for path in directory.iterdir() if path.name.isdigit()}
 
 
-def assert_equal(found: TrainState, expected: TrainState) -> None:
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert ours.dtype == theirs.dtype
-        assert_array_equal(ours, theirs)
+def assert_equal(state: TrainState, expected: TrainState) -> None:
+    assert jax.tree.structure(state) == jax.tree.structure(expected)
+    for leaf, other in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+        assert leaf.dtype == other.dtype
+        assert_array_equal(leaf, other)
 
 
-def test_orbax_does_not_say_where_this_process_is(
+def test_only_stop_requests_report_a_step_to_jax(
     tmp_path: Path, state: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`StopRequest` alone does, by its questions: JAX keeps what it was told last."""
+    """JAX keeps the last reported number, which only `StopRequest` may report."""
     asked: list[int] = []
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", asked.append)
     save(tmp_path, state)
     assert steps_in(tmp_path) == {3} and not asked
 
 
-def test_a_state_comes_back_bit_for_bit_where_it_was(
+def test_a_state_is_restored_bit_for_bit_on_its_mesh(
     tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
 ) -> None:
     save(tmp_path, state)
@@ -121,14 +121,14 @@ def test_a_state_comes_back_bit_for_bit_where_it_was(
         assert checkpointer.latest_step() == 3
         restored = checkpointer.restore(abstract_state(task.definition, OPTIMIZER, mesh))
     assert_equal(restored, state)
-    for ours, theirs in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
-        assert ours.sharding == theirs.sharding
+    for leaf, other in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+        assert leaf.sharding == other.sharding
 
 
 @pytest.mark.parametrize(
     ("config", "devices"), [(MeshConfig(), 1), (MeshConfig(1, 4, 2), 8), (MeshConfig(), 2)]
 )
-def test_a_state_comes_back_on_another_mesh(
+def test_a_state_is_restored_on_another_mesh(
     tmp_path: Path, task: Task, state: TrainState, config: MeshConfig, devices: int
 ) -> None:
     save(tmp_path, state)
@@ -137,11 +137,11 @@ def test_a_state_comes_back_on_another_mesh(
     with Checkpointer(tmp_path, EVERYTHING, IDENTITY) as checkpointer:
         restored = checkpointer.restore(abstract)
     assert_equal(restored, state)
-    for ours, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(abstract), strict=True):
-        assert ours.sharding == expected.sharding
+    for leaf, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(abstract), strict=True):
+        assert leaf.sharding == expected.sharding
 
 
-def test_training_goes_on_over_the_buffers_of_a_state_being_saved(
+def test_training_may_donate_the_buffers_of_a_state_being_saved(
     tmp_path: Path, make_task: Callable[[int], Task], mesh: Mesh
 ) -> None:
     # 48 MiB, so that the bytes are still being written when the next step donates the buffers.
@@ -177,7 +177,7 @@ def test_training_goes_on_over_the_buffers_of_a_state_being_saved(
     ],
     ids=str,
 )
-def test_what_is_kept(
+def test_the_configured_checkpoints_are_kept(
     tmp_path: Path, state: TrainState, config: CheckpointConfig, kept: set[int]
 ) -> None:
     def metrics(loss: float, accuracy: float) -> dict[str, float]:
@@ -186,13 +186,13 @@ def test_what_is_kept(
     first = {10: None, 20: metrics(4.0, 0.1), 30: metrics(3.0, 0.3)}
     then = {40: metrics(5.0, 0.4), 50: None, 60: metrics(6.0, 0.2)}
     save(tmp_path, state, config, first)
-    # A run that goes on still knows how good the checkpoints before were.
+    # A resumed run still has the metrics of earlier checkpoints.
     save(tmp_path, state, config, then)
     assert steps_in(tmp_path) == kept
 
 
-def test_what_is_judged_later_stays(tmp_path: Path, state: TrainState) -> None:
-    """Saves without metrics stay where an evaluation is due, not those of any other stop."""
+def test_a_checkpoint_whose_evaluation_is_due_is_kept(tmp_path: Path, state: TrainState) -> None:
+    """Checkpoints without metrics are kept if an evaluation is due, and only then."""
     saved = {3: None, 7: None, 10: {"score": 1.0}, 15: None, 20: {"score": 3.0}, 30: {"score": 2.0}}
     config = CheckpointConfig(best_metric="score", lower_is_better=False, keep_last=1)
     due = (10, 15, 20, 30).__contains__
@@ -202,7 +202,7 @@ def test_what_is_judged_later_stays(tmp_path: Path, state: TrainState) -> None:
     assert steps_in(tmp_path) == {15, 20, 30}
 
 
-def test_a_metric_to_keep_the_best_by_must_be_there(tmp_path: Path, state: TrainState) -> None:
+def test_the_metric_of_keep_best_must_exist(tmp_path: Path, state: TrainState) -> None:
     config = CheckpointConfig(best_metric="f1")
     with pytest.raises(ValueError, match="best_metric='f1'.* mlm_accuracy, mlm_loss"):
         save(tmp_path, state, config, {10: {"mlm_loss": 1.0, "mlm_accuracy": 0.5}})
@@ -243,16 +243,16 @@ def test_another_optimizer_is_refused_with_the_difference(
     )
 
 
-def test_differences_are_of_values_at_any_depth() -> None:
+def test_differences_include_nested_values() -> None:
     assert differences({"a": {"b": 1}, "c": [1]}, {"a": {"b": 1}, "c": [1]}) == []
     assert differences({"a": {"b": 1}}, {"a": 2}) == ["a: {'b': 1} -> 2"]
 
 
-def test_what_a_killed_save_left_is_not_a_checkpoint(
+def test_the_directory_of_a_killed_save_is_not_a_checkpoint(
     tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
 ) -> None:
     save(tmp_path, state, steps={1: None, 2: None})
-    # Orbax writes under this name and renames when all is there.
+    # Orbax writes under this name, and renames the directory when it is complete.
     left = tmp_path / "5.orbax-checkpoint-tmp-1712345678"
     (tmp_path / "2").rename(left)
     (left / "_CHECKPOINT_METADATA").unlink(missing_ok=True)
@@ -264,12 +264,12 @@ def test_what_a_killed_save_left_is_not_a_checkpoint(
     assert not left.exists()
 
 
-def test_before_the_first_checkpoint_there_is_none(tmp_path: Path) -> None:
+def test_an_empty_directory_has_no_checkpoint(tmp_path: Path) -> None:
     with Checkpointer(tmp_path / "new", EVERYTHING, IDENTITY) as checkpointer:
         assert checkpointer.latest_step() is None
 
 
-def test_parameters_alone_are_loaded(
+def test_parameters_are_loaded_without_the_optimizer(
     tmp_path: Path, task: Task, mesh: Mesh, state: TrainState
 ) -> None:
     save(tmp_path, state, steps={3: None, 4: None})
@@ -322,7 +322,7 @@ def test_impossible_settings_are_refused(values: dict[str, Any]) -> None:
         CheckpointConfig(**values)
 
 
-def test_the_worst_is_not_kept_for_the_best() -> None:
+def test_lower_is_better_is_refused_for_an_accuracy() -> None:
     with pytest.raises(
         ValueError, match="would keep the worst checkpoints. Set checkpoint.lower_is_better"
     ):

@@ -35,7 +35,7 @@ from bert_jax.training.checkpoint_parameters import load_parameters
 from bert_jax.training.evaluation import TrainingDiverged, require_finite_state
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
-from bert_jax.training.step import TrainState, abstract_state, init_state
+from bert_jax.training.state import TrainState, abstract_state, init_state
 
 IDENTITY = {"model": "tiny"}
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
@@ -83,8 +83,8 @@ def flip_bit(path: Path, rng: random.Random) -> None:
     path.write_bytes(bytes(content))
 
 
-def test_every_flipped_bit_of_the_data_is_noticed(checkpoints: Path) -> None:
-    """Without checksums, 40 of 40 random flips loaded without an error."""
+def test_every_flipped_bit_of_the_data_is_detected(checkpoints: Path) -> None:
+    """Without checksums, all of 40 random flips loaded without an error."""
     rng = random.Random(0)
     for part in ("params", "optimizer", "metrics"):
         files = [path for path in files_of(checkpoints / "30" / part) if path.stat().st_size]
@@ -111,7 +111,7 @@ def test_no_flipped_bit_of_the_metadata_changes_the_identity(
         path.write_bytes(before)
 
 
-def test_flipped_bits_of_the_checksums_are_noticed(checkpoints: Path) -> None:
+def test_flipped_bits_of_the_checksums_are_detected(checkpoints: Path) -> None:
     rng, path = random.Random(1), checkpoints / "30" / CHECKSUMS_NAME
     before = path.read_bytes()
     for _ in range(60):
@@ -252,7 +252,7 @@ def test_checkpoints_of_earlier_versions_still_load(
 
 @pytest.fixture
 def orbax_left_behind() -> Iterator[None]:
-    """Collects the coroutines of a failed load or save, which warn, before another test does."""
+    """Collect the coroutines of a failed load or save, whose warnings would fail another test."""
     yield
     gc.collect()
 
@@ -263,7 +263,7 @@ FAILED_OPERATION = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableEx
 
 @FAILED_OPERATION
 @pytest.mark.usefixtures("orbax_left_behind")
-def test_data_unreadable_for_orbax_is_one_sentence(
+def test_data_that_orbax_cannot_read_is_reported_in_one_sentence(
     earlier_version: Path, task: Task, mesh: Mesh
 ) -> None:
     for path in files_of(earlier_version / "30" / "params" / "d"):
@@ -406,7 +406,9 @@ def test_a_removed_directory_stops_the_run(checkpoints: Path, task: Task, mesh: 
 
 
 @pytest.mark.parametrize("part", ["params", "opt_state"])
-def test_a_state_that_is_not_finite_is_named(task: Task, mesh: Mesh, part: str) -> None:
+def test_the_message_names_parameters_that_are_not_finite(
+    task: Task, mesh: Mesh, part: str
+) -> None:
     state: Any = init_state(task.definition, OPTIMIZER, mesh, seed=0)
     require_finite_state(state, mesh)
     with Compilations() as compiled:

@@ -1,4 +1,4 @@
-"""What the compiled step sends between devices."""
+"""The communication of the compiled step."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from bert_jax.training.sharding import MeshConfig, make_mesh
 VOCAB, DIM, ROWS, LENGTH, PREDICTIONS = 4096, 16, 16, 16, 3
 
 
-def test_the_gradient_of_a_split_table_is_not_summed_whole_for_every_use() -> None:
+def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
     model = EncoderConfig(
         vocab_size=VOCAB,
         hidden_dim=DIM,
@@ -41,5 +41,5 @@ def test_the_gradient_of_a_split_table_is_not_summed_whole_for_every_use() -> No
     # The table serves twice, as embedding and as output. On a CPU the output's gradient is summed
     # whole (there is no reduce-scatter); the embedding's must stay with the features a device owns.
     assert table < traffic["all-reduce"].bytes < 1.5 * table
-    # It is gathered for use, forward and back, and nothing of the batch is.
+    # The table is gathered for the forward and the backward pass, and no activation is.
     assert traffic["all-gather"].bytes < 2.5 * table

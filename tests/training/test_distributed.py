@@ -1,4 +1,4 @@
-"""When a process looks for others, by what its launcher has told it."""
+"""When a process joins others, depending on the variables of its launcher."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from bert_jax.training import distributed
 from bert_jax.training.distributed import lost_process
 
-TOLD = (
+VARIABLES = (
     "JAX_COORDINATOR_ADDRESS",
     "JAX_NUM_PROCESSES",
     "JAX_PROCESS_ID",
@@ -21,49 +21,49 @@ TOLD = (
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """The arguments of every call to `jax.distributed.initialize`."""
+    """Record the arguments of every call to `jax.distributed.initialize`."""
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *words: calls.append(words))
-    for name in TOLD:
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return calls
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("variables", "expected"),
     [
         ({}, []),
-        # The shell of an allocation for eight tasks, of which this is none.
+        # The shell of an allocation for eight tasks is not a task itself.
         ({"SLURM_NTASKS": "8"}, []),
         ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, []),
         ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}, [()]),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, [()]),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, []),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, [()]),
-        (dict(zip(TOLD[:3], ("host:1", "2", "1"), strict=True)), [("host:1", 2, 1)]),
+        (dict(zip(VARIABLES[:3], ("host:1", "2", "1"), strict=True)), [("host:1", 2, 1)]),
     ],
     ids=str,
 )
-def test_a_process_joins_those_it_was_started_with(
+def test_a_process_joins_the_processes_of_its_launcher(
     monkeypatch: pytest.MonkeyPatch,
     joined: list[tuple[Any, ...]],
-    told: dict[str, str],
+    variables: dict[str, str],
     expected: list[tuple[Any, ...]],
 ) -> None:
-    for name, value in told.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     distributed.join()
     assert joined == expected
     assert (distributed.launched_together() > 1) == bool(expected)
 
 
-def test_a_pod_that_tells_nothing_is_joined_when_asked(joined: list[tuple[Any, ...]]) -> None:
+def test_force_joins_a_pod_without_variables(joined: list[tuple[Any, ...]]) -> None:
     distributed.join(force=True)
     assert joined == [()]
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("variables", "message"),
     [
         (
             ("host:1", "2", ""),
@@ -72,13 +72,13 @@ def test_a_pod_that_tells_nothing_is_joined_when_asked(joined: list[tuple[Any, .
         (("host:1", "two", "0"), "JAX_NUM_PROCESSES='two' and JAX_PROCESS_ID='0' must be whole"),
     ],
 )
-def test_half_an_introduction_is_refused(
+def test_incomplete_variables_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     joined: list[tuple[Any, ...]],
-    told: tuple[str, ...],
+    variables: tuple[str, ...],
     message: str,
 ) -> None:
-    for name, value in zip(TOLD[:3], told, strict=True):
+    for name, value in zip(VARIABLES[:3], variables, strict=True):
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
         distributed.join()

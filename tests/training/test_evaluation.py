@@ -1,4 +1,4 @@
-"""Metrics over a split count every example once, however it is cut into batches."""
+"""Metrics over a split count every example once, for every batch size."""
 
 import math
 
@@ -20,7 +20,7 @@ def step(params: dict, batch: dict) -> Metrics:
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 10])
-def test_ragged_batches_weigh_by_what_they_hold(size: int) -> None:
+def test_ragged_batches_are_weighted_by_their_rows(size: int) -> None:
     rng = np.random.default_rng(0)
     losses, weights = rng.random(10, np.float32), rng.integers(0, 5, 10).astype(np.float32)
     batches = []
@@ -40,7 +40,7 @@ def test_ragged_batches_weigh_by_what_they_hold(size: int) -> None:
     }
 
 
-def test_a_batch_is_read_when_the_next_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_read_while_the_next_batch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     events = []
     add = MetricTotals.add
 
@@ -58,7 +58,7 @@ def test_a_batch_is_read_when_the_next_is_under_way(monkeypatch: pytest.MonkeyPa
     assert events == ["step", "step", "read", "step", "read", "read"]
 
 
-def test_nothing_to_evaluate_on_is_refused() -> None:
+def test_an_empty_split_is_refused() -> None:
     with pytest.raises(ValueError, match="the held-out split is empty, so there is nothing"):
         evaluate(step, {}, [])
 
@@ -72,6 +72,6 @@ def test_totals_are_kept_in_double_precision() -> None:
     assert totals.means() == {"tokens": (2**24 + 3) / 4}
 
 
-def test_a_hopeless_loss_has_a_finite_perplexity() -> None:
+def test_a_very_large_loss_has_a_finite_perplexity() -> None:
     batch = {"losses": np.array([1e4], np.float32), "weights": np.ones(1, np.float32)}
     assert math.isfinite(evaluate(step, {}, [batch])["mlm_perplexity"])

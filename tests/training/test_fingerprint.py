@@ -1,4 +1,4 @@
-"""The checksum of parameters: one under any mesh, another for any change."""
+"""The fingerprint of parameters: the same on every mesh, and different after every change."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.sharding import MeshConfig, make_mesh, parameter_shardings
-from bert_jax.training.step import fingerprint
+from bert_jax.training.state import fingerprint
 
 SMALL = EncoderConfig(
     vocab_size=48, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32, max_positions=12
 )
 
 
-def test_it_is_one_under_any_mesh() -> None:
+def test_the_fingerprint_does_not_depend_on_the_mesh() -> None:
     definition = Pretraining(SMALL, ComputeConfig(dtype="float32", attention="xla")).definition
     params = definition.init(jax.random.key(0))
     expected = fingerprint(params)
@@ -27,7 +27,7 @@ def test_it_is_one_under_any_mesh() -> None:
     assert fingerprint(definition.init(jax.random.key(1))) != expected
 
 
-def test_every_change_changes_it() -> None:
+def test_every_change_changes_the_fingerprint() -> None:
     value = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), jnp.float32)
     bits = jax.lax.bitcast_convert_type(value, jnp.uint32)
     flipped = jax.lax.bitcast_convert_type(bits.at[3, 4].set(bits[3, 4] ^ 1), jnp.float32)
@@ -40,5 +40,5 @@ def test_every_change_changes_it() -> None:
         {"b": value},
         {"a": value, "b": jnp.zeros(3)},
     ]
-    found = [fingerprint(params) for params in ({"a": value}, *changed)]
-    assert len(set(found)) == len(found)
+    fingerprints = [fingerprint(params) for params in ({"a": value}, *changed)]
+    assert len(set(fingerprints)) == len(fingerprints)

@@ -1,4 +1,4 @@
-"""The loop: the order of its operations, what it tells, and what stops it."""
+"""The training loop: the order of its operations, its reports, and its stops."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig
 from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.loop import Intervals, Phase
-from bert_jax.training.step import TrainState
+from bert_jax.training.state import TrainState
 
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_best=0)
 
@@ -39,7 +39,7 @@ def test_the_order_of_operations(bench: Any) -> None:
     events = recorder.events
 
     def train_step(state: TrainState, batch: Any, inputs: Any) -> Any:
-        # Counted here and not by `state.step`, which would wait for the step before.
+        # A counter instead of `state.step`, which would wait for the previous step.
         events.append(("step", sum(kind == "step" for kind, _ in events)))
         return bench.train_step(state, batch, inputs)
 
@@ -50,9 +50,9 @@ def test_the_order_of_operations(bench: Any) -> None:
     assert finished and int(state.step) == bench.num_steps
     expected = []
     for step in range(bench.num_steps):
-        # A batch and a step are named by the updates before them; a report, an evaluation and a
-        # save by the updates that they tell of. A step is reported once the next is under way,
-        # unless something is to be decided by it.
+        # Batches and steps are numbered by the updates before them; reports, evaluations and saves
+        # by the updates that they include. A step is reported while the next one runs, unless an
+        # evaluation or a save needs its metrics.
         decided = step % 3 == 0
         expected += [("batch", step), ("step", step)]
         expected += [("report", step)] if step and not decided else []
@@ -63,7 +63,7 @@ def test_the_order_of_operations(bench: Any) -> None:
     assert events == expected
 
 
-def test_every_evaluated_state_is_saved_where_the_best_are_kept(bench: Any) -> None:
+def test_every_evaluated_state_is_saved_if_the_best_are_kept(bench: Any) -> None:
     events: list[tuple[str, int]] = []
     intervals = Intervals(100, 3, 4, save_evaluated=True)
     bench.trainer(RecordingCheckpointer(events), None, intervals).run(bench.fresh(), bench.phases())
@@ -73,24 +73,26 @@ def test_every_evaluated_state_is_saved_where_the_best_are_kept(bench: Any) -> N
 @pytest.mark.parametrize(("steps", "count"), [(12, 2), (10, 3), (7, 4), (5, 2), (211, 4), (3, 5)])
 def test_evaluations_are_spread_evenly_over_every_epoch(steps: int, count: int) -> None:
     intervals = Intervals(1, Fraction(steps, count), 1)
-    found = [step for step in range(1, 4 * steps + 1) if intervals.evaluates(step)]
-    # In decimals, where exactly a half is no matter of binary rounding.
-    each = Decimal(steps) / count
-    nearest = [int((k * each).to_integral_value(ROUND_HALF_UP)) for k in range(1, 4 * count + 1)]
-    assert found == sorted(set(nearest))
-    first = found[: min(count, steps)]
+    evaluated = [step for step in range(1, 4 * steps + 1) if intervals.evaluates(step)]
+    # Decimals represent exact halves without binary rounding.
+    interval = Decimal(steps) / count
+    nearest = [
+        int((k * interval).to_integral_value(ROUND_HALF_UP)) for k in range(1, 4 * count + 1)
+    ]
+    assert evaluated == sorted(set(nearest))
+    first = evaluated[: min(count, steps)]
     assert first[-1] == steps
-    assert found == [epoch * steps + step for epoch in range(4) for step in first]
+    assert evaluated == [epoch * steps + step for epoch in range(4) for step in first]
 
 
 @pytest.mark.parametrize("interval", [1, 3, 1000])
-def test_a_whole_interval_is_one_as_ever(interval: int) -> None:
+def test_a_whole_interval_evaluates_its_multiples(interval: int) -> None:
     intervals = Intervals(1, interval, 1)
-    found = [step for step in range(1, 3001) if intervals.evaluates(step)]
-    assert found == list(range(interval, 3001, interval))
+    evaluated = [step for step in range(1, 3001) if intervals.evaluates(step)]
+    assert evaluated == list(range(interval, 3001, interval))
 
 
-def test_the_time_of_a_report_belongs_to_the_step_under_way(bench: Any) -> None:
+def test_the_time_of_a_callback_counts_for_the_next_report(bench: Any) -> None:
     pause = 0.05
 
     class Slow(bench.recorder):
@@ -102,7 +104,7 @@ def test_the_time_of_a_report_belongs_to_the_step_under_way(bench: Any) -> None:
     trainer = bench.trainer(RecordingCheckpointer([]), recorder, Intervals(1, 5, 4))
     trainer.run(bench.fresh(), bench.phases())
     seconds = {line["step"]: line["seconds"] for line in recorder.details}
-    # Before the first step there was no report.
+    # No report precedes the first step.
     assert len(seconds) == bench.num_steps
     assert all(seconds[step] >= pause for step in range(2, bench.num_steps + 1))
 
@@ -166,10 +168,10 @@ def test_evaluation_counts_each_example_once(bench: Any, whole: Any) -> None:
 
 
 @pytest.mark.parametrize("intervals", [Intervals(1, 5, 4), Intervals(50, 50, 6)], ids=str)
-def test_what_is_no_number_stops_the_run_and_is_not_saved(
+def test_a_nan_stops_the_run_and_is_not_saved(
     bench: Any, tmp_path: Path, intervals: Intervals
 ) -> None:
-    # The batch after five updates is the sixth step's, which is where a save may be due.
+    # The batch after five updates belongs to the sixth step, after which a save may be due.
     recorder = bench.recorder()
     with pytest.raises(TrainingDiverged, match="^step 6: .*, not a finite number") as error:
         bench.run(tmp_path, recorder, intervals=intervals, poison=5)
@@ -185,7 +187,7 @@ def test_what_is_no_number_stops_the_run_and_is_not_saved(
         assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
 
-def test_a_held_out_loss_that_is_no_number_stops_the_run_too(bench: Any, tmp_path: Path) -> None:
+def test_a_nan_in_the_held_out_loss_stops_the_run_too(bench: Any, tmp_path: Path) -> None:
     def evaluation_step(params: Any, batch: Any) -> Any:
         metrics = dict(bench.evaluation_step(params, batch))
         metrics["mlm_loss"] = metrics["mlm_loss"]._replace(sum=jnp.float32("inf"))

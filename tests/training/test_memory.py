@@ -1,4 +1,4 @@
-"""Lower bounds of memory, compared with the compiler's count and a device's limit."""
+"""Lower bounds of memory, compared with the compiler's count and with a device's limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from bert_jax.analysis.counts import parameter_counts
 from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.models.model import ModelConfig
 from bert_jax.tasks.pretraining import Pretraining
-from bert_jax.training import preflight
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
-from bert_jax.training.planning import compile_step
-from bert_jax.training.preflight import (
+from bert_jax.training import memory
+from bert_jax.training.memory import (
     Part,
     batch_part,
     check_ahead,
@@ -24,6 +22,8 @@ from bert_jax.training.preflight import (
     check_traceable,
     state_parts,
 )
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.planning import compile_step
 from bert_jax.training.sharding import MeshConfig, make_mesh
 
 ENCODER = EncoderConfig(
@@ -73,15 +73,15 @@ def test_only_fsdp_and_tensor_shard_the_state() -> None:
 def test_a_run_that_exceeds_a_cpus_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = make_mesh(MeshConfig())
     needed = 8 * sum(part.bytes for part in parts_of(mesh))
-    monkeypatch.setattr(preflight, "memory_bytes", lambda: needed)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
     check_fits(parts_of(mesh), mesh)
-    monkeypatch.setattr(preflight, "memory_bytes", lambda: needed - 8)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 8)
     with pytest.raises(ValueError) as error:
         check_fits(parts_of(mesh), mesh)
     assert "does not fit in memory: it needs at least" in str(error.value)
     assert "on each of 8 devices (parameters " in str(error.value)
     assert str(error.value).endswith("KiB. Lower batch_size")
-    monkeypatch.setattr(preflight, "memory_bytes", lambda: 1_000)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1_000)
     with pytest.raises(ValueError, match=r"this machine has 1000 bytes\. Lower the model$"):
         check_fits(parts_of(mesh), mesh)
 
@@ -121,7 +121,7 @@ def test_sizes_that_overflow_the_compiler_are_refused() -> None:
 
 
 def test_prefetched_batches_must_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1 << 20)
     check_ahead("loader.prefetch=4", 4, 1 << 18)
     with pytest.raises(
         ValueError, match="loader.prefetch=5: 5 prefetched batches take 1.2 MiB, but"

@@ -1,4 +1,4 @@
-"""Schedules at named steps, and optimizers against transcriptions of their papers."""
+"""Schedules at selected steps, and optimizers compared with their papers."""
 
 import dataclasses
 import math
@@ -32,14 +32,14 @@ def rates(total: int, **values: Any) -> Callable[[int], float]:
     return lambda step: float(schedule(step))
 
 
-def test_warmup_rises_in_equal_parts_from_the_first_step() -> None:
+def test_warmup_rises_in_equal_steps_from_the_first_step() -> None:
     rate = rates(110)
     for step in range(10):
         assert rate(step) == pytest.approx(1e-3 * (step + 1) / 11)
     assert rate(10) == pytest.approx(1e-3)
 
 
-def test_linear_decay_ends_where_it_should() -> None:
+def test_linear_decay_reaches_its_end() -> None:
     rate = rates(110, end_learning_rate=1e-4)
     assert rate(60) == pytest.approx((1e-3 + 1e-4) / 2)
     assert rate(35) == pytest.approx(1e-4 + 9e-4 * 0.75)
@@ -47,7 +47,7 @@ def test_linear_decay_ends_where_it_should() -> None:
     assert rate(500) == pytest.approx(1e-4)
 
 
-def test_the_original_recipe() -> None:
+def test_the_schedule_of_the_original_recipe() -> None:
     # Devlin et al. 2019, appendix A.2: 1e-4, 10,000 steps of warm-up, 1,000,000 in all.
     schedule = make_schedule(OptimizerConfig(), 1_000_000)
     assert float(schedule(10_000)) == pytest.approx(1e-4)
@@ -68,7 +68,7 @@ def test_cosine_constant_and_inverse_square_root() -> None:
     assert inverse(90) == pytest.approx(1e-3 / 3)
 
 
-def test_a_fraction_of_the_run_is_as_good_as_its_steps() -> None:
+def test_the_warmup_may_be_a_fraction_of_the_run() -> None:
     fraction, steps = rates(101, warmup_steps=0, warmup_fraction=0.1), rates(101, warmup_steps=11)
     assert [fraction(step) for step in range(101)] == [steps(step) for step in range(101)]
 
@@ -108,16 +108,16 @@ def test_impossible_optimizers_are_refused(values: dict[str, Any], message: str)
 
 @dataclasses.dataclass(frozen=True)
 class WithoutBeta2:
-    """An optimizer that has one setting less than the others."""
+    """An optimizer without one of the settings of the others."""
 
     beta1: float = 0.9
 
 
-def test_settings_that_an_optimizer_does_not_have_keep_their_defaults(
+def test_settings_of_another_optimizer_must_keep_their_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "OPTIMIZERS", {**optimizer.OPTIMIZERS, "lamb": WithoutBeta2})
-    # Configs written with every key, as config.json is, have the default.
+    # A config with every key, such as config.json, has the default.
     config = OptimizerConfig(name="lamb", beta1=0.5, beta2=0.999)
     assert config.optimizer == WithoutBeta2(beta1=0.5)
     message = (
@@ -161,7 +161,7 @@ def draw(seed: int, deviation: float = 1.0) -> Tree:
 
 
 def run(config: OptimizerConfig, gradients: list[Tree]) -> Tree:
-    """Our optimizer on fixed gradients."""
+    """Return the parameters after our optimizer's updates with fixed gradients."""
     transformation = make_optimizer(config)
     params: Any = draw(0)
     state = transformation.init(params)
@@ -209,8 +209,8 @@ def test_lamb_follows_its_paper(clip_norm: float) -> None:
         assert_allclose(value, x[name], rtol=0, atol=2e-6, err_msg=name)
 
 
-def test_decay_shrinks_matrices_alone() -> None:
-    # A zero gradient leaves nothing but the decay: x (1 - rate x decay).
+def test_decay_shrinks_only_matrices() -> None:
+    # With a zero gradient only the decay remains: x (1 - rate x decay).
     config = OptimizerConfig(
         peak_learning_rate=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5
     )
@@ -221,7 +221,7 @@ def test_decay_shrinks_matrices_alone() -> None:
 
 
 def test_clipping_bounds_the_norm_of_all_gradients_together() -> None:
-    # After one step Adam's first moment is (1 - beta1) x the gradient it was given.
+    # After one step Adam's first moment is (1 - beta1) x the gradient.
     gradient = draw(1, 3.0)
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradient.values()))
     for clip_norm, factor in [(1.0, 1 / norm), (0.0, 1.0), (2 * norm, 1.0)]:

@@ -1,4 +1,4 @@
-"""A step compiled from shapes alone."""
+"""A step compiled from shapes, without arrays."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from bert_jax.training.sharding import MeshConfig, make_mesh
 DIM, ROWS = 24, 16
 
 
-def test_figures_are_those_of_one_device(make_task: Callable[[int], Task]) -> None:
+def test_figures_are_per_device(make_task: Callable[[int], Task]) -> None:
     task = make_task(DIM)
     optimizer = optax.adam(1e-3)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
@@ -28,17 +28,17 @@ def test_figures_are_those_of_one_device(make_task: Callable[[int], Task]) -> No
     state = 3 * 4 * (DIM * 4 // 4 + 4 // 2) + 4 + 4
     rows = ROWS // 4 * (DIM + 4 + 1) * 4
     assert state_bytes(task.definition, optimizer, mesh) == state
-    seed = 4  # of the inputs; Optax's own Adam has its learning rate within
+    seed = 4  # among the inputs; Optax's own Adam contains its learning rate
     assert step.arguments == state + rows + seed
     assert step.memory == step.arguments + step.outputs + step.temporaries
-    # The state takes the place of the old one; what is left are a few scalar metrics.
+    # The state is updated in place; the other outputs are a few scalar metrics.
     assert 0 < step.outputs < 256
-    # Products forward and for the kernel's gradient, of a device's rows and columns, and the noise.
+    # The products of the forward pass and of the kernel's gradient on one device, and the noise.
     assert step.flops >= 2 * (ROWS // 4 * DIM * 2 * 2)
     assert "ENTRY" in step.text
 
 
-def test_the_tpu_compilers_refusal_is_read() -> None:
+def test_the_message_of_the_tpu_compiler_is_parsed() -> None:
     refused = _out_of_memory(
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
         "hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."

@@ -1,4 +1,4 @@
-"""A run that cannot work is refused before step 0, with everything that is wrong with it."""
+"""A run that cannot work is refused before step 0, with all of its mistakes."""
 
 import dataclasses
 from typing import Any
@@ -44,7 +44,7 @@ def problems(
     sentence_pairs: Any = "next_sentence",
     vocabulary: str = "any",
 ) -> list[str]:
-    """The lines of the refusal, after its heading."""
+    """Return the lines of the error, without its heading."""
     with pytest.raises(ValueError, match="^this run cannot start:\n") as error:
         check(
             model,
@@ -57,16 +57,16 @@ def problems(
     return [line.strip() for line in str(error.value).splitlines()[1:]]
 
 
-def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
-    # Batches as large as the corpus and as small as mesh and accumulation allow, two phases.
+def test_a_run_that_just_fits_is_accepted(mesh: Mesh) -> None:
+    # Two phases whose batches are as large as the corpus, and as small as the mesh allows.
     second = dataclasses.replace(PHASE, name="phase2", corpus="data/b", batch_size=8)
     assert (
         check(MODEL, [PHASE, second], mesh, accumulation_steps=2, sentence_pairs="next_sentence")
         is None
     )
-    alone = dataclasses.replace(PHASE, corpus_documents=1, held_out_documents=1)
+    single = dataclasses.replace(PHASE, corpus_documents=1, held_out_documents=1)
     model = dataclasses.replace(MODEL, num_segments=0)
-    assert check(model, [alone], mesh, accumulation_steps=1, sentence_pairs="none") is None
+    assert check(model, [single], mesh, accumulation_steps=1, sentence_pairs="none") is None
     blind = dataclasses.replace(
         PHASE,
         held_out_records=0,
@@ -84,11 +84,12 @@ def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
         (
             {"tokenizer_fingerprint": "fedcba9876543210"},
             "the tokenizer in data/a (fedcba987654) is not the one it was prepared with "
-            "(0123456789ab): put that one back, or prepare the corpus again",
+            "(0123456789ab): restore that one, or prepare the corpus again",
         ),
         (
             {"corpus_vocab_size": 1001},
-            "data/a holds token ids up to 1000, model.vocab_size is 1000: set it to at least 1001",
+            "data/a contains token ids up to 1000, model.vocab_size is 1000: set it to at least "
+            "1001",
         ),
         (
             {"sequence_length": 129, "corpus_length": 129},
@@ -117,25 +118,24 @@ def test_what_just_fits_is_let_through(mesh: Mesh) -> None:
         (
             {"held_out_records": 0},
             "data/a has no held-out records to evaluate on: prepare it with a larger --held-out, "
-            "or with --held-out-input; or do without evaluation: evaluation.every_steps=0 and "
-            "checkpoint.keep_best=0",
+            "or with --held-out-input; or set evaluation.every_steps=0 and checkpoint.keep_best=0",
         ),
         (
             {"corpus_documents": 1},
-            "next_sentence draws second segments from other documents, and the training split of "
-            "data/a has one: separate documents by blank lines, hold out a larger share, or set "
-            "sentence_pairs to 'none' or 'sentence_order'",
+            "next_sentence takes second segments from other documents, and the training split of "
+            "data/a has only one document: separate documents by blank lines, hold out a larger "
+            "share, or set sentence_pairs to 'none' or 'sentence_order'",
         ),
         (
             {"held_out_documents": 1},
-            "next_sentence draws second segments from other documents, and the held-out split of "
-            "data/a has one: separate documents by blank lines, hold out a larger share, or set "
-            "sentence_pairs to 'none' or 'sentence_order'",
+            "next_sentence takes second segments from other documents, and the held-out split of "
+            "data/a has only one document: separate documents by blank lines, hold out a larger "
+            "share, or set sentence_pairs to 'none' or 'sentence_order'",
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_each_mistake_is_named(mesh: Mesh, changes: dict[str, Any], message: str) -> None:
+def test_the_message_names_each_mistake(mesh: Mesh, changes: dict[str, Any], message: str) -> None:
     phase = dataclasses.replace(PHASE, **changes)
     assert problems(mesh, phase) == [f"phase phase1: {message}"]
 
@@ -150,8 +150,8 @@ def test_accumulation_splits_the_batch_further(mesh: Mesh) -> None:
 def test_pairs_need_two_segments(mesh: Mesh) -> None:
     model = dataclasses.replace(MODEL, num_segments=1)
     assert problems(mesh, PHASE, model=model) == [
-        "sentence_pairs='next_sentence' needs model.num_segments >= 2, not 1: a pair is told apart "
-        "by its segment ids"
+        "sentence_pairs='next_sentence' needs model.num_segments >= 2, not 1: segment ids "
+        "distinguish the sentences of a pair"
     ]
 
 
@@ -165,11 +165,11 @@ def test_phases_share_a_tokenizer(mesh: Mesh) -> None:
     )
     assert problems(mesh, PHASE, other) == [
         "the phases' corpora were prepared with different tokenizers (data/a: 0123456789ab, "
-        "data/b: fedcba987654): prepare all of them with one"
+        "data/b: fedcba987654): prepare all of them with the same tokenizer"
     ]
 
 
-def test_everything_wrong_is_said_at_once(mesh: Mesh) -> None:
+def test_all_mistakes_are_reported_at_once(mesh: Mesh) -> None:
     first = dataclasses.replace(PHASE, num_records=3)
     second = dataclasses.replace(PHASE, name="phase2", corpus_vocab_size=2000, batch_size=31)
     lines = problems(mesh, first, second)
@@ -180,18 +180,18 @@ def test_everything_wrong_is_said_at_once(mesh: Mesh) -> None:
 def test_pairs_need_documents_of_two_sentences(mesh: Mesh, pairs: Any) -> None:
     phase = dataclasses.replace(PHASE, corpus_sentences=50)
     assert problems(mesh, phase, sentence_pairs=pairs) == [
-        f"phase phase1: {pairs} cuts a document in two where a sentence begins, and none of the "
-        "training split of data/a has a second sentence: prepare text whose documents have more, "
+        f"phase phase1: {pairs} splits documents between sentences, and no document of the "
+        "training split of data/a has a second sentence: prepare documents with more sentences, "
         "or set sentence_pairs='none'"
     ]
     check(MODEL, [phase], mesh, accumulation_steps=1, sentence_pairs="none")
 
 
-def test_a_vocabulary_of_another_kind(mesh: Mesh) -> None:
+def test_a_vocabulary_of_another_kind_is_refused(mesh: Mesh) -> None:
     for kind in ("any", "wordpiece"):
         options: Any = dict(accumulation_steps=1, sentence_pairs="none", vocabulary=kind)
         check(MODEL, [PHASE], mesh, **options)
     assert problems(mesh, PHASE, vocabulary="byte_bpe") == [
-        "phase phase1: data/a has a vocabulary of the kind 'wordpiece', the config asks for "
+        "phase phase1: data/a has a vocabulary of the kind 'wordpiece', the config requires "
         "'byte_bpe': prepare it with such a tokenizer, or set vocabulary='any'"
     ]

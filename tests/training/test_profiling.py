@@ -1,4 +1,4 @@
-"""Some steps of a run as a trace."""
+"""The trace of some steps of a run."""
 
 import jax.numpy as jnp
 import pytest
@@ -7,18 +7,18 @@ from bert_jax.training.loop import SKIPPED_STEPS, StepProfiler
 
 
 @pytest.mark.parametrize(
-    ("asked", "run", "told"), [(1_000, 2, 2), (1, 3, 1), (5, 0, None), (0, 3, None)]
+    ("requested", "run", "traced"), [(1_000, 2, 2), (1, 3, 1), (5, 0, None), (0, 3, None)]
 )
-def test_what_was_traced_of_a_run_that_ended_is_kept(asked, run, told, tmp_path, caplog):
+def test_the_trace_of_a_run_that_ended_early_is_kept(requested, run, traced, tmp_path, caplog):
     caplog.set_level("INFO")
     state = jnp.zeros(())
-    with StepProfiler(tmp_path, asked) as profiler:
+    with StepProfiler(tmp_path, requested) as profiler:
         for _ in range(SKIPPED_STEPS + run):
             profiler.before_step(state)
             state = state + 1
     traces = list(tmp_path.rglob("*.xplane.pb"))
-    if told is None:
+    if traced is None:
         assert not traces and not caplog.messages
     else:
         assert len(traces) == 1
-        assert f"traced {told} steps into {tmp_path}" in caplog.text
+        assert f"traced {traced} steps into {tmp_path}" in caplog.text

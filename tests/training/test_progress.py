@@ -7,7 +7,7 @@ from bert_jax.training.reports import TrainReport, format_count, format_duration
 def test_eta_leaves_out_the_first_interval_and_keeps_pauses() -> None:
     now = 0.0
     progress = Progress([(1000, 1.0)], clock=lambda: now)
-    now += 90.0  # 100 steps of 0.1 s behind 80 s of compilation
+    now += 90.0  # 80 s of compilation and 100 steps of 0.1 s
     assert progress.seconds_left(100) is None
     now += 10.0
     assert progress.seconds_left(200) == pytest.approx(80.0)
@@ -25,13 +25,13 @@ def test_eta_follows_a_change_of_pace() -> None:
         now += 1.0
         left = progress.seconds_left(step)
     assert left == pytest.approx(940.0)
-    for step in range(6100, 12_001, 100):  # beside other work, eight times slower
+    for step in range(6100, 12_001, 100):  # eight times slower because of other work
         now += 8.0
         left = progress.seconds_left(step)
     assert left == pytest.approx(880 * 8.0)
 
 
-def test_eta_knows_that_later_steps_are_longer() -> None:
+def test_eta_accounts_for_longer_steps_later() -> None:
     now = 0.0
     progress = Progress([(900, 2.0), (100, 9.0)], clock=lambda: now)
     progress.seconds_left(100)
@@ -41,7 +41,7 @@ def test_eta_knows_that_later_steps_are_longer() -> None:
     assert progress.seconds_left(950) == pytest.approx(50 * 0.9)
 
 
-def test_line_holds_every_figure() -> None:
+def test_a_progress_line_contains_every_figure() -> None:
     report = TrainReport(
         1200,
         100_000,
@@ -61,7 +61,7 @@ def test_line_holds_every_figure() -> None:
     )
 
 
-def test_line_leaves_out_what_is_unknown() -> None:
+def test_a_progress_line_leaves_out_unknown_figures() -> None:
     report = TrainReport(
         1,
         10,

@@ -43,7 +43,7 @@ def report(reporter: Reporter, step: int, loss: float) -> None:
     )
 
 
-def test_a_run_is_told_to_the_stream_the_log_and_the_board(tmp_path: Path) -> None:
+def test_a_run_is_reported_to_the_callback_the_log_and_tensorboard(tmp_path: Path) -> None:
     stream = io.StringIO()
     reporter = make_reporter(tmp_path, stream)
     for step in (10, 20):
@@ -72,7 +72,7 @@ def test_a_run_is_told_to_the_stream_the_log_and_the_board(tmp_path: Path) -> No
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_a_resumed_run_tells_one_history(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resumed_run_has_one_history(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stopped = make_reporter(tmp_path, io.StringIO())
     for step in (10, 20, 30):
         report(stopped, step, loss=1.0)
@@ -95,7 +95,7 @@ def test_a_resumed_run_tells_one_history(tmp_path: Path, caplog: pytest.LogCaptu
     assert entries[-1]["loss"] == 2.0
 
 
-def test_a_killed_writer_leaves_a_log_that_goes_on(
+def test_the_log_of_a_killed_writer_is_continued(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -117,7 +117,7 @@ def test_a_killed_writer_leaves_a_log_that_goes_on(
 
 
 @pytest.mark.parametrize("line", ["{", "7", '{"kind": "train"}'])
-def test_a_corrupt_line_is_named(tmp_path: Path, line: str) -> None:
+def test_the_message_names_a_corrupt_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "train", "step": 1}\n' + line + '\n{"kind": "train", "step": 3}\n')
     with pytest.raises(ValueError, match="metrics.jsonl, line 2"):
@@ -125,7 +125,7 @@ def test_a_corrupt_line_is_named(tmp_path: Path, line: str) -> None:
     assert line in path.read_text()
 
 
-def test_what_is_not_finite_is_null_in_the_log(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_null_in_the_log(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl", start_step=0)
     log.append("train", 1, {"loss": math.nan, "learning_rate": math.inf})
     log.close()
@@ -162,7 +162,9 @@ def test_curves_draw_every_metric_in_its_panel(
     assert raw == [8.0 / step for step in range(1, 200)]
     assert smooth[100] == pytest.approx(sum(raw[97:104]) / 7)
     assert held_out == [0.5]
-    assert panels["Real tokens per second"] == [[1e4] * 198]  # without the one that compiled
+    assert panels["Real tokens per second"] == [
+        [1e4] * 198
+    ]  # without the interval of the compilation
 
 
 def test_the_console_shows_messages_on_stdout_and_progress_on_stderr(

@@ -1,4 +1,4 @@
-"""A run that was stopped or killed goes on to be the run in one piece, bit for bit."""
+"""A run that was stopped or killed resumes to the same result as a whole run, bit for bit."""
 
 import errno
 import logging
@@ -20,17 +20,17 @@ from bert_jax.training.checkpoint_checksums import write_checksums
 from bert_jax.training.distributed import StopRequest, StopRequested
 from bert_jax.training.evaluation import TrainingDiverged
 from bert_jax.training.loop import Intervals, Phase
-from bert_jax.training.step import TrainState
+from bert_jax.training.state import TrainState
 
 
-def assert_same_state(found: TrainState, expected: TrainState) -> None:
-    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert_array_equal(ours, theirs)
+def assert_same_state(state: TrainState, expected: TrainState) -> None:
+    for leaf, other in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+        assert_array_equal(leaf, other)
 
 
 @dataclass
 class StopAt:
-    """Told to stop before the question is asked: once a step, and after either evaluated batch."""
+    """A request to stop at the n-th call: one call per step and per evaluated batch."""
 
     question: int
     asked: int = 0
@@ -42,11 +42,11 @@ class StopAt:
     raise_if_stopping = StopRequest.raise_if_stopping
 
 
-# Questions 6 and 7 are those of the evaluation after five steps.
+# Calls 6 and 7 are made by the evaluation after five steps.
 @pytest.mark.parametrize(
     ("question", "stopped_after"), [(1, 1), (4, 4), (5, 5), (6, 5), (7, 5), (8, 6), (11, 9)]
 )
-def test_a_stopped_run_goes_on_as_if_nothing_happened(
+def test_a_stopped_run_resumes_exactly(
     bench: Any, whole: Any, tmp_path: Path, question: int, stopped_after: int
 ) -> None:
     recorder = bench.recorder()
@@ -62,7 +62,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_happened(
     assert recorder.losses == expected.losses
     assert recorder.held_out == expected.held_out
     assert_same_state(state, expected_state)
-    # And a third time there is nothing left to do.
+    # The third time the run is finished.
     before = list(recorder.events)
     state, finished = bench.run(tmp_path, recorder)
     assert finished and recorder.events == before
@@ -90,7 +90,7 @@ class KillAt(StopAt):
     ],
     ids=["stopped before", "stopped during", "killed during", "killed after"],
 )
-def test_an_evaluation_is_made_up_for_where_it_was_missed(
+def test_a_missed_evaluation_is_made_up_for(
     bench: Any, tmp_path: Path, stop: StopAt, ended: Any, evaluated: list[int]
 ) -> None:
     both = Intervals(report=1, evaluate=4, save=4)
@@ -98,7 +98,7 @@ def test_an_evaluation_is_made_up_for_where_it_was_missed(
     with pytest.raises(ended) if ended else nullcontext():
         bench.run(tmp_path, recorder, intervals=both, stop=stop)
     assert list(recorder.held_out) == ([] if 4 in evaluated else [4])
-    if 4 in evaluated:  # told to stop once more, while it is made up for
+    if 4 in evaluated:  # asked to stop again while the evaluation is made up for
         _, finished = bench.run(tmp_path, recorder, intervals=both, stop=StopAt(1))
         assert not finished and not recorder.held_out and max(recorder.losses) == 4
     again = bench.recorder()
@@ -115,14 +115,14 @@ def test_a_killed_run_repeats_from_its_checkpoint(bench: Any, whole: Any, tmp_pa
     state, finished = bench.run(tmp_path, again)
     assert finished
     expected_state, expected = whole
-    # Saved after step 4: 5 and 6 are computed again, to the same numbers.
+    # Saved after step 4: steps 5 and 6 are repeated with the same numbers.
     assert again.losses == {step: expected.losses[step] for step in range(5, 11)}
     assert {5: again.losses[5], 6: again.losses[6]} == {s: recorder.losses[s] for s in (5, 6)}
     assert_same_state(state, expected_state)
 
 
 def signalling(bench: Any, signum: int, *steps: int) -> Any:
-    """A reporter that sends this process a signal when it is told of one of the steps."""
+    """A reporter that sends this process a signal when one of the steps is reported."""
 
     class Signalling(bench.recorder):
         def train(self, step: int, metrics: Any, **details: Any) -> None:
@@ -148,7 +148,7 @@ def hearing_hang_ups() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
-def test_a_signal_is_a_request(
+def test_a_signal_requests_a_stop(
     bench: Any, whole: Any, tmp_path: Path, signum: int, code: int
 ) -> None:
     handlers = [signal.getsignal(number) for number in SIGNALS]
@@ -156,18 +156,18 @@ def test_a_signal_is_a_request(
         state, finished = bench.run(tmp_path, signalling(bench, signum, 3), stop=stop)
     assert stop.exit_code == code
     assert handlers == [signal.getsignal(number) for number in SIGNALS]
-    # Reported while step 4 was under way; its update is kept.
+    # Reported while step 4 was running; its update is kept.
     assert not finished and int(state.step) == 4
     state, finished = bench.run(tmp_path, bench.recorder())
     assert finished
     assert_same_state(state, whole[0])
 
 
-def test_a_second_interrupt_is_an_order(
+def test_a_second_interrupt_ends_the_run_at_once(
     bench: Any, tmp_path: Path, interrupts_enabled: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Twice(StopRequest):
-        def stop_now(self) -> bool:  # a step too long to wait for
+        def stop_now(self) -> bool:  # a step that never ends
             return False
 
     with pytest.raises(KeyboardInterrupt), Twice() as stop:
@@ -279,7 +279,7 @@ def test_an_ignored_interrupt_stays_ignored(interrupts_enabled: None) -> None:
 
 
 class Forgetful:
-    """Saves nothing."""
+    """A checkpointer that saves nothing."""
 
     def save(self, state: TrainState, metrics: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The table of axes, and that state and batches land on the mesh as it says."""
+"""The table of axes, and the layout of states and batches on the mesh."""
 
 import math
 import re
@@ -27,7 +27,7 @@ from bert_jax.training.sharding import (
     to_global,
     undivided,
 )
-from bert_jax.training.step import abstract_state, init_state
+from bert_jax.training.state import abstract_state, init_state
 
 CONFIG = EncoderConfig(
     vocab_size=48, hidden_dim=16, num_layers=1, num_heads=2, ffn_dim=32, max_positions=8
@@ -73,7 +73,7 @@ def test_a_mesh_of_another_size_is_refused(config: MeshConfig) -> None:
         make_mesh(config)
 
 
-def test_the_table_decides_and_axes_of_one_device_are_left_out() -> None:
+def test_the_table_maps_axes_and_leaves_out_axes_of_one_device() -> None:
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     assert mesh_axes(("batch", None, "heads"), mesh) == [("data", "fsdp"), (), ("tensor",)]
     assert mesh_axes(("batch", "vocab"), make_mesh(MeshConfig())) == [("data",), ()]
@@ -90,7 +90,7 @@ def test_collisions_and_unknown_axes_raise() -> None:
         mesh_axes(("features",), mesh)
 
 
-def test_dims_that_the_mesh_does_not_divide_stay_whole_and_are_named() -> None:
+def test_dims_that_the_mesh_does_not_divide_stay_whole_and_are_listed() -> None:
     mesh = make_mesh(MeshConfig(data=2, tensor=4))
     shapes = {
         "token": jax.ShapeDtypeStruct((30_522, 16), np.float32),
@@ -106,7 +106,7 @@ def test_dims_that_the_mesh_does_not_divide_stay_whole_and_are_named() -> None:
     assert undivided(shapes, axes, make_mesh(MeshConfig())) == []
 
 
-def test_every_parameter_of_the_model_fits_the_table(task: Pretraining) -> None:
+def test_every_parameter_of_the_model_is_in_the_table(task: Pretraining) -> None:
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     shardings = parameter_shardings(task.definition.shapes, task.definition.logical_axes, mesh)
     matrices = {n: s for n, s in task.definition.shapes.items() if len(s.shape) == 2}
@@ -117,7 +117,7 @@ def test_every_parameter_of_the_model_fits_the_table(task: Pretraining) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
-def test_parameters_and_moments_are_sharded_at_birth(task: Pretraining, name: Any) -> None:
+def test_parameters_and_moments_are_created_sharded(task: Pretraining, name: Any) -> None:
     mesh = make_mesh(MeshConfig(data=1, fsdp=4, tensor=2))
     optimizer = make_optimizer(OptimizerConfig(name=name))
     abstract = abstract_state(task.definition, optimizer, mesh)
@@ -181,7 +181,7 @@ def test_a_batch_that_does_not_split_is_refused() -> None:
         local_rows(make_mesh(MeshConfig()), 12)
 
 
-def test_activations_are_pinned_only_inside_the_layout() -> None:
+def test_activations_are_constrained_only_inside_the_layout() -> None:
     mesh = make_mesh(MeshConfig())
     x = np.zeros((16, 3), np.float32)
 

@@ -1,4 +1,4 @@
-"""One step is the same step on any mesh and however its batch is cut."""
+"""A step gives the same result on any mesh and for any number of micro-batches."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,13 +14,8 @@ from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.tasks.task import Metrics
 from bert_jax.training.optimizer import LearningRates, OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, local_rows, make_mesh, to_global
-from bert_jax.training.step import (
-    StepInputs,
-    TrainState,
-    init_state,
-    make_evaluation_step,
-    make_train_step,
-)
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.step import StepInputs, make_evaluation_step, make_train_step
 
 CONFIG = EncoderConfig(
     vocab_size=48,
@@ -33,8 +28,8 @@ CONFIG = EncoderConfig(
 )
 NO_DROPOUT = dataclasses.replace(CONFIG, hidden_dropout=0.0, attention_dropout=0.0)
 COMPUTE = ComputeConfig(dtype="float32", attention="xla", scan_layers=True)
-# A softmax does not see key biases: their gradients are rounding, some 1e-9, which an epsilon of
-# 1e-6 let move them 3e-5 apart.
+# Key biases do not change a softmax: their gradients are rounding errors of about 1e-9, which with
+# an epsilon of 1e-6 moved them 3e-5 apart.
 OPTIMIZER = OptimizerConfig(peak_learning_rate=1e-2, warmup_steps=0, clip_norm=0.5, epsilon=1e-5)
 STEPS = 3
 
@@ -44,7 +39,7 @@ Result = tuple[dict[str, np.ndarray], list[Metrics]]
 
 @pytest.fixture(scope="module")
 def batches(draw_document: Callable, lay_out: Callable) -> list[Batch]:
-    """Rows of one, two and no documents: no two micro-batches weigh the same."""
+    """Return rows of one, two and no documents: all micro-batches have different weights."""
     rng = np.random.default_rng(0)
     result = []
     for _ in range(STEPS):
@@ -73,13 +68,13 @@ def train(
     return jax.device_get(state.params), metrics
 
 
-def assert_same(found: Result, expected: Result) -> None:
-    for ours, theirs in zip(found[1], expected[1], strict=True):
-        assert ours.keys() == theirs.keys()
-        for name in theirs:
-            assert_allclose(ours[name].sum, theirs[name].sum, rtol=2e-5, err_msg=name)
+def assert_same(result: Result, expected: Result) -> None:
+    for metrics, others in zip(result[1], expected[1], strict=True):
+        assert metrics.keys() == others.keys()
+        for name in others:
+            assert_allclose(metrics[name].sum, others[name].sum, rtol=2e-5, err_msg=name)
     for name, value in expected[0].items():
-        assert_allclose(found[0][name], value, rtol=0, atol=2e-5, err_msg=name)
+        assert_allclose(result[0][name], value, rtol=0, atol=2e-5, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +93,22 @@ def without_dropout(batches: list[Batch]) -> Result:
         MeshConfig(data=8),
         MeshConfig(data=1, fsdp=8),
         MeshConfig(data=2, fsdp=2, tensor=2),
-        # More devices than heads: whole heads on each, their projections split all the same.
+        # More devices than heads: each has whole heads, but their projections are split.
         MeshConfig(data=2, fsdp=1, tensor=4),
     ],
     ids=str,
 )
-def test_eight_devices_learn_what_one_does(
+def test_eight_devices_learn_the_same_as_one(
     mesh: MeshConfig, batches: list[Batch], with_dropout: Result
 ) -> None:
     assert_same(train(CONFIG, batches, mesh, devices=8, parts=1), with_dropout)
 
 
-def test_learning_moved_every_parameter(with_dropout: Result) -> None:
+def test_training_changes_every_parameter(with_dropout: Result) -> None:
     task = Pretraining(CONFIG, COMPUTE)
     fresh = jax.device_get(jax.jit(task.definition.init)(jax.random.key(3)))
     for name, value in with_dropout[0].items():
-        if not name.endswith(".key.bias"):  # a softmax does not see it
+        if not name.endswith(".key.bias"):  # it does not change a softmax
             assert np.abs(value - fresh[name]).max() > 1e-3, name
 
 
@@ -124,23 +119,23 @@ def test_learning_moved_every_parameter(with_dropout: Result) -> None:
         (MeshConfig(data=2), 2, 4),
     ],
 )
-def test_accumulating_gives_the_step_of_the_whole_batch(
+def test_accumulation_equals_the_step_of_the_whole_batch(
     mesh: MeshConfig, devices: int, parts: int, batches: list[Batch], without_dropout: Result
 ) -> None:
-    # Part p holds rows p, p + parts, ...: here some parts are nothing but padding.
+    # Part p has rows p, p + parts, ...: some parts are only padding.
     weights = batches[0]["masked_weights"].sum(axis=1)
     assert (sorted(weights[part::parts].sum() for part in range(parts)))[0] == 0
-    found = train(NO_DROPOUT, batches, mesh, devices, parts)
-    assert_same(found, without_dropout)
-    for ours, theirs in zip(found[1], without_dropout[1], strict=True):
+    accumulated = train(NO_DROPOUT, batches, mesh, devices, parts)
+    assert_same(accumulated, without_dropout)
+    for metrics, others in zip(accumulated[1], without_dropout[1], strict=True):
         for name in ("mlm_loss", "nsp_loss", "mlm_accuracy"):
-            assert ours[name].weight == theirs[name].weight
-        assert ours["tokens"].sum == theirs["tokens"].sum == 39
+            assert metrics[name].weight == others[name].weight
+        assert metrics["tokens"].sum == others["tokens"].sum == 39
 
 
 @pytest.fixture(scope="module")
 def frozen() -> tuple[Any, Callable[[int], TrainState]]:
-    """A train step with learning rate 0, and states that differ in their step alone."""
+    """Return a train step with learning rate 0, and states that differ only in their step."""
     task = Pretraining(CONFIG, COMPUTE)
     optimizer = make_optimizer(OPTIMIZER)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
@@ -170,7 +165,7 @@ def test_dropout_is_a_function_of_seed_and_step(
     assert float(metrics["loss"].sum) == losses[2]
 
 
-def test_a_batch_of_nothing_changes_nothing_but_the_step(
+def test_an_empty_batch_changes_only_the_step(
     frozen: tuple[Any, Callable[[int], TrainState]], batches: list[Batch]
 ) -> None:
     train_step, state_at = frozen

@@ -1,4 +1,4 @@
-"""What is frozen stays, costs nothing, and the rest learns as it would beside it."""
+"""Frozen parameters stay and cost nothing; the others are trained as usual."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from bert_jax.models.config import ComputeConfig, EncoderConfig
 from bert_jax.tasks.pretraining import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
-from bert_jax.training.step import StepInputs, TrainState, init_state, make_train_step
+from bert_jax.training.state import TrainState, init_state
+from bert_jax.training.step import StepInputs, make_train_step
 from bert_jax.training.tuning import Tuning, TuningConfig
 
 LAYERS = 4
@@ -56,7 +57,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 class Run:
-    """Some steps of a tuning; `flops` of one, by the compiler's count."""
+    """Some steps of fine-tuning, and the FLOPs of one as the compiler counts them."""
 
     def __init__(self, task: Pretraining, batch: Any, config: TuningConfig | None, steps: int = 1):
         tuning = Tuning(config or TuningConfig(), ENCODER)
@@ -91,12 +92,12 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def tuned(task: Any, batch: Any) -> Callable[[TuningConfig], Run]:
-    """A run of one step by its config, of each config once."""
+    """Return a cached run of one step with a config."""
     return cache(lambda config: Run(task, batch, config))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_frozen_stays_and_the_rest_learns_as_ever(
+def test_frozen_parameters_stay_and_the_others_are_trained_as_usual(
     case: str, tuned: Callable[[TuningConfig], Run], whole: Run
 ) -> None:
     config, top, embeddings = CASES[case]
@@ -111,22 +112,22 @@ def test_what_is_frozen_stays_and_the_rest_learns_as_ever(
         if not expected:
             np.testing.assert_array_equal(after, run.before[name], err_msg=name)
         else:
-            # Attention keys have no gradient through their bias: softmax takes no offset.
+            # Biases of attention keys have no gradient, since they do not change a softmax.
             assert not np.array_equal(after, run.before[name]) or name.endswith("key.bias")
             np.testing.assert_allclose(after, whole.after[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_what_is_frozen_is_not_differentiated(
+def test_frozen_parameters_are_not_differentiated(
     tuned: Callable[[TuningConfig], Run], whole: Run
 ) -> None:
     counted = ("no embeddings", "two layers", "head")
     flops = [whole.flops, *(tuned(CASES[case][0]).flops for case in counted)]
     assert flops == sorted(set(flops), reverse=True)
-    forward = 2 * flops[-1] - whole.flops  # no more than a forward pass is left of the encoder
+    forward = 2 * flops[-1] - whole.flops  # only a forward pass of the encoder remains
     assert flops[-1] < 0.6 * whole.flops and forward < flops[-1]
 
 
-def test_lower_layers_learn_at_lower_rates(
+def test_lower_layers_have_lower_learning_rates(
     tuned: Callable[[TuningConfig], Run], whole: Run
 ) -> None:
     run = tuned(TuningConfig(layer_decay=0.5))
@@ -143,7 +144,7 @@ def test_lower_layers_learn_at_lower_rates(
         np.testing.assert_allclose(moved, expected * 0.5**power, rtol=1e-3, atol=1e-7, err_msg=name)
 
 
-def test_more_layers_than_there_are_are_refused() -> None:
+def test_more_layers_than_the_model_has_are_refused() -> None:
     with pytest.raises(ValueError, match="tuning.top_layers=5: the model has 4"):
         Tuning(TuningConfig(top_layers=5), ENCODER)
     with pytest.raises(ValueError, match="tuning.layer_decay=0.0"):
@@ -153,7 +154,7 @@ def test_more_layers_than_there_are_are_refused() -> None:
 
 
 @pytest.mark.parametrize("changes", [dict(top_layers=2), dict(layer_decay=0.9)])
-def test_layers_that_share_parameters_are_not_told_apart(changes: dict[str, Any]) -> None:
+def test_layers_that_share_parameters_are_trained_together(changes: dict[str, Any]) -> None:
     shared = dataclasses.replace(ENCODER, sharing="ffn", num_groups=2)
     with pytest.raises(
         ValueError, match=r"share parameters \(sharing='ffn'\): all of them are trained"
