@@ -157,7 +157,7 @@ def test_more_layers_than_the_model_has_are_refused() -> None:
 def test_layers_that_share_parameters_are_trained_together(changes: dict[str, Any]) -> None:
     shared = dataclasses.replace(ENCODER, sharing="ffn", num_groups=2)
     with pytest.raises(
-        ValueError, match=r"share parameters \(sharing='ffn'\): all of them are trained"
+        ValueError, match=r"share parameters \(sharing='ffn'\), so all of them are trained"
     ):
         Tuning(TuningConfig(**changes), shared)
     assert Tuning(TuningConfig(top_layers=0), shared).num_trainable_layers == 0
