@@ -71,8 +71,9 @@ class AnswerQuestion(Predictor):
         model, or of the code released by Devlin et al. if the model is from another source.
 
         Raises:
-          ValueError: lists of different lengths, a string and a list, neither, or `n_best` below 1.
-          UnusableText: no Unicode text.
+          ValueError: the arguments are not two strings or two lists of the same length, or `n_best`
+            is less than 1.
+          UnusableText: a text is not a string or not valid Unicode.
         """
         pairs = pairs_of(question, context)
         if not is_whole(n_best) or n_best < 1:
@@ -124,10 +125,10 @@ class AnswerQuestion(Predictor):
 def window_sizes(
     max_length: int, defaults: InferenceDefaults, num_specials: int = 3
 ) -> tuple[int, int]:
-    """Tokens from one window to the next, and of a question, in rows of `max_length`.
+    """Return the stride of the windows and the question's maximum length, both in tokens.
 
-    As in `defaults` unless rows are shorter than there: then the question has a third of the row at
-    most, and windows overlap by half or more.
+    They are as in `defaults`, unless `max_length` is less than the default: then the question takes
+    at most a third of a row, and windows overlap by half or more.
     """
     assert defaults.spans is not None
     doc_stride, query_length = defaults.spans.doc_stride, defaults.spans.max_query_length

@@ -1,4 +1,4 @@
-"""Classify or rate a text or a pair of texts, and choose the best of several endings."""
+"""Classify or rate a text or a pair of texts, and choose among continuations."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ Texts = list[str] | list[tuple[str, str]] | list[Text]
 
 @dataclass(frozen=True)
 class Classification:
-    """What a text is.
+    """The labels or numbers that a model predicts for a text.
 
-    label, probability: the most probable label. None of a regression, and where any label may hold
-      and none is more probable than 0.5.
-    labels: all that hold: `label`, and where any may, each above 0.5, in the model's order.
-    scores: of every label its probability: softmax where one is true, sigmoid where any may be;
-      of a regression the numbers themselves. A model fine-tuned with one score for two labels gives
-      both; out of another format such a model comes without the name of its negative.
-    truncated: whether the text was cut as too long.
+    label, probability: the most probable label and its probability. None for a regression, and for
+      a multi-label model if no label is more probable than 0.5.
+    labels: the predicted labels: `label`, or for a multi-label model every label above 0.5, in the
+      model's order.
+    scores: the probability of every label: by softmax if exactly one label applies, by sigmoid if
+      any number may; for a regression, the numbers themselves. A model fine-tuned with one score
+      for two labels gives both; if it is imported from another format, the name of its negative
+      label is missing.
+    truncated: whether the text was truncated because it was too long.
     """
 
     label: str | None
@@ -47,7 +49,7 @@ class Classification:
 
 
 class Classify(Predictor):
-    """Tells the class of texts.
+    """Classifies or rates texts and pairs of texts.
 
     >>> classify = Classify("runs/sst2")                                      # doctest: +SKIP
     >>> classify("A delightful film.").label                                  # doctest: +SKIP
@@ -63,14 +65,15 @@ class Classify(Predictor):
     @overload
     def __call__(self, text: Texts) -> list[Classification]: ...
     def __call__(self, text: Text | Texts) -> Classification | list[Classification]:
-        """The class of a text or a pair `(first, second)`, or of each in a list.
+        """Classify a text or a pair `(first, second)`, or each one in a list.
 
-        What is too long is cut as in training: a text at its end, of a pair the longer one first.
+        Inputs that are too long are truncated as in training: a single text at its end, a pair by
+        shortening the longer text first.
 
         Raises:
-          ValueError: not a string, a tuple or a list.
-          UnusableText: not a string or a tuple of two, no Unicode text, or a pair where the
-            model was fine-tuned on single texts, and the other way round.
+          ValueError: the argument is not a string, a tuple or a list.
+          UnusableText: an input is not a string or a tuple of two, is not valid Unicode, or is a
+            pair although the model was fine-tuned on single texts, or vice versa.
         """
         if isinstance(text, (str, tuple)):
             return self._classify([text])[0]
@@ -109,7 +112,7 @@ class Classify(Predictor):
     def _decided(
         self, scores: dict[str, float], values: Sequence[float], truncated: bool
     ) -> Classification:
-        """Return the labels that the scores decide for."""
+        """Return the labels that the scores indicate."""
         negative = self.defaults.negative if self.defaults is not None else ""
         if negative:
             (positive,) = values
@@ -137,10 +140,10 @@ def _scores(model: Model, batch: Batch, *, problem: Problem) -> Outputs:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen: its place from 0 on, its text and its probability.
+    """The most probable choice: its index, its text and its probability.
 
-    probabilities: of all choices, in their order. truncated: whether the context or a choice was
-      cut as too long.
+    probabilities: the probabilities of all choices, in the given order.
+    truncated: whether the context or a choice was truncated because it was too long.
     """
 
     index: int
@@ -151,7 +154,7 @@ class Choice:
 
 
 class Choose(Predictor):
-    """Tells which of several choices goes on from a context (Devlin et al. 2019, section 4.4).
+    """Chooses the best continuation of a context (Devlin et al. 2019, section 4.4).
 
     >>> choose = Choose("runs/swag")                                          # doctest: +SKIP
     >>> choose("She takes the ball.", ["She throws it.", "She drinks it."]).text  # doctest: +SKIP
@@ -168,14 +171,16 @@ class Choose(Predictor):
     def __call__(
         self, context: str | list[str], choices: list[str] | list[list[str]]
     ) -> Choice | list[Choice]:
-        """The choice for a context, or for each of a list the one among the choices at its place.
+        """Choose a continuation of a context, or of each context from the corresponding choices.
 
-        A choice is the whole second segment that the model reads: of SWAG what its endings go on
-        from, and the ending. What is too long is cut as in training, the longer text first.
+        A choice is the whole second segment that the model reads: for SWAG, the given beginning of
+        the second sentence followed by an ending. Pairs that are too long are truncated as in
+        training, the longer text first.
 
         Raises:
-          ValueError: lists of different lengths, or neither a string nor a list.
-          UnusableText: fewer than two choices, not strings, or no Unicode text.
+          ValueError: the lists differ in length, or an argument is neither a string nor a list.
+          UnusableText: there are fewer than two choices, or a text is not a string or not valid
+            Unicode.
         """
         if isinstance(context, str):
             return self._choose([context], [choices])[0]
@@ -199,7 +204,7 @@ class Choose(Predictor):
             cut = cut_texts(self.tokenizer, pairs, self.max_length)
         except UnusableText as error:
             places = np.searchsorted(ends, list(error.reasons), side="right").tolist()
-            # The first reason of a context is told, so it is put down last.
+            # Reversed, so that the first reason for a context overwrites the later ones.
             told = reversed(list(zip(places, error.reasons.values(), strict=True)))
             raise UnusableText(dict(told), len(contexts)) from None
         scores = np.array([row["score"] for row in self._run(_score, cut.features)], np.float64)

@@ -1,4 +1,4 @@
-"""Vectors of texts and of the words in them, layer by layer."""
+"""Compute vectors of texts and of the words in them, layer by layer."""
 
 from __future__ import annotations
 
@@ -37,13 +37,18 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """A text as an encoder sees it.
+    """The vectors of a text and its tokens.
 
+    text: the text.
     vector: float32 [dimension], the model's own sentence embedding, pooled as its work directory
-    specifies, by default the mean. tokens: `[CLS]`, word-pieces, `[SEP]`. offsets: int32
-    [tokens, 2], their characters in `text`, (0, 0) for `[CLS]`, a prompt's tokens and `[SEP]`.
+      specifies; by default the mean.
+    tokens: `[CLS]`, the pieces of the words, and `[SEP]`.
+    offsets: int32 [tokens, 2], the characters of each token in `text`; (0, 0) for `[CLS]`, a
+      prompt's tokens and `[SEP]`.
     hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and every layer's
-    output. truncated: whether the text was truncated.
+      output.
+    truncated: whether the text was truncated.
+    tokenizer: the model's tokenizer.
     """
 
     text: str
@@ -56,27 +61,31 @@ class Embedding:
 
     @property
     def cls(self) -> FloatArray:
-        """[hidden_dim] the last layer's vector of `[CLS]`."""
+        """The last layer's vector of `[CLS]`, [hidden_dim]."""
         return self.hidden_states[-1, 0]
 
     @property
     def mean(self) -> FloatArray:
-        """[hidden_dim] the mean of the last layer's vectors, those of `[CLS]` and `[SEP]` too.
+        """The mean of the last layer's vectors, including `[CLS]` and `[SEP]`, [hidden_dim].
 
         Source: Reimers and Gurevych 2019 ("Sentence-BERT"), section 3.
         """
         return self.hidden_states[-1].mean(axis=0)
 
     def word(self, word: str, occurrence: int = 0) -> FloatArray:
-        """[layers + 1, hidden_dim] the vector of a word in its context: the mean of its pieces'.
+        """Return the vector of a word in its context at every layer, [layers + 1, hidden_dim].
+
+        It is the mean of the vectors of the word's pieces.
 
         Args:
-          word: one word of the text or several in a row; of an uncased model in any case.
-          occurrence: which, where it stands there more than once, from 0.
+          word: one word of the text or several consecutive ones; an uncased model ignores case.
+          occurrence: the number of the occurrence, from 0, if the text contains the word more than
+            once.
 
         Raises:
-          ValueError: it does not stand in the text so often, or where the text was cut off, or
-            it is a part of a special token that the text spells out, as "mask" of "[MASK]".
+          ValueError: the text does not contain the word that often, the word is in the part that
+            was cut off, or it is part of a special token spelled out in the text, such as "mask" in
+            "[MASK]".
         """
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):
@@ -94,11 +103,11 @@ class Embedding:
                 f"was cut at character {self.offsets.max()}"
             )
         begins, ends = self.offsets.T
-        # A SentencePiece may reach beyond the word, to the mark beside it.
+        # A SentencePiece may include the punctuation mark next to the word.
         pieces = np.flatnonzero((begins < end) & (start < ends) & (begins < ends))
         specials = self.tokenizer.specials
         for piece in pieces:
-            # What the vocabulary lacks is no token that one could ask for.
+            # [UNK] is excepted, since it replaces words that cannot be asked for as a token.
             special = self.tokens[piece] in {*specials.tokens} - {specials.unk}
             if special and not start <= begins[piece] < ends[piece] <= end:
                 raise ValueError(
@@ -110,7 +119,12 @@ class Embedding:
 
 @dataclass(frozen=True, eq=False)
 class SentenceVectors:
-    """`Embedding.vector`, float32 [dimension], and `.cls` and `.mean`, float32 [hidden_dim]."""
+    """The vectors of a whole text.
+
+    vector: float32 [dimension]; see `Embedding.vector`.
+    cls, mean: float32 [hidden_dim]; see `Embedding.cls` and `Embedding.mean`.
+    truncated: whether the text was truncated.
+    """
 
     vector: FloatArray
     cls: FloatArray
@@ -119,11 +133,11 @@ class SentenceVectors:
 
 
 class Embed(Predictor):
-    """Gives vectors of texts, whatever head the model has.
+    """Computes vectors of texts with any model, whatever its head.
 
     sentence_embedding: the settings of `vector`; the mean unless the model has its own.
 
-    How alike "python" is in two sentences, at each layer:
+    The similarity of "python" in two sentences, at each layer:
 
     >>> embed = Embed("runs/mine")                                            # doctest: +SKIP
     >>> pet, code = embed(["I love my pet Python", "I love coding in Python"])  # doctest: +SKIP
@@ -164,7 +178,9 @@ class Embed(Predictor):
     def __call__(
         self, text: str | list[str], *, prompt_name: str | None = None, prompt: str | None = None
     ) -> Embedding | list[Embedding]:
-        """All vectors of a text, or of each of several: 4 MB a 100 tokens of BERT-base.
+        """Return all vectors of a text, or of each text in a list.
+
+        For BERT-base, 100 tokens take 4 MB.
 
         Args:
           text: a text or a list of texts.
@@ -173,7 +189,7 @@ class Embed(Predictor):
 
         Raises:
           ValueError: `text` is neither a string nor a list, or the prompt does not exist.
-          UnusableText: no Unicode text.
+          UnusableText: a text is not a string or not valid Unicode.
         """
         before = self.sentence_embedding.prompt_for(prompt_name, prompt)
         embedded = self._embed([text] if isinstance(text, str) else listed(text), before)
@@ -182,13 +198,16 @@ class Embed(Predictor):
     def sentences(
         self, texts: Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None
     ) -> list[SentenceVectors]:
-        """The vectors of whole texts alone: for many texts.
+        """Return only the vectors of whole texts, which takes less memory for many texts.
 
-        prompt_name, prompt: the prompt to prepend to every text, as in `__call__`.
+        Args:
+          texts: the texts.
+          prompt_name: the model's prompt to prepend to every text; see `__call__`.
+          prompt: another text to prepend to every text; see `__call__`.
 
         Raises:
           ValueError: `texts` is not a list, or the prompt does not exist.
-          UnusableText: no Unicode text.
+          UnusableText: a text is not a string or not valid Unicode.
         """
         before = self.sentence_embedding.prompt_for(prompt_name, prompt)
         texts = listed(texts, "a list of strings")
@@ -196,7 +215,7 @@ class Embed(Predictor):
         cut = cut_texts(self.tokenizer, [before + text for text in texts], self.max_length)
         rows = self._run(self._program(_sentence_vectors, before, cut.features), cut.features)
         return [
-            # Copies: a view would keep all of its batch.
+            # Copy, since a view would keep the whole batch in memory.
             SentenceVectors(row["vector"].copy(), row["cls"].copy(), row["mean"].copy(), truncated)
             for row, truncated in zip(rows, cut.truncated, strict=True)
         ]
@@ -247,7 +266,7 @@ class Embed(Predictor):
 
 
 def cosine_similarity(first: FloatArray, second: FloatArray) -> FloatArray:
-    """The cosine of the angle between vectors [..., hidden_dim]: [...]."""
+    """Return the cosine similarity [...] of vectors [..., hidden_dim]."""
     product = np.sum(first * second, axis=-1)
     return product / (np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1))
 

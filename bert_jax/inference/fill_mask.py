@@ -1,4 +1,4 @@
-"""Use a pretrained model's heads: fill in masked words, and judge whether sentences follow."""
+"""Use a pretrained model's heads: fill in masked words, and score pairs of sentences."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from bert_jax.models.model import Model, infer
 from bert_jax.runs.work_dir import PAIRS
 from bert_jax.tasks.task import Batch
 
-# A text with more masks is computed once for every 4 of them: of rows of 16 tokens of BERT-base,
-# the vocabulary's scores at 4 places cost 7 % of the encoder.
+# A text with more masks is run once for every 4 of them. For BERT-base and rows of 16 tokens, the
+# vocabulary's scores at 4 positions cost 7 % of the encoder's time.
 _MASKS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A word-piece, as `Tokenizer.readable` has it, and how probable it is in a mask's place."""
+    """A token in the form of `Tokenizer.readable`, and its probability at a mask."""
 
     token: str
     probability: float
@@ -45,9 +45,10 @@ class Guess:
 
 @dataclass(frozen=True)
 class FilledText:
-    """For every mask of a text, in order, the best guesses, the most probable first.
+    """The best guesses for every mask of a text, in order, the most probable guess first.
 
-    truncated: whether the text's end was left out as too long; no mask was.
+    truncated: whether the end of the text was cut off because it was too long. A mask is never cut
+      off.
     """
 
     masks: tuple[tuple[Guess, ...], ...]
@@ -55,7 +56,7 @@ class FilledText:
 
 
 class FillMask(Predictor):
-    """Guesses the words behind `[MASK]`, or what the model's vocabulary calls it (`mask`).
+    """Predicts the words behind `[MASK]`, or behind the vocabulary's own name for it (`mask`).
 
     >>> fill = FillMask("runs/mine")                                          # doctest: +SKIP
     >>> fill("Istanbul is a great [MASK] to visit").masks[0][0].token         # doctest: +SKIP
@@ -67,7 +68,7 @@ class FillMask(Predictor):
 
     @property
     def mask(self) -> str:
-        """What stands for a word to be guessed."""
+        """The token that marks a word to predict, such as "[MASK]"."""
         return self.tokenizer.specials.mask
 
     @overload
@@ -75,11 +76,11 @@ class FillMask(Predictor):
     @overload
     def __call__(self, text: list[str], top_k: int = 5) -> list[FilledText]: ...
     def __call__(self, text: str | list[str], top_k: int = 5) -> FilledText | list[FilledText]:
-        """The `top_k` best guesses for every mask of a text, or of each of several.
+        """Return the `top_k` best guesses for every mask of a text, or of each text in a list.
 
         Raises:
-          ValueError: `top_k` is out of range, or neither a string nor a list.
-          UnusableText: a text has no mask, or one behind the model's last position.
+          ValueError: `top_k` is out of range, or `text` is neither a string nor a list.
+          UnusableText: a text has no mask, or has one beyond the model's last position.
         """
         most = self.tokenizer.vocab_size
         if not is_whole(top_k) or not 1 <= top_k <= most:
@@ -110,7 +111,7 @@ class FillMask(Predictor):
         )
         positions = np.zeros((len(groups), _MASKS_AT_ONCE), np.int32)
         for number, (_, places) in enumerate(groups):
-            positions[number, : len(places)] = places + 1  # behind [CLS]
+            positions[number, : len(places)] = places + 1  # after [CLS]
         program = partial(_top_tokens, vocab_size=self.tokenizer.vocab_size, top_k=top_k)
         rows = self._run(program, Features(sequences, {"masked_positions": positions}))
         guesses: list[list[tuple[Guess, ...]]] = [[] for _ in texts]
@@ -122,7 +123,7 @@ class FillMask(Predictor):
         ]
 
     def _lacks(self, text: str, num_tokens: int, places: NDArray[np.int64]) -> str:
-        """Why there is no mask to fill at the places of a text's masks; "" if there are."""
+        """Return why the masks at `places` cannot be filled; "" if they can."""
         start = text[:40]
         if not len(places):
             return f"no {self.mask} in {start!r}: put one where a word is to be guessed"
@@ -151,21 +152,21 @@ def _top_tokens(model: PretrainingModel, batch: Batch, *, vocab_size: int, top_k
     ).hidden
     at_masks = select_rows(hidden, batch["masked_positions"])
     probabilities = jax.nn.softmax(model.masked_lm(at_masks, model.encoder.embeddings), axis=-1)
-    # A vocabulary may be smaller than the model's padded table; its surplus rows are no words.
+    # A model's padded table may be larger than the vocabulary; its additional rows are not words.
     values, token_ids = jax.lax.top_k(probabilities[..., :vocab_size], top_k)
     return {"probabilities": values, "token_ids": token_ids}
 
 
 @dataclass(frozen=True)
 class Following:
-    """The probability that the second sentence follows the first, and whether one was cut."""
+    """The probability that the second sentence follows the first, and whether one was truncated."""
 
     probability: float
     truncated: bool
 
 
 class NextSentence(Predictor):
-    """Says how probable it is that one sentence follows another (Devlin et al. 2019, 3.1).
+    """Predicts whether one sentence follows another (Devlin et al. 2019, section 3.1).
 
     >>> follows = NextSentence("runs/mine")                                   # doctest: +SKIP
     >>> follows("Istanbul is a great city to visit", "I was just there.")     # doctest: +SKIP
@@ -177,7 +178,7 @@ class NextSentence(Predictor):
 
     @classmethod
     def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
-        """ValueError if the model's pairs were in order or swapped: it tells nothing else."""
+        """Raise ValueError if the model was trained to predict the order of sentences instead."""
         if origin.get(PAIRS) == "sentence_order":
             raise ValueError(
                 f"{work_dir}: its model learned whether two sentences are in order "
@@ -192,13 +193,13 @@ class NextSentence(Predictor):
     def __call__(
         self, first: str | list[str], second: str | list[str]
     ) -> Following | list[Following]:
-        """The probability for a pair, or for each first sentence with the second at its place.
+        """Return the probability for a pair, or for each pair of corresponding sentences.
 
-        Pairs that are too long are cut, the longer sentence first.
+        Pairs that are too long are truncated, the longer sentence first.
 
         Raises:
-          ValueError: lists of different lengths, a string and a list, or neither.
-          UnusableText: no Unicode text.
+          ValueError: the arguments are not two strings or two lists of the same length.
+          UnusableText: a sentence is not a string or not valid Unicode.
         """
         cut = cut_texts(self.tokenizer, pairs_of(first, second), self.max_length)
         rows = self._run(_is_next, cut.features)

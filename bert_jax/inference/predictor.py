@@ -1,6 +1,6 @@
-"""Run a model over texts of any number: check and cut them, batch them, and compute.
+"""Run a model on any number of texts: check, truncate and batch them, and compute the outputs.
 
-`Predictor` is the base of every model that takes text.
+`Predictor` is the base class of all models that take text.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Text = str | tuple[str, str]
 
 
 class UnusableText(ValueError):
-    """Some of several texts cannot be used: `reasons`, by their places among them.
+    """Some texts cannot be used.
 
-    index, reason: those of the first, which the message tells.
+    reasons: the reason for each unusable text, by the index of the text.
+    index, reason: the index of the first unusable text and its reason, which the message gives.
     """
 
     def __init__(self, reasons: Mapping[int, str], count: int):
@@ -46,33 +47,40 @@ class UnusableText(ValueError):
 
 
 def refuse(reasons: Mapping[int, str], count: int) -> None:
-    """Raises `UnusableText` if there are any, of `count` texts."""
+    """Raise `UnusableText` if `reasons`, by index among `count` texts, is not empty."""
     if reasons:
         raise UnusableText(reasons, count)
 
 
 class CutTexts(NamedTuple):
-    """Sequences of texts, and of each whether something of it had to be left out."""
+    """The token sequences of texts, and whether each text was truncated."""
 
     features: Features
     truncated: list[bool]
 
 
 def listed(given: Any, expected: str = "a string or a list of strings") -> list[Any]:
-    """What a list holds, another sequence or an array; ValueError saying what was `expected`.
+    """Return the items of a list, another sequence or an array.
 
-    What else can be gone through is not meant so: of a dict the keys, of bytes numbers.
+    Other iterables are refused, since iterating over a dict gives its keys, and over bytes numbers.
+
+    Raises:
+      ValueError: the value is of another type; the message says what was `expected`.
     """
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes, bytearray, memoryview)):
         return list(given)
-    values = given.tolist() if hasattr(given, "tolist") else None  # NumPy's arrays, pandas' columns
+    values = given.tolist() if hasattr(given, "tolist") else None  # NumPy arrays, pandas columns
     if not isinstance(values, list):
         raise ValueError(f"expected {expected}, got a value of type {type(given).__name__}")
     return values
 
 
 def pairs_of(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
-    """The pair of two strings, or those of two lists. ValueError if they are not alike."""
+    """Return the pair of two strings, or the pairs of corresponding strings in two lists.
+
+    Raises:
+      ValueError: the arguments are not two strings or two lists of the same length.
+    """
     if isinstance(first, str) and isinstance(second, str):
         return [(first, second)]
     expected = "two strings, or two lists of as many strings"
@@ -85,12 +93,12 @@ def pairs_of(first: str | list[str], second: str | list[str]) -> list[tuple[str,
 
 
 def is_whole(number: object) -> bool:
-    """Whether it is a whole number by its type: of Python's or of NumPy's."""
+    """Return whether a number has an integer type, of Python or of NumPy."""
     return isinstance(number, Integral)
 
 
 def check_strings(texts: Sequence[Sequence[object]]) -> None:
-    """Refuses what is no Unicode text among the parts of each text: `UnusableText`."""
+    """Raise `UnusableText` if a part of a text is not a string or not valid Unicode."""
     refuse(_no_strings(texts), len(texts))
 
 
@@ -100,7 +108,7 @@ def _no_strings(texts: Sequence[Sequence[object]]) -> dict[int, str]:
 
 
 def _fault(part: object) -> str:
-    """Why it is no Unicode text; "" if it is."""
+    """Return why `part` is not a valid Unicode string; "" if it is."""
     if not isinstance(part, str):
         return f"of type {type(part).__name__}, expected a string"
     try:
@@ -111,13 +119,14 @@ def _fault(part: object) -> str:
 
 
 def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> CutTexts:
-    """Sequences `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]` of at most `max_length`.
+    """Return sequences `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]`.
 
-    Texts lose their end, pairs the end of the longer one first: the ids of Hugging Face's
+    Sequences have at most `max_length` tokens: texts are truncated at the end, and pairs at the end
+    of the longer text first. The ids are the same as from Hugging Face's
     `BertTokenizerFast(first, second, truncation=True, max_length=max_length)`.
 
     Raises:
-      UnusableText: not a string or a pair of them, or no Unicode text.
+      UnusableText: an item is not a string or a pair of strings, or is not valid Unicode.
     """
     no_texts = {
         index: f"of type {type(text).__name__}, expected a string or a tuple (first, second)"
@@ -152,7 +161,7 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> C
 
 
 _SHORTEST_ROW = 16
-# Rows of batches with few sequences: one text asked for, or a few windows of one passage.
+# Batch sizes for few sequences, such as a single text or a few windows of one passage.
 _FEW_ROWS = (1, 8)
 _BYTES_OF_A_TOKEN = 3 * 4  # id, segment and mask entry, as int32
 
@@ -167,7 +176,7 @@ class Program(Protocol):
 
 
 def row_lengths(max_length: int) -> tuple[int, ...]:
-    """The lengths rows are padded to: powers of two from 16 on, and `max_length`."""
+    """Return the lengths that rows are padded to: powers of two from 16 on, and `max_length`."""
     lengths = []
     length = _SHORTEST_ROW
     while length < max_length:
@@ -179,10 +188,10 @@ def row_lengths(max_length: int) -> tuple[int, ...]:
 class BatchRunner:
     """Runs programs of one model over sequences, sorted by length.
 
-    Rows have one of the lengths of `row_lengths`, and a batch has 1, 8 or `batch_size` rows, the
-    same in all of a call but for long rows on a CPU, of which fewer are faster: whatever it is
-    given, one call compiles no more shapes than there are lengths, 6 for a model of 512 positions
-    and 7 for one of 1,024.
+    Rows have one of the lengths of `row_lengths`, and a batch has 1, 8 or `batch_size` rows. All
+    batches of a call have the same number of rows, except batches of long rows on a CPU, which are
+    faster with fewer. So a call never compiles more shapes than there are lengths: 6 for a model
+    with 512 positions and 7 for one with 1,024.
     """
 
     def __init__(self, model: Any, max_length: int, batch_size: int):
@@ -192,7 +201,7 @@ class BatchRunner:
         self.shapes: set[tuple[int, int]] = set()
 
     def __call__(self, program: Program, features: Features) -> list[Row]:
-        """What the program gives for each example, in their order.
+        """Return the program's outputs for each example, in the order of the examples.
 
         Raises:
           ValueError: an output is not finite.
@@ -204,7 +213,7 @@ class BatchRunner:
         return rows
 
     def _run(self, program: Program, features: Features) -> Iterator[tuple[NDArray[np.int64], Row]]:
-        """Yields batches of examples and their outputs; the next one is under way meanwhile."""
+        """Yield batches of examples and their outputs while the next batch is being computed."""
         if not len(features):
             return
         on_cpu = jax.default_backend() == "cpu"
@@ -250,10 +259,11 @@ def _fetched(examples: NDArray[np.int64], outputs: Outputs) -> tuple[NDArray[np.
 
 
 class Predictor:
-    """A trained model on this process's first device that takes text.
+    """A trained model that takes text, on this process's first device.
 
-    heads: the heads that it can use; None for any. made_by: the command that makes such a model.
-    unsaid: how a model is used of which its work directory does not say it.
+    heads: the heads that the class can use; None for any.
+    made_by: the command that makes such a model.
+    unsaid: the settings for a model whose work directory does not contain any.
     """
 
     heads: ClassVar[tuple[str, ...] | None]
@@ -268,18 +278,21 @@ class Predictor:
         max_length: int | None = None,
         dtype: DTypeName = "auto",
     ):
-        """Loads the checkpoint of a work directory that did best, or else the newest.
+        """Load the best checkpoint of a work directory, or else the newest.
 
         Args:
-          work_dir: of a run, or of `bert-jax import`. A fine-tuned model reads as in its run.
-          batch_size: the most sequences that are computed at once.
-          max_length: the most tokens of a sequence, special ones included; None for those of
-            the fine-tuning run, or of another model for all its positions (questions: at most 384).
-          dtype: of the computation: "auto" is bfloat16 on accelerators that have it, else float32;
-            on a CPU "bfloat16" is faster where the processor multiplies it (AMX, AVX-512's).
+          work_dir: the work directory of a run or of `bert-jax import`. A fine-tuned model reads
+            texts as in its run.
+          batch_size: the maximum number of sequences to compute at once.
+          max_length: the maximum number of tokens in a sequence, including special tokens; None for
+            the fine-tuning run's, or for all positions of other models (for questions, at most
+            384).
+          dtype: the type to compute in. "auto" is bfloat16 on accelerators that have it, else
+            float32. On a CPU, "bfloat16" is faster if the processor has instructions to multiply it
+            (AMX or AVX-512).
 
         Raises:
-          ValueError: no such model, one without the head, or numbers out of range.
+          ValueError: there is no such model, it lacks the head, or a number is out of range.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; expected 1 or more")
@@ -295,7 +308,7 @@ class Predictor:
         trained = load_trained(str(work_dir), dtype)
         self.config = trained.config
         self.tokenizer = trained.tokenizer
-        shortest = self.tokenizer.specials_of_pair + 2  # a token of either text
+        shortest = self.tokenizer.specials_of_pair + 2  # one token of each text
         if max_length is not None and not shortest <= max_length <= positions:
             raise ValueError(
                 f"max_length is {max_length}; expected {shortest} up to the model's {positions} "
@@ -313,11 +326,11 @@ class Predictor:
 
     @classmethod
     def check_origin(cls, work_dir: str | Path, origin: Mapping[str, str]) -> None:
-        """Raises ValueError where a model has the head but learned something else with it."""
+        """Raise ValueError if the model's head was trained for something else."""
 
     @property
     def num_shapes(self) -> int:
-        """Shapes of batches computed so far, each of which was compiled once."""
+        """The number of batch shapes so far, each of which was compiled once."""
         return len(self._runner.shapes)
 
     def _run(self, program: Program, features: Features) -> list[Row]:

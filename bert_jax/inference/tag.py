@@ -26,7 +26,7 @@ Words = str | Sequence[str]
 
 @dataclass(frozen=True)
 class TaggedWord:
-    """A word, which is characters `start` to `end` of the text, with its most probable tag."""
+    """A word with its most probable tag; its text is characters `start` to `end` of the input."""
 
     text: str
     start: int
@@ -37,7 +37,7 @@ class TaggedWord:
 
 @dataclass(frozen=True)
 class TaggedEntity:
-    """An entity, which is characters `start` to `end` of the text."""
+    """An entity; its text is characters `start` to `end` of the input."""
 
     type: str
     text: str
@@ -90,8 +90,8 @@ class Tag(Predictor):
         split into parts, each of which is tagged with as much surrounding text as fits.
 
         Raises:
-          ValueError: not a string, a tuple or a list.
-          UnusableText: not a string or strings, or no Unicode text.
+          ValueError: the argument is not a string, a tuple or a list.
+          UnusableText: a text is not a string or a sequence of strings, or not valid Unicode.
         """
         if isinstance(text, (str, tuple)):
             return self._tag([text])[0]
@@ -104,8 +104,8 @@ class Tag(Predictor):
         results have the same form as for a list of texts.
 
         Raises:
-          ValueError: not a list.
-          UnusableText: one is not a string or strings, or no Unicode text.
+          ValueError: the argument is not a list.
+          UnusableText: a sentence is not a string or a sequence of strings, or not valid Unicode.
         """
         given = listed(sentences, "a list of sentences, each a string or a list of words")
         return self._tag(given, of_one_document=True)
@@ -174,7 +174,7 @@ class Tag(Predictor):
 
 
 def check_words(texts: Sequence[Words]) -> None:
-    """Refuses what is no Unicode text among texts or their words: `UnusableText`."""
+    """Raise `UnusableText` if a text or a word is not a string or not valid Unicode."""
     check_strings([text if isinstance(text, (tuple, list)) else [text] for text in texts])
 
 
@@ -189,7 +189,7 @@ def _joined(words: Sequence[str]) -> _Split:
 def _of_words(
     features: TagFeatures, rows: Sequence[Row], lengths: NDArray[np.int64], name: str
 ) -> NDArray:
-    """Return [words of all sentences] an output of the model at the scored token of each word."""
+    """Return an output of the model at the scored token of each word, [words of all sentences]."""
     tokens = np.concatenate(
         [row[name][:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
     )
