@@ -2,8 +2,8 @@
 
     python examples/continue_pretraining.py google-bert/bert-base-uncased runs/domain notes/
 
-The run is initialized with the imported model and its parameters, and the text is prepared with its
-tokenizer.
+The run starts from the imported model's config and parameters, and the text is prepared with the
+model's tokenizer.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Import a model, export it to Hugging Face and ONNX, and check that the outputs are the same.
+"""Import a model, export it to Hugging Face and ONNX, and check that the outputs agree.
 
     python examples/export_and_verify.py google-bert/bert-base-uncased models/base
 

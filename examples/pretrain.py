@@ -2,7 +2,7 @@
 
     python examples/pretrain.py runs/mine books/ wiki.jsonl.zst
 
-You can interrupt the script at any time and start it again: all of its steps are resumed.
+You can interrupt the script at any time and start it again: it resumes where it stopped.
 """
 
 import sys

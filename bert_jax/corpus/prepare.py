@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A finished corpus directory with its manifest, accepted wherever a path is."""
+    """A finished corpus directory with its manifest, accepted wherever a path is accepted."""
 
     path: Path
     manifest: Manifest = field(repr=False)

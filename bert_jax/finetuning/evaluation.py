@@ -1,4 +1,4 @@
-"""Evaluate a fine-tuned work directory on its own task or on the task of another config."""
+"""Evaluate a fine-tuned model on its own task or on the task of another config."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class SetScores:
 class EvaluationResult:
     """The result of evaluating a checkpoint.
 
-    sets: by name, the scores of each set.
+    sets: the scores of each set, by its name.
     notes: lines about the examples and the labels.
-    devices: number and kind of the devices.
+    devices: the number and kind of the devices.
     """
 
     work_dir: Path
@@ -91,7 +91,7 @@ def evaluate(
 
     Args:
       work_dir: the work directory of a fine-tuning run or of an import.
-      data: a file in the form of the validation file, or for a GLUE task a directory; None scores
+      data: a file in the format of the validation file, or for a GLUE task a directory; None scores
         the validation set itself.
       step: the step of the checkpoint; None takes the best one.
       labeled: whether the examples have labels. Without labels, nothing is scored, and the task's
@@ -105,7 +105,7 @@ def evaluate(
 
     Raises:
       ValueError: the directory holds no fine-tuned model or no such checkpoint, a file is missing
-        or has another form, or predictions would replace a file.
+        or has another format, or predictions would replace a file.
     """
     if config is not None:
         check_config(config, FinetuneConfig)

@@ -1,4 +1,4 @@
-"""The registry of task kinds: the only list of what models can be fine-tuned for."""
+"""The registry of task kinds: the only list of the tasks that models can be fine-tuned for."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _KINDS: dict[str, TaskKind] = {
 
 
 def register(kind: TaskKind) -> None:
-    """Add a kind of task, which can then be fine-tuned, evaluated, predicted and exported.
+    """Add a kind of task, whose models can then be trained, evaluated, used and exported.
 
     Raises:
-      ValueError: another kind has the same section or config, another head the same name, or
-        another task of `predict` the same name.
+      ValueError: another kind has the same section or config, another head has the same name, or
+        another task of `predict` has the same name.
     """
     if _KINDS.get(kind.section, kind) != kind:
         raise ValueError(

@@ -27,10 +27,10 @@ from bert_jax.validation import check_choice, check_config
 class SweepResult:
     """The result of a sweep.
 
-    finished: False if a signal stopped the sweep, which resumes when it is started again.
-    results: the runs so far.
-    best_directory: the work directory of the best run; its parameters are there unless `keep` was
-      "none".
+    finished: whether the sweep has ended. If False, it was stopped, and the same call resumes it.
+    results: the results of the runs so far.
+    best_directory: the work directory of the best run, which contains its parameters unless `keep`
+      was "none".
     predictions: the files with the best run's predictions for the test sets.
     report: the report's files.
     """
@@ -61,7 +61,7 @@ def sweep(
 ) -> SweepResult:
     """Fine-tune with every combination of hyperparameters and every seed, and write a report.
 
-    Resumes a sweep that was stopped. The config's `work_dir`, `batch_size`, `num_epochs` and peak
+    A stopped sweep is resumed. The config's `work_dir`, `batch_size`, `num_epochs` and peak
     learning rate are replaced; seeds count up from its `seed`.
 
     Args:
@@ -77,7 +77,7 @@ def sweep(
         function.
       on_report: receives a message after every run; the reports of a run go to `output.txt` in its
         directory.
-      stop: its `request()`, which any thread may call, ends the sweep as signals do.
+      stop: its `request()`, which any thread may call, ends the sweep as Ctrl-C does.
 
     Returns:
       A `SweepResult`: the runs, the directory of the best one and the files of the report.
@@ -108,7 +108,7 @@ def sweep(
     config = replace(config, batch_size=grid.runs[0].batch_size)
     base = FinetuneRun.open(config, make_mesh(config.mesh))
     opened = open_sweep(base, output, grid, keep, command)
-    # Left last: the save under way is finished before a signal may kill again.
+    # Left last, so that a signal can kill the process only after a save has finished.
     with Compilations() as compiled, stop or StopRequest() as stopping, only_writer(output):
         result, lines = _run_to_end(opened, stopping, report)
     all_ended = len(result.results.runs) == len(grid.runs)

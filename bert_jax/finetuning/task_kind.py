@@ -35,7 +35,7 @@ class TaskConfig(abc.ABC):
         splits: Collection[Split],
         labels: tuple[str, ...] = (),
     ) -> TaskData:
-        """Read and tokenize the task's files of some splits; only test files lack labels.
+        """Read and tokenize the task's files for some splits; only test files lack labels.
 
         Args:
           tokenizer: the tokenizer of the model.
@@ -66,7 +66,7 @@ class TaskConfig(abc.ABC):
         return self
 
     def matching(self, model: ModelConfig) -> Self:
-        """Return the task as the examples must be read for a model that was fine-tuned before."""
+        """Return the task with the settings for reading a fine-tuned model's examples."""
         return self
 
     @property
@@ -93,7 +93,7 @@ class TaskConfig(abc.ABC):
         return path if is_tfds(path) else str(Path(path).resolve())
 
     def is_missing(self) -> bool:
-        """Return whether the task has relative paths, none of which exists in this directory."""
+        """Return whether the task has relative paths and none of them exists in this directory."""
         relative = [Path(path) for path in self.paths() if not Path(path).is_absolute()]
         return bool(relative) and not any(map(has_file, relative))
 

@@ -64,14 +64,14 @@ Evaluation = Mapping[str, float]
 class FinetuneResult:
     """The result of fine-tuning.
 
-    finished: False if a signal stopped the run; it has saved its state, and resumes when it is
-      started again.
+    finished: whether the run has ended. If False, it was stopped: its state is saved, and the same
+      call resumes it.
     best_step: the step of the best checkpoint, which `evaluate`, `predict` and `export` use.
     scores: the validation metrics of that checkpoint.
     predictions: the files with its predictions for the test sets.
 
-    The best step, scores and predictions are empty on other processes than the first, and
-    before the run is finished.
+    The best step, scores and predictions are empty until the run is finished, and on all processes
+    but the first.
     """
 
     finished: bool
@@ -94,12 +94,12 @@ def finetune(
 ) -> FinetuneResult:
     """Fine-tune a model, or resume the run in the config's work directory.
 
-    The run can be in any thread. In the main thread SIGTERM, SIGHUP and Ctrl-C save a checkpoint
-    at the next step and end it.
+    The function can be called from any thread. In the main thread, SIGTERM, SIGHUP and Ctrl-C save
+    a checkpoint at the next step and end the run.
 
     Args:
       config: the run's config.
-      from_step: the step of a kept checkpoint to return to; later ones are set aside.
+      from_step: the step of a kept checkpoint to resume from; later checkpoints are set aside.
       on_report: called with every message, progress report and evaluation; None for silence.
       stop: its `request()`, which any thread may call, ends the run as the signals do.
 
@@ -107,22 +107,22 @@ def finetune(
       A `FinetuneResult`: the best step, its validation scores and the prediction files.
 
     Raises:
-      ValueError: the config, the model and the data do not fit together, or another run uses the
-        work directory.
+      ValueError: the config, the model and the data do not match, or another run uses the work
+        directory.
       TrainingDiverged: the loss or a parameter became NaN or infinite.
     """
     check_config(config, FinetuneConfig)
     work_dir = Path(config.work_dir)
     check_work_dir_kind(work_dir)
     mesh = make_mesh(config.mesh)
-    # Before the first collective operation, in which processes of different configs would hang.
+    # Before the first collective operation, in which processes with different configs would hang.
     given = {"the config": to_plain(config), "--from-step": from_step}
     check_same({**given, "the versions": versions()})
     run = FinetuneRun.open(config.with_columns(), mesh)
     check_same({"the model and the examples": run.identity()})
     with ExitStack() as closing:
         compiled = closing.enter_context(Compilations())
-        # Left last: the save under way is finished before a signal may kill again.
+        # Left last, so that a signal can kill the process only after a save has finished.
         stop = closing.enter_context(stop or StopRequest())
         if jax.process_index() == 0:
             closing.enter_context(only_writer(work_dir))
@@ -147,7 +147,7 @@ def train(
     """Train, evaluate and write the predictions; return False if stopped before the end.
 
     Args:
-      from_step: the step of a kept checkpoint to return to; see `recover`.
+      from_step: the step of a kept checkpoint to resume from; see `recover`.
     """
     report = on_first_process(on_report)
     rates = LearningRates(run.config.optimizer, run.total_steps)
@@ -232,7 +232,8 @@ def _begin(
 
 def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnReport) -> None:
     if not concluded:
-        run.write_model(None)  # also of a run that ended: another may do better from here on
+        # Also if the run has ended, since training on from this step may give a better checkpoint.
+        run.write_model(None)
     changes = keep_config(ResolvedConfig.of(run.config), run.work_dir, start, finished=concluded)
     for line in changes:
         report(Message(line))
@@ -270,7 +271,7 @@ def with_checkpoints(
 def _open_reporter(
     run: FinetuneRun, start: int, on_report: OnReport | None, closing: ExitStack
 ) -> Reporter | None:
-    """Return the reporter, which `closing` closes; None on other processes than the first."""
+    """Return the reporter, which `closing` closes; None on all processes but the first."""
     if jax.process_index() != 0:
         return None
     peak = peak_flops(run.mesh.devices.flat[0].device_kind, run.compute.dtype)

@@ -1,4 +1,4 @@
-"""Import a model of another framework into a new work directory."""
+"""Import a model from another framework into a new work directory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def import_model(
     revision: str | None = None,
     seed: int = 0,
 ) -> ImportResult:
-    """Import a model of another framework into a new work directory.
+    """Import a model from another framework into a new work directory.
 
     Args:
       source: a Hugging Face directory, a model's name on the hub, or a TensorFlow checkpoint of

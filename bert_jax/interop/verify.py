@@ -1,4 +1,4 @@
-"""Compare two models of any framework on the same inputs."""
+"""Compare two models from any frameworks on the same inputs."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def verify(
     Args:
       first: a work directory, a Hugging Face directory, a TensorFlow checkpoint of Google's BERT,
         an ONNX file or a StableHLO artifact.
-      second: the model to compare it with, also of any of these kinds.
+      second: the model to compare it with, of any of the same kinds.
       tolerance: the largest relative difference that passes; 0 requires bitwise equal outputs.
       seed: seed of the random tokens.
-      on_report: receives a `Message` for every remark on the models and for every input.
+      on_report: called with a `Message` for every remark on the models and for every input.
 
     Returns:
-      A comparison, whose `passed` says whether the models agree.
+      A `Comparison`, whose `passed` says whether the models agree.
 
     Raises:
       ValueError: a model cannot be loaded, or the models have no output in common.

@@ -54,7 +54,7 @@ class CorpusLoader:
           batch_size: the number of rows in a batch, over all processes.
           num_steps: the total number of batches; None for no end. It is required with
             `masking.final_rate`, because the rate depends on the progress.
-          seed: the seed of the order, the masks and the pairs.
+          seed: the seed for the order, the masks and the pairs.
           sentence_pairs: "next_sentence", "sentence_order" or "none".
           masking: the tokens to predict; None for BERT's 15 %.
           join_documents: whether the documents of a row are read as one.
@@ -97,12 +97,12 @@ class CorpusLoader:
 
     @property
     def length(self) -> int:
-        """Positions per row."""
+        """The number of positions per row."""
         return self._examples.length
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of batches in an epoch, rounded up."""
+        """The number of batches in an epoch, rounded up."""
         return -(-len(self._examples) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -113,7 +113,7 @@ class CorpusLoader:
         """Return an iterator over the batches from `start_step` on, usable as a context manager.
 
         Args:
-          start_step: the first batch.
+          start_step: the number of the first batch.
           rows: the rows of each batch to make, ascending; None for all. With several processes,
             every process makes the rows of its own devices.
         """

@@ -1,4 +1,4 @@
-"""Plan a pretraining run on other hardware: compile its steps and find changes that make it fit."""
+"""Plan a pretraining run for other hardware: compile its steps and find changes to make it fit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Plan:
       devices: the devices of the topology.
       phases: the phases with their compiled steps, in running order.
       limit: the memory of a device in bytes; None for no limit.
-      changes: the keys and values of the config with which the run fits; {} if it fits as it is,
+      changes: the config keys and values to change so that the run fits; {} if it fits as it is,
         None if none of the tried changes is enough.
     """
 

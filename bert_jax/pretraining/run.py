@@ -1,4 +1,4 @@
-"""Pretrain a model: take a run apart from its config, then train or resume it.
+"""Pretrain a model: check a config and build its run, then train or resume it.
 
 result = pretrain(config, on_report=print)
 result.metrics["mlm_loss"], result.model
@@ -94,12 +94,12 @@ def pretrain(
 ) -> PretrainResult:
     """Pretrain a model, or resume the run in the config's work directory.
 
-    The run can be in any thread. In the main thread SIGTERM, SIGHUP and Ctrl-C save a checkpoint
-    at the next step and end it.
+    The function can be called from any thread. In the main thread, SIGTERM, SIGHUP and Ctrl-C save
+    a checkpoint at the next step and end the run.
 
     Args:
       config: the run's config.
-      from_step: the step of a checkpoint to resume from instead of the newest.
+      from_step: the step of the checkpoint to resume from; None for the newest.
       on_report: called with every message, progress report and evaluation; None for silence.
       stop: its `request()`, which any thread may call, ends the run as the signals do.
 
@@ -201,7 +201,7 @@ class PretrainRun:
             }
         )
         with ExitStack() as closing:
-            # Closed last, so that a save in progress is finished before a signal may kill again.
+            # Closed last, so that a signal can kill the process only after a save has finished.
             stop = closing.enter_context(stop or StopRequest())
             if jax.process_index() == 0:
                 closing.enter_context(only_writer(self.work_dir))
@@ -313,7 +313,8 @@ class PretrainRun:
             return setup, None
         if setup.teacher.config.init_layers and not saved_identity:
             shapes = setup.task.definition.shapes
-            teacher_sources(setup.teacher, setup.model, setup.sentence_pairs, shapes)  # may refuse
+            # This may raise ValueError.
+            teacher_sources(setup.teacher, setup.model, setup.sentence_pairs, shapes)
         first = self.corpora[0]
         return setup, load_teacher(
             setup.teacher, self.mesh, first.tokenizer, first.config.corpus, saved_identity

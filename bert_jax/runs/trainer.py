@@ -1,4 +1,4 @@
-"""Train a custom task: with checkpoints and on any mesh, or step by step in a loop of your own."""
+"""Train a custom task on any mesh: with checkpoints, or step by step in a loop of your own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OnStep = Callable[[int, Mapping[str, float]], None]
 
 
 class StepLoader(Protocol):
-    """A source of batches that can be made again from any step; see `CorpusLoader`."""
+    """A source of batches that can be reproduced from any step; see `CorpusLoader`."""
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -78,7 +78,7 @@ class Trainer:
       optimizer: any optax optimizer, including its learning-rate schedule.
       mesh: the number of devices on each axis, or a mesh.
       seed: seed of the random parameters and of dropout.
-      accumulation_steps: parts in which each batch is processed, one after the other.
+      accumulation_steps: the number of parts in which each batch is processed, one after another.
       initial: parameters to start from, by name. The others are randomly initialized.
 
     Raises:
@@ -149,7 +149,7 @@ class Trainer:
 
         Args:
           callback: receives the number of the step and the metrics of its batch. Reading them waits
-            for the step, so call back rarely.
+            for the step, so use a large `every`.
           every: the number of steps between two calls; the last step calls back too.
 
         Raises:
@@ -167,7 +167,7 @@ class Trainer:
         work_dir: str | os.PathLike[str] | None = None,
         save_every: int = 1_000,
     ) -> TrainState:
-        """Train until `steps` steps have been made, and return the last state.
+        """Train until `steps` steps are done, and return the last state.
 
         With `work_dir`, a checkpoint is saved every `save_every` steps and at the end, and the same
         call resumes from the newest one as if it had never been interrupted.
@@ -258,7 +258,7 @@ class Trainer:
     def _open(
         self, work_dir: Path, loader: StepLoader, closing: ExitStack
     ) -> tuple[Checkpointer, TrainState | None]:
-        """Return the checkpointer and the newest saved state, None if there is none."""
+        """Return the checkpointer and the newest saved state; None if there is none."""
         definition = self.task.definition
         identity = {
             "model": {name: list(shape.shape) for name, shape in definition.shapes.items()},
@@ -293,7 +293,7 @@ class Trainer:
 
 
 def _checked(mesh: Mesh) -> Mesh:
-    """Return a mesh of the caller's; raise ValueError if it lacks an axis."""
+    """Return the caller's mesh; raise ValueError if it lacks an axis."""
     axes = tuple(MeshConfig().sizes())
     if not set(axes) <= set(mesh.axis_names):
         raise ValueError(

@@ -32,7 +32,7 @@ class CustomTask(abc.ABC):
 
     Attributes:
       loss_terms: the coefficients of the metrics that make up the loss. A metric may not be
-        called "loss" or "gradient_norm", which are added to them.
+        called "loss" or "gradient_norm", since the train step adds these two.
     """
 
     loss_terms: Mapping[str, float]
@@ -47,7 +47,7 @@ class CustomTask(abc.ABC):
 
     @abc.abstractmethod
     def metrics(self, model: Any, batch: Batch, dropout_key: jax.Array | None) -> Metrics:
-        """Return all metrics of a batch, those in `loss_terms` among them.
+        """Return all metrics of a batch, including those in `loss_terms`.
 
         Args:
           model: the module that `build` returns, with the current parameters.

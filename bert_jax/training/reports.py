@@ -35,7 +35,7 @@ class TrainReport:
       total_steps: the number of optimizer steps of the whole run.
       metrics: the means over the interval.
       learning_rate: the learning rate of the last step.
-      tokens_per_second: the tokens per second that are not padding, over all devices.
+      tokens_per_second: the number of tokens per second, without padding, over all devices.
       utilization: the model FLOP/s as a fraction of the devices' peak; None if the peak is unknown.
       stall: the fraction of the interval in which the loop waited for batches.
       seconds_left: the estimated time to the end of the run; None if it is not known yet.
