@@ -232,7 +232,7 @@ def _begin(
 
 def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnReport) -> None:
     if not concluded:
-        # Also if the run has ended, since training on from this step may give a better checkpoint.
+        # Also if the run had ended, since a later checkpoint may be better.
         run.write_model(None)
     changes = keep_config(ResolvedConfig.of(run.config), run.work_dir, start, finished=concluded)
     for line in changes:
