@@ -187,8 +187,8 @@ def unigram_cross_entropy(
     """Return the held-out split's cross-entropy under the training split's unigram frequencies.
 
     Counts are smoothed by adding one to every id of the vocabulary. A split of more than
-    MAX_RECORDS records is represented by that many, evenly spaced. A masked-LM loss below this
-    value shows that a model uses context.
+    MAX_RECORDS records is represented by MAX_RECORDS evenly spaced records. A masked-LM loss
+    below this value shows that a model uses context.
 
     Args:
       train: the training split.
@@ -212,7 +212,7 @@ def unigram_cross_entropy(
 
 
 def token_counts(corpus: Corpus) -> np.ndarray:
-    """Return the occurrences of each token id, [vocab_size] float64.
+    """Return the number of occurrences of each token id, [vocab_size] float64.
 
     See `unigram_cross_entropy` for the records that are counted.
 

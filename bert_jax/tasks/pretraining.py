@@ -56,9 +56,9 @@ class Pretraining:
 
     The sentence-pair loss is a mean over all fragments (the parts of documents in the rows), and
     fragments without a pair contribute 0. So a pair has the same weight in all batches. With a mean
-    over pairs only, a batch in which one of fifty fragments has a pair would get the full weight:
-    three pairs then had the same weight as 1,200 masked tokens, and a small ALBERT did not learn to
-    use context for hundreds of steps.
+    over pairs only, the pair loss would have its full weight even if one of fifty fragments has a
+    pair: three pairs then had the same weight as 1,200 masked tokens, and a small ALBERT did not
+    learn to use context for hundreds of steps.
 
     Source: Devlin et al. 2019, appendix A.2.
 

@@ -219,17 +219,17 @@ _INTERRUPTED_TEXT = (
 
 
 class StopRequested(Exception):
-    """A run has been asked to stop during an evaluation or predictions."""
+    """A run was asked to stop during an evaluation or a prediction."""
 
 
 class StopRequest:
-    """Ask a run to save and end: by `request`, or by SIGTERM, SIGHUP or Ctrl-C in a `with` block.
+    """A request to save and end, by `request`, or by SIGTERM, SIGHUP or Ctrl-C in a `with` block.
 
     Python allows signal handlers only in the main thread. In another thread the block leaves the
     signals unchanged, and only `request` stops the run.
 
-    Each process has its own. All processes must call `stop_now` equally often, since they agree to
-    stop at a call that none of them has made yet.
+    Each process has its own instance. All processes must call `stop_now` the same number of times,
+    since they agree to stop at a call that none of them has made yet.
 
     A request cannot be withdrawn: give every run, including one that resumes, a new instance.
 
