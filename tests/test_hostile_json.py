@@ -115,7 +115,7 @@ def read_huggingface(directory: Path) -> None:
     content = read_json_object(file)
     read_encoder(content, str(file))
     classes_of(content)
-    read_labels(content, "classification", 2)
+    read_labels(content, 2)
     try:
         read_problem(content, 2)
     except ValueError as error:  # `model_config` names the directory

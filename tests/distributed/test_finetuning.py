@@ -43,4 +43,4 @@ def test_processes_with_other_configs_are_refused(toy, bert_jax, tmp_path):  # n
     words = ["finetune", "--config", config, "--init", toy.source]
     words += [f"--config.work_dir={tmp_path / 'run'}"]
     refused = bert_jax(*words, launcher=2, devices=2, code=2)
-    assert "the config: of process 1" in refused.errors
+    assert "the config: process 1" in refused.errors

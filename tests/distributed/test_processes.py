@@ -106,7 +106,7 @@ distributed.check_same({"the config": {"rate": 0.1}, "the corpora": [1, 2]})
 try:
     distributed.check_same({"the config": {"rate": index}, "the corpora": [1, 2]})
 except ValueError as error:
-    assert "the config: of process 1" in str(error) and "corpora" not in str(error)
+    assert "the config: process 1" in str(error) and "corpora" not in str(error)
 else:
     raise SystemExit("not refused")
 """

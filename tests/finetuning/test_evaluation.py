@@ -220,7 +220,7 @@ def test_a_step_that_is_not_there_is_said_with_those_that_are(whole, bert_jax_he
     finished = bert_jax_here("evaluate", whole, "--step", 5)
     assert finished.code == 2
     assert "no checkpoint of step 5. Available steps: " in finished.errors
-    assert finished.errors.split("Available steps: ")[1].strip().endswith("36")
+    assert finished.errors.split("Available steps: ")[1].strip().endswith("36.")
 
 
 def test_entities_have_rows_of_their_types(toy, bert_jax_here, evaluated, tmp_path):
