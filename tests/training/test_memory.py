@@ -80,9 +80,9 @@ def test_a_run_that_exceeds_a_cpus_memory_is_refused(monkeypatch: pytest.MonkeyP
         check_fits(parts_of(mesh), mesh)
     assert "does not fit in memory: it needs at least" in str(error.value)
     assert "on each of 8 devices (parameters " in str(error.value)
-    assert str(error.value).endswith("KiB. Lower batch_size")
+    assert str(error.value).endswith("KiB. Lower batch_size.")
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1_000)
-    with pytest.raises(ValueError, match=r"this machine has 1000 bytes\. Lower the model$"):
+    with pytest.raises(ValueError, match=r"this machine has 1000 bytes\. Lower the model\.$"):
         check_fits(parts_of(mesh), mesh)
 
 

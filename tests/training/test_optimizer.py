@@ -87,8 +87,8 @@ def test_no_warmup_starts_at_the_peak() -> None:
         ({"warmup_fraction": 0.1}, "warmup_steps=10000 and warmup_fraction=0.1 both set the l"),
         ({"warmup_fraction": 1.5, "warmup_steps": 0}, "optimizer.warmup_fraction=1.5: expected 0"),
         ({"peak_learning_rate": -1.0}, "optimizer.peak_learning_rate=-1.0: must be 0 or more"),
-        ({"peak_learning_rate": math.nan}, "learning_rate=nan: must be 0 or more, and finite"),
-        ({"clip_norm": math.inf}, "optimizer.clip_norm=inf: must be 0 or more, and finite"),
+        ({"peak_learning_rate": math.nan}, "learning_rate=nan: must be 0 or more and finite"),
+        ({"clip_norm": math.inf}, "optimizer.clip_norm=inf: must be 0 or more and finite"),
         (
             {"schedule": "constant", "end_learning_rate": 1e-5},
             "optimizer.end_learning_rate=1e-05 has no effect with schedule='constant'",
