@@ -88,8 +88,7 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
         raise ValueError(f"{path}: expected a section of keys for {cls.__name__}, got {values!r}")
     keys = config_keys(cls)
     for key in values:
-        # A file may have null for a section that was known when it was written.
-        if key not in keys and not (values[key] is None and _has_sections(cls)):
+        if key not in keys:
             raise ValueError(f"{path}.{key}{unknown_key(str(key), _keys_of(cls, values))}")
     arguments = {}
     for name, known in keys.items():
@@ -103,8 +102,14 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
         raise ValueError(f"{path}: {error}") from error
 
 
-def _has_sections(cls: type) -> bool:
-    return any(_SECTIONS in field.metadata for field in dataclasses.fields(cls))
+def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored config without the empty sections that `one_section_of` no longer offers.
+
+    A config that was stored while more sections were registered has None for each of them.
+    """
+    keys = config_keys(cls)
+    offers = any(_SECTIONS in field.metadata for field in dataclasses.fields(cls))
+    return {key: x for key, x in values.items() if x is not None or key in keys or not offers}
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:

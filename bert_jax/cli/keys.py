@@ -10,15 +10,11 @@ A key is set in a config file or as --config.section.key=value.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 
 from bert_jax.argument_parser import ArgumentParser
 from bert_jax.config_keys import lines, sections
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.pretraining.config import PretrainConfig
+from bert_jax.recipes.load import CONFIGS
 from bert_jax.validation import nearest
-
-CONFIGS: Mapping[str, type] = {"pretrain": PretrainConfig, "finetune": FinetuneConfig}
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -94,34 +94,21 @@ class ChoicesConfig(FilesTaskConfig):
         labels: tuple[str, ...] = (),
     ) -> TaskData:
         """See `TaskConfig.open`."""
+        files, names = self.files, self.files.choice_labels
+
+        def read(split: Split) -> ChoiceSet:
+            examples = read_choices(files, split, labeled=split != "test")
+            features = choice_features(examples, tokenizer, max_length, names)
+            return ChoiceSet(features, examples, names)
+
         with renamed_in_errors(_FORM_KEYS):
-            return _open(self.files, tokenizer, max_length, splits)
+            return self._data(HeadConfig(MULTIPLE_CHOICE), "accuracy", splits, read)
 
     def with_file(self, path: str, split: Split) -> ChoicesConfig:
         """See `TaskConfig.with_file`."""
         task = super().with_file(path, split)
         form = task.files.form
         return task if split == "train" else task._with_files(form=form.for_other_file(path))
-
-
-def _open(
-    files: ChoiceFiles, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
-) -> TaskData:
-    """Read and tokenize a table."""
-    labels = files.choice_labels
-
-    def read(split: Split) -> ChoiceSet:
-        examples = read_choices(files, split, labeled=split != "test")
-        features = choice_features(examples, tokenizer, max_length, labels)
-        return ChoiceSet(features, examples, labels)
-
-    return TaskData(
-        head=HeadConfig(MULTIPLE_CHOICE),
-        train=read("train").features if "train" in splits else None,
-        validation={"validation": read("validation")} if "validation" in splits else {},
-        test={"test": read("test")} if "test" in splits and files.test else {},
-        primary="accuracy",
-    )
 
 
 CHOICES = TaskKind(

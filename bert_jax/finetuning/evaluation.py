@@ -10,7 +10,12 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
-from bert_jax.conversion import to_dataclass, to_plain
+from bert_jax.conversion import (
+    config_keys,
+    to_dataclass,
+    to_plain,
+    without_absent_sections,
+)
 from bert_jax.finetuning.compiled_steps import unknown_lines
 from bert_jax.finetuning.config import EvaluationSettings, FinetuneConfig
 from bert_jax.finetuning.label_matching import (
@@ -332,7 +337,15 @@ def _of_run(work_dir: Path) -> tuple[TaskConfig, EvaluationSettings]:
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
         raise ValueError(f"{work_dir}: no {RESOLVED_NAME} in it, which says what the task is")
-    config = to_dataclass(FinetuneConfig, read_json_object(file), str(file))
+    values = without_absent_sections(FinetuneConfig, read_json_object(file))
+    unknown = values.keys() - config_keys(FinetuneConfig)
+    sections = [key for key in unknown if isinstance(values[key], dict)]
+    if sections:
+        raise ValueError(
+            f"{file}: the section {sections[0]!r} belongs to a kind of task that is not "
+            "registered. Import the module that registers it first."
+        )
+    config = to_dataclass(FinetuneConfig, values, str(file))
     return config.task, config.evaluation_settings
 
 

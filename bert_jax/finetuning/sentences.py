@@ -156,8 +156,20 @@ class SentencesConfig(FilesTaskConfig):
         labels: tuple[str, ...] = (),
     ) -> TaskData:
         """See `TaskConfig.open`."""
+        files = self.files
+        usual = ("accuracy",) if files.labels else ("pearson", "spearman")
+        metrics = self.metrics or (("micro_f1",) if files.is_multi_label else usual)
+
+        def read(split: Split) -> ExampleSet:
+            if files.is_multi_label:
+                examples = read_sentences(files, split, labeled=split != "test")
+                features = sentence_features(examples, tokenizer, max_length, files.labels)
+                _report_absent(examples, files, split)
+                return MultiLabelSet(features, examples, files, metrics)
+            return read_set(files, split, tokenizer, max_length, metrics, self.sigmoid, None)
+
         with renamed_in_errors(_FORM_KEYS):
-            return _open(self, tokenizer, max_length, splits)
+            return self._data(head_of(files, self.sigmoid), metrics[0], splits, read)
 
     def with_file(self, path: str, split: Split) -> SentencesConfig:
         """See `TaskConfig.with_file`."""
@@ -197,31 +209,6 @@ def with_pairs(usage: InferenceDefaults, data: TaskData) -> InferenceDefaults:
     (sequences, *_) = (examples.features.sequences for examples in data.validation.values())
     pairs = bool((sequences.second_starts < sequences.lengths).any())
     return dataclasses.replace(usage, pairs=pairs)
-
-
-def _open(
-    config: SentencesConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
-) -> TaskData:
-    """Read and tokenize a table."""
-    files = config.files
-    usual = ("accuracy",) if files.labels else ("pearson", "spearman")
-    metrics = config.metrics or (("micro_f1",) if files.is_multi_label else usual)
-
-    def read(split: Split) -> ExampleSet:
-        if files.is_multi_label:
-            examples = read_sentences(files, split, labeled=split != "test")
-            features = sentence_features(examples, tokenizer, max_length, files.labels)
-            _report_absent(examples, files, split)
-            return MultiLabelSet(features, examples, files, metrics)
-        return read_set(files, split, tokenizer, max_length, metrics, config.sigmoid, None)
-
-    return TaskData(
-        head=head_of(files, config.sigmoid),
-        train=read("train").features if "train" in splits else None,
-        validation={"validation": read("validation")} if "validation" in splits else {},
-        test={"test": read("test")} if "test" in splits and files.test else {},
-        primary=metrics[0],
-    )
 
 
 SENTENCES = TaskKind(

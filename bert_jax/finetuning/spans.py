@@ -70,7 +70,21 @@ class SpansConfig(FilesTaskConfig):
         labels: tuple[str, ...] = (),
     ) -> TaskData:
         """See `TaskConfig.open`."""
-        return _open(self, tokenizer, max_length, splits)
+
+        def read(split: Split) -> SpanSet:
+            labeled = split != "test"
+            examples = read_squad(Path(split_path(self.files, split)), labeled=labeled)
+            windows = span_windows(
+                examples,
+                tokenizer,
+                max_length=max_length,
+                doc_stride=self.doc_stride,
+                max_query_length=self.max_query_length,
+                labeled=labeled,
+            )
+            return SpanSet(windows, examples, self)
+
+        return self._data(HeadConfig(SPAN), "f1", splits, read)
 
     def inference_defaults(self, max_length: int, data: TaskData) -> InferenceDefaults:
         """See `TaskConfig.inference_defaults`: adds how passages are cut."""
@@ -160,34 +174,6 @@ class SpanSet(ExampleSet):
     @cached_property
     def _references(self) -> dict[str, tuple[str, ...]]:
         return {example.id: example.answer_texts for example in self.examples}
-
-
-def _open(
-    config: SpansConfig, tokenizer: Tokenizer, max_length: int, splits: Collection[Split]
-) -> TaskData:
-    """Read the files and cut the passages into windows."""
-
-    def read(split: Split) -> SpanSet:
-        labeled = split != "test"
-        examples = read_squad(Path(split_path(config.files, split)), labeled=labeled)
-        windows = span_windows(
-            examples,
-            tokenizer,
-            max_length=max_length,
-            doc_stride=config.doc_stride,
-            max_query_length=config.max_query_length,
-            labeled=labeled,
-        )
-        return SpanSet(windows, examples, config)
-
-    return TaskData(
-        head=HeadConfig(SPAN),
-        train=read("train").features if "train" in splits else None,
-        validation={"validation": read("validation")} if "validation" in splits else {},
-        test={"test": read("test")} if "test" in splits and config.files.test else {},
-        primary="f1",
-        per_token=True,
-    )
 
 
 SPANS = TaskKind(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bert_jax.conversion import to_dataclass, to_plain
+from bert_jax.conversion import to_dataclass, to_plain, without_absent_sections
 from bert_jax.files import write_file
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.outcome import read_outcome
@@ -74,7 +74,8 @@ def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
 def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
     """What `_binding` gave earlier, with the defaults of keys that there were not yet."""
     try:
-        config = to_dataclass(FinetuneConfig, {**stored, "work_dir": "anywhere"}, str(file))
+        values = without_absent_sections(FinetuneConfig, stored)
+        config = to_dataclass(FinetuneConfig, {**values, "work_dir": "anywhere"}, str(file))
     except ValueError:  # keys that are gone: what differs is told as it stands
         return stored
     binding: dict[str, Any] = json.loads(json.dumps(shared_config(to_plain(config))))

@@ -138,8 +138,49 @@ class TagsConfig(FilesTaskConfig):
         splits: Collection[Split],
         labels: tuple[str, ...] = (),
     ) -> TaskData:
-        """See `TaskConfig.open`."""
-        return _open(self, tokenizer, max_length, splits, labels)
+        """See `TaskConfig.open`.
+
+        The labels are the given ones, else the config's, else the tags in the training file. Unless
+        the config names the labels of a new model, a file to evaluate on may have other tags, which
+        count as errors.
+        """
+        files = self.files
+        if labels:
+            files = replace(files, labels=())  # the labels are the model's, not the file's
+        labels = labels or files.labels
+        learned = None
+        if not labels or "train" in splits:
+            learned = read_tags(files, "train", labeled=True)
+            column = files.tag or ("UPOS" if files.kind == "conllu" else "")
+            labels = labels or collect_labels(learned, column)
+        scheme = scheme_of(labels)
+
+        def windows(sentences: TagSentences, *, for_evaluation: bool) -> TagFeatures:
+            return tag_features(
+                sentences,
+                tokenizer,
+                max_length,
+                labels,
+                document_context=self.document_context,
+                for_evaluation=for_evaluation,
+            )
+
+        def read(split: Split) -> TagSet:
+            sentences = read_tags(files, split, labeled=split != "test")
+            read_in = scheme
+            if scheme is not None and sentences.tags is not None:
+                # The training file may lack some of the scheme's prefixes.
+                present = {tag for tags in sentences.tags for tag in tags}
+                read_in = scheme_of([*labels, *present]) or scheme
+                _check_scheme(sentences, read_in)
+            return TagSet(windows(sentences, for_evaluation=True), sentences, files, read_in)
+
+        def train() -> Features:
+            assert learned is not None
+            return windows(learned, for_evaluation=False).features
+
+        primary = "f1" if scheme else "accuracy"
+        return self._data(HeadConfig(TAGGING, labels), primary, splits, read, train=train)
 
     def matching(self, model: ModelConfig) -> TagsConfig:
         """Return the task with the model's tag scheme: as written for BIOES, BILOU and BMES.
@@ -176,65 +217,6 @@ def _check_scheme(sentences: TagSentences, scheme: Scheme) -> None:
             except ValueError as error:
                 raise ValueError(f"{place}: {error}. Fix the file") from error
             marked.add(tag)
-
-
-def _open(
-    config: TagsConfig,
-    tokenizer: Tokenizer,
-    max_length: int,
-    splits: Collection[Split],
-    labels: tuple[str, ...] = (),
-) -> TaskData:
-    """Read the files and tokenize the sentences.
-
-    The labels are the given ones of an existing model, else those of the config, else the tags in
-    the training file. Unless the config names the labels of a new model, a file to evaluate on may
-    have other tags, which count as errors.
-
-    Raises:
-      ValueError: a file is malformed; the message names file and line.
-    """
-    files, train = config.files, "train" in splits
-    if labels:
-        files = replace(files, labels=())  # the labels are the model's, not the file's
-    else:
-        labels = files.labels
-    learned = read_tags(files, "train", labeled=True) if train or not labels else None
-    if learned is not None and not labels:
-        labels = collect_labels(learned, files.tag or ("UPOS" if files.kind == "conllu" else ""))
-    scheme = scheme_of(labels)
-
-    def windows(sentences: TagSentences, *, for_evaluation: bool) -> TagFeatures:
-        context = config.document_context
-        return tag_features(
-            sentences,
-            tokenizer,
-            max_length,
-            labels,
-            document_context=context,
-            for_evaluation=for_evaluation,
-        )
-
-    def read(split: Split) -> TagSet:
-        sentences = read_tags(files, split, labeled=split != "test")
-        read_in = scheme
-        if scheme is not None and sentences.tags is not None:
-            # The training file may lack some of the scheme's prefixes.
-            present = {tag for tags in sentences.tags for tag in tags}
-            read_in = scheme_of([*labels, *present]) or scheme
-            _check_scheme(sentences, read_in)
-        return TagSet(windows(sentences, for_evaluation=True), sentences, files, read_in)
-
-    return TaskData(
-        head=HeadConfig(TAGGING, labels),
-        train=windows(learned, for_evaluation=False).features
-        if train and learned is not None
-        else None,
-        validation={"validation": read("validation")} if "validation" in splits else {},
-        test={"test": read("test")} if "test" in splits and files.test else {},
-        primary="f1" if scheme else "accuracy",
-        per_token=True,
-    )
 
 
 TAGS = TaskKind(

@@ -123,7 +123,7 @@ class TaskData:
 
     train: the training examples; None if they were not read. validation, test: the sets by name;
     test sets have no labels. primary: the metric that compares runs; higher is better for all
-    metrics. per_token: whether the model scores every token.
+    metrics.
     """
 
     head: HeadConfig
@@ -131,7 +131,6 @@ class TaskData:
     validation: Mapping[str, ExampleSet]
     test: Mapping[str, ExampleSet]
     primary: str
-    per_token: bool = False
 
     def metric_of(self, name: str, metric: str) -> str:
         """Return a metric's name for a validation set, with the set's name if there are several."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, cast
 
-from bert_jax.finetuning.task_data import TaskData
+from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, TaskData
 from bert_jax.inference.predict_tasks import PredictTask
 from bert_jax.labeled_data.delimited import TableFormat
+from bert_jax.labeled_data.features import Features
 from bert_jax.labeled_data.files import Split, has_file
 from bert_jax.models.model import ClassifierHead, ModelConfig
 from bert_jax.runs.work_dir import InferenceDefaults
@@ -123,6 +124,33 @@ class FilesTaskConfig(TaskConfig):
         if Path(path).is_dir():
             raise ValueError(f"{path} is a directory; expected a file with {split} examples")
         return self._with_files(**{split: path})
+
+    def _data(
+        self,
+        head: HeadConfig,
+        primary: str,
+        splits: Collection[Split],
+        read: Callable[[Split], ExampleSet],
+        *,
+        train: Callable[[], Features] | None = None,
+    ) -> TaskData:
+        """Return the data of some splits, a set for each split.
+
+        Args:
+          head: the head of the task.
+          primary: the metric that compares runs.
+          splits: the splits to read; a missing test file is skipped.
+          read: reads and tokenizes a split.
+          train: reads the training examples, if they differ from a set to evaluate on.
+        """
+        train = train or (lambda: read("train").features)
+        return TaskData(
+            head=head,
+            train=train() if "train" in splits else None,
+            validation={"validation": read("validation")} if "validation" in splits else {},
+            test={"test": read("test")} if "test" in splits and self.files.test else {},
+            primary=primary,
+        )
 
     def _with_files(self, **changes: Any) -> Self:
         files = replace(cast(Any, self.files), **changes)

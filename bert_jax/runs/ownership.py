@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.conversion import to_dataclass, to_plain
+from bert_jax.conversion import to_dataclass, to_plain, without_absent_sections
 from bert_jax.files import write_file
 from bert_jax.json_files import read_json_object
 from bert_jax.local_paths import make_directory
@@ -182,6 +182,7 @@ def keep_config(config: ResolvedConfig, work_dir: Path, step: int, *, finished: 
 def _with_new_keys(former: dict[str, Any], cls: type) -> dict[str, Any]:
     """Return an earlier version's config, with defaults for the keys that were added since."""
     try:
-        return ResolvedConfig(to_plain(to_dataclass(cls, former)), cls).as_read()
+        values = without_absent_sections(cls, former)
+        return ResolvedConfig(to_plain(to_dataclass(cls, values)), cls).as_read()
     except ValueError:  # the printed differences show keys that were removed since
         return former

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from bert_jax.cli.keys import CONFIGS
 from bert_jax.cli.main import main
 from bert_jax.config_keys import lines, sections
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.recipes.keys import with_all_keys
+from bert_jax.recipes.load import CONFIGS
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -14,7 +14,6 @@ import pytest
 
 from bert_jax import Embed
 from bert_jax.argument_parser import free_text
-from bert_jax.cli.keys import CONFIGS
 from bert_jax.cli.main import VERBS, main
 from bert_jax.config_keys import sections
 from bert_jax.conversion import to_dataclass, without_none
@@ -29,7 +28,7 @@ from bert_jax.interop.tensorflow_import import checkpoint_prefix
 from bert_jax.interop.verify_backends import open_model
 from bert_jax.labeled_data.files import find_file
 from bert_jax.local_paths import check_local, is_path, make_directory
-from bert_jax.recipes.load import load_config
+from bert_jax.recipes.load import CONFIGS, load_config
 from bert_jax.runs.outputs import new_directory
 from bert_jax.runs.ownership import ResolvedConfig
 from bert_jax.runs.work_dir import read_model

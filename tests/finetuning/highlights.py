@@ -120,14 +120,7 @@ class HighlightsConfig(FilesTaskConfig):
             windows = tag_features(sentences, tokenizer, max_length, LABELS, document_context=False)
             return HighlightSet(windows)
 
-        return TaskData(
-            head=HeadConfig(HEAD),
-            train=read("train").features if "train" in splits else None,
-            validation={"validation": read("validation")} if "validation" in splits else {},
-            test={"test": read("test")} if "test" in splits and self.files.test else {},
-            primary="f1",
-            per_token=True,
-        )
+        return self._data(HeadConfig(HEAD), "f1", splits, read)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import bert_jax as bj
-from bert_jax.conversion import to_dataclass, to_plain
+from bert_jax.conversion import to_dataclass, to_plain, without_absent_sections
 from bert_jax.finetuning import registry
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.sentences import SENTENCES, SentencesConfig
@@ -74,7 +74,7 @@ def write_texts(directory: Path) -> dict[str, str]:
 
 @pytest.mark.usefixtures("registered")
 def test_a_new_kind_is_fine_tuned_evaluated_predicted_and_exported(
-    toy: Toy, bert_jax_here, tmp_path: Path
+    toy: Toy, bert_jax_here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = write_texts(tmp_path)
     recipe = tmp_path / "highlights.py"
@@ -100,6 +100,13 @@ def test_a_new_kind_is_fine_tuned_evaluated_predicted_and_exported(
     assert [probability > 0.5 for probability in first["probabilities"]] == [
         word in GOOD for word in first["words"]
     ]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            registry, "_KINDS", {name: registry._KINDS[name] for name in ("glue", "tags")}
+        )
+        with pytest.raises(ValueError, match="section 'highlights' belongs to a kind of task that"):
+            bj.evaluate(run)
 
     for form in ("onnx", "stablehlo"):
         exported = bj.export(run, tmp_path / form, format=form)
@@ -146,7 +153,10 @@ def test_a_config_of_a_registered_kind_is_read_without_it(monkeypatch: pytest.Mo
         patch.setattr(registry, "_KINDS", registry._KINDS | {"highlights": HIGHLIGHTS})
         values = to_plain(config)
     assert values["highlights"] is None
-    assert to_dataclass(bj.FinetuneConfig, values) == config
+    with pytest.raises(ValueError, match=r"config\.highlights: no such key"):
+        to_dataclass(bj.FinetuneConfig, values)
+    stored = without_absent_sections(bj.FinetuneConfig, values)
+    assert to_dataclass(bj.FinetuneConfig, stored) == config
 
 
 def test_a_task_that_is_not_registered_is_refused() -> None:
