@@ -4,6 +4,7 @@
 #   make test        run the tests
 #   make test-slow   run the tests marked as slow
 #   make lint        ruff and mypy
+#   make docs        build the documentation: docs/_build/index.html
 #
 # The first call of each makes .venv and installs into it, the only part that needs the internet.
 
@@ -14,7 +15,7 @@ BERT_JAX := .venv/bin/bert-jax
 DEMO := runs/demo
 WORKERS ?= 2
 
-.PHONY: demo test test-slow lint
+.PHONY: demo test test-slow lint docs
 .DELETE_ON_ERROR:
 
 # Each file below is written last by its step, under its final name only when whole: whatever is
@@ -51,12 +52,20 @@ lint: .venv/installed-dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
+# Warnings are errors. Nothing is downloaded while the pages are built or read.
+docs: .venv/installed-docs
+	.venv/bin/python -m sphinx -W --keep-going -q -d docs/_build/.doctrees docs docs/_build
+
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 on PATH; make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
 .venv/installed: setup.py | .venv/bin/python
 	.venv/bin/pip install --quiet --editable .
+	touch $@
+
+.venv/installed-docs: setup.py | .venv/bin/python
+	.venv/bin/pip install --quiet --editable '.[docs]'
 	touch $@
 
 # The tests compare against PyTorch on the CPU. Its CPU build comes first, from PyTorch's own index

@@ -50,7 +50,11 @@ TENSORFLOW = [
     "tensorflow>=2.21,<3; sys_platform != 'linux'",
 ]
 
+# What builds the documentation and reads its pages for their tests.
+DOCS = ["sphinx>=9.0.4,<10", "myst-parser>=5.2,<6", "furo>=2025.12.19"]
+
 DEV = [
+    *DOCS,
     *ONNX,
     *TENSORFLOW,
     "mypy>=2.4,<3",
@@ -91,6 +95,7 @@ setup(
         "torch": TORCH,
         "onnx": ONNX,
         "tensorflow": TENSORFLOW,
+        "docs": DOCS,
         "dev": DEV,
     },
     # An entry of sys.path, not a finder of its own: Python asks those last, and takes a checkout in

@@ -1,0 +1,43 @@
+"""Configuration of the documentation; `make docs` builds it into docs/_build."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bert_jax.version import __version__  # noqa: E402
+
+project = "bert_jax"
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"bert_jax {release}"
+html_static_path = ["_static"]
+html_css_files = ["bert_jax.css"]
+html_show_copyright = False
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+pygments_style = "tango"
+pygments_dark_style = "monokai"
+
+
+def remove_directives(app: Any, doctree: nodes.document) -> None:
+    """Remove the comments for the tests of the pages (see CONTRIBUTING.md) from the HTML."""
+    for node in list(doctree.findall(nodes.raw)):
+        if node.astext().lstrip().startswith(("<!-- run", "<!-- needs")):
+            node.parent.remove(node)
+
+
+def setup(app: Any) -> None:
+    """Connect the handlers of Sphinx's events."""
+    app.connect("doctree-read", remove_directives)

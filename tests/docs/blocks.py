@@ -1,0 +1,190 @@
+"""Read the code blocks of a page of the documentation, and the directives before them.
+
+CONTRIBUTING.md, "How documentation is tested", describes the directives.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+# The languages of code, which a test executes, and of everything else.
+CODE = ("bash", "console", "diff", "python")
+OTHER = ("csv", "ini", "json", "text", "toml", "yaml")
+# Settings with a value, settings without one, and languages for which a setting makes sense.
+WITH_VALUE = ("args", "expect", "file", "replace", "setup")
+WITHOUT_VALUE = ("apply", "fails")
+TRAINING = re.compile(r"\bbert-jax\s+(pretrain|finetune|sweep)\b")
+
+# MyST directives that would show code without a fence of its own.
+CODE_DIRECTIVES = ("{code", "{sourcecode", "{parsed-literal", "{literalinclude", "{doctest")
+
+COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)
+DIRECTIVE = re.compile(r"(run|needs)\b\s*(?::(.*))?", re.DOTALL)
+
+
+class PageError(ValueError):
+    """A mistake in a page: its file, its line and what is wrong."""
+
+
+@dataclass
+class Block:
+    """A fenced code block with the settings of the directives before it."""
+
+    line: int
+    language: str
+    source: str
+    args: str = ""
+    file: str = ""
+    expect: list[str] = field(default_factory=list)
+    apply: bool = False
+    fails: bool = False
+
+
+@dataclass
+class Page:
+    """A page: its path, the setups of its directory, and the blocks to execute, in order."""
+
+    path: Path
+    setups: list[str]
+    blocks: list[Block]
+
+
+@dataclass
+class _Directives:
+    """The directives read since the last block."""
+
+    line: int = 0
+    run: bool = False
+    needs: str = ""
+    settings: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read_page(path: Path) -> Page:
+    """Read a page.
+
+    Raises:
+      PageError: a block has no directive, or a directive is not valid.
+    """
+    return parse_page(path.read_text(encoding="utf-8"), path)
+
+
+def parse_page(text: str, path: Path) -> Page:
+    """Return the blocks of a page with the given text; see `read_page`."""
+    setups: list[str] = []
+    blocks: list[Block] = []
+    directives = _Directives()
+    for token, line in _tokens(text, 0):
+        where = f"{path}:{line}"
+        if token.type == "html_block":
+            for comment in COMMENT.findall(token.content):
+                _read_comment(comment.strip(), where, directives, setups)
+                directives.line = line
+        elif token.type == "fence":
+            if block := _read_block(token, line, where, directives):
+                blocks.append(block)
+            directives = _Directives()
+        elif token.type == "code_block":
+            raise PageError(f"{where}: indented code block; use a fence")
+        elif directives.run or directives.needs:
+            raise PageError(f"{path}:{directives.line}: a directive must precede a code block")
+    if directives.run or directives.needs:
+        raise PageError(f"{path}:{directives.line}: a directive must precede a code block")
+    return Page(path, setups, blocks)
+
+
+def _tokens(text: str, start: int) -> Iterator[tuple[Token, int]]:
+    """Yield the tokens of a text with their lines, also those inside MyST's directives."""
+    for token in MarkdownIt("commonmark").parse(text):
+        line = start + (token.map[0] if token.map else 0)
+        if token.type == "fence" and token.info.startswith(CODE_DIRECTIVES):
+            raise PageError(f"line {line + 1}: {token.info} shows code; use a plain fence")
+        if token.type == "fence" and token.info.startswith("{"):
+            yield from _tokens(token.content, line + 1)
+        else:
+            yield token, line + 1
+
+
+def _read_comment(comment: str, where: str, directives: _Directives, setups: list[str]) -> None:
+    match = DIRECTIVE.fullmatch(comment)
+    if not match:
+        if re.match(r"\w+\s*:", comment):
+            raise PageError(f"{where}: unknown directive {comment!r}; use run or needs")
+        return
+    name, rest = match[1], (match[2] or "").strip()
+    if name == "needs":
+        if not rest:
+            raise PageError(f"{where}: `needs` must say what the block needs")
+        directives.needs = rest
+        return
+    settings = [_read_setting(word, where) for word in shlex.split(rest)]
+    for key, value in settings:
+        if key == "setup":
+            setups += value.split()
+    others = [setting for setting in settings if setting[0] != "setup"]
+    directives.settings += others
+    directives.run |= bool(others) or not settings
+
+
+def _read_setting(word: str, where: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if key in WITH_VALUE and value or key in WITHOUT_VALUE and not equals:
+        return key, value
+    with_value = ", ".join(f'{key}="..."' for key in WITH_VALUE)
+    raise PageError(
+        f"{where}: unknown setting {word!r}; use {with_value}, {' or '.join(WITHOUT_VALUE)}"
+    )
+
+
+def _read_block(token: Token, line: int, where: str, directives: _Directives) -> Block | None:
+    language = token.info.split()[0] if token.info.strip() else ""
+    if language not in (*CODE, *OTHER):
+        raise PageError(
+            f"{where}: block of language {language!r}; use {', '.join(CODE)} for code, "
+            f"or {', '.join(OTHER)}"
+        )
+    if directives.run and directives.needs:
+        raise PageError(f"{where}: both `run` and `needs` precede the block; use one")
+    if directives.needs:
+        return None
+    if not directives.run:
+        if language in CODE:
+            raise PageError(
+                f"{where}: no directive precedes the {language} block; put <!-- run --> or "
+                "<!-- needs: what it needs --> on the line before it"
+            )
+        return None
+    block = Block(line, language, token.content)
+    for key, value in directives.settings:
+        _apply_setting(block, key, value, where)
+    if block.language in OTHER and not block.file:
+        raise PageError(f"{where}: only `file` can be used for a {language} block")
+    if block.apply != (language == "diff"):
+        raise PageError(f"{where}: a diff block, and no other, needs <!-- run: apply -->")
+    return block
+
+
+def _apply_setting(block: Block, key: str, value: str, where: str) -> None:
+    if key == "replace":
+        old, arrow, new = value.partition("=>")
+        if not arrow or old not in block.source:
+            raise PageError(f"{where}: the block does not contain the replaced text {old!r}")
+        block.source = block.source.replace(old, new)
+    elif key == "args":
+        if block.language not in ("bash", "console") or not TRAINING.search(block.source):
+            raise PageError(f"{where}: `args` needs a command of pretrain, finetune or sweep")
+        block.args += f" {value}"
+    elif key == "expect":
+        block.expect.append(value)
+    elif key == "file":
+        block.file = value
+    elif key == "apply":
+        block.apply = True
+    else:
+        block.fails = True

@@ -1,0 +1,120 @@
+"""Prepared directories that the pages of the documentation start with, and how to execute a page.
+
+A page names its setups at its top: <!-- run: setup="corpus run" -->. Each setup below is prepared
+once, with the commands that a reader would use, and copied into the page's directory.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ..commands import Command
+from .blocks import Block, Page, parse_page
+from .runner import Runner, make_checkout, remove_checkout
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A prepared directory: the setups it starts from, and the commands that complete it."""
+
+    after: tuple[str, ...]
+    commands: str
+
+
+SETUPS = {
+    # books/tales.txt: 500 short documents, 120 KB
+    "books": Setup((), 'mkdir books; cp "$TALES" books/tales.txt'),
+    # tokenizer/: a WordPiece vocabulary of 300 entries for these texts
+    "tokenizer": Setup(
+        ("books",),
+        "bert-jax train-tokenizer --input books --output tokenizer --vocab-size 300 --num-unused 0",
+    ),
+    # corpora/mine/: these texts, prepared for sequences of 32 tokens
+    "corpus": Setup(
+        ("tokenizer",),
+        "bert-jax prepare --input books --tokenizer tokenizer --output corpora/mine "
+        "--max-length 32 --held-out 0.1 --workers 1",
+    ),
+    # runs/mine/: a BERT of 2 layers of 16 features, pretrained on this corpus for 20 steps
+    "run": Setup(
+        ("corpus",),
+        "bert-jax pretrain --config tiny --config.work_dir=runs/mine "
+        "--config.phases.phase1.corpus=corpora/mine --config.phases.phase1.sequence_length=32 "
+        "--config.phases.phase1.num_steps=20 --config.optimizer.warmup_steps=4 "
+        "--config.model.vocab_size=300 --config.model.hidden_dim=16 --config.model.ffn_dim=32 "
+        "--config.model.max_positions=64 --config.evaluation.every_steps=10 "
+        "--config.checkpoint.every_steps=10",
+    ),
+    # models/mini/: the pretrained BERT-mini of experiments/finetuning, imported
+    "mini": Setup((), "bert-jax import experiments/finetuning/bert-mini --output models/mini"),
+}
+
+
+class Pages:
+    """Executes pages, each in a new directory.
+
+    Args:
+      environment: the environment variables of the commands.
+      tales: the text of the setup `books`.
+      new_directory: makes a directory whose name begins with the given word.
+    """
+
+    def __init__(
+        self, environment: dict[str, str], tales: Path, new_directory: Callable[[str], Path]
+    ):
+        self._environment = environment
+        self._tales = tales
+        self._new_directory = new_directory
+        self._prepared: dict[str, Path] = {}
+
+    def run(self, page: Page) -> None:
+        """Execute all blocks of a page.
+
+        Raises:
+          BlockFailed: a block does not do what its directives say.
+        """
+        directory = self._start(page.setups)
+        make_checkout(directory, with_code=any(block.apply for block in page.blocks))
+        with Runner(directory, self._environment, self._tools(), str(page.path)) as runner:
+            for block in page.blocks:
+                runner.run(block)
+
+    def run_text(self, text: str) -> None:
+        """Execute a page with the given text."""
+        self.run(parse_page(text, Path("page.md")))
+
+    def _tools(self) -> Path:
+        return self._new_directory("tools") / "bin"
+
+    def _start(self, setups: Sequence[str]) -> Path:
+        """Return a new directory with the given setups."""
+        directory = self._new_directory("page") / "checkout"
+        directory.mkdir()
+        for name in setups:
+            shutil.copytree(self._prepare(name), directory, dirs_exist_ok=True)
+        return directory
+
+    def _prepare(self, name: str) -> Path:
+        """Return the directory of a setup, which must not be changed."""
+        if name not in self._prepared:
+            assert name in SETUPS, f"no setup {name!r}; tests/docs/conftest.py has {list(SETUPS)}"
+            directory = self._start(SETUPS[name].after)
+            make_checkout(directory, with_code=False)
+            environment = {**self._environment, "TALES": str(self._tales)}
+            with Runner(directory, environment, self._tools(), f"setup {name}") as runner:
+                runner.run(Block(0, "bash", SETUPS[name].commands))
+            remove_checkout(directory)
+            self._prepared[name] = directory
+        return self._prepared[name]
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory, tiny_text: Path) -> Pages:
+    """Return an object that executes pages of the documentation."""
+    environment = Command(tmp_path_factory.mktemp("compiled")).environment()
+    return Pages(environment, tiny_text, tmp_path_factory.mktemp)

@@ -1,0 +1,161 @@
+"""Execute the code blocks of a page in a directory that looks like a checkout."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ..commands import REPOSITORY
+from .blocks import Block
+from .python_session import PythonSession
+
+# Seconds after which a block is assumed to hang.
+TIMEOUT = 300
+# Copied into the directory of a page, which may change them.
+COPIED = ("configs", "examples", "launch")
+# Copied only for a page that applies changes to the code, which are then imported from there.
+COPIED_CODE = ("bert_jax", "tests", "README.md", "CHANGELOG.md", "pyproject.toml", "setup.py")
+LINKED = ("experiments",)
+SHIM = """\
+#!/bin/bash
+# Run bert-jax; add the arguments of the test to training commands.
+case "$1" in
+  pretrain | finetune | sweep) set -- "$@" {args} ;;
+esac
+exec {program} "$@"
+"""
+
+
+class BlockFailed(AssertionError):
+    """A block that did not do what its page promises."""
+
+
+def make_checkout(directory: Path, *, with_code: bool) -> None:
+    """Fill a directory with what the commands of a page expect to find in a checkout."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in (*COPIED, *(COPIED_CODE if with_code else ())):
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, directory / name, ignore=ignored)
+        else:
+            shutil.copy(source, directory / name)
+    for name in LINKED:
+        (directory / name).symlink_to(REPOSITORY / name)
+
+
+def remove_checkout(directory: Path) -> None:
+    """Remove what `make_checkout` has put into a directory, except code."""
+    for name in COPIED:
+        shutil.rmtree(directory / name)
+    for name in LINKED:
+        (directory / name).unlink()
+
+
+class Runner:
+    """Executes blocks in one directory, as a context manager.
+
+    Args:
+      directory: the directory that the blocks run in.
+      environment: the environment variables of their processes.
+      tools: a new directory for the `bert-jax` that the blocks find on their PATH.
+      name: the name of the page in messages.
+    """
+
+    def __init__(self, directory: Path, environment: dict[str, str], tools: Path, name: str):
+        self._directory = directory
+        self._tools = tools
+        self._name = name
+        programs = Path(sys.executable).parent
+        self._environment = {
+            # The variables of pytest concern only the process of the test.
+            **{key: environment[key] for key in environment if not key.startswith("PYTEST_")},
+            "PATH": f"{tools}:{programs}:{environment['PATH']}",
+            "PYTHONPATH": str(directory if (directory / "bert_jax").exists() else REPOSITORY),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # A patch in a directory below a repository would otherwise concern that one's files.
+            "GIT_CEILING_DIRECTORIES": str(directory.parent),
+            "HF_HUB_OFFLINE": "1",
+        }
+        tools.mkdir()
+        self._python: PythonSession | None = None
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._python:
+            self._python.close()
+
+    def run(self, block: Block) -> str:
+        """Execute a block and return its output.
+
+        Raises:
+          BlockFailed: its exit status or output differs from what its directives say.
+        """
+        if block.file:
+            path = self._directory / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.source, encoding="utf-8")
+            return ""
+        if block.language == "python":
+            problem, output = self._run_python(block)
+        else:
+            problem, output = self._run_shell(block)
+        if block.fails and problem in ("failed", ""):
+            problem = "" if problem else "succeeded, but should fail"
+        if problem:
+            raise BlockFailed(self._report(block, problem, output))
+        for text in block.expect:
+            if text not in output:
+                raise BlockFailed(self._report(block, f"does not print {text!r}", output))
+        return output
+
+    def _report(self, block: Block, problem: str, output: str) -> str:
+        title = f"{self._name}:{block.line}: the {block.language} block {problem}"
+        return f"{title}\n--- block\n{block.source}--- output\n{output}"
+
+    def _run_shell(self, block: Block) -> tuple[str, str]:
+        shim = self._tools / "bert-jax"
+        program = shlex.quote(str(Path(sys.executable).parent / "bert-jax"))
+        shim.write_text(SHIM.format(args=block.args, program=program), encoding="utf-8")
+        shim.chmod(0o755)
+        words = ["bash", "-euo", "pipefail", "-c", block.source]
+        if block.language == "console":
+            words[-1] = console_commands(block.source)
+        elif block.language == "diff":
+            words = ["git", "apply", "--verbose", "-"]
+        process = subprocess.Popen(
+            words,
+            cwd=self._directory,
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(block.source if block.apply else "", timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            return f"hangs for {TIMEOUT} s", output
+        return "failed" if process.returncode else "", output
+
+    def _run_python(self, block: Block) -> tuple[str, str]:
+        if self._python is None:
+            log = self._tools / "python.log"
+            self._python = PythonSession(self._directory, self._environment, log)
+        # Empty lines before the source give the lines of tracebacks their numbers in the page.
+        return self._python.run("\n" * block.line + block.source, self._name, TIMEOUT)
+
+
+def console_commands(source: str) -> str:
+    """Return the commands of a console block: lines after `$`, and those after `>`."""
+    lines = [line for line in source.splitlines() if line[:2] in ("$ ", "> ")]
+    return "".join(f"{line[2:]}\n" for line in lines)

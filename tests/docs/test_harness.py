@@ -1,0 +1,157 @@
+"""Check that the harness executes the blocks of a page, and refuses pages that leave some out."""
+
+from pathlib import Path
+
+import pytest
+
+from .blocks import PageError, parse_page
+from .conftest import Pages
+from .runner import BlockFailed, console_commands
+
+PAGE = Path("page.md")
+
+
+def fence(language: str, source: str, *directives: str) -> str:
+    """Return the Markdown of a block with its directives."""
+    comments = "".join(f"<!-- {directive} -->\n" for directive in directives)
+    return f"{comments}```{language}\n{source}\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (fence("bash", "true"), "page.md:1: no directive precedes the bash block"),
+        (f"# Title\n\n{fence('python', 'x = 1')}", "page.md:3: no directive precedes the python"),
+        (f"````{{note}}\n{fence('bash', 'true')}````\n", "page.md:2: no directive"),
+        (f"- item\n\n  {fence('bash', 'true')}", "no directive precedes the bash block"),
+        (fence("diff", "+x", "run"), "a diff block, and no other, needs <!-- run: apply -->"),
+        (fence("bash", "true", "run: apply"), "a diff block, and no other"),
+        (fence("bash", "true", "skip: slow"), "unknown directive 'skip: slow'"),
+        (fence("bash", "true", "run: expct='x'"), 'unknown setting .expct=x.; use args="..."'),
+        (fence("bash", "true", "run: expect"), "unknown setting 'expect'"),
+        (fence("bash", "true", "run", "needs: a GPU"), "both `run` and `needs`"),
+        (fence("bash", "true", "needs"), "`needs` must say what the block needs"),
+        (fence("sh", "true", "run"), "block of language 'sh'; use bash, console, diff, python"),
+        (fence("", "true"), "block of language ''"),
+        (fence("text", "true", "run"), "only `file` can be used for a text block"),
+        (fence("bash", "true", "run: args=--x"), "`args` needs a command of pretrain"),
+        (fence("bash", "true", 'run: replace="big=>tiny"'), "does not contain .* 'big'"),
+        (fence("{code-block} bash", "true"), "use a plain fence"),
+        ("text\n\n    code\n", "indented code block"),
+        (f"<!-- run -->\n\ntext\n\n{fence('bash', 'true', 'run')}", "page.md:1: a directive must"),
+        ("<!-- run -->\n", "page.md:1: a directive must precede a code block"),
+    ],
+)
+def test_a_page_with_a_mistake_is_refused(text: str, message: str) -> None:
+    with pytest.raises(PageError, match=message):
+        parse_page(text, PAGE)
+
+
+def test_directives_are_read_in_any_combination() -> None:
+    page = parse_page(
+        '<!-- run: setup="books corpus" -->\n# Title\n\n<!-- An ordinary comment. -->\n'
+        + fence(
+            "bash",
+            "bash-jax; bert-jax pretrain --config big",
+            'run: args="--config.steps=4" expect="a b"',
+            'run: replace="big=>tiny"',
+            "run: fails",
+        )
+        + fence("text", "output")
+        + fence("bash", "sbatch", "needs: a cluster")
+        + fence("python", "x = 1", 'run: file="configs/mine.py"')
+        + fence("json", "{}", 'run: file="data.json"'),
+        PAGE,
+    )
+    assert page.setups == ["books", "corpus"]
+    bash, python, data = page.blocks
+    assert (bash.line, bash.language, bash.fails) == (8, "bash", True)
+    assert bash.source == "bash-jax; bert-jax pretrain --config tiny\n"
+    assert (bash.args, bash.expect) == (" --config.steps=4", ["a b"])
+    assert (python.file, python.source) == ("configs/mine.py", "x = 1\n")
+    assert (data.file, data.language) == ("data.json", "json")
+
+
+def test_console_blocks_run_only_their_commands() -> None:
+    source = "$ echo one \\\n>   two\none two\n$ true\n"
+    assert console_commands(source) == "echo one \\\n  two\ntrue\n"
+
+
+def test_blocks_share_a_directory_and_python_blocks_a_process(pages: Pages) -> None:
+    pages.run_text(
+        fence("json", '{"count": 2}', 'run: file="data/count.json"')
+        + fence("bash", "ls configs/pretrain/tiny.py; cp data/count.json copy.json", "run")
+        + fence("python", "import json\ncount = json.load(open('copy.json'))['count']", "run")
+        + fence("bash", "echo written > later.txt", "run")
+        + fence("python", "print(open('later.txt').read(), count + 1)", 'run: expect=" 3"')
+        + fence("console", "$ cat later.txt\nwritten", 'run: expect="written"')
+    )
+
+
+def test_bash_blocks_run_this_package_and_stop_at_the_first_error(pages: Pages) -> None:
+    pages.run_text(fence("bash", "bert-jax --help", 'run: expect="usage: bert-jax VERB"'))
+    code = "import bert_jax; print(bert_jax.__file__)"
+    repository = Path(__file__).resolve().parents[2]
+    pages.run_text(fence("bash", f"python -c '{code}'", f'run: expect="{repository}"'))
+    for source in ("false; echo later", "false | true", "echo $NOT_SET"):
+        with pytest.raises(BlockFailed, match="page.md:2: the bash block failed"):
+            pages.run_text(fence("bash", source, "run"))
+        pages.run_text(fence("bash", source, "run: fails"))
+
+
+def test_args_are_added_to_training_commands_only(pages: Pages) -> None:
+    source = "bert-jax --help\nbert-jax pretrain --config tiny"
+    arguments = "--config.no_such_key=1 --config.run_name='a b'"
+    message = "--config.no_such_key: no such key"
+    pages.run_text(
+        fence("bash", source, f'run: args="{arguments}"', f'run: fails expect="{message}"')
+    )
+
+
+def test_expected_output_must_be_printed(pages: Pages) -> None:
+    for language, source in (("bash", "echo found >&2"), ("python", "print('found')")):
+        pages.run_text(fence(language, source, 'run: expect="found"'))
+        with pytest.raises(BlockFailed, match=f"the {language} block does not print 'missing'"):
+            pages.run_text(fence(language, source, 'run: expect="found" expect="missing"'))
+
+
+def test_errors_of_python_blocks_name_the_line_of_the_page(pages: Pages) -> None:
+    text = "# Title\n\n" + fence("python", "x = 1\nraise ValueError('wrong')", "run")
+    with pytest.raises(BlockFailed, match=r'(?s)page.md:4.*"page.md", line 6.*wrong'):
+        pages.run_text(text)
+    pages.run_text(text.replace("run", 'run: fails expect="ValueError: wrong"'))
+    with pytest.raises(BlockFailed, match="succeeded, but should fail"):
+        pages.run_text(fence("python", "x = 1", "run: fails"))
+    with pytest.raises(BlockFailed, match="ends its process"):
+        pages.run_text(fence("python", "import os; os._exit(0)", "run"))
+
+
+PATCH = """\
+--- a/bert_jax/version.py
++++ b/bert_jax/version.py
+@@ -1,3 +1,3 @@
+{context}
+-__version__ = "{old}"
++__version__ = "changed"
+"""
+
+
+def test_a_diff_is_applied_to_a_copy_of_the_code(pages: Pages) -> None:
+    version = (Path(__file__).resolve().parents[2] / "bert_jax/version.py").read_text()
+    context, old = version.splitlines()[:2], version.split('"')[-2]
+    assert context[1] == "", "the diff below expects this"
+    patch = PATCH.format(context=f" {context[0]}\n ", old=old)
+    show = fence("bash", "python -c 'import bert_jax; print(bert_jax.__version__)'", "{}")
+    pages.run_text(
+        fence("diff", patch, "run: apply")
+        + show.format('run: expect="changed"')
+        + fence("python", "import bert_jax; assert bert_jax.__version__ == 'changed'", "run")
+    )
+    pages.run_text(show.format(f'run: expect="{old}"'))
+    with pytest.raises(BlockFailed, match="the diff block failed"):
+        pages.run_text(fence("diff", patch.replace(old, "other"), "run: apply"))
+
+
+def test_an_unknown_setup_is_refused(pages: Pages) -> None:
+    with pytest.raises(AssertionError, match="no setup 'bokos'"):
+        pages.run_text('<!-- run: setup="bokos" -->\n')

@@ -1,0 +1,23 @@
+"""Execute the code blocks of every page of the documentation, in order, at a small size."""
+
+from pathlib import Path
+
+import pytest
+
+from ..commands import REPOSITORY
+from .blocks import read_page
+from .conftest import SETUPS, Pages
+
+PAGES = sorted(REPOSITORY.glob("docs/*.md"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_block_has_a_directive(path: Path) -> None:
+    page = read_page(path)
+    assert set(page.setups) <= set(SETUPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_blocks_of_a_page_do_what_it_says(path: Path, pages: Pages) -> None:
+    pages.run(read_page(path))
