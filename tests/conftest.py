@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,6 +61,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = [path for path in ranks if not path.is_file()]
     assert not missing, f"SLOW_FILES lists missing files: {missing}"
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let `--dist loadfile` divide the tests of the documentation's pages among the workers."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileOrPage(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return nodeid if file == "tests/docs/test_pages.py" else file
+
+    return ByFileOrPage(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

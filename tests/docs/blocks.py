@@ -30,7 +30,7 @@ DIRECTIVE = re.compile(r"(run|needs)\b\s*(?::(.*))?", re.DOTALL)
 
 
 class PageError(ValueError):
-    """A mistake in a page: its file, its line and what is wrong."""
+    """A mistake in a page; the message begins with its file and line."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ def _read_comment(comment: str, where: str, directives: _Directives, setups: lis
     name, rest = match[1], (match[2] or "").strip()
     if name == "needs":
         if not rest:
-            raise PageError(f"{where}: `needs` must say what the block needs")
+            raise PageError(f"{where}: `needs` must name the requirement")
         directives.needs = rest
         return
     settings = [_read_setting(word, where) for word in shlex.split(rest)]
@@ -157,7 +157,7 @@ def _read_block(token: Token, line: int, where: str, directives: _Directives) ->
         if language in CODE:
             raise PageError(
                 f"{where}: no directive precedes the {language} block; put <!-- run --> or "
-                "<!-- needs: what it needs --> on the line before it"
+                "<!-- needs: REQUIREMENT --> on the line before it"
             )
         return None
     block = Block(line, language, token.content)

@@ -36,7 +36,7 @@ class BlockFailed(AssertionError):
 
 
 def make_checkout(directory: Path, *, with_code: bool) -> None:
-    """Fill a directory with what the commands of a page expect to find in a checkout."""
+    """Fill a directory with the parts of a checkout that the commands of a page use."""
     ignored = shutil.ignore_patterns("__pycache__")
     for name in (*COPIED, *(COPIED_CODE if with_code else ())):
         source = REPOSITORY / name

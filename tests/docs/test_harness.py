@@ -30,7 +30,7 @@ def fence(language: str, source: str, *directives: str) -> str:
         (fence("bash", "true", "run: expct='x'"), 'unknown setting .expct=x.; use args="..."'),
         (fence("bash", "true", "run: expect"), "unknown setting 'expect'"),
         (fence("bash", "true", "run", "needs: a GPU"), "both `run` and `needs`"),
-        (fence("bash", "true", "needs"), "`needs` must say what the block needs"),
+        (fence("bash", "true", "needs"), "`needs` must name the requirement"),
         (fence("sh", "true", "run"), "block of language 'sh'; use bash, console, diff, python"),
         (fence("", "true"), "block of language ''"),
         (fence("text", "true", "run"), "only `file` can be used for a text block"),

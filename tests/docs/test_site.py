@@ -11,7 +11,7 @@ from ..commands import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-# What a browser loads as it shows a page. Links that a reader may follow are not among these.
+# The addresses that a browser loads to show a page; links to follow are not among them.
 LOADED = re.compile(r"""(?:\bsrc=|<link\b[^>]*\bhref=|url\(|@import\s*)["']?(?:https?:)?//""")
 
 
