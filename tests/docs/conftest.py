@@ -47,8 +47,8 @@ SETUPS = {
         "--config.phases.phase1.corpus=corpora/mine --config.phases.phase1.sequence_length=32 "
         "--config.phases.phase1.num_steps=20 --config.optimizer.warmup_steps=4 "
         "--config.model.vocab_size=300 --config.model.hidden_dim=16 --config.model.ffn_dim=32 "
-        "--config.model.max_positions=64 --config.evaluation.every_steps=10 "
-        "--config.checkpoint.every_steps=10",
+        "--config.model.max_positions=64 --config.evaluation.every_steps=20 "
+        "--config.checkpoint.every_steps=20 --config.reporting.tensorboard=False",
     ),
     # models/mini/: the pretrained BERT-mini of experiments/finetuning, imported
     "mini": Setup((), "bert-jax import experiments/finetuning/bert-mini --output models/mini"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from .blocks import PageError, parse_page
-from .conftest import Pages
+from .conftest import SETUPS, Pages
 from .runner import BlockFailed, console_commands
 
 PAGE = Path("page.md")
@@ -155,3 +155,9 @@ def test_a_diff_is_applied_to_a_copy_of_the_code(pages: Pages) -> None:
 def test_an_unknown_setup_is_refused(pages: Pages) -> None:
     with pytest.raises(AssertionError, match="no setup 'bokos'"):
         pages.run_text('<!-- run: setup="bokos" -->\n')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETUPS)
+def test_setups_can_be_prepared(name: str, pages: Pages) -> None:
+    pages.run_text(f'<!-- run: setup="{name}" -->\n' + fence("bash", "du -s *", "run"))
