@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.inference.predictor import Outputs, Predictor, check_strings, is_whole, pairs_of
+from bert_jax.inference.predictor import Outputs, Predictor, as_pairs, check_strings, is_integer
 from bert_jax.labeled_data.answers import Answer, Candidate, best_answers
 from bert_jax.labeled_data.squad import SpanExample, SpanWindows, span_windows
 from bert_jax.models.model import Model, infer
@@ -53,7 +53,7 @@ class AnswerQuestion(Predictor):
 
     heads = ("span",)
     made_by = "`bert-jax finetune`"
-    unsaid = RELEASED_SPAN_DEFAULTS
+    fallback_defaults = RELEASED_SPAN_DEFAULTS
 
     @overload
     def __call__(self, question: str, context: str, n_best: int = 1) -> FoundAnswer: ...
@@ -75,14 +75,14 @@ class AnswerQuestion(Predictor):
             is less than 1.
           UnusableText: a text is not a string or not valid Unicode.
         """
-        pairs = pairs_of(question, context)
-        if not is_whole(n_best) or n_best < 1:
-            raise ValueError(f"n_best is {n_best!r}; expected 1 or more, a whole number")
+        pairs = as_pairs(question, context)
+        if not is_integer(n_best) or n_best < 1:
+            raise ValueError(f"n_best={n_best!r}: expected an integer of 1 or more")
         check_strings(pairs)
-        found = self._answers(
+        answers = self._answers(
             [SpanExample(str(i), *pair, title="") for i, pair in enumerate(pairs)], n_best
         )
-        return found[0] if isinstance(question, str) else found
+        return answers[0] if isinstance(question, str) else answers
 
     def _answers(self, examples: Sequence[SpanExample], n_best: int) -> list[FoundAnswer]:
         assert self.defaults is not None and self.defaults.spans is not None
@@ -98,10 +98,13 @@ class AnswerQuestion(Predictor):
             labeled=False,
         )
         starts, ends = self._logits(windows)
-        most = max(n_best, _CANDIDATES)
-        longest = self.defaults.spans.max_answer_length
         answers = best_answers(
-            windows, examples, starts, ends, n_best=most, max_answer_length=longest
+            windows,
+            examples,
+            starts,
+            ends,
+            n_best=max(n_best, _CANDIDATES),
+            max_answer_length=self.defaults.spans.max_answer_length,
         )
         questions = self.tokenizer.encode_batch(
             [example.question for example in examples], specials_as_text=True
@@ -127,16 +130,16 @@ def window_sizes(
 ) -> tuple[int, int]:
     """Return the stride of the windows and the question's maximum length, both in tokens.
 
-    They are as in `defaults`, unless `max_length` is less than the default: then the question takes
-    at most a third of a row, and windows overlap by half or more.
+    They have the values of `defaults` unless `max_length` is less than the default. In that case,
+    the question takes at most a third of a row, and windows overlap by half or more.
     """
     assert defaults.spans is not None
     doc_stride, query_length = defaults.spans.doc_stride, defaults.spans.max_query_length
     if max_length >= defaults.max_length:
         return doc_stride, query_length
     query_length = min(query_length, max(1, (max_length - num_specials) // 3))
-    room = max_length - num_specials - query_length
-    return min(doc_stride, max(1, room // 2)), query_length
+    capacity = max_length - num_specials - query_length
+    return min(doc_stride, max(1, capacity // 2)), query_length
 
 
 def _result(answer: Answer, n_best: int, question_truncated: bool) -> FoundAnswer:

@@ -16,9 +16,9 @@ from bert_jax.inference.predictor import (
     Predictor,
     Text,
     UnusableText,
-    cut_texts,
-    listed,
+    as_list,
     refuse,
+    truncate_texts,
 )
 from bert_jax.models.model import Model, Problem, infer
 from bert_jax.tasks.task import Batch
@@ -77,27 +77,26 @@ class Classify(Predictor):
         """
         if isinstance(text, (str, tuple)):
             return self._classify([text])[0]
-        return self._classify(listed(text, "a string, a pair (first, second) or a list of them"))
+        return self._classify(as_list(text, "a string, a pair (first, second) or a list of them"))
 
     def _classify(self, texts: Sequence[Text]) -> list[Classification]:
         self._check_pairs(texts)
-        cut = cut_texts(self.tokenizer, texts, self.max_length)
-        rows = self._run(partial(_scores, problem=self.config.problem), cut.features)
+        inputs = truncate_texts(self.tokenizer, texts, self.max_length)
+        rows = self._run(partial(_scores, problem=self.config.problem), inputs.features)
         return [
             self._result(row["scores"].tolist(), truncated)
-            for row, truncated in zip(rows, cut.truncated, strict=True)
+            for row, truncated in zip(rows, inputs.truncated, strict=True)
         ]
 
     def _check_pairs(self, texts: Sequence[Text]) -> None:
         pairs = None if self.defaults is None else self.defaults.pairs
         if pairs is None:
             return
-        given, learned = "a pair", "single texts"
+        reason = "a pair, but the model was trained on single texts"
         if pairs:
-            given, learned = "a single text", "pairs: (first, second)"
-        reason = f"{given}, but the model learned {learned}"
-        others = (i for i, text in enumerate(texts) if isinstance(text, str if pairs else tuple))
-        refuse(dict.fromkeys(others, reason), len(texts))
+            reason = "a single text, but the model was trained on pairs: (first, second)"
+        wrong = (i for i, text in enumerate(texts) if isinstance(text, str if pairs else tuple))
+        refuse(dict.fromkeys(wrong, reason), len(texts))
 
     def _result(self, values: Sequence[float], truncated: bool) -> Classification:
         scores = dict(zip(self.config.labels, values, strict=True))
@@ -105,11 +104,11 @@ class Classify(Predictor):
             case "regression":
                 return Classification(None, None, scores, truncated, ())
             case "single_label" | "multi_label":
-                return self._decided(scores, values, truncated)
+                return self._from_scores(scores, values, truncated)
             case _:
                 assert_never(self.config.problem)
 
-    def _decided(
+    def _from_scores(
         self, scores: dict[str, float], values: Sequence[float], truncated: bool
     ) -> Classification:
         """Return the labels that the scores indicate."""
@@ -184,15 +183,15 @@ class Choose(Predictor):
         """
         if isinstance(context, str):
             return self._choose([context], [choices])[0]
-        expected = "a context and its choices, or a list of contexts and one of lists of choices"
-        contexts, lists = listed(context, expected), listed(choices, expected)
+        expected = "a context and its choices, or a list of contexts and a list of lists of choices"
+        contexts, lists = as_list(context, expected), as_list(choices, expected)
         if len(contexts) != len(lists):
             raise ValueError(f"{len(contexts)} contexts and {len(lists)} lists of choices")
         return self._choose(contexts, lists)
 
     def _choose(self, contexts: Sequence[str], choices: Sequence[object]) -> list[Choice]:
-        none = (i for i, each in enumerate(choices) if not _are_choices(each))
-        refuse(dict.fromkeys(none, "expected a list of two choices or more"), len(choices))
+        wrong = (i for i, each in enumerate(choices) if not _are_choices(each))
+        refuse(dict.fromkeys(wrong, "expected a list of two or more choices"), len(choices))
         checked = [list(cast(Sequence[str], each)) for each in choices]
         pairs = [
             (context, text)
@@ -201,22 +200,22 @@ class Choose(Predictor):
         ]
         ends = list(accumulate(map(len, checked)))
         try:
-            cut = cut_texts(self.tokenizer, pairs, self.max_length)
+            inputs = truncate_texts(self.tokenizer, pairs, self.max_length)
         except UnusableText as error:
             places = np.searchsorted(ends, list(error.reasons), side="right").tolist()
             # Reversed, so that the first reason for a context overwrites the later ones.
-            told = reversed(list(zip(places, error.reasons.values(), strict=True)))
-            raise UnusableText(dict(told), len(contexts)) from None
-        scores = np.array([row["score"] for row in self._run(_score, cut.features)], np.float64)
+            reasons = reversed(list(zip(places, error.reasons.values(), strict=True)))
+            raise UnusableText(dict(reasons), len(contexts)) from None
+        scores = np.array([row["score"] for row in self._run(_score, inputs.features)], np.float64)
         rows = [slice(end - len(texts), end) for texts, end in zip(checked, ends, strict=True)]
         return [
-            _choice(texts, scores[own], any(cut.truncated[own]))
-            for texts, own in zip(checked, rows, strict=True)
+            _choice(texts, scores[part], any(inputs.truncated[part]))
+            for texts, part in zip(checked, rows, strict=True)
         ]
 
 
-def _are_choices(given: object) -> bool:
-    return isinstance(given, (list, tuple)) and len(given) >= 2
+def _are_choices(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) >= 2
 
 
 def _choice(texts: Sequence[str], scores: np.ndarray, truncated: bool) -> Choice:

@@ -18,10 +18,10 @@ from bert_jax.inference.predictor import (
     Predictor,
     Program,
     Row,
+    as_list,
     check_strings,
-    cut_texts,
-    listed,
     refuse,
+    truncate_texts,
 )
 from bert_jax.labeled_data.features import Features, build_sequences
 from bert_jax.models.config import DTypeName
@@ -90,29 +90,29 @@ class Embedding:
         places = find_words(self.tokenizer, self.text, word)
         if not 0 <= occurrence < len(places):
             lower = find_words(self.tokenizer, self.text.lower(), word.lower())
-            otherwise = bool(lower and not places)
+            other_case = bool(lower and not places)
             raise ValueError(
-                f"{word!r} stands {len(places)} times in {self.text[:80]!r}; occurrence "
-                f"{occurrence} (counted from 0) is not among them"
-                + ("; write it as there: the model tells capitals from small letters" * otherwise)
+                f"there is no occurrence {occurrence} (counted from 0) of {word!r} in "
+                f"{self.text[:80]!r}, which contains it {len(places)} times"
+                + ("; match the case of the text, since the model is cased" * other_case)
             )
         start, end = places[occurrence]
         if self.truncated and end > self.offsets.max():
             raise ValueError(
-                f"{word!r} stands at character {start}, behind the model's last position: the text "
-                f"was cut at character {self.offsets.max()}"
+                f"{word!r} at character {start} is after the model's last position: the text was "
+                f"truncated at character {self.offsets.max()}"
             )
         begins, ends = self.offsets.T
         # A SentencePiece may include the punctuation mark next to the word.
         pieces = np.flatnonzero((begins < end) & (start < ends) & (begins < ends))
         specials = self.tokenizer.specials
         for piece in pieces:
-            # [UNK] is excepted, since it replaces words that cannot be asked for as a token.
+            # [UNK] is excepted, since it replaces words that have no token of their own.
             special = self.tokens[piece] in {*specials.tokens} - {specials.unk}
             if special and not start <= begins[piece] < ends[piece] <= end:
                 raise ValueError(
-                    f"{word!r} at character {start} is a part of {self.tokens[piece]!r}, which the "
-                    "model reads as one token: ask for that"
+                    f"{word!r} at character {start} is part of {self.tokens[piece]!r}, which is a "
+                    "single token. Request the whole token"
                 )
         return self.hidden_states[:, pieces].mean(axis=1)
 
@@ -191,8 +191,8 @@ class Embed(Predictor):
           ValueError: `text` is neither a string nor a list, or the prompt does not exist.
           UnusableText: a text is not a string or not valid Unicode.
         """
-        before = self.sentence_embedding.prompt_for(prompt_name, prompt)
-        embedded = self._embed([text] if isinstance(text, str) else listed(text), before)
+        prefix = self.sentence_embedding.prompt_for(prompt_name, prompt)
+        embedded = self._embed([text] if isinstance(text, str) else as_list(text), prefix)
         return embedded[0] if isinstance(text, str) else embedded
 
     def sentences(
@@ -209,15 +209,15 @@ class Embed(Predictor):
           ValueError: `texts` is not a list, or the prompt does not exist.
           UnusableText: a text is not a string or not valid Unicode.
         """
-        before = self.sentence_embedding.prompt_for(prompt_name, prompt)
-        texts = listed(texts, "a list of strings")
-        check_strings([[text, before] for text in texts])
-        cut = cut_texts(self.tokenizer, [before + text for text in texts], self.max_length)
-        rows = self._run(self._program(_sentence_vectors, before, cut.features), cut.features)
+        prefix = self.sentence_embedding.prompt_for(prompt_name, prompt)
+        texts = as_list(texts, "a list of strings")
+        check_strings([[text, prefix] for text in texts])
+        inputs = truncate_texts(self.tokenizer, [prefix + text for text in texts], self.max_length)
+        rows = self._run(self._program(_sentence_vectors, prefix, inputs.features), inputs.features)
         return [
             # Copy, since a view would keep the whole batch in memory.
             SentenceVectors(row["vector"].copy(), row["cls"].copy(), row["mean"].copy(), truncated)
-            for row, truncated in zip(rows, cut.truncated, strict=True)
+            for row, truncated in zip(rows, inputs.truncated, strict=True)
         ]
 
     def _embed(self, texts: Sequence[str], prompt: str) -> list[Embedding]:
@@ -236,15 +236,15 @@ class Embed(Predictor):
         self, text: str, start: int, ids: Sequence[int], located: LocatedTokens, row: Row
     ) -> Embedding:
         """Return the embedding of a text whose prompt has `start` characters."""
-        around = [self.tokenizer.cls_id, *ids, self.tokenizer.sep_id]
-        offsets = np.zeros((len(around), 2), np.int32)
+        with_specials = [self.tokenizer.cls_id, *ids, self.tokenizer.sep_id]
+        offsets = np.zeros((len(with_specials), 2), np.int32)
         offsets[1:-1] = np.maximum(located.offsets[: len(ids)] - start, 0)
         return Embedding(
             text,
             row["vector"].copy(),
-            tuple(str(self.tokenizer.id_to_token(token_id)) for token_id in around),
+            tuple(str(self.tokenizer.id_to_token(token_id)) for token_id in with_specials),
             offsets,
-            row["hidden_states"][:, : len(around)].copy(),
+            row["hidden_states"][:, : len(with_specials)].copy(),
             len(ids) < len(located.ids),
             self.tokenizer,
         )

@@ -16,12 +16,12 @@ from bert_jax.inference.predictor import (
     Outputs,
     Predictor,
     Row,
+    as_list,
+    as_pairs,
     check_strings,
-    cut_texts,
-    is_whole,
-    listed,
-    pairs_of,
+    is_integer,
     refuse,
+    truncate_texts,
 )
 from bert_jax.labeled_data.features import Features, build_sequences
 from bert_jax.models.heads import PretrainingModel
@@ -56,7 +56,7 @@ class FilledText:
 
 
 class FillMask(Predictor):
-    """Predicts the words behind `[MASK]`, or behind the vocabulary's own name for it (`mask`).
+    """Predicts the words hidden by `[MASK]`, or by the vocabulary's own mask token (`mask`).
 
     >>> fill = FillMask("runs/mine")                                          # doctest: +SKIP
     >>> fill("Istanbul is a great [MASK] to visit").masks[0][0].token         # doctest: +SKIP
@@ -82,55 +82,58 @@ class FillMask(Predictor):
           ValueError: `top_k` is out of range, or `text` is neither a string nor a list.
           UnusableText: a text has no mask, or has one beyond the model's last position.
         """
-        most = self.tokenizer.vocab_size
-        if not is_whole(top_k) or not 1 <= top_k <= most:
+        vocab_size = self.tokenizer.vocab_size
+        if not is_integer(top_k) or not 1 <= top_k <= vocab_size:
             raise ValueError(
-                f"top_k is {top_k!r}; expected 1 up to the vocabulary's {most}, a whole number"
+                f"top_k={top_k!r}: expected an integer from 1 to {vocab_size}, the vocabulary size"
             )
-        filled = self._fill([text] if isinstance(text, str) else listed(text), top_k)
+        filled = self._fill([text] if isinstance(text, str) else as_list(text), top_k)
         return filled[0] if isinstance(text, str) else filled
 
     def _fill(self, texts: Sequence[str], top_k: int) -> list[FilledText]:
         check_strings([[text] for text in texts])
         encoded = self.tokenizer.encode_batch(texts)
         masks = [np.flatnonzero(np.array(ids) == self.tokenizer.mask_id) for ids in encoded]
-        lacking = {
+        problems = {
             index: reason
-            for index, (text, ids, places) in enumerate(zip(texts, encoded, masks, strict=True))
-            if (reason := self._lacks(text, len(ids), places))
+            for index, (text, ids, mask_indices) in enumerate(
+                zip(texts, encoded, masks, strict=True)
+            )
+            if (reason := self._mask_problem(text, len(ids), mask_indices))
         }
-        refuse(lacking, len(texts))
+        refuse(problems, len(texts))
         capacity = self.max_length - 2
         groups = [
-            (index, places[first : first + _MASKS_AT_ONCE])
-            for index, places in enumerate(masks)
-            for first in range(0, len(places), _MASKS_AT_ONCE)
+            (index, mask_indices[first : first + _MASKS_AT_ONCE])
+            for index, mask_indices in enumerate(masks)
+            for first in range(0, len(mask_indices), _MASKS_AT_ONCE)
         ]
         sequences = build_sequences(
             self.tokenizer, [encoded[index][:capacity] for index, _ in groups], [None] * len(groups)
         )
         positions = np.zeros((len(groups), _MASKS_AT_ONCE), np.int32)
-        for number, (_, places) in enumerate(groups):
-            positions[number, : len(places)] = places + 1  # after [CLS]
+        for number, (_, mask_indices) in enumerate(groups):
+            positions[number, : len(mask_indices)] = mask_indices + 1  # after [CLS]
         program = partial(_top_tokens, vocab_size=self.tokenizer.vocab_size, top_k=top_k)
         rows = self._run(program, Features(sequences, {"masked_positions": positions}))
         guesses: list[list[tuple[Guess, ...]]] = [[] for _ in texts]
-        for (index, places), row in zip(groups, rows, strict=True):
-            guesses[index] += [self._guesses(row, number) for number in range(len(places))]
+        for (index, mask_indices), row in zip(groups, rows, strict=True):
+            guesses[index] += [self._guesses(row, number) for number in range(len(mask_indices))]
         return [
             FilledText(tuple(each), len(ids) > capacity)
             for each, ids in zip(guesses, encoded, strict=True)
         ]
 
-    def _lacks(self, text: str, num_tokens: int, places: NDArray[np.int64]) -> str:
-        """Return why the masks at `places` cannot be filled; "" if they can."""
+    def _mask_problem(self, text: str, num_tokens: int, mask_indices: NDArray[np.int64]) -> str:
+        """Return why the masks at these token indices cannot be filled; "" if they can."""
         start = text[:40]
-        if not len(places):
-            return f"no {self.mask} in {start!r}: put one where a word is to be guessed"
-        if places[-1] >= self.max_length - 2:
+        if not len(mask_indices):
+            return f"no {self.mask} in {start!r}: write one where a word is to be predicted"
+        if mask_indices[-1] >= self.max_length - 2:
             return (
-                f"{start!r}... takes {num_tokens + 2} positions of {self.max_length}, and would "
-                f"lose the {self.mask} at {places[-1] + 1}: shorten it"
+                f"{start!r}... has {num_tokens + 2} tokens, but the maximum is {self.max_length}, "
+                f"and truncation would remove the {self.mask} at position {mask_indices[-1] + 1}: "
+                "shorten the text"
             )
         return ""
 
@@ -181,9 +184,9 @@ class NextSentence(Predictor):
         """Raise ValueError if the model was trained to predict the order of sentences instead."""
         if origin.get(PAIRS) == "sentence_order":
             raise ValueError(
-                f"{work_dir}: its model learned whether two sentences are in order "
-                "(sentence_pairs='sentence_order') and not whether one follows another; expected "
-                f"one made by {cls.made_by}"
+                f"{work_dir}: the model was trained to predict whether two sentences are in order "
+                "(sentence_pairs='sentence_order'), not whether one follows the other. Use a model "
+                f"from {cls.made_by}"
             )
 
     @overload
@@ -201,13 +204,13 @@ class NextSentence(Predictor):
           ValueError: the arguments are not two strings or two lists of the same length.
           UnusableText: a sentence is not a string or not valid Unicode.
         """
-        cut = cut_texts(self.tokenizer, pairs_of(first, second), self.max_length)
-        rows = self._run(_is_next, cut.features)
-        found = [
+        inputs = truncate_texts(self.tokenizer, as_pairs(first, second), self.max_length)
+        rows = self._run(_is_next, inputs.features)
+        results = [
             Following(float(row["probability"]), truncated)
-            for row, truncated in zip(rows, cut.truncated, strict=True)
+            for row, truncated in zip(rows, inputs.truncated, strict=True)
         ]
-        return found[0] if isinstance(first, str) else found
+        return results[0] if isinstance(first, str) else results
 
 
 @jax.jit

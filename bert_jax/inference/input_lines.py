@@ -1,4 +1,4 @@
-"""The lines `predict` reads, and the file it writes."""
+"""Parse the input lines of `predict`: plain text or JSON Lines."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bert_jax.inference.input_stream import MAX_BYTES, OF_THE_TASK, Format, Input
+from bert_jax.inference.input_stream import MAX_BYTES, USE_EVALUATE, Format, Input
 from bert_jax.json_files import parse_json
 from bert_jax.labeled_data.files import LongLine, decode_line
 from bert_jax.text.files import content_suffix
 
-# Names of the fields of which an object must have one set.
+# Sets of field names; an object must have all fields of one set.
 Fields = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Document:
-    """Sentences that follow each other: strings, or words."""
+    """Consecutive sentences, each a string or a list of words."""
 
     sentences: list[str | list[str]]
 
 
 @dataclass(frozen=True)
 class InputLine:
-    """What is asked of the model: a text, or the values of several fields; and the object's id.
+    """A line that can be used.
 
-    place: "file:line". num_bytes: the line's length.
+    place: "file:line".
+    value: a text, or the values of several fields.
+    has_id: whether the line's object has an id.
+    id: the id.
+    num_bytes: the length of the line.
     """
 
     place: str
@@ -40,7 +44,7 @@ class InputLine:
 
 
 class UnusableLine(ValueError):
-    """A line that asks nothing which can be answered: its place and reason, its object's id."""
+    """A line that cannot be used; the message gives its place and the reason."""
 
     num_bytes = 0  # the line itself is not kept
 
@@ -57,31 +61,34 @@ def read_input(
     *,
     report: bool = False,
 ) -> Iterator[InputLine | UnusableLine | None]:
-    """Yields what lines ask, and None wherever the next one is not there yet.
+    """Yield the parsed lines, and None whenever the next line has not arrived yet.
+
+    Blank lines of JSON Lines are skipped. In plain text, every line is a text.
 
     Args:
-      form: "auto" is JSON Lines for a file called so, and where the first line that is not blank
-        begins with "{"; an object further on in what is then plain text is refused. Blank lines
-        of JSON Lines are passed over; of plain text each is a text.
-      fields: sets of fields, one of which an object must have; others are passed over. A line of
+      source: the input.
+      form: the format. "auto" is JSON Lines if the file's name ends in .jsonl or the first line
+        that is not blank begins with "{". Otherwise it is plain text, and an object in it is an
+        error.
+      fields: sets of fields, one of which an object must have; other fields are ignored. A line of
         plain text is the field "text".
-      list_fields: fields that hold an array of strings.
-      report: yield a line that asks nothing, in place of raising it.
+      list_fields: the fields that hold an array of strings.
+      report: whether to yield an unusable line instead of raising it.
 
     Raises:
-      ValueError: the lines are of another form, such as a file of SQuAD's.
+      ValueError: the input has another format, for example that of SQuAD.
       UnusableLine: a line is too long, not UTF-8 or not an object, or its fields are missing or
-        of another type.
+        have the wrong type.
     """
     name, lines = source.name, source.lines
-    named = content_suffix(Path(name)) == ".jsonl"
-    objects = form == "jsonl" or (form == "auto" and named)
-    begun: list[bytes] = []
-    if form == "auto" and not named:
-        begun += _to_first_text(lines)
-        objects = bool(begun) and begun[-1].lstrip().startswith(b"{")
+    named_jsonl = content_suffix(Path(name)) == ".jsonl"
+    objects = form == "jsonl" or (form == "auto" and named_jsonl)
+    first_lines: list[bytes] = []
+    if form == "auto" and not named_jsonl:
+        first_lines += _to_first_text(lines)
+        objects = bool(first_lines) and first_lines[-1].lstrip().startswith(b"{")
     number = 0
-    for data in chain(begun, lines):
+    for data in chain(first_lines, lines):
         if data is None:
             yield None
             continue
@@ -101,16 +108,16 @@ def read_input(
                 raise
             yield error
             continue
-        if form == "auto" and not objects and _asks(text, fields):
+        if form == "auto" and not objects and _is_record(text, fields):
             raise ValueError(
-                f"{place}: a JSON object in what began as plain text; say --format jsonl, or "
-                "--format text for lines taken as they are"
+                f"{place}: a JSON object in an input that began as plain text. Add --format jsonl "
+                "if it is JSON Lines, or --format text if every line is a text"
             )
         yield replace(line, num_bytes=len(data))
 
 
 def _to_first_text(lines: Iterator[bytes | None]) -> Iterator[bytes]:
-    """Takes lines up to the first that is not blank, however long it has to be waited for."""
+    """Yield the lines up to the first that is not blank, waiting for it if necessary."""
     for line in lines:
         if line is None:
             continue
@@ -128,8 +135,8 @@ def _text(data: bytes, place: str) -> str:
         raise UnusableLine(place, str(error)) from None
 
 
-def _asks(text: str, fields: Fields) -> bool:
-    """Whether a line is an object with a set of the fields."""
+def _is_record(text: str, fields: Fields) -> bool:
+    """Return whether a line is an object with one of the sets of fields."""
     if not text.lstrip().startswith("{"):
         return False
     try:
@@ -142,8 +149,8 @@ def _asks(text: str, fields: Fields) -> bool:
 def _plain(text: str, place: str, fields: Fields) -> InputLine:
     if ("text",) not in fields:
         raise ValueError(
-            f"{place}: plain text; expected a JSON object with {_expected(fields)}. (If it is one, "
-            "say --format jsonl)"
+            f"{place}: plain text; expected a JSON object with {_expected(fields)}. If the input "
+            "is JSON Lines, add --format jsonl"
         )
     return InputLine(place, text)
 
@@ -154,18 +161,20 @@ def _object(text: str, place: str, fields: Fields, list_fields: Collection[str])
     except ValueError as error:
         raise UnusableLine(
             place,
-            f"{text[:80]!r} is not valid JSON ({error}); expected JSON "
-            "Lines, an object on every line (--format text takes lines as they are)",
+            f"{text[:80]!r} is not valid JSON ({error}); expected an object on every line. If the "
+            "lines are plain text, add --format text",
         ) from error
     if not isinstance(record, dict):
-        reason = f"{text[:80]!r} is no JSON object; expected {_expected(fields)}"
+        reason = f"{text[:80]!r} is not a JSON object; expected {_expected(fields)}"
         raise UnusableLine(place, reason)
     _check_id(record.get("id"), place)
     identity: dict[str, Any] = {"has_id": "id" in record, "id": record.get("id")}
     names = next((each for each in fields if set(each) <= record.keys()), None)
     if names is None:
         if _is_squad(record):
-            raise ValueError(f"{place}: SQuAD's articles, and no question a line. {OF_THE_TASK}")
+            raise ValueError(
+                f"{place}: a file of SQuAD articles; expected one question per line. {USE_EVALUATE}"
+            )
         has = ", ".join(map(repr, list(record)[:20])) or "none"
         reason = f"its fields are {has}; expected {_expected(fields)}"
         raise UnusableLine(place, reason, **identity)
@@ -206,11 +215,11 @@ def _check_id(identifier: Any, place: str) -> None:
     try:
         json.dumps(identifier, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except UnicodeEncodeError:
-        reason = "field 'id' holds a lone surrogate, which is no Unicode text"
+        reason = "field 'id' contains a lone surrogate, which is not valid Unicode"
         raise UnusableLine(place, reason) from None
     except ValueError:
         reason = (
-            "field 'id' holds NaN or an infinite number, which JSON does not allow: give a string"
+            "field 'id' contains NaN or an infinite number, which JSON does not allow. Use a string"
         )
         raise UnusableLine(place, reason) from None
 

@@ -1,4 +1,4 @@
-"""What `predict` reads: a file, or standard input as its lines come."""
+"""Read the input of `predict`: a file, or the lines of standard input as they arrive."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from bert_jax.text.files import content_suffix
 
 Format = Literal["auto", "text", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-# Files whose lines are no texts, by the end of their names.
+# Suffixes of files whose lines are not texts.
 _TABLES = (".tsv", ".csv", ".parquet")
 _TAGGED = (".conll", ".conll03", ".conll2003", ".conllu", ".bio", ".iob", ".iob2")
-# What fits them.
-OF_THE_TASK = (
-    "For a test file of the task: bert-jax evaluate WORKDIR --unlabelled --data FILE --predictions "
-    "DIR (of GLUE, FILE is the directory it is in)"
+USE_EVALUATE = (
+    "For a test file of the task, run bert-jax evaluate WORKDIR --unlabelled --data FILE "
+    "--predictions DIR (for GLUE, FILE is the directory of the test file)"
 )
 # Limit on a line, and on the lines computed together or read ahead: 32 full batches of 32 rows of
 # 512 tokens. Classifying a line of this size took 0.6 GB, tagging it 1.0 GB, answering a question
@@ -34,12 +33,12 @@ Line = TypeVar("Line")
 _Read = bytes | Exception | None
 
 
-class _Waiting(Queue[_Read]):
-    """A queue that is full at `most` lines or `MAX_BYTES`; the last line may exceed either."""
+class _LineQueue(Queue[_Read]):
+    """A queue that is full at `max_lines` lines or `MAX_BYTES`; the last line may exceed both."""
 
-    def __init__(self, most: int):
+    def __init__(self, max_lines: int):
         super().__init__(MAX_BYTES)
-        self._least = -(-MAX_BYTES // most)  # least number of bytes counted for a line
+        self._min_size = -(-MAX_BYTES // max_lines)  # a shorter line counts as this many bytes
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -58,70 +57,72 @@ class _Waiting(Queue[_Read]):
         return item
 
     def _count(self, item: _Read) -> int:
-        return max(self._least, len(item) if isinstance(item, bytes) else 0)
+        return max(self._min_size, len(item) if isinstance(item, bytes) else 0)
 
 
 @dataclass(frozen=True)
 class Input:
-    """Lines to be answered.
+    """The lines of an input.
 
-    name: what messages call them. lines: with their ends; None where no further one is there yet.
-    status: of the file they are read from.
+    name: the input's name in messages.
+    lines: the lines with their line ends; None whenever the next line has not arrived yet.
+    status: the status of the file that the lines are read from.
     """
 
     name: str
     lines: Iterator[bytes | None]
     status: os.stat_result
 
-    def check_stays(self, output: Path) -> None:
-        """ValueError if `output`, which is to be written, is the file that is read."""
-        # A terminal may well be both.
+    def check_not_overwritten(self, output: Path) -> None:
+        """Raise ValueError if the output file is the file that is read."""
+        # A terminal may be both.
         if not stat.S_ISREG(self.status.st_mode) or not output.exists():
             return
         if os.path.samestat(self.status, output.stat()):
             raise ValueError(
-                f"{output} would be written while it is read as {self.name}, which would be lost; "
-                "give --output another name"
+                f"--output={output}: this is the input file ({self.name}), which would be "
+                "overwritten. Use another name"
             )
 
 
-def open_input(path: str | None, form: Format, most: int) -> Input:
-    """Begins to read a file (also packed: .gz, .xz, .zst), or standard input: None or "-".
+def open_input(path: str | None, form: Format, max_lines: int) -> Input:
+    """Open a file, which may be compressed (.gz, .xz, .zst), or standard input (None or "-").
 
-    What somebody may still be writing is read by a thread, up to `most` lines ahead.
+    A thread reads pipes and devices up to `max_lines` lines ahead, since another program may still
+    be writing to them.
 
     Raises:
-      ValueError: no such file, closed standard input, a directory, or by its name another form
-        than "auto" can tell.
+      ValueError: the file does not exist, is a directory, or has a name that "auto" does not
+        support; or standard input is closed.
     """
     if path is None or path == "-":
         name = "standard input"
-        if sys.stdin is None:  # so Python has it where it was closed
-            raise ValueError("standard input is closed: give --input FILE, or lines by a pipe")
-        # A stream of its own: Python aborts if it ends while a thread reads sys.stdin's.
+        if sys.stdin is None:  # Python sets it to None if it was closed
+            raise ValueError("standard input is closed. Add --input FILE, or pipe the lines in")
+        # A separate stream, since Python aborts if it exits while a thread reads from sys.stdin.
         stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
         lines, status = stream_bytes(stream, name, MAX_BYTES), os.fstat(stream.fileno())
     else:
         name = path
         if form == "auto":
             _check_name(path)
-        found = _find(path)
-        lines, status = file_bytes(found, MAX_BYTES), os.stat(found)
-    # The lines of a file are all there: taken so, they are always computed in the same batches.
-    whole = stat.S_ISREG(status.st_mode)
-    return Input(name, lines if whole else read_ahead(lines, most), status)
+        file = _find(path)
+        lines, status = file_bytes(file, MAX_BYTES), os.stat(file)
+    # A regular file is read without the thread, so that its batches are always the same.
+    is_file = stat.S_ISREG(status.st_mode)
+    return Input(name, lines if is_file else read_ahead(lines, max_lines), status)
 
 
 def chunks(
     lines: Iterable[Line | None],
     first: int,
-    most: int,
+    largest: int,
     num_bytes: Callable[[Line], int] = lambda line: 0,
 ) -> Iterator[list[Line]]:
-    """Yield `lines` in parts of growing size, beginning with `first` so that results start early.
+    """Yield `lines` in parts that double in size, from `first` lines to `largest` lines.
 
-    A None ends a part early, and so does a line that would bring its size, measured by `num_bytes`,
-    above `MAX_BYTES`.
+    The first part is small so that the first results are available early. A None ends a part early,
+    and so does a line with which the part would exceed `MAX_BYTES`, as measured by `num_bytes`.
     """
     part: list[Line] = []
     size, held = first, 0
@@ -136,60 +137,61 @@ def chunks(
         if len(part) == size:
             yield part
             part, held = [], 0
-            size = min(2 * size, most)
+            size = min(2 * size, largest)
     if part:
         yield part
 
 
 def _find(path: str) -> Path:
-    """The file, which may be a pipe or a device; or the one packed beside it."""
-    given = Path(path)
-    if has_file(given) or not given.exists():
-        return find_file(given)
-    if given.is_dir():
+    """Return the file, which may be a pipe or a device, or its compressed version."""
+    file = Path(path)
+    if has_file(file) or not file.exists():
+        return find_file(file)
+    if file.is_dir():
         raise ValueError(f"{path} is a directory; expected a file, or - for standard input")
-    return given
+    return file
 
 
 def _check_name(path: str) -> None:
     suffix = content_suffix(Path(path))
-    kinds = {"a table": _TABLES, "a file with a word and its tag a line": _TAGGED}
-    for kind, ends in kinds.items():
-        if suffix in ends:
+    kinds = {"a table": _TABLES, "a file of tagged words": _TAGGED}
+    for kind, suffixes in kinds.items():
+        if suffix in suffixes:
             raise ValueError(
-                f"{path}: its name is that of {kind}, whose lines are no texts. {OF_THE_TASK}; for "
-                "a text a line: --format text"
+                f"{path}: {suffix} is the suffix of {kind}, whose lines are not texts. "
+                f"{USE_EVALUATE}. If every line is a text, add --format text"
             )
 
 
-def read_ahead(lines: Iterator[bytes], most: int) -> Iterator[bytes | None]:
-    """The lines that a thread reads from now on, with None wherever the next has to be waited for.
+def read_ahead(lines: Iterator[bytes], max_lines: int) -> Iterator[bytes | None]:
+    """Read lines in a thread and return them, with None whenever the next has not arrived yet.
 
-    The thread is never more than `most` lines or `MAX_BYTES` ahead. Its exceptions are raised here.
+    The thread is never more than `max_lines` lines or `MAX_BYTES` ahead. Its exceptions are raised
+    by the returned iterator.
     """
-    waiting = _Waiting(most)
-    # A daemon, or a command that has failed would go on until it is given another line.
-    Thread(target=_read, args=(lines, waiting), name="read-ahead", daemon=True).start()
-    return _taken(waiting)
+    queue = _LineQueue(max_lines)
+    # As a daemon, the thread does not keep a failed command waiting for the next line.
+    Thread(target=_read, args=(lines, queue), name="read-ahead", daemon=True).start()
+    return _dequeue(queue)
 
 
-def _read(lines: Iterator[bytes], waiting: _Waiting) -> None:
+def _read(lines: Iterator[bytes], queue: _LineQueue) -> None:
     try:
         for line in lines:
-            waiting.put(line)
+            queue.put(line)
     except Exception as error:
-        waiting.put(error)
+        queue.put(error)
     else:
-        waiting.put(None)
+        queue.put(None)
 
 
-def _taken(waiting: _Waiting) -> Iterator[bytes | None]:
+def _dequeue(queue: _LineQueue) -> Iterator[bytes | None]:
     while True:
         try:
-            line = waiting.get_nowait()
+            line = queue.get_nowait()
         except Empty:
             yield None
-            line = waiting.get()
+            line = queue.get()
         if line is None:
             return
         if isinstance(line, Exception):

@@ -19,7 +19,7 @@ from bert_jax.terminal import use_utf8
 def open_output(path: str | None, source: Input, standard_output: TextIO) -> Iterator[TextIO]:
     """Yield the stream for the results of an input.
 
-    A file is named PATH.partial until the body ends without an error.
+    The file is named PATH.partial until the body ends without an error.
 
     Args:
       path: the file; None or "-" for standard output.
@@ -35,17 +35,18 @@ def open_output(path: str | None, source: Input, standard_output: TextIO) -> Ite
         yield standard_output
         return
     target = Path(path)
-    source.check_stays(target)
+    source.check_not_overwritten(target)
     if target.exists() and not target.is_file():  # a device or a pipe, which is not replaced
         with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
         return
     if not target.parent.is_dir():
         raise ValueError(
-            f"--output={path}: there is no directory {target.parent}. Make it, or give another path"
+            f"--output={path}: the directory {target.parent} does not exist. Create it, or use "
+            "another path"
         )
     partial = target.with_name(f"{target.name}.partial")
-    source.check_stays(partial)
+    source.check_not_overwritten(partial)
     try:
         with open(partial, "w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
@@ -72,7 +73,7 @@ def write_answers(
       on_progress: called after every part with the number of lines so far.
 
     Returns:
-      The number of lines, and of unusable lines among them.
+      The number of lines, and how many of them are unusable.
     """
     num_lines = num_unusable = 0
     for part in parts:

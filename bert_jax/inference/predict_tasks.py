@@ -1,7 +1,7 @@
 """The tasks of `predict`: which predictor reads which fields of a line.
 
-Those here need no fine-tuning or are the built-in ones of fine-tuning; see
-`bert_jax.finetuning.registry.predict_tasks` for all of them.
+This file has the tasks of pretrained models and of the built-in kinds of fine-tuning; see
+`bert_jax.finetuning.registry.predict_tasks` for all tasks.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from bert_jax.inference.tag import Tag, TaggedText, check_words
 from bert_jax.models.sentence_embedding import SentenceEmbedding
 from bert_jax.runs.work_dir import read_sentence_embedding
 
-# From a predictor, the values of several lines and the number of alternatives to one result a line.
+# A function of a predictor, the values of several lines and the number of alternatives. It returns
+# one result per line.
 Predict = Callable[[Any, list[Any], int], list[Any]]
 
 
 @dataclass(frozen=True)
 class PredictTask:
-    """A task that `predict` does with every line of its input.
+    """A task that `predict` performs on every line of its input.
 
     name: the task's name on the command line.
     predictor: the class of the model.
     fields: sets of fields; a line must have all fields of one set.
-    predict: computes the results of several lines.
+    predict: a function that computes the results of several lines.
     list_fields: the fields that hold an array of strings; others hold a string.
-    top_k: number of alternatives by default; None if the task gives none.
+    top_k: the default number of alternatives; None if the task has none.
     """
 
     name: str
@@ -118,10 +119,10 @@ ANSWER = PredictTask(
 
 
 def default_task(head: str, tasks: Mapping[str, PredictTask]) -> PredictTask:
-    """Return the task that a model's head is for.
+    """Return the task of a model's head.
 
     Raises:
-      ValueError: there is none, although the model's encoder can embed texts.
+      ValueError: the head has no task, although the model's encoder can embed texts.
     """
     if head == "encoder":
         return EMBED
@@ -129,8 +130,7 @@ def default_task(head: str, tasks: Mapping[str, PredictTask]) -> PredictTask:
         if task.predictor.heads is not None and head in task.predictor.heads:
             return task
     raise ValueError(
-        f"a model with the head {head!r} has no task of its own here; --task embed gives the "
-        "vectors of its encoder"
+        f"no task uses the head {head!r}. Add --task embed for the vectors of the model's encoder"
     )
 
 
@@ -143,7 +143,7 @@ def with_prompt(task: PredictTask, work_dir: Path, prompt_name: str) -> PredictT
     if task is not EMBED:
         raise ValueError(
             f"--prompt-name={prompt_name}: {task.name} does not take a prompt. Add --task embed, "
-            "or leave the prompt out"
+            "or remove the prompt"
         )
     settings = read_sentence_embedding(work_dir) or SentenceEmbedding()
     prompt = settings.prompt_for(prompt_name, None)

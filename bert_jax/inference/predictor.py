@@ -42,8 +42,8 @@ class UnusableText(ValueError):
     def __init__(self, reasons: Mapping[int, str], count: int):
         self.reasons = dict(sorted(reasons.items()))
         self.index, self.reason = next(iter(self.reasons.items()))
-        told = self.reason if count == 1 else f"text {self.index} of {count}: {self.reason}"
-        super().__init__(told)
+        message = self.reason if count == 1 else f"text {self.index} of {count}: {self.reason}"
+        super().__init__(message)
 
 
 def refuse(reasons: Mapping[int, str], count: int) -> None:
@@ -52,14 +52,14 @@ def refuse(reasons: Mapping[int, str], count: int) -> None:
         raise UnusableText(reasons, count)
 
 
-class CutTexts(NamedTuple):
+class TruncatedTexts(NamedTuple):
     """The token sequences of texts, and whether each text was truncated."""
 
     features: Features
     truncated: list[bool]
 
 
-def listed(given: Any, expected: str = "a string or a list of strings") -> list[Any]:
+def as_list(values: Any, expected: str = "a string or a list of strings") -> list[Any]:
     """Return the items of a list, another sequence or an array.
 
     Other iterables are refused, since iterating over a dict gives its keys, and over bytes numbers.
@@ -67,15 +67,15 @@ def listed(given: Any, expected: str = "a string or a list of strings") -> list[
     Raises:
       ValueError: the value is of another type; the message says what was `expected`.
     """
-    if isinstance(given, Sequence) and not isinstance(given, (str, bytes, bytearray, memoryview)):
-        return list(given)
-    values = given.tolist() if hasattr(given, "tolist") else None  # NumPy arrays, pandas columns
-    if not isinstance(values, list):
-        raise ValueError(f"expected {expected}, got a value of type {type(given).__name__}")
-    return values
+    if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview)):
+        return list(values)
+    items = values.tolist() if hasattr(values, "tolist") else None  # NumPy arrays, pandas columns
+    if not isinstance(items, list):
+        raise ValueError(f"expected {expected}, got a value of type {type(values).__name__}")
+    return items
 
 
-def pairs_of(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
+def as_pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
     """Return the pair of two strings, or the pairs of corresponding strings in two lists.
 
     Raises:
@@ -83,42 +83,45 @@ def pairs_of(first: str | list[str], second: str | list[str]) -> list[tuple[str,
     """
     if isinstance(first, str) and isinstance(second, str):
         return [(first, second)]
-    expected = "two strings, or two lists of as many strings"
+    expected = "two strings, or two lists of the same length"
     if isinstance(first, str) or isinstance(second, str):
         raise ValueError(f"expected {expected}, got one string")
-    firsts, seconds = listed(first, expected), listed(second, expected)
+    firsts, seconds = as_list(first, expected), as_list(second, expected)
     if len(firsts) != len(seconds):
         raise ValueError(f"expected {expected}, got {len(firsts)} and {len(seconds)}")
     return list(zip(firsts, seconds, strict=True))
 
 
-def is_whole(number: object) -> bool:
-    """Return whether a number has an integer type, of Python or of NumPy."""
+def is_integer(number: object) -> bool:
+    """Return whether a number has an integer type of Python or NumPy."""
     return isinstance(number, Integral)
 
 
 def check_strings(texts: Sequence[Sequence[object]]) -> None:
     """Raise `UnusableText` if a part of a text is not a string or not valid Unicode."""
-    refuse(_no_strings(texts), len(texts))
+    refuse(_string_problems(texts), len(texts))
 
 
-def _no_strings(texts: Sequence[Sequence[object]]) -> dict[int, str]:
-    found = {index: next(filter(None, map(_fault, parts)), "") for index, parts in enumerate(texts)}
-    return {index: reason for index, reason in found.items() if reason}
+def _string_problems(texts: Sequence[Sequence[object]]) -> dict[int, str]:
+    problems = {
+        index: next(filter(None, map(_string_problem, parts)), "")
+        for index, parts in enumerate(texts)
+    }
+    return {index: problem for index, problem in problems.items() if problem}
 
 
-def _fault(part: object) -> str:
+def _string_problem(part: object) -> str:
     """Return why `part` is not a valid Unicode string; "" if it is."""
     if not isinstance(part, str):
         return f"of type {type(part).__name__}, expected a string"
     try:
         part.encode("utf-8")
     except UnicodeEncodeError as error:
-        return f"a lone surrogate at character {error.start}, which is no Unicode text"
+        return f"a lone surrogate at character {error.start}, which is not valid Unicode"
     return ""
 
 
-def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> CutTexts:
+def truncate_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> TruncatedTexts:
     """Return sequences `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]`.
 
     Sequences have at most `max_length` tokens: texts are truncated at the end, and pairs at the end
@@ -128,18 +131,20 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> C
     Raises:
       UnusableText: an item is not a string or a pair of strings, or is not valid Unicode.
     """
-    no_texts = {
+    wrong_types = {
         index: f"of type {type(text).__name__}, expected a string or a tuple (first, second)"
         for index, text in enumerate(texts)
         if not isinstance(text, (str, tuple))
     }
-    no_pairs = {
+    wrong_sizes = {
         index: f"a tuple of {len(text)}, expected (first, second)"
         for index, text in enumerate(texts)
         if isinstance(text, tuple) and len(text) != 2
     }
-    no_strings = _no_strings([text if isinstance(text, tuple) else (text,) for text in texts])
-    refuse(no_pairs | no_strings | no_texts, len(texts))
+    wrong_strings = _string_problems(
+        [text if isinstance(text, tuple) else (text,) for text in texts]
+    )
+    refuse(wrong_sizes | wrong_strings | wrong_types, len(texts))
     pairs = [text if isinstance(text, tuple) else (text, None) for text in texts]
     flat = [part for pair in pairs for part in pair if part is not None]
     encoded = iter(tokenizer.encode_batch(flat))
@@ -157,7 +162,7 @@ def cut_texts(tokenizer: Tokenizer, texts: Sequence[Text], max_length: int) -> C
         firsts.append(first)
         seconds.append(second)
         truncated.append(len(first) + len(second or ()) < whole)
-    return CutTexts(Features(build_sequences(tokenizer, firsts, seconds)), truncated)
+    return TruncatedTexts(Features(build_sequences(tokenizer, firsts, seconds)), truncated)
 
 
 _SHORTEST_ROW = 16
@@ -170,9 +175,10 @@ Row = dict[str, NDArray[Any]]
 
 
 class Program(Protocol):
-    """A jitted function of a model and a batch; its outputs, by name, are [rows, ...]."""
+    """A jitted function of a model and a batch."""
 
-    def __call__(self, model: Any, batch: Any) -> Outputs: ...
+    def __call__(self, model: Any, batch: Any) -> Outputs:
+        """Return the outputs by name, each [rows, ...]."""
 
 
 def row_lengths(max_length: int) -> tuple[int, ...]:
@@ -229,10 +235,10 @@ class BatchRunner:
             self.shapes.add((rows, length))
             outputs = program(self._model, batch)
             if pending is not None:
-                yield _fetched(*pending)
+                yield _fetch(*pending)
             pending = plan.planned_batch(step).examples, outputs
         assert pending is not None
-        yield _fetched(*pending)
+        yield _fetch(*pending)
 
     def _check_fits(self, rows: int) -> None:
         """Raise ValueError if not even a batch of the shortest rows fits into memory."""
@@ -248,12 +254,12 @@ class BatchRunner:
         return few[0] if few else self._batch_size
 
 
-def _fetched(examples: NDArray[np.int64], outputs: Outputs) -> tuple[NDArray[np.int64], Row]:
+def _fetch(examples: NDArray[np.int64], outputs: Outputs) -> tuple[NDArray[np.int64], Row]:
     arrays = jax.device_get(dict(outputs))
     for name, array in arrays.items():
         if not np.isfinite(array[examples >= 0]).all():
             raise ValueError(
-                f"the model's {name} are not all finite numbers. Look whether its training diverged"
+                f"the model's {name} are not all finite. Check whether its training diverged"
             )
     return examples, arrays
 
@@ -262,13 +268,13 @@ class Predictor:
     """A trained model that takes text, on this process's first device.
 
     heads: the heads that the class can use; None for any.
-    made_by: the command that makes such a model.
-    unsaid: the settings for a model whose work directory does not contain any.
+    made_by: the command that creates such a model.
+    fallback_defaults: the settings for a model whose work directory does not contain any.
     """
 
     heads: ClassVar[tuple[str, ...] | None]
     made_by: ClassVar[str]
-    unsaid: ClassVar[InferenceDefaults | None] = None
+    fallback_defaults: ClassVar[InferenceDefaults | None] = None
 
     def __init__(
         self,
@@ -295,14 +301,13 @@ class Predictor:
           ValueError: there is no such model, it lacks the head, or a number is out of range.
         """
         if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; expected 1 or more")
+            raise ValueError(f"batch_size={batch_size}: expected 1 or more")
         config, origin = read_model(Path(work_dir))
         head, positions = config.head, config.encoder.max_positions
         if self.heads is not None and head not in self.heads:
             raise ValueError(
-                f"{work_dir}: its model has the head {head!r}, with which "
-                f"{type(self).__name__} cannot work; expected "
-                f"{' or '.join(map(repr, self.heads))}: {self.made_by} makes one"
+                f"{work_dir}: the model has the head {head!r}, but {type(self).__name__} needs "
+                f"{' or '.join(map(repr, self.heads))}. Use a model from {self.made_by}"
             )
         self.check_origin(work_dir, origin)
         trained = load_trained(str(work_dir), dtype)
@@ -311,17 +316,19 @@ class Predictor:
         shortest = self.tokenizer.specials_of_pair + 2  # one token of each text
         if max_length is not None and not shortest <= max_length <= positions:
             raise ValueError(
-                f"max_length is {max_length}; expected {shortest} up to the model's {positions} "
-                "positions"
+                f"max_length={max_length}: expected {shortest} to {positions}, the model's number "
+                "of positions"
             )
-        self.defaults = read_inference_defaults(Path(work_dir)) or self.unsaid
-        usual = positions if self.defaults is None else min(self.defaults.max_length, positions)
-        if max_length is None and usual < shortest:
+        self.defaults = read_inference_defaults(Path(work_dir)) or self.fallback_defaults
+        default_length = (
+            positions if self.defaults is None else min(self.defaults.max_length, positions)
+        )
+        if max_length is None and default_length < shortest:
             raise ValueError(
-                f"{work_dir}: damaged: its usage has max_length={usual}; expected {shortest} or "
-                "more. Restore model.json from a copy, or set max_length"
+                f"{work_dir}: model.json is damaged: its usage has max_length={default_length}; "
+                f"expected {shortest} or more. Restore model.json from a copy, or set max_length"
             )
-        self.max_length = max_length or usual
+        self.max_length = max_length or default_length
         self._runner = BatchRunner(trained.model, self.max_length, batch_size)
 
     @classmethod

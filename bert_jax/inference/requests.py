@@ -25,31 +25,31 @@ def answers(
     *,
     report: bool,
 ) -> Iterator[tuple[InputLine | UnusableLine, Any]]:
-    """Yields each line with its result, in order; with an `UnusableLine` if there is none.
+    """Yield each line with its result, or with an `UnusableLine` if it has none, in order.
 
     Raises:
-      UnusableLine: a text cannot be used, and `report` is off.
+      UnusableLine: a text cannot be used, and `report` is false.
     """
     results: dict[int, Any] = {}
-    asked: list[tuple[int, InputLine]] = []
+    pending: list[tuple[int, InputLine]] = []
     for number, line in enumerate(lines):
         if isinstance(line, InputLine):
-            asked.append((number, line))
+            pending.append((number, line))
         else:
             results[number] = line
-    while asked:
+    while pending:
         try:
-            found = task.predict(predictor, [line.value for _, line in asked], top_k)
+            predicted = task.predict(predictor, [line.value for _, line in pending], top_k)
         except UnusableText as error:
             for index, reason in error.reasons.items():
-                number, line = asked[index]
+                number, line = pending[index]
                 unusable = UnusableLine(line.place, reason, has_id=line.has_id, id=line.id)
                 if not report:
                     raise unusable from error
                 results[number] = unusable
-            asked = [each for index, each in enumerate(asked) if index not in error.reasons]
+            pending = [each for index, each in enumerate(pending) if index not in error.reasons]
         else:
-            results |= dict(zip((number for number, _ in asked), found, strict=True))
+            results |= dict(zip((number for number, _ in pending), predicted, strict=True))
             break
     for number, line in enumerate(lines):
         yield line, results[number]
@@ -63,10 +63,11 @@ Answer = tuple[InputLine | UnusableLine, Any]
 
 @dataclass(frozen=True)
 class LineRequest:
-    """A task to do with every line of an input, and the model to do it with.
+    """A task to perform on every line of an input, and the model to use.
 
     work_dir: the model's work directory.
-    top_k: number of alternatives, 0 for tasks that have none.
+    task: the task.
+    top_k: the number of alternatives; 0 for tasks without alternatives.
     """
 
     work_dir: Path
@@ -83,14 +84,14 @@ class LineRequest:
         top_k: int | None = None,
         prompt_name: str | None = None,
     ) -> LineRequest:
-        """Choose the task, and check the options that depend on it; loads no parameters.
+        """Choose the task and check the options that depend on it, without loading the model.
 
         Args:
           work_dir: the model's work directory.
           tasks: all tasks by name.
           name: the task; None for the task of the model's head.
-          top_k: number of alternatives; None for the task's default.
-          prompt_name: name of a prompt of a sentence-transformers model; None for its default.
+          top_k: the number of alternatives; None for the task's default.
+          prompt_name: the name of a prompt of a sentence-transformers model; None for its default.
 
         Raises:
           ValueError: there is no such model, or an option does not apply to the task.
@@ -102,12 +103,12 @@ class LineRequest:
         if task.top_k is None and top_k is not None:
             others = " and ".join(each.name for each in tasks.values() if each.top_k is not None)
             raise ValueError(
-                f"--top-k is {top_k}, but {task.name} gives no alternatives; {others} do"
+                f"--top-k={top_k}: {task.name} has no alternatives. Only {others} take --top-k"
             )
         return cls(Path(work_dir), task, task.top_k or 0 if top_k is None else top_k)
 
     def prompt(self, form: Format) -> str:
-        """Return the line that asks for input from the terminal."""
+        """Return the message that asks for input from the terminal."""
         if form == "text" or (form == "auto" and ("text",) in self.task.fields):
             line = "one text per line"
         else:
@@ -116,7 +117,7 @@ class LineRequest:
         return f"{self.task.name}: waiting for {line}, from the terminal. Ctrl-D ends the input."
 
     def open(self, path: str | None, form: Format, batch_size: int) -> Input:
-        """Begin to read a file, or standard input for None and "-"; see `open_input`."""
+        """Open a file, or standard input for None and "-"; see `open_input`."""
         return open_input(path, form, _BATCHES_AT_ONCE * batch_size)
 
     def load(self, *, batch_size: int, max_length: int | None, dtype: DTypeName) -> Predictor:
@@ -136,14 +137,14 @@ class LineRequest:
     ) -> Iterator[list[Answer]]:
         """Yield the lines of an input with their results, in order and in parts of growing size.
 
-        A part ends early when no further line is waiting.
+        A part ends early when no other line is waiting.
 
         Args:
           predictor: the model from `load`.
           source: the input from `open`.
           form: the format of the input.
-          batch_size: number of sequences computed at once.
-          report: whether an unusable line is its own result instead of an error.
+          batch_size: the number of sequences to compute at once.
+          report: whether to yield an unusable line as its own result instead of raising it.
 
         Raises:
           UnusableLine: a line cannot be used, and `report` is false.

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from bert_jax.inference.predictor import Outputs, Predictor, Row, check_strings, listed
+from bert_jax.inference.predictor import Outputs, Predictor, Row, as_list, check_strings
 from bert_jax.labeled_data.tag_features import TagFeatures, tag_features
 from bert_jax.labeled_data.tags import TagSentences
 from bert_jax.models.model import Model, infer
@@ -95,7 +95,7 @@ class Tag(Predictor):
         """
         if isinstance(text, (str, tuple)):
             return self._tag([text])[0]
-        return self._tag(listed(text, "a string, a tuple of words or a list of them"))
+        return self._tag(as_list(text, "a string, a tuple of words or a list of them"))
 
     def document(self, sentences: Sequence[Words]) -> list[TaggedText]:
         """Tag consecutive sentences, each with as much of the surrounding document as fits.
@@ -107,33 +107,34 @@ class Tag(Predictor):
           ValueError: the argument is not a list.
           UnusableText: a sentence is not a string or a sequence of strings, or not valid Unicode.
         """
-        given = listed(sentences, "a list of sentences, each a string or a list of words")
-        return self._tag(given, of_one_document=True)
+        items = as_list(sentences, "a list of sentences, each a string or a list of words")
+        return self._tag(items, one_document=True)
 
-    def _tag(self, texts: Sequence[Words], *, of_one_document: bool = False) -> list[TaggedText]:
+    def _tag(self, texts: Sequence[Words], *, one_document: bool = False) -> list[TaggedText]:
         context = self.defaults is not None and self.defaults.document_context
-        if context and not of_one_document and not self._warned:
+        if context and not one_document and not self._warned:
             self._warned = True
             logger.warning(
-                "the model learned sentences with those around them and reads these alone: give "
-                'documents (Tag.document, or the field "sentences" of JSON Lines)'
+                "the model was trained on sentences in their documents, but these texts have no "
+                "surrounding sentences. Pass whole documents (Tag.document, or the field "
+                '"sentences" of JSON Lines)'
             )
         check_words(texts)
         splits = self._split(texts)
-        found = iter(self._tags([words for _, words in splits if words], of_one_document))
-        return [self._result(split, next(found) if split.words else []) for split in splits]
+        tags = iter(self._tags([words for _, words in splits if words], one_document))
+        return [self._result(split, next(tags) if split.words else []) for split in splits]
 
     def _split(self, texts: Sequence[Words]) -> list[_Split]:
-        of_strings = iter(
+        words_of_strings = iter(
             split_words(self.tokenizer, [text for text in texts if isinstance(text, str)])
         )
         return [
-            _Split(text, next(of_strings)) if isinstance(text, str) else _joined(text)
+            _Split(text, next(words_of_strings)) if isinstance(text, str) else _join(text)
             for text in texts
         ]
 
     def _tags(
-        self, sentences: Sequence[Sequence[Word]], of_one_document: bool
+        self, sentences: Sequence[Sequence[Word]], one_document: bool
     ) -> list[list[tuple[str, float]]]:
         """Return the tag and probability of each word of non-empty sentences."""
         if not sentences:
@@ -141,17 +142,17 @@ class Tag(Predictor):
         features = tag_features(
             TagSentences(
                 [[word.text for word in words] for words in sentences],
-                documents=[0] * len(sentences) if of_one_document else None,
+                documents=[0] * len(sentences) if one_document else None,
             ),
             self.tokenizer,
             self.max_length,
             self.config.labels,
-            document_context=of_one_document,
+            document_context=one_document,
         )
         rows = self._run(_best_tags, features.features)
         lengths = features.features.lengths
-        tags = _of_words(features, rows, lengths, "tags").tolist()
-        probabilities = _of_words(features, rows, lengths, "probabilities").tolist()
+        tags = _at_words(features, rows, lengths, "tags").tolist()
+        probabilities = _at_words(features, rows, lengths, "probabilities").tolist()
         pairs = iter(zip(tags, probabilities, strict=True))
         return [
             [(self.config.labels[tag], p) for _, (tag, p) in zip(words, pairs, strict=False)]
@@ -178,7 +179,7 @@ def check_words(texts: Sequence[Words]) -> None:
     check_strings([text if isinstance(text, (tuple, list)) else [text] for text in texts])
 
 
-def _joined(words: Sequence[str]) -> _Split:
+def _join(words: Sequence[str]) -> _Split:
     located, start = [], 0
     for word in words:
         located.append(Word(word, start, start + len(word)))
@@ -186,7 +187,7 @@ def _joined(words: Sequence[str]) -> _Split:
     return _Split(" ".join(words), located)
 
 
-def _of_words(
+def _at_words(
     features: TagFeatures, rows: Sequence[Row], lengths: NDArray[np.int64], name: str
 ) -> NDArray:
     """Return an output of the model at the scored token of each word, [words of all sentences]."""

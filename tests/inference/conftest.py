@@ -1,4 +1,4 @@
-"""Small random BERTs of Hugging Face's, and the work directories made of them."""
+"""Small random Hugging Face BERTs, and the work directories they are imported into."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ..interop.conftest import make, quiet  # noqa: F401
 
 
 @dataclass(frozen=True)
-class Both:
-    """The same model as a directory of Hugging Face's and as a work directory."""
+class ModelPair:
+    """The same model as a Hugging Face directory and as a work directory."""
 
     theirs: Path
     ours: Path
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Both]:
-    """A function that makes a model of a head, with other settings of its config; each once."""
+def model_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ModelPair]:
+    """A function that creates a model with a head and changes to its config, once each."""
     from bert_jax.cli.main import main
 
-    made: dict[str, Both] = {}
+    created: dict[str, ModelPair] = {}
 
-    def of(head: str, **changes: object) -> Both:
+    def create(head: str, **changes: object) -> ModelPair:
         key = f"{head} {sorted(changes.items())}"
-        if key not in made:
+        if key not in created:
             directory = tmp_path_factory.mktemp(head)
             make(directory / "theirs", head, **changes)
             source, output = str(directory / "theirs"), str(directory / "ours")
             assert main(["import", source, "--output", output]) == 0
-            made[key] = Both(directory / "theirs", directory / "ours")
-        return made[key]
+            created[key] = ModelPair(directory / "theirs", directory / "ours")
+        return created[key]
 
-    return of
+    return create

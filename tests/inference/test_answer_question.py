@@ -1,4 +1,4 @@
-"""Answers from passages of any length, against a slow search over every span of every window."""
+"""Compare answers with a slow search over every span of every window."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CONTEXTS = [
 
 
 @pytest.fixture(scope="module")
-def model(both):
-    return both("span", max_position_embeddings=64)
+def model(model_pair):
+    return model_pair("span", max_position_embeddings=64)
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +34,19 @@ def answer(model) -> AnswerQuestion:
 
 
 def best_span(directory, question, context):
-    """(score, start, end) of the best span of at most 30 tokens in any window: one at a time.
+    """Return (score, start, end) of the best span of at most 30 tokens, testing all spans.
 
-    A span counts where its first token stands most in the middle of a window; of equal ones, the
-    first.
+    A span counts in the window that has its first token closest to the middle; among equal windows,
+    in the first.
     """
     length = 64
     stride, query = window_sizes(length, RELEASED_SPAN_DEFAULTS)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    theirs = transformers.BertForQuestionAnswering.from_pretrained(directory)
-    asked = tokenizer(question, add_special_tokens=False)["input_ids"][:query]
+    hf_model = transformers.BertForQuestionAnswering.from_pretrained(directory)
+    question_ids = tokenizer(question, add_special_tokens=False)["input_ids"][:query]
     passage = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
     ids, offsets = passage["input_ids"], passage["offset_mapping"]
-    capacity = length - 3 - len(asked)
+    capacity = length - 3 - len(question_ids)
     begins = [0]
     while begins[-1] + capacity < len(ids):
         begins.append(begins[-1] + stride)
@@ -57,13 +57,13 @@ def best_span(directory, question, context):
 
     best = (-np.inf, 0, 0)
     for window in windows:
-        shown = [ids[token] for token in window]
-        row = [*tokenizer("")["input_ids"][:1], *asked, tokenizer.sep_token_id, *shown]
+        window_ids = [ids[token] for token in window]
+        row = [*tokenizer("")["input_ids"][:1], *question_ids, tokenizer.sep_token_id, *window_ids]
         row.append(tokenizer.sep_token_id)
-        segments = [0] * (len(asked) + 2) + [1] * (len(shown) + 1)
+        segments = [0] * (len(question_ids) + 2) + [1] * (len(window_ids) + 1)
         with torch.no_grad():
-            output = theirs(torch.tensor([row]), token_type_ids=torch.tensor([segments]))
-        starts, ends = (each[0, len(asked) + 2 :] for each in output.values())
+            output = hf_model(torch.tensor([row]), token_type_ids=torch.tensor([segments]))
+        starts, ends = (each[0, len(question_ids) + 2 :] for each in output.values())
         for first in window:
             around = [(context_around(first, w), -w.start) for w in windows if first in w]
             if max(around) != (context_around(first, window), -window.start):
@@ -75,13 +75,13 @@ def best_span(directory, question, context):
     return best
 
 
-def test_the_best_span_of_all_windows_is_found(model, answer):
+def test_the_answer_is_the_best_span_of_all_windows(model, answer):
     found = answer(QUESTIONS, CONTEXTS, n_best=3)
     for question, context, ours in zip(QUESTIONS, CONTEXTS, found, strict=True):
         score, start, end = best_span(model.theirs, question, context)
         best = ours.candidates[0]
         assert (ours.start, context[ours.start : end]) == (start, context[start:end])
-        assert ours.end - end in (0, 1)  # an accent behind the last letter
+        assert ours.end - end in (0, 1)  # an accent after the last letter
         assert best.start_logit + best.end_logit == pytest.approx(score, abs=1e-4)
         assert ours.text == context[ours.start : ours.end] == best.text
         assert ours.probability == best.probability < 1
@@ -95,10 +95,10 @@ def test_order_and_batches_do_not_matter(model, answer):
     together = answer(questions, contexts)
     small = AnswerQuestion(model.ours, batch_size=3)(questions, contexts)
     for question, context, one, other in zip(questions, contexts, together, small, strict=True):
-        alone = answer(question, context)
+        single = answer(question, context)
         for found in (one, other):
-            assert (found.text, found.start, found.end) == (alone.text, alone.start, alone.end)
-            assert found.probability == pytest.approx(alone.probability, abs=1e-5)
+            assert (found.text, found.start, found.end) == (single.text, single.start, single.end)
+            assert found.probability == pytest.approx(single.probability, abs=1e-5)
 
 
 def test_passages_without_words(answer):
@@ -109,7 +109,7 @@ def test_passages_without_words(answer):
     assert answer([], []) == []
 
 
-def test_windows_are_those_of_the_release_where_they_fit():
+def test_windows_have_the_released_sizes_if_they_fit():
     assert (
         window_sizes(512, RELEASED_SPAN_DEFAULTS)
         == window_sizes(384, RELEASED_SPAN_DEFAULTS)
@@ -120,21 +120,21 @@ def test_windows_are_those_of_the_release_where_they_fit():
         assert stride >= 1 and query >= 1 and query + stride + 3 <= length
 
 
-def test_rows_are_those_of_the_release_unless_others_are_asked_for(both):
-    model = both("span", max_position_embeddings=400).ours
+def test_max_length_defaults_to_the_released_value(model_pair):
+    model = model_pair("span", max_position_embeddings=400).ours
     assert AnswerQuestion(model).max_length == 384
     assert AnswerQuestion(model, max_length=400).max_length == 400
 
 
-def test_what_cannot_be_answered(both, answer):
+def test_wrong_arguments_are_refused(model_pair, answer):
     for wrong in (0, 1.5, None):
-        with pytest.raises(ValueError, match=f"n_best is {wrong}; expected 1 or more"):
+        with pytest.raises(ValueError, match=f"n_best={wrong}: expected an integer of 1 or more"):
             answer("a", "b", n_best=wrong)
-    with pytest.raises(ValueError, match="expected two strings, or two lists of as many"):
+    with pytest.raises(ValueError, match="expected two strings, or two lists of the same length"):
         answer("a", ["b"])
-    with pytest.raises(ValueError, match="lists of as many strings, got a value of type NoneType"):
+    with pytest.raises(ValueError, match="lists of the same length, got a value of type NoneType"):
         answer(None, None)
     with pytest.raises(UnusableText, match="^of type int, expected a string"):
         answer(["a"], [3])
     with pytest.raises(ValueError, match="'masked_lm'.*AnswerQuestion.*'span'"):
-        AnswerQuestion(both("masked_lm").ours)
+        AnswerQuestion(model_pair("masked_lm").ours)

@@ -1,4 +1,4 @@
-"""Sequences in batches of few shapes, and the package's names that bring no JAX along."""
+"""Sequences run in batches of few shapes, and importing the package does not import JAX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sums(model, batch):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 50])
-def test_every_example_gets_its_own(batch_size):
+def test_every_example_gets_its_own_outputs(batch_size):
     lengths = np.random.default_rng(0).integers(1, 60, 45).tolist()
     runner = BatchRunner("model", 60, batch_size)
     rows = runner(sums, features_of(lengths))
@@ -37,7 +37,7 @@ def test_every_example_gets_its_own(batch_size):
     assert runner.shapes <= {(batch_size, length) for length in (16, 32, 60)}
 
 
-def test_a_few_sequences_are_not_padded_to_many():
+def test_few_sequences_run_in_small_batches():
     runner = BatchRunner("model", 512, 32)
     for count in (1, 2, 8, 9, 40):
         runner(sums, features_of([20] * count))
@@ -45,8 +45,8 @@ def test_a_few_sequences_are_not_padded_to_many():
     assert runner(sums, Features(Sequences(np.empty(0, np.int32), np.zeros(1), np.empty(0)))) == []
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of batches on a CPU")
-def test_a_batch_of_long_rows_fits_a_cpus_caches():
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="tests batches on a CPU")
+def test_batches_of_long_rows_fit_into_the_caches_of_a_cpu():
     runner = BatchRunner("model", 512, 32)
     lengths = [512] * 24 + [16] * 20
     rows = runner(sums, features_of(lengths))
@@ -67,17 +67,17 @@ def test_row_lengths():
     assert row_lengths(16) == (16,) and row_lengths(5) == (5,)
 
 
-def test_a_model_that_diverged_is_named():
+def test_outputs_that_are_not_finite_are_an_error():
     def divided(_, batch):
         return {"scores": np.where(batch["token_ids"] == 300, np.nan, 1.0)}
 
     runner = BatchRunner("model", 16, 4)
     assert len(runner(divided, features_of([4, 2]))) == 2
-    with pytest.raises(ValueError, match="the model's scores are not all finite numbers. Look"):
+    with pytest.raises(ValueError, match="the model's scores are not all finite. Check"):
         runner(divided, features_of([4, 3]))
 
 
-def test_the_package_alone_imports_no_jax():
+def test_importing_the_package_does_not_import_jax():
     program = (
         "import sys, bert_jax; assert 'jax' not in sys.modules and 'numpy' not in sys.modules;"
         "assert {'FillMask', 'cosine_similarity'} <= set(dir(bert_jax)) >= set(bert_jax.__all__);"

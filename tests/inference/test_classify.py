@@ -1,4 +1,4 @@
-"""Classes of texts, as Hugging Face's pipeline gives them."""
+"""Compare the classes of texts with Hugging Face's pipeline."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def pipeline_of(directory):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_hugging_face_gives_the_same(both, problem):
-    model = both("classification", problem_type=problem)
+def test_classes_match_hugging_face(model_pair, problem):
+    model = model_pair("classification", problem_type=problem)
     classify, pipeline = Classify(model.ours), pipeline_of(model.theirs)
     for text, ours in zip(TEXTS, classify(TEXTS), strict=True):
-        asked = {"text": text[0], "text_pair": text[1]} if isinstance(text, tuple) else [text]
-        theirs = pipeline(asked)
+        inputs = {"text": text[0], "text_pair": text[1]} if isinstance(text, tuple) else [text]
+        theirs = pipeline(inputs)
         theirs = theirs[0] if isinstance(theirs[0], list) else theirs
         assert ours.scores == pytest.approx(
             {each["label"]: each["score"] for each in theirs}, abs=1e-5
         )
-        holding = [each["label"] for each in theirs if each["score"] > 0.5]
+        above_half = [each["label"] for each in theirs if each["score"] > 0.5]
         match problem:
             case "regression":
                 assert (ours.label, ours.probability, ours.labels) == (None, None, ())
             case "multi_label_classification":
-                assert ours.label == (holding[0] if holding else None)
-                assert sorted(ours.labels) == sorted(holding)
+                assert ours.label == (above_half[0] if above_half else None)
+                assert sorted(ours.labels) == sorted(above_half)
                 assert ours.probability == ours.scores.get(ours.label)
             case _:
                 assert ours.label == theirs[0]["label"] and ours.labels == (ours.label,)
@@ -55,7 +55,7 @@ def test_hugging_face_gives_the_same(both, problem):
 
 
 def biased(tmp_path, biases, defaults=None):
-    """A model of several labels whose scores are its biases alone, in its work directory."""
+    """Create a multi-label model whose scores depend only on its biases, and its work directory."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     names = dict(enumerate("abc"[: len(biases)]))
     problem = "multi_label_classification"
@@ -82,22 +82,25 @@ def biased(tmp_path, biases, defaults=None):
         ([1.0], "a", ("a",)),
     ],
 )
-def test_labels_that_may_all_hold_hold_above_one_half(tmp_path, biases, label, labels):
-    found = biased(tmp_path, biases)("x")
-    assert (found.label, found.labels) == (label, labels)
-    assert found.probability == (None if label is None else found.scores[label])
-    assert list(found.scores.values()) == pytest.approx(torch.tensor(biases).sigmoid().tolist())
+def test_multi_label_models_predict_labels_above_one_half(tmp_path, biases, label, labels):
+    results = biased(tmp_path, biases)("x")
+    assert (results.label, results.labels) == (label, labels)
+    assert results.probability == (None if label is None else results.scores[label])
+    assert list(results.scores.values()) == pytest.approx(torch.tensor(biases).sigmoid().tolist())
 
 
 @pytest.mark.parametrize(("bias", "label"), [(2.0, "a"), (-2.0, "not a")])
-def test_one_score_of_two_labels_says_either(tmp_path, bias, label):
-    found = biased(tmp_path, [bias], InferenceDefaults(max_length=16, negative="not a"))("x")
-    assert (found.label, found.labels) == (label, (label,))
-    assert found.probability == found.scores[label] == pytest.approx(1 / (1 + np.exp(-2.0)))
-    assert sum(found.scores.values()) == pytest.approx(1) and list(found.scores) == ["not a", "a"]
+def test_one_score_predicts_either_of_two_labels(tmp_path, bias, label):
+    results = biased(tmp_path, [bias], InferenceDefaults(max_length=16, negative="not a"))("x")
+    assert (results.label, results.labels) == (label, (label,))
+    assert results.probability == results.scores[label] == pytest.approx(1 / (1 + np.exp(-2.0)))
+    assert sum(results.scores.values()) == pytest.approx(1) and list(results.scores) == [
+        "not a",
+        "a",
+    ]
 
 
-def test_texts_are_read_as_in_the_run_that_made_the_model(tmp_path):
+def test_max_length_defaults_to_the_training_runs_value(tmp_path):
     classify = biased(tmp_path, [1.0], InferenceDefaults(max_length=16))
     assert classify.max_length == 16
     assert [each.truncated for each in classify(["a " * 14, "a " * 15])] == [False, True]
@@ -105,53 +108,56 @@ def test_texts_are_read_as_in_the_run_that_made_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("max_length", [-1, 0, 4])
-def test_a_max_length_without_space_for_text_is_damaged(tmp_path, max_length):
-    with pytest.raises(ValueError, match=f"ours: damaged: its usage has max_length={max_length}"):
+def test_a_max_length_without_space_for_text_is_an_error(tmp_path, max_length):
+    expected = f"ours: model.json is damaged: its usage has max_length={max_length}"
+    with pytest.raises(ValueError, match=expected):
         biased(tmp_path, [1.0], InferenceDefaults(max_length=max_length))
 
 
 @pytest.mark.parametrize("pairs", [True, False])
-def test_pairs_are_told_from_single_texts(tmp_path, pairs):
+def test_pairs_and_single_texts_cannot_be_confused(tmp_path, pairs):
     classify = biased(tmp_path, [1.0], InferenceDefaults(max_length=16, pairs=pairs))
     right, wrong = (("a", "b"), "a") if pairs else ("a", ("a", "b"))
     assert classify(right).scores
-    learned = r"a single text, .* pairs: \(first, " if pairs else "a pair, .* learned single texts"
-    with pytest.raises(UnusableText, match=f"text 1 of 2: {learned}"):
+    message = (
+        r"a single text, .* pairs: \(first, " if pairs else "a pair, .* trained on single texts"
+    )
+    with pytest.raises(UnusableText, match=f"text 1 of 2: {message}"):
         classify([right, wrong])
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 100])
-def test_order_is_kept_and_neighbours_do_not_matter(both, batch_size):
-    classify = Classify(both("classification").ours, batch_size=batch_size)
+def test_results_do_not_depend_on_the_other_texts(model_pair, batch_size):
+    classify = Classify(model_pair("classification").ours, batch_size=batch_size)
     rng = np.random.default_rng(0)
     texts = ["abcde"[number % 5] * int(rng.integers(1, 60)) for number in range(30)]
-    alone = {text: classify(text) for text in texts}
-    for text, found in zip(texts, classify(texts), strict=True):
-        assert found.scores == pytest.approx(alone[text].scores, abs=1e-6)
-        assert found.label == alone[text].label
+    single = {text: classify(text) for text in texts}
+    for text, results in zip(texts, classify(texts), strict=True):
+        assert results.scores == pytest.approx(single[text].scores, abs=1e-6)
+        assert results.label == single[text].label
 
 
-def test_a_dtype_is_computed_in(both):
-    ours = both("classification").ours
+def test_dtype_changes_the_computation(model_pair):
+    ours = model_pair("classification").ours
     texts = ["a fine film.", ("it rains", "so wet.")]
     exact, rounded = Classify(ours, dtype="float32"), Classify(ours, dtype="bfloat16")
     for one, other in zip(exact(texts), rounded(texts), strict=True):
         assert one.scores != other.scores
-        # Half a per cent: two layers of numbers rounded to eight bits.
+        # 0.5 %: two layers of numbers rounded to eight bits.
         assert other.scores == pytest.approx(one.scores, rel=5e-3)
     with pytest.raises(ValueError, match="dtype='float16': expected one of 'auto', 'float32', 'b"):
         Classify(ours, dtype="float16")
 
 
-def test_what_is_cut_is_said(both):
-    classify = Classify(both("classification").ours, max_length=16)
-    found = classify(["a " * 14, "a " * 15, ("a " * 6, "b " * 7), ("a " * 6, "b " * 8)])
-    assert [each.truncated for each in found] == [False, True, False, True]
-    assert found[0].scores == found[1].scores
+def test_truncation_is_reported(model_pair):
+    classify = Classify(model_pair("classification").ours, max_length=16)
+    results = classify(["a " * 14, "a " * 15, ("a " * 6, "b " * 7), ("a " * 6, "b " * 8)])
+    assert [each.truncated for each in results] == [False, True, False, True]
+    assert results[0].scores == results[1].scores
 
 
-def test_what_cannot_be_classified(both):
-    classify = Classify(both("classification").ours)
+def test_wrong_arguments_are_refused(model_pair):
+    classify = Classify(model_pair("classification").ours)
     assert classify([]) == []
     with pytest.raises(UnusableText, match=r"^a tuple of 3, expected \(first, second\)"):
         classify(("a", "b", "c"))
@@ -163,4 +169,4 @@ def test_what_cannot_be_classified(both):
         with pytest.raises(ValueError, match=r"a string, a pair \(first, second\) or a list of th"):
             classify(wrong)
     with pytest.raises(ValueError, match="'encoder'.*Classify.*'classification'.*finetune"):
-        Classify(both("encoder").ours)
+        Classify(model_pair("encoder").ours)

@@ -1,4 +1,4 @@
-"""Vectors of texts and words, as Hugging Face's model gives them."""
+"""Compare the vectors of texts and words with Hugging Face's model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ HEADS = ["encoder", "pretraining", "masked_lm", "tagging", "span", "multiple_cho
 
 
 @pytest.fixture(scope="module")
-def model(both):
-    return both("encoder")
+def model(model_pair):
+    return model_pair("encoder")
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +44,17 @@ def hidden_states(directory, texts):
         yield tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), torch.cat(states).numpy()
 
 
-def test_every_layer_is_hugging_faces(model, embed):
+def test_every_layer_matches_hugging_face(model, embed):
     expected = hidden_states(model.theirs, TEXTS)
-    for found, (tokens, states) in zip(embed(TEXTS), expected, strict=True):
-        assert list(found.tokens) == tokens and found.hidden_states.shape == states.shape
-        np.testing.assert_allclose(found.hidden_states, states, atol=2e-5)
-        np.testing.assert_allclose(found.mean, states[-1].mean(axis=0), atol=1e-5)
-        np.testing.assert_array_equal(found.cls, found.hidden_states[-1, 0])
-        assert found.truncated == (found.text == TEXTS[-1])
+    for result, (tokens, states) in zip(embed(TEXTS), expected, strict=True):
+        assert list(result.tokens) == tokens and result.hidden_states.shape == states.shape
+        np.testing.assert_allclose(result.hidden_states, states, atol=2e-5)
+        np.testing.assert_allclose(result.mean, states[-1].mean(axis=0), atol=1e-5)
+        np.testing.assert_array_equal(result.cls, result.hidden_states[-1, 0])
+        assert result.truncated == (result.text == TEXTS[-1])
 
 
-def test_the_last_layer_is_the_pipelines(model, embed):
+def test_the_last_layer_matches_the_pipeline(model, embed):
     pipeline = transformers.pipeline(
         "feature-extraction",
         model=transformers.BertModel.from_pretrained(model.theirs),
@@ -67,16 +67,16 @@ def test_the_last_layer_is_the_pipelines(model, embed):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_any_head_has_an_encoder(both, head):
-    found = Embed(both(head).ours)("a b c")
-    assert found.hidden_states.shape == (3, 5, 32)
+def test_embed_works_with_any_head(model_pair, head):
+    result = Embed(model_pair(head).ours)("a b c")
+    assert result.hidden_states.shape == (3, 5, 32)
 
 
-def test_sentences_alone_are_the_same(model, embed):
+def test_sentences_returns_the_same_vectors(model, embed):
     texts = [text for text in TEXTS for _ in range(3)]
     for batch_size in (2, 32):
-        found = Embed(model.ours, batch_size=batch_size).sentences(texts)
-        for vectors, whole in zip(found, embed(texts), strict=True):
+        result = Embed(model.ours, batch_size=batch_size).sentences(texts)
+        for vectors, whole in zip(result, embed(texts), strict=True):
             np.testing.assert_allclose(vectors.cls, whole.cls, atol=1e-6)
             np.testing.assert_allclose(vectors.mean, whole.mean, atol=1e-6)
             np.testing.assert_allclose(vectors.vector, whole.mean, atol=1e-6)
@@ -84,80 +84,80 @@ def test_sentences_alone_are_the_same(model, embed):
             assert vectors.truncated == whole.truncated
 
 
-def test_python_in_two_contexts(embed):
+def test_the_vector_of_a_word_depends_on_its_context(embed):
     pet, coding = embed(TEXTS[:2])
     first, second = pet.word("python"), coding.word("python")
     pieces = [place for place, token in enumerate(pet.tokens) if token in "p##y##t##h##o##n"]
     np.testing.assert_allclose(first, pet.hidden_states[:, pieces[-6:]].mean(axis=1), rtol=1e-6)
-    alike = cosine_similarity(first, second)
+    similarity = cosine_similarity(first, second)
     expected = torch.cosine_similarity(torch.tensor(first), torch.tensor(second), dim=-1)
-    np.testing.assert_allclose(alike, expected, atol=1e-6)
-    assert alike.shape == (3,) and (alike < 1).all()
+    np.testing.assert_allclose(similarity, expected, atol=1e-6)
+    assert similarity.shape == (3,) and (similarity < 1).all()
     again = coding.word("Python", occurrence=1)
     assert not np.allclose(again, second)
     np.testing.assert_allclose(cosine_similarity(again, again), 1, atol=1e-6)
 
 
-def test_words_in_capitals(embed, model):
+def test_a_cased_model_does_not_ignore_case(embed, model):
     cased = Tokenizer.load(model.theirs / "vocab.txt", lowercase=False)
     pet = dataclasses.replace(embed(TEXTS[0]), tokenizer=cased)
-    with pytest.raises(ValueError, match="the model tells capitals from small letters$"):
+    with pytest.raises(ValueError, match="match the case of the text, since the model is cased$"):
         pet.word("python")
-    with pytest.raises(ValueError, match="is not among them$"):
+    with pytest.raises(ValueError, match="which contains it 0 times$"):
         pet.word("pyth")
 
 
-def test_words_that_are_not_there(embed):
+def test_missing_words_are_refused(embed):
     pet = embed(TEXTS[0])
     with pytest.raises(
-        ValueError, match=r"'python' stands 1 times in 'I love my pet Python'; occu"
+        ValueError, match=r"no occurrence 1 .* of 'python' in 'I love my pet Python', which .* 1 t"
     ):
         pet.word("python", occurrence=1)
-    with pytest.raises(ValueError, match="'snake' stands 0 times .*is not among them$"):
+    with pytest.raises(ValueError, match="of 'snake' in .*, which contains it 0 times$"):
         pet.word("snake")
     long = embed("a " * 50 + "end")
-    with pytest.raises(ValueError, match="'end' stands at character 100, behind the model's last"):
+    with pytest.raises(ValueError, match="'end' at character 100 is after the model's last"):
         long.word("end")
     np.testing.assert_array_equal(long.word("a", 37), long.hidden_states[:, 38])
-    with pytest.raises(ValueError, match="was cut at character 75"):
+    with pytest.raises(ValueError, match="was truncated at character 75"):
         long.word("a", 38)
 
 
 def embedding(tokenizer: Tokenizer, text: str) -> Embedding:
-    """With states [2 layers, tokens, 1] that count the tokens, in place of a model's."""
+    """Return an embedding whose hidden states [2 layers, tokens, 1] are the tokens' indices."""
     (located,) = tokenizer.encode_with_offsets([text])
     tokens = tuple(str(tokenizer.id_to_token(token_id)) for token_id in located.ids)
     states = np.tile(np.arange(len(tokens), dtype=np.float32), (2, 1))[..., None]
     return Embedding(text, states[-1, 0], tokens, located.offsets, states, False, tokenizer)
 
 
-def test_a_word_of_sentencepiece_is_every_piece_it_has_a_part_in(shared_data):
+def test_a_sentencepiece_word_includes_pieces_that_overlap_it(shared_data):
     albert = Tokenizer.load(shared_data / "vocab/albert-30k/spiece.model")
-    # One piece for all that the vocabulary lacks, with the mark behind the word.
-    found = embedding(albert, "dog \u65e5\u672c\u3002")
-    assert found.tokens == ("\u2581dog", "\u2581", "<unk>")
-    assert found.offsets[2].tolist() == [4, 7]
-    np.testing.assert_array_equal(found.word("\u65e5\u672c"), [[1.5]] * 2)
-    np.testing.assert_array_equal(found.word("\u3002"), [[2]] * 2)
+    # Consecutive characters outside the vocabulary are one piece, with the punctuation mark.
+    result = embedding(albert, "dog \u65e5\u672c\u3002")
+    assert result.tokens == ("\u2581dog", "\u2581", "<unk>")
+    assert result.offsets[2].tolist() == [4, 7]
+    np.testing.assert_array_equal(result.word("\u65e5\u672c"), [[1.5]] * 2)
+    np.testing.assert_array_equal(result.word("\u3002"), [[2]] * 2)
 
 
 def test_a_special_token_is_one_word(embed):
-    found = embed("I love my [MASK]")
-    np.testing.assert_array_equal(found.word("[mask]"), found.hidden_states[:, -2])
-    with pytest.raises(ValueError, match=r"'mask' at character 11 is a part of '\[MASK\]'"):
-        found.word("mask")
+    result = embed("I love my [MASK]")
+    np.testing.assert_array_equal(result.word("[mask]"), result.hidden_states[:, -2])
+    with pytest.raises(ValueError, match=r"'mask' at character 11 is part of '\[MASK\]'"):
+        result.word("mask")
 
 
-def test_pieces_know_their_characters(embed):
+def test_offsets_locate_the_pieces(embed):
     text = "caf\u00e9, Cafe\u0301 x"
-    found = embed(text)
-    assert found.offsets[0].tolist() == found.offsets[-1].tolist() == [0, 0]
-    letters = [text[start:end] for start, end in found.offsets[1:-1].tolist()]
+    result = embed(text)
+    assert result.offsets[0].tolist() == result.offsets[-1].tolist() == [0, 0]
+    letters = [text[start:end] for start, end in result.offsets[1:-1].tolist()]
     assert letters == ["c", "a", "f", "\u00e9", ",", "C", "a", "f", "e", "x"]
-    assert found.word("cafe", 1).shape == (3, 32)
+    assert result.word("cafe", 1).shape == (3, 32)
 
 
-def test_what_cannot_be_embedded(embed):
+def test_wrong_arguments_are_refused(embed):
     assert embed([]) == [] == embed.sentences([])
     with pytest.raises(ValueError, match="expected a string or a list of strings, got a value of "):
         embed(None)

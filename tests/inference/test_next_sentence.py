@@ -1,4 +1,4 @@
-"""Whether sentences follow each other, as Hugging Face's model says."""
+"""Compare next-sentence probabilities with Hugging Face's model."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SECONDS = ["i was just there.", "a " * 20, "", "\x00", "q", "c " * 30, "d " * 50
 
 
 @pytest.mark.parametrize("head", ["pretraining", "next_sentence"])
-def test_hugging_face_says_the_same(both, head):
-    model = both(head)
+def test_probabilities_match_hugging_face(model_pair, head):
+    model = model_pair(head)
     follows = NextSentence(model.ours)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model.theirs)
-    theirs = getattr(
+    hf_model = getattr(
         transformers,
         "BertForPreTraining" if head == "pretraining" else "BertForNextSentencePrediction",
     ).from_pretrained(model.theirs)
-    found = follows(FIRSTS, SECONDS)
-    for first, second, ours in zip(FIRSTS, SECONDS, found, strict=True):
-        # In lists: alone, an empty second sentence is taken for none.
+    results = follows(FIRSTS, SECONDS)
+    for first, second, ours in zip(FIRSTS, SECONDS, results, strict=True):
+        # In lists, since an empty second sentence by itself would count as missing.
         pair = ([first], [second])
         inputs = tokenizer(*pair, truncation=True, max_length=40, return_tensors="pt")
         with torch.no_grad():
-            output = theirs(**inputs)
+            output = hf_model(**inputs)
         logits = output.seq_relationship_logits if head == "pretraining" else output.logits
         expected = torch.softmax(logits, dim=-1)[0, 0].item()
         assert ours.probability == pytest.approx(expected, abs=1e-5)
@@ -40,21 +40,23 @@ def test_hugging_face_says_the_same(both, head):
         assert follows(first, second).probability == pytest.approx(ours.probability, abs=1e-6)
 
 
-def test_a_model_that_learned_the_order_of_sentences_is_refused(both, tmp_path):
-    model = shutil.copytree(both("pretraining").ours, tmp_path / "model")
+def test_a_model_trained_on_sentence_order_is_refused(model_pair, tmp_path):
+    model = shutil.copytree(model_pair("pretraining").ours, tmp_path / "model")
     content = json.loads((model / "model.json").read_text())
     content["origin"]["sentence_pairs"] = "sentence_order"
     (model / "model.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="learned whether two sentences are in order"):
+    with pytest.raises(ValueError, match="trained to predict whether two sentences are in order"):
         NextSentence(model)
 
 
-def test_what_is_no_pair(both):
-    follows = NextSentence(both("next_sentence").ours)
+def test_wrong_arguments_are_refused(model_pair):
+    follows = NextSentence(model_pair("next_sentence").ours)
     for first, second in (("a", ["b"]), (["a"], "b"), (["a", "b"], ["c"]), (None, None), ("a", 1)):
-        with pytest.raises(ValueError, match="expected two strings, or two lists of as many"):
+        with pytest.raises(
+            ValueError, match="expected two strings, or two lists of the same length"
+        ):
             follows(first, second)
     with pytest.raises(UnusableText, match="^of type NoneType, expected a string"):
         follows(["a"], [None])
     with pytest.raises(ValueError, match="'masked_lm'.*NextSentence.*'pretraining' or 'next_sen"):
-        NextSentence(both("masked_lm").ours)
+        NextSentence(model_pair("masked_lm").ours)

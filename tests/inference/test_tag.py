@@ -1,4 +1,4 @@
-"""Tags of words, as Hugging Face's pipeline gives them, and the entities they mark."""
+"""Compare the tags of words and the entities they mark with Hugging Face's pipeline."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def model(both):
-    return both("tagging", max_position_embeddings=64)
+def model(model_pair):
+    return model_pair("tagging", max_position_embeddings=64)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def pipeline(model):
     )
 
 
-def test_first_pieces_have_hugging_faces_tags(tag, pipeline):
+def test_the_tags_of_first_pieces_match_hugging_face(tag, pipeline):
     texts = TEXTS[:1] + TEXTS[2:4]
     theirs = pipeline("none")
     for text, tagged in zip(texts, tag(texts), strict=True):
@@ -57,9 +57,9 @@ def test_first_pieces_have_hugging_faces_tags(tag, pipeline):
             assert word.text == text[word.start : word.end]
 
 
-def test_entities_are_hugging_faces_groups(tag, pipeline):
-    # The pipeline gives a group of "O" too, and its groups are those of IOB where no I- follows
-    # another type: it begins one there, as we do.
+def test_entities_match_the_groups_of_hugging_face(tag, pipeline):
+    # The pipeline also returns groups of "O". An I- tag after another type begins a group, both in
+    # the pipeline and here.
     theirs = pipeline("first")
     found = 0
     for text in [" ".join(TEXTS[0].split()[first:]) for first in range(6)]:
@@ -75,24 +75,24 @@ def test_entities_are_hugging_faces_groups(tag, pipeline):
     assert found > 5
 
 
-def test_sentences_of_a_document_are_read_with_what_is_around_them(tag):
+def test_document_gives_sentences_their_context(tag):
     sentences = ["Matt lives in Canada.", "", "And Sinan in California,", ("since", "May", ".")]
     words = [[word.text for word in tagged.words] for tagged in tag(sentences)]
-    # All of it fits in a window, in which every word is scored once.
+    # The whole document fits into one window, which scores every word once.
     together = tag(tuple(word for each in words for word in each))
     found = tag.document(sentences)
     assert [[word.text for word in tagged.words] for tagged in found] == words
-    told = [(word.tag, pytest.approx(word.probability, abs=1e-6)) for word in together.words]
-    assert [(word.tag, word.probability) for tagged in found for word in tagged.words] == told
-    alone = [word.probability for tagged in tag(sentences) for word in tagged.words]
+    expected = [(word.tag, pytest.approx(word.probability, abs=1e-6)) for word in together.words]
+    assert [(word.tag, word.probability) for tagged in found for word in tagged.words] == expected
+    single = [word.probability for tagged in tag(sentences) for word in tagged.words]
     assert (
-        max(abs(one - other.probability) for one, other in zip(alone, together.words, strict=True))
+        max(abs(one - other.probability) for one, other in zip(single, together.words, strict=True))
         > 1e-3
     )
     assert tag.document([]) == []
 
 
-def test_what_is_farther_than_a_window_is_not_seen(tag):
+def test_the_context_is_limited_to_a_window(tag):
     sentences = [("Matt", "lives", "in", "California", str(number)) for number in range(40)]
 
     def middle(**changed: str) -> list[float]:
@@ -111,7 +111,7 @@ def test_texts_without_words_have_no_tags(tag):
     assert tagged[2].words[3].text == "Cafe\u0301"
 
 
-def test_words_given_are_taken_as_they_are(tag):
+def test_given_words_are_not_split(tag):
     words = ("Matt", "lives", "in", "New York", "\u200b", "")
     tagged = tag(words)
     assert [word.text for word in tagged.words] == list(words)
@@ -126,17 +126,17 @@ def test_a_long_text_is_tagged_to_its_end(tag, pipeline):
     tagged = tag(text)
     assert len(tagged.words) == 191 and tagged.words[-1].text == "Matt"
     assert tagged.words[-1].end == len(text)
-    # Windows depend on nothing but the text.
-    for found, alone in zip(tag([text, TEXTS[0], text]), (text, TEXTS[0], text), strict=True):
-        expected = tag(alone).words
+    # Windows depend only on the text.
+    for found, single in zip(tag([text, TEXTS[0], text]), (text, TEXTS[0], text), strict=True):
+        expected = tag(single).words
         assert [word.tag for word in found.words] == [word.tag for word in expected]
         assert [word.probability for word in found.words] == pytest.approx(
             [word.probability for word in expected], abs=1e-6
         )
 
 
-def test_sentences_alone_where_documents_were_learned_are_told_of_once(both, tmp_path, caplog):
-    model = shutil.copytree(both("tagging").ours, tmp_path / "model")
+def test_sentences_without_documents_give_one_warning(model_pair, tmp_path, caplog):
+    model = shutil.copytree(model_pair("tagging").ours, tmp_path / "model")
     content = json.loads((model / "model.json").read_text())
     content["usage"] = {"max_length": 40, "document_context": True}
     (model / "model.json").write_text(json.dumps(content))
@@ -144,28 +144,28 @@ def test_sentences_alone_where_documents_were_learned_are_told_of_once(both, tmp
     tag.document(TEXTS)
     assert not caplog.records
     tag(TEXTS), tag(TEXTS[0])
-    (told,) = caplog.messages
-    assert "the model learned sentences with those around them" in told
+    (warning,) = caplog.messages
+    assert "the model was trained on sentences in their documents" in warning
 
 
-def test_labels_say_whether_there_are_entities(both, tag):
+def test_entities_depend_on_the_label_prefixes(model_pair, tag):
     assert scheme_of(["O", "B-PER", "I-PER"]) == "IOB2"
     assert scheme_of(["O", "I-PER"]) == "IOB2"
     assert scheme_of(["O", "B-PER", "S-PER", "E-PER", "I-PER"]) == "BIOES"
     assert scheme_of(["NOUN", "VERB"]) is None and scheme_of(["B-A", "VERB"]) is None
     nouns = {0: "NOUN", 1: "VERB", 2: "ADJ"}
     numbers = {name: number for number, name in nouns.items()}
-    plain = Tag(both("tagging", id2label=nouns, label2id=numbers).ours)("a b")
+    plain = Tag(model_pair("tagging", id2label=nouns, label2id=numbers).ours)("a b")
     assert plain.entities is None and {word.tag for word in plain.words} <= set(nouns.values())
 
 
 @pytest.mark.parametrize("letters", ["ILU", "MES"])
-def test_entities_of_bilou_and_bmes_match_seqeval(both, letters, tmp_path):
-    """The tagger is imported, and also exported and imported again."""
+def test_entities_of_bilou_and_bmes_match_seqeval(model_pair, letters, tmp_path):
+    """The tagger is exported and imported again first."""
     inside, last, single = letters
     labels = ["O", *(f"{prefix}-PER" for prefix in ("B", inside, last, single))]
     numbers = {label: number for number, label in enumerate(labels)}
-    model = both("tagging", id2label=dict(enumerate(labels)), label2id=numbers).ours
+    model = model_pair("tagging", id2label=dict(enumerate(labels)), label2id=numbers).ours
     exported, again = tmp_path / "exported", tmp_path / "again"
     assert main(["export", str(model), "--format", "huggingface", "--output", str(exported)]) == 0
     assert main(["import", str(exported), "--output", str(again)]) == 0
@@ -183,7 +183,7 @@ def test_entities_of_bilou_and_bmes_match_seqeval(both, letters, tmp_path):
     assert found > 5
 
 
-def test_what_cannot_be_tagged(both, tag):
+def test_wrong_arguments_are_refused(model_pair, tag):
     with pytest.raises(UnusableText, match="^text 1 of 2: of type int, expected a string"):
         tag(["a", ["b", 3]])
     with pytest.raises(UnusableText, match="^text 1 of 2: of type NoneType, expected a string"):
@@ -195,4 +195,4 @@ def test_what_cannot_be_tagged(both, tag):
         with pytest.raises(ValueError, match="expected a list of sentences, each a string or a l"):
             tag.document(wrong)
     with pytest.raises(ValueError, match="'classification'.*Tag.*'tagging'"):
-        Tag(both("classification").ours)
+        Tag(model_pair("classification").ours)

@@ -36,7 +36,9 @@ def test_import_and_export(family, head, bert_jax_here, tmp_path, monkeypatch):
     assert f"ours: {title} with the head {head!r}" in imported.output
 
     if head == "pretraining":  # only ALBERT
-        with pytest.raises(ValueError, match="learned whether two sentences are in order"):
+        with pytest.raises(
+            ValueError, match="trained to predict whether two sentences are in order"
+        ):
             NextSentence(ours)
 
     verified = bert_jax_here("verify", theirs, ours)

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from bert_jax.inference.predictor import cut_texts
+from bert_jax.inference.predictor import truncate_texts
 from bert_jax.tokenizers.tokenizer import Tokenizer
 from bert_jax.tokenizers.words import find_words, split_words
 
@@ -75,7 +75,7 @@ def test_pairs_follow_the_layout_in_the_file(make, specials, pair, separators, t
     tokenizer = loaded(backend, tmp_path)
     assert tokenizer.separators_between == separators
     assert tokenizer.specials_of_pair == separators + 2
-    rows = cut_texts(tokenizer, [("Matt lives", "in Canada")], 40).features.sequences
+    rows = truncate_texts(tokenizer, [("Matt lives", "in Canada")], 40).features.sequences
     assert rows.token_ids.tolist() == expected.ids
     # Saved files keep the layout, and mark the second text with segment id 1 if requested.
     tokenizer.save(tmp_path / "plain")
@@ -95,7 +95,7 @@ def test_saving_adds_a_missing_layout(tmp_path) -> None:
     assert tokenizer.separators_between == 2  # the default for byte-level BPE
     tokenizer.save(tmp_path / "out")
     saved = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
-    rows = cut_texts(tokenizer, [("ab", "c")], 40).features.sequences
+    rows = truncate_texts(tokenizer, [("ab", "c")], 40).features.sequences
     assert saved.encode("ab", "c").ids == rows.token_ids.tolist()
     assert saved.encode("a").tokens == ["[CLS]", "a", "[SEP]"]
 

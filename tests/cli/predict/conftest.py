@@ -1,4 +1,4 @@
-"""Models to predict with, and functions that run `predict`."""
+"""Models for `predict`, and functions that run it."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from ...interop.conftest import make, quiet  # noqa: F401
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, Path]:
     """Work directories by head."""
-    made = {}
+    work_dirs = {}
     for head in ("pretraining", "classification", "tagging", "span", "multiple_choice"):
         directory = tmp_path_factory.mktemp(head)
         make(directory / "theirs", head)
-        made[head] = directory / "ours"
-        assert main(["import", str(directory / "theirs"), "--output", str(made[head])]) == 0
-    return made
+        work_dirs[head] = directory / "ours"
+        assert main(["import", str(directory / "theirs"), "--output", str(work_dirs[head])]) == 0
+    return work_dirs
 
 
 @pytest.fixture(autouse=True)
-def no_programs_kept(monkeypatch) -> None:
+def no_compilation_cache(monkeypatch) -> None:
     monkeypatch.setattr(predict, "enable_compilation_cache", lambda: None)
 
 
 @pytest.fixture
 def standard_input(monkeypatch, tmp_path_factory):
-    """A function that makes bytes what standard input holds."""
+    """A function that replaces the content of standard input."""
 
-    def holds(data: bytes) -> None:
+    def replace(data: bytes) -> None:
         path = tmp_path_factory.mktemp("input") / "standard"
         path.write_bytes(data)
         monkeypatch.setattr(sys, "stdin", opened.enter_context(open(path)))
 
     with contextlib.ExitStack() as opened:
-        yield holds
+        yield replace
 
 
 @pytest.fixture
 def predicted(bert_jax_here, standard_input):
-    """A function that runs `predict` over an input, expects success, and reads what it wrote."""
+    """A function that runs `predict` on an input, expects success and returns the results."""
 
     def run(*words, text=None):
         if text is not None:
@@ -61,7 +61,7 @@ def predicted(bert_jax_here, standard_input):
 
 @pytest.fixture
 def refused(bert_jax_here, standard_input):
-    """A function that runs `predict` over bytes, expects a refusal, and gives its words."""
+    """A function that runs `predict` on bytes, expects failure and returns the error message."""
 
     def run(*words, data=b""):
         if data is not None:

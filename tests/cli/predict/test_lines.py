@@ -1,4 +1,4 @@
-"""Lines in, a result for every line out: in order, named where they are wrong."""
+"""`predict` gives a result for every line, in order, and names unusable lines."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def test_pairs_and_ids(models, predicted):
     assert lines[3]["id"] is None and set(lines[0]["scores"]) == {"no", "maybe", "yes"}
 
 
-def test_a_model_of_pairs_reads_the_pair_of_a_line_that_has_a_text_too(models, predicted, tmp_path):
+def test_a_model_trained_on_pairs_ignores_the_text_of_a_line(models, predicted, tmp_path):
     record = {"text": "z", "first": "it rains", "second": "so wet"}
-    learned = tmp_path / "model"
-    shutil.copytree(models["classification"], learned)
-    content = json.loads((learned / "model.json").read_text())
+    model = tmp_path / "model"
+    shutil.copytree(models["classification"], model)
+    content = json.loads((model / "model.json").read_text())
     for pairs, asked in ((True, ("it rains", "so wet")), (False, "z"), (None, "z")):
         usage = {"max_length": 24, "pairs": pairs}
-        (learned / "model.json").write_text(json.dumps(content | {"usage": usage}))
-        (line,) = predicted(learned, text=objects(record))
-        expected = Classify(learned)(asked)
+        (model / "model.json").write_text(json.dumps(content | {"usage": usage}))
+        (line,) = predicted(model, text=objects(record))
+        expected = Classify(model)(asked)
         assert line["scores"] == pytest.approx(dict(expected.scores), abs=1e-6)
 
 
@@ -90,7 +90,7 @@ def test_documents_and_choices(models, predicted):
         for sentence in lines[0]["sentences"]
     ] == [[(word.text, word.tag) for word in sentence.words] for sentence in expected]
     assert [word["text"] for word in lines[1]["words"]] == ["He", "left", "."]
-    # Who gives the words of a text means them.
+    # The words take precedence over the text.
     (line,) = predicted(
         models["tagging"], text=objects({"text": "He left.", "words": ["He left."]})
     )
@@ -102,7 +102,7 @@ def test_documents_and_choices(models, predicted):
     assert line["probabilities"] == pytest.approx(choice.probabilities, abs=1e-6)
 
 
-def test_a_dtype_is_handed_on(models, predicted):
+def test_dtype_reaches_the_model(models, predicted):
     work_dir, text = models["classification"], "a fine film.\n"
     (found,) = predicted(work_dir, "--dtype", "bfloat16", text=text)
     expected = Classify(work_dir, dtype="bfloat16")(text.strip())
@@ -110,7 +110,7 @@ def test_a_dtype_is_handed_on(models, predicted):
     assert found["scores"] != predicted(work_dir, "--dtype", "float32", text=text)[0]["scores"]
 
 
-def test_vectors_of_any_head(models, predicted):
+def test_embed_works_with_any_head(models, predicted):
     lines = predicted(models["multiple_choice"], "--task", "embed", text="a b\n\nc")
     expected = Embed(models["multiple_choice"]).sentences(["a b", "", "c"])
     for line, vectors in zip(lines, expected, strict=True):
@@ -118,7 +118,7 @@ def test_vectors_of_any_head(models, predicted):
         np.testing.assert_allclose(line["cls"], vectors.cls, atol=1e-6)
 
 
-def test_blank_lines_are_texts_but_not_of_json_lines(models, predicted):
+def test_blank_lines_are_texts_unless_the_input_is_json_lines(models, predicted):
     model = models["classification"]
     one = '{"text": "a", "id": 1}'
     for text in (f"{one}\n\n", f"\n \r\n{one}", f"{one}\n\n\t\n"):
@@ -140,22 +140,30 @@ def test_blank_lines_are_texts_but_not_of_json_lines(models, predicted):
         ("tagging", b'{"words": ["a", 1]}', "standard input:1: field 'words' is [\"a\", 1]; exp"),
         ("tagging", b'{"text": null}', "standard input:1: field 'text' is null; expected a string"),
         ("tagging", b'{"text": "a"}\n\n{', "standard input:3: '{' is not valid JSON"),
-        ("tagging", b'{"text": "a"}\n[1]', "standard input:2: '[1]' is no JSON object; expected"),
+        ("tagging", b'{"text": "a"}\n[1]', "standard input:2: '[1]' is not a JSON object; expec"),
         ("tagging", b'{"text": "a"}\n{"text": "\\ud800"}', "standard input:2: a lone surrogate at"),
-        ("tagging", b'{"text": "a", "id": "\\ud800"}', "standard input:1: field 'id' holds a lone"),
-        ("tagging", b'{"text": "a", "id": NaN}', "input:1: field 'id' holds NaN or an inf"),
-        ("tagging", b'{"text": "a", "id": [1e999]}', "field 'id' holds NaN or an infinite"),
+        (
+            "tagging",
+            b'{"text": "a", "id": "\\ud800"}',
+            "standard input:1: field 'id' contains a lone",
+        ),
+        ("tagging", b'{"text": "a", "id": NaN}', "input:1: field 'id' contains NaN or an inf"),
+        ("tagging", b'{"text": "a", "id": [1e999]}', "field 'id' contains NaN or an infinite"),
         (
             "multiple_choice",
             b'{"context": "a", "choices": "b"}',
             "field 'choices' is \"b\"; exp",
         ),
-        ("multiple_choice", b'{"context": "a", "choices": ["b"]}', "1: expected a list of two cho"),
+        (
+            "multiple_choice",
+            b'{"context": "a", "choices": ["b"]}',
+            "1: expected a list of two or m",
+        ),
         ("tagging", b'{"sentences": ["a", 1]}', "field 'sentences' is [\"a\", 1]; expected an ar"),
         ("tagging", b'{"sentences": ["a", "\\ud800"]}', "input:1: sentence 1: a lone surrogate at"),
     ],
 )
-def test_a_wrong_line_is_named(models, refused, head, data, message):
+def test_the_error_names_the_unusable_line(models, refused, head, data, message):
     assert message in refused(models[head], data=data)
 
 
@@ -165,24 +173,24 @@ def test_a_wrong_line_is_named(models, refused, head, data, message):
         (
             "tagging",
             ["--top-k", 3],
-            "--top-k is 3, but tag gives no alternatives; fill-mask",
+            "--top-k=3: tag has no alternatives. Only fill-mask",
         ),
-        ("pretraining", ["--top-k", 0], "top_k is 0; expected 1 up to the vocabulary's"),
-        ("tagging", ["--task", "answer"], "'tagging', with which AnswerQuestion cannot work"),
+        ("pretraining", ["--top-k", 0], "top_k=0: expected an integer from 1 to"),
+        ("tagging", ["--task", "answer"], "'tagging', but AnswerQuestion needs"),
         ("tagging", ["--input", "missing.txt"], "missing.txt does not exist"),
-        ("tagging", ["--batch-size", 0], "batch_size is 0"),
+        ("tagging", ["--batch-size", 0], "batch_size=0"),
         (
             "tagging",
             ["--output", "absent/out.jsonl"],
-            "--output=absent/out.jsonl: there is no directory absent.",
+            "--output=absent/out.jsonl: the directory absent does not exist.",
         ),
     ],
 )
-def test_wrong_options_are_named(models, refused, head, words, message):
+def test_the_error_names_the_wrong_option(models, refused, head, words, message):
     assert message in refused(models[head], *words, data=b"[MASK]\n")
 
 
-def test_unusable_lines_are_reported_in_their_place(models, bert_jax_here, monkeypatch, tmp_path):
+def test_report_puts_errors_in_the_output(models, bert_jax_here, monkeypatch, tmp_path):
     lines = [
         '{"text": "[MASK] a", "id": "one"}',
         '{"text": "none", "id": 2}',
@@ -216,20 +224,20 @@ def test_unusable_lines_are_reported_in_their_place(models, bert_jax_here, monke
     assert [result.get("id", "absent") for result in found[:7]] == [
         "one", 2, "absent", "absent", [5], None, "absent",
     ]  # fmt: skip
-    reasons = ("no [MASK] in", "not valid JSON", "no JSON object", "its fields are 'title', 'id'",
+    reasons = ("no [MASK] in", "not valid JSON", "not a JSON obj", "its fields are 'title', 'id'",
                "field 'text' is 1; expected a string")  # fmt: skip
     for result, reason in zip(found[1:6], reasons, strict=True):
         assert reason in result["error"]
-    assert "field 'id' holds a lone" in found[7]["error"]
+    assert "field 'id' contains a lone" in found[7]["error"]
     assert "a lone surrogate" in found[8]["error"]
     assert "byte 0xff is not UTF-8" in found[9]["error"]
-    # One of them ends the command otherwise.
+    # Without --unusable report, the first of them ends the command.
     refused = bert_jax_here("predict", *words)
     assert refused.code == 2 and f"{source}:4: '{{' is not valid JSON" in refused.errors
 
 
-def test_unusable_lines_cost_no_more_than_others(models, monkeypatch):
-    """Each text is encoded at most twice, however many are left out, and the rest in one batch."""
+def test_unusable_lines_cost_no_more_than_usable_lines(models, monkeypatch):
+    """Each text is encoded at most twice, regardless of how many lines are unusable."""
     model, encoded = FillMask(models["pretraining"]), []
     encode = Tokenizer.encode_batch
 
@@ -244,7 +252,7 @@ def test_unusable_lines_cost_no_more_than_others(models, monkeypatch):
     assert encoded == [200, 100]
 
 
-def test_documents_are_looked_at_before_any_is_tagged(models, monkeypatch):
+def test_all_documents_are_checked_before_tagging(models, monkeypatch):
     model, run = Tag(models["tagging"]), []
     monkeypatch.setattr(Tag, "_run", lambda self, *given: run.append(given))
     lines = [InputLine(f"f:{n}", value) for n, value in enumerate(["a", Document(["\ud800"])])]
@@ -253,15 +261,17 @@ def test_documents_are_looked_at_before_any_is_tagged(models, monkeypatch):
     assert not run
 
 
-def test_an_object_in_plain_text_is_not_taken_for_text(models, refused, predicted):
+def test_an_object_in_plain_text_is_an_error(models, refused, predicted):
     text = '#first\n{"text": "a"}\n'
-    told = refused(models["classification"], data=text.encode())
-    assert "standard input:2: a JSON object in what began as plain text; say --format" in told
+    error = refused(models["classification"], data=text.encode())
+    assert "standard input:2: a JSON object in an input that began as plain text. Add" in error
     assert len(predicted(models["classification"], "--format", "text", text=text)) == 2
     assert len(predicted(models["classification"], text='#\n{"a": 1}\n{b\n')) == 3
 
 
-def test_unusable_documents_and_a_wrong_kind_of_file(models, bert_jax_here, tmp_path):
+def test_unusable_documents_are_reported_but_a_wrong_format_is_an_error(
+    models, bert_jax_here, tmp_path
+):
     source = tmp_path / "in.jsonl"
     good, bad = {"sentences": ["He left.", "She too."]}, {"sentences": ["a", "\ud800"], "id": 1}
     source.write_text(objects(good, bad, {"text": "a"}, good))
@@ -271,7 +281,7 @@ def test_unusable_documents_and_a_wrong_kind_of_file(models, bert_jax_here, tmp_
     assert ["sentences" in result for result in found] == [True, False, False, True]
     assert found[1]["id"] == 1 and "in.jsonl:2: sentence 1: a lone" in found[1]["error"]
     assert "words" in found[2]
-    # Not a line is wrong of a file that is not JSON Lines, but the file.
+    # If a file is not JSON Lines, the file is wrong, not each of its lines.
     source = tmp_path / "in.txt"
     source.write_text("who?\nwhere?\n")
     words = (models["span"], "--unusable", "report", "--input", source)
@@ -284,7 +294,7 @@ def test_a_text_that_looks_like_json(models, predicted):
     assert len(predicted(*words, text="{a\n{}\n")) == 2
 
 
-def test_a_file_called_json_lines_is_that(models, refused, predicted, tmp_path):
+def test_the_suffix_jsonl_selects_json_lines(models, refused, predicted, tmp_path):
     source = tmp_path / "texts.jsonl.xz"
     source.write_bytes(lzma.compress(b'\n{"text": "a"}\n'))
     assert len(predicted(models["tagging"], "--input", source)) == 1
@@ -294,7 +304,7 @@ def test_a_file_called_json_lines_is_that(models, refused, predicted, tmp_path):
     assert len(predicted(models["tagging"], "--input", source)) == 1
 
 
-def test_other_names_are_not_json_lines(models, refused, predicted, tmp_path):
+def test_only_the_last_suffix_selects_json_lines(models, refused, predicted, tmp_path):
     text = tmp_path / "notes.jsonl.txt"
     text.write_text("a\n")
     assert len(predicted(models["tagging"], "--input", text)) == 1
@@ -303,7 +313,7 @@ def test_other_names_are_not_json_lines(models, refused, predicted, tmp_path):
     assert "is not valid JSON" in refused(models["tagging"], "--input", capitals)
 
 
-def test_a_cut_sentence_is_said_where_masks_are_filled(models, bert_jax_here):
+def test_fill_mask_reports_truncated_sentences(models, bert_jax_here):
     words = ("fill-mask", "--work-dir", models["pretraining"], "--top", "1")
     cut, whole = (bert_jax_here(*words, text).output for text in ("[MASK]" + " a" * 90, "[MASK] a"))
     assert "the end was cut off" in cut and "cut off" not in whole
@@ -326,7 +336,7 @@ def test_fill_mask_takes_the_arguments_of_predict(models, bert_jax_here):
         refused = bert_jax_here("fill-mask", *words)
         assert refused.code == 2
         assert "expected a work directory and at least one sentence" in refused.errors
-    assert "batch_size is 0" in bert_jax_here("fill-mask", model, text, "--batch-size=0").errors
+    assert "batch_size=0" in bert_jax_here("fill-mask", model, text, "--batch-size=0").errors
 
 
 @pytest.mark.parametrize(
@@ -337,9 +347,7 @@ def test_fill_mask_takes_the_arguments_of_predict(models, bert_jax_here):
         ("tagging", ("--format", "jsonl"), 'with the fields "words" or "sentences" or "text", fr'),
     ],
 )
-def test_on_a_terminal_it_says_what_it_waits_for(
-    head, words, waiting, models, bert_jax_here, monkeypatch
-):
+def test_predict_prompts_on_a_terminal(head, words, waiting, models, bert_jax_here, monkeypatch):
     controller, terminal = os.openpty()
     os.write(controller, b"\x04")  # Ctrl-D
     with open(terminal, encoding="utf-8") as stream:
@@ -350,13 +358,13 @@ def test_on_a_terminal_it_says_what_it_waits_for(
     assert waiting in finished.errors
 
 
-def test_nothing_is_said_without_a_terminal(models, bert_jax_here, standard_input):
+def test_predict_does_not_prompt_without_a_terminal(models, bert_jax_here, standard_input):
     standard_input(b"a [MASK]\n")
     finished = bert_jax_here("predict", models["pretraining"])
     assert finished.code == 0 and "waiting" not in finished.errors
 
 
-def test_lines_are_answered_from_python(models, capfd, tmp_path):
+def test_lines_can_be_predicted_from_python(models, capfd, tmp_path):
     source = tmp_path / "texts.txt"
     source.write_text("a [MASK] c\nno mask\n[MASK]\n")
     request = LineRequest.resolve(models["pretraining"], predict_tasks(), top_k=2)
@@ -374,6 +382,6 @@ def test_lines_are_answered_from_python(models, capfd, tmp_path):
         ["masks", "truncated"],
     ]
     assert [len(guesses) for guesses in results[0]["masks"]] == [2]
-    with pytest.raises(ValueError, match="tag gives no alternatives"):
+    with pytest.raises(ValueError, match="tag has no alternatives"):
         LineRequest.resolve(models["tagging"], predict_tasks(), top_k=2)
     assert capfd.readouterr() == ("", "")
