@@ -14,7 +14,7 @@ def after_epochs(run: RunResult, output: Path) -> list[dict[str, float]]:
 
     A run's own best, which a sweep tells, would flatter what learns nothing.
     """
-    entries = read_metrics(output / RUNS_NAME / run.dials.name / LOG_NAME)
+    entries = read_metrics(output / RUNS_NAME / run.hyperparameters.name / LOG_NAME)
     return [
         {name: score for name, score in entry.items() if name in run.scores}
         for entry in entries

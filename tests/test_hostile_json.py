@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from bert_jax.corpus.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, write_manifest
+from bert_jax.finetuning.hyperparameters import Hyperparameters
 from bert_jax.finetuning.outcome import Outcome, read_outcome, write_outcome
 from bert_jax.finetuning.sweep_directory import ended, kept_before, write_diverged
 from bert_jax.finetuning.sweep_results import (
     Provenance,
-    RunDials,
     RunResult,
     SweepResults,
     read_results,
@@ -123,8 +123,8 @@ def read_huggingface(directory: Path) -> None:
 
 
 def make_results(directory: Path) -> None:
-    dials = RunDials(8, 1e-4, 2, 0)
-    run = RunResult(dials, {"accuracy": 0.5}, 4, 1.5, False)
+    hyperparameters = Hyperparameters(8, 1e-4, 2, 0)
+    run = RunResult(hyperparameters, {"accuracy": 0.5}, 4, 1.5, False)
     origin = Provenance("bert-jax sweep", "2026-11-21 12:00", "1 x cpu", {"jax": "0"})
     results = SweepResults("RTE", "accuracy", False, "accuracy", 0.5, 9, 1, (run,), origin)
     write_results(results, directory)

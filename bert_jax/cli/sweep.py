@@ -25,10 +25,10 @@ from bert_jax.argument_parser import ArgumentParser, option_name
 from bert_jax.cli.arguments import add_config_argument, add_data_argument, add_init_argument
 from bert_jax.cli.output import console_report
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.finetuning.sweep_directory import Keep, kept_before
 from bert_jax.finetuning.sweep_report import combine_reports, summary
-from bert_jax.finetuning.sweep_results import Grid
 from bert_jax.recipes.command_line import finetune_config
 from bert_jax.runs.runtime import enable_compilation_cache
 from bert_jax.training.distributed import StopRequest

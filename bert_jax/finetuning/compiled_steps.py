@@ -41,9 +41,24 @@ from bert_jax.training.tuning import Tuning, TuningConfig
 
 @dataclass(frozen=True)
 class CompiledSteps:
-    """The compiled steps of a run and of its variants from `FinetuneRun.turned`."""
+    """The compiled steps of a run and of its variants from `FinetuneRun.with_hyperparameters`.
+
+    Attributes:
+      task: the model with its loss.
+      optimizer_config: the optimizer's settings. The peak learning rate is not compiled into the
+        train step, so a variant of the run may have another one.
+      accumulation_steps: the number of parts that a batch is computed in.
+      optimizer: the optimizer.
+      tuning: the trainable parameters and their learning rates.
+      train_step: the step that updates the parameters.
+      prediction_step: the step that computes logits.
+      metrics_step: the step that computes the loss from logits.
+      init: the function that initializes the state.
+    """
 
     task: ClassifierTask
+    optimizer_config: OptimizerConfig
+    accumulation_steps: int
     optimizer: optax.GradientTransformation
     tuning: Tuning
     train_step: TrainStep
@@ -59,7 +74,7 @@ def make_steps(
     task: ClassifierTask,
     mesh: Mesh,
 ) -> CompiledSteps:
-    """Return the steps, each of which is compiled when a batch of a new shape arrives.
+    """Return the steps. Each is compiled when it first gets a batch of a new shape.
 
     Raises:
       ValueError: `tuning.top_layers` exceeds the number of layers, or is combined with a scan.
@@ -77,6 +92,8 @@ def make_steps(
     )
     return CompiledSteps(
         task,
+        optimizer_config,
+        accumulation_steps,
         optimizer,
         tuning,
         train_step,

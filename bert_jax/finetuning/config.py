@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from bert_jax.conversion import one_section_of
+from bert_jax.finetuning.hyperparameters import Hyperparameters
 from bert_jax.finetuning.registry import kind_of_task, task_sections
 from bert_jax.finetuning.task_data import TaskData
 from bert_jax.finetuning.task_kind import TaskConfig
@@ -23,7 +24,7 @@ from bert_jax.validation import check_seed
 
 
 def default_optimizer() -> OptimizerConfig:
-    """AdamW with bias correction and a tenth of warm-up.
+    """Return AdamW with bias correction and a warm-up over a tenth of the steps.
 
     Without either, small tasks collapse to one answer on some seeds (Mosbach et al. 2021, "On the
     Stability of Fine-tuning BERT"; Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning").
@@ -33,10 +34,14 @@ def default_optimizer() -> OptimizerConfig:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """The part of a fine-tuning config with which a model is evaluated.
+    """The part of a fine-tuning config that an evaluation of the model uses.
 
-    max_length: maximum number of tokens of a sequence. batch_size: maximum number of examples per
-    batch. max_shapes: maximum number of lengths that rows are padded to.
+    Attributes:
+      max_length: the maximum number of tokens of a sequence.
+      batch_size: the maximum number of examples per batch.
+      max_shapes: the maximum number of lengths that rows are padded to.
+      compute: the settings of the computation.
+      mesh: the mesh of devices.
     """
 
     max_length: int
@@ -47,8 +52,40 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True)
+class Monitoring:
+    """The evaluations and progress reports of a run.
+
+    Attributes:
+      evaluations_per_epoch: the number of evaluations on the validation set per epoch.
+      best_metric: the metric that selects the best checkpoint; "" for the task's primary metric.
+      patience: the number of consecutive evaluations without improvement after which the run ends;
+        0 disables this.
+      report_every_steps: the number of steps between progress lines.
+      tensorboard: whether to write events for TensorBoard.
+    """
+
+    evaluations_per_epoch: int
+    best_metric: str
+    patience: int
+    report_every_steps: int
+    tensorboard: bool
+
+    def intervals(self, num_epochs: int, steps_per_epoch: int) -> Intervals:
+        """Return the steps after which the run reports, evaluates and saves.
+
+        A checkpoint is saved at every evaluation and at the end.
+        """
+        return Intervals(
+            report=self.report_every_steps,
+            evaluate=Fraction(steps_per_epoch, self.evaluations_per_epoch),
+            save=num_epochs * steps_per_epoch,
+            save_evaluated=True,
+        )
+
+
+@dataclass(frozen=True)
 class FinetuneConfig:
-    """A fine-tuning run. One of the sections glue, sentences, choices, tags and spans is the task.
+    """The config of a run. One of the sections glue, sentences, choices, tags, spans is the task.
 
     init_from: the work directory of `pretrain`, `import` or `finetune` that provides parameters and
       tokenizer; not needed to resume a run. from_scratch: whether to take only the sizes and the
@@ -107,7 +144,7 @@ class FinetuneConfig:
         for name in ("work_dir", "init_from"):
             if not getattr(self, name):
                 hint = " (--init on the command line)" if name == "init_from" else ""
-                raise ValueError(f"{name} is empty; expected a directory{hint}")
+                raise ValueError(f"{name} is empty{hint}. Set it to a directory.")
         for name in (
             *("num_epochs", "batch_size", "accumulation_steps", "max_shapes"),
             *("evaluations_per_epoch", "report_every_steps"),
@@ -124,23 +161,31 @@ class FinetuneConfig:
 
     @property
     def rows_evaluated(self) -> int:
-        """Examples in a batch of evaluation: without gradients there is room for more of them."""
+        """The number of examples in an evaluation batch, which needs no memory for gradients."""
         return self.evaluation_batch_size or 4 * (self.batch_size // self.accumulation_steps)
 
     @property
     def evaluation_settings(self) -> EvaluationSettings:
-        """The settings with which the run's model is evaluated."""
+        """The settings for evaluations of the run's model."""
         return EvaluationSettings(
             self.max_length, self.rows_evaluated, self.max_shapes, self.compute, self.mesh
         )
 
-    def intervals(self, steps_per_epoch: int) -> Intervals:
-        """When the run reports and evaluates; it saves what it has evaluated, and its end."""
-        return Intervals(
-            report=self.report_every_steps,
-            evaluate=Fraction(steps_per_epoch, self.evaluations_per_epoch),
-            save=self.num_epochs * steps_per_epoch,
-            save_evaluated=True,
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """The hyperparameters that a sweep may vary."""
+        rate = self.optimizer.peak_learning_rate
+        return Hyperparameters(self.batch_size, rate, self.num_epochs, self.seed)
+
+    @property
+    def monitoring(self) -> Monitoring:
+        """The run's evaluations and progress reports."""
+        return Monitoring(
+            evaluations_per_epoch=self.evaluations_per_epoch,
+            best_metric=self.best_metric,
+            patience=self.patience,
+            report_every_steps=self.report_every_steps,
+            tensorboard=self.tensorboard,
         )
 
     def open(

@@ -36,11 +36,21 @@ from bert_jax.training.state import TrainState, fingerprint
 class Source:
     """The model that a run starts from: `init_from`, or the run's own if `init_from` was deleted.
 
-    step: the step of the checkpoint to start from, chosen once, since another process may be saving
-    checkpoints there; None if no parameters are needed. held: copies of the parameters in memory,
-    if there is a single process; None to read them from the checkpoint.
+    Attributes:
+      init_from: the directory as the config names it.
+      from_scratch: whether to take only the sizes and the tokenizer, not the parameters.
+      directory: the directory that contains the model.
+      model: the model.
+      tokenizer: the model's tokenizer.
+      step: the step of the checkpoint to start from, chosen once, since another process may be
+        saving checkpoints there; None if no parameters are needed.
+      mesh: the devices.
+      held: copies of the parameters in memory, if there is a single process; None to read them from
+        the checkpoint.
     """
 
+    init_from: str
+    from_scratch: bool
     directory: Path
     model: ModelConfig
     tokenizer: Tokenizer
@@ -70,13 +80,14 @@ class Source:
         return None if self.step is None else fingerprint(self.parameters())
 
 
-def open_source(directory: Path, work_dir: Path, mesh: Mesh, *, from_scratch: bool) -> Source:
-    """Open the model in `directory` that the run in `work_dir` starts from.
+def open_source(init_from: str, work_dir: Path, mesh: Mesh, *, from_scratch: bool) -> Source:
+    """Open the model in `init_from` that the run in `work_dir` starts from.
 
     Raises:
       ValueError: `init_from` is not a work directory, and not the deleted source of a run to
         resume; it has another model's tokenizer, or it is `work_dir`.
     """
+    directory = Path(init_from)
     if work_dir.resolve() == directory.resolve():
         raise ValueError(
             f"work_dir={work_dir}: the directory of the model to start from (init_from). Give the "
@@ -88,11 +99,12 @@ def open_source(directory: Path, work_dir: Path, mesh: Mesh, *, from_scratch: bo
         _check_path(directory, work_dir, saved[1].get("init_from"))
         # The run has the sizes and the tokenizer of its source, and its own parameters.
         model, _ = read_model(work_dir)
-        return Source(work_dir, model, read_tokenizer(work_dir, model.encoder), None, mesh)
+        tokenizer = read_tokenizer(work_dir, model.encoder)
+        return Source(init_from, from_scratch, work_dir, model, tokenizer, None, mesh)
     model, _ = read_model(directory)
     tokenizer = read_tokenizer(directory, model.encoder)
     step = None if from_scratch else default_checkpoint_step(directory)
-    return Source(directory, model, tokenizer, step, mesh)
+    return Source(init_from, from_scratch, directory, model, tokenizer, step, mesh)
 
 
 def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
@@ -107,14 +119,14 @@ def _check_path(directory: Path, work_dir: Path, stored: Any) -> None:
         )
 
 
-def source_identity(source: Source, init_from: Path, work_dir: Path) -> Any:
+def source_identity(source: Source, work_dir: Path) -> Any:
     """Return the description of the source that a checkpoint of the run stores.
 
     A run that is resumed no longer needs its source. It keeps the stored description if `init_from`
     is the same path, holds the same parameters, or was deleted. Otherwise the new description
     differs from the stored one, and the run is not resumed.
     """
-    path = str(init_from.resolve())
+    path = str(Path(source.init_from).resolve())
     saved = saved_run(work_dir / CHECKPOINTS_NAME)
     stored = None if saved is None else saved[1].get("init_from")
     if stored is not None:
@@ -134,7 +146,7 @@ def _is_there(directory: Path, *, parameters: bool) -> bool:
     return not parameters or (checkpoints.is_dir() and bool(steps_in(checkpoints)))
 
 
-def encoder_of(source: Source, init_from: str, max_length: int, dropout: float) -> EncoderConfig:
+def encoder_of(source: Source, max_length: int, dropout: float) -> EncoderConfig:
     """Return the source's encoder with the run's dropout; -1 keeps the source's.
 
     Raises:
@@ -143,7 +155,7 @@ def encoder_of(source: Source, init_from: str, max_length: int, dropout: float) 
     encoder = source.model.encoder
     if max_length > encoder.max_positions:
         raise ValueError(
-            f"max_length={max_length}: the model of {init_from} has {encoder.max_positions} "
+            f"max_length={max_length}: the model of {source.init_from} has {encoder.max_positions} "
             f"positions. Set max_length to at most {encoder.max_positions}."
         )
     if dropout != -1.0:
@@ -152,7 +164,7 @@ def encoder_of(source: Source, init_from: str, max_length: int, dropout: float) 
 
 
 def state_from_source(
-    source: Source, state: TrainState, model: ModelConfig, init_from: str
+    source: Source, state: TrainState, model: ModelConfig
 ) -> tuple[TrainState, str]:
     """Return a random state with the source's parameters, and a description of its origin.
 
@@ -164,7 +176,7 @@ def state_from_source(
         params = {name: x for name, x in params.items() if not name.startswith("classifier.")}
     kept = {name: params[name] for name in state.params if name in params}
     fresh = sorted(state.params.keys() - kept.keys())
-    origin = f"the parameters of {init_from}"
+    origin = f"the parameters of {source.init_from}"
     if fresh:
         origin += f"; randomly initialized: {', '.join(fresh)}"
     if any(name.startswith("classifier.") for name in kept):

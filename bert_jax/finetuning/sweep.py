@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import get_args
 
 from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.hyperparameters import Grid
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.sweep_directory import Keep, has_model, kept_before
 from bert_jax.finetuning.sweep_report import summary, write_report
-from bert_jax.finetuning.sweep_results import Grid, SweepResults
+from bert_jax.finetuning.sweep_results import SweepResults
 from bert_jax.finetuning.sweep_run import Sweep, open_sweep
 from bert_jax.runs.outputs import check_output
 from bert_jax.runs.ownership import only_writer
@@ -27,12 +28,14 @@ from bert_jax.validation import check_choice, check_config
 class SweepResult:
     """The result of a sweep.
 
-    finished: whether the sweep has ended. If False, it was stopped, and the same call resumes it.
-    results: the results of the runs so far.
-    best_directory: the work directory of the best run, which contains its parameters unless `keep`
-      was "none".
-    predictions: the files with the best run's predictions for the test sets.
-    report: the report's files.
+    Attributes:
+      finished: whether the sweep has ended. If False, it was stopped, and the same call resumes it.
+      output: the directory of the sweep.
+      results: the results of the runs so far.
+      best_directory: the work directory of the best run, which contains its parameters unless
+        `keep` was "none".
+      predictions: the files with the best run's predictions for the test sets.
+      report: the report's files.
     """
 
     finished: bool
@@ -91,8 +94,8 @@ def sweep(
     output = Path(output)
     if (processes := launched_together()) > 1:
         raise ValueError(
-            f"a sweep is one process on all of its devices, and this is one of {processes}: "
-            "start it alone (under Slurm with srun --ntasks=1)"
+            f"a sweep is one process on all of its devices, and this is one of {processes}. "
+            "Start a single process (under Slurm with srun --ntasks=1)."
         )
     check_output(output, "--output", may_be=["sweep"])
     grid = Grid(
@@ -104,8 +107,7 @@ def sweep(
     if not config.evaluation_batch_size:  # the same for all runs, to compile once
         largest = 4 * (max(grid.batch_sizes) // config.accumulation_steps)
         config = replace(config, evaluation_batch_size=largest)
-    config = replace(config.with_columns(), work_dir=str(output))
-    config = replace(config, batch_size=grid.runs[0].batch_size)
+    config = replace(config, work_dir=str(output), batch_size=grid.runs[0].batch_size)
     base = FinetuneRun.open(config, make_mesh(config.mesh))
     opened = open_sweep(base, output, grid, keep, command)
     # Left last, so that a signal can kill the process only after a save has finished.

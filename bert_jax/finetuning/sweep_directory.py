@@ -1,4 +1,4 @@
-"""What a sweep leaves in its directory: whose it is, and how each of its runs ended."""
+"""Read and write the files of a sweep's directory: its identity and the ends of its runs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Keep = Literal["all", "best", "none"]
 _KEEP = "keep"
 _ELSEWHERE = "Use another --output"
 
-# What the runs of a sweep differ in, and what changes no score.
-_FREE = (
+# Keys in which the runs of a sweep may differ, and keys that change no score.
+_FREE_KEYS = (
     *("work_dir", "seed", "batch_size", "num_epochs"),
     *("evaluation_batch_size", "report_every_steps", "tensorboard", "mesh"),
 )
@@ -37,10 +37,14 @@ _FREE = (
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended, as its directory tells.
+    """The end of a run, according to the files in its directory.
 
-    scores: of its best evaluation, last_scores of its last; none if it diverged, and `diverged`
-      why.
+    Attributes:
+      scores: the scores of the best evaluation; empty if the run diverged.
+      last_scores: the scores of the last evaluation; empty if the run diverged.
+      step: the step of the best evaluation.
+      seconds: the duration of the train steps.
+      diverged: the reason why the run diverged; empty if it did not.
     """
 
     scores: dict[str, float]
@@ -52,14 +56,14 @@ class Ended:
 
 def shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a plain config that all runs of a sweep share."""
-    values = {name: x for name, x in config.items() if name not in _FREE}
+    values = {name: x for name, x in config.items() if name not in _FREE_KEYS}
     optimizer = values["optimizer"].items()
     values["optimizer"] = {name: x for name, x in optimizer if name != "peak_learning_rate"}
     return values
 
 
 def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the names of what has a checksum: files may be moved, or spelt otherwise."""
+    """Return an identity without the paths of files, which may be moved and have checksums."""
     config = {name: x for name, x in identity["config"].items() if name != "init_from"}
     paths = {"directory", *get_args(Split)}
     for name in task_sections():
@@ -72,39 +76,40 @@ def _without_paths(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_new_keys(stored: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What `_binding` gave earlier, with the defaults of keys that there were not yet."""
+    """Return a stored config with the defaults of keys that its version did not have yet."""
     try:
         values = without_absent_sections(FinetuneConfig, stored)
         config = to_dataclass(FinetuneConfig, {**values, "work_dir": "anywhere"}, str(file))
-    except ValueError:  # keys that are gone: what differs is told as it stands
+    except ValueError:  # a key was removed since; the message about differences names it
         return stored
-    binding: dict[str, Any] = json.loads(json.dumps(shared_config(to_plain(config))))
-    return binding
+    shared: dict[str, Any] = json.loads(json.dumps(shared_config(to_plain(config))))
+    return shared
 
 
 def kept_before(output: Path) -> Keep | None:
-    """Whose parameters the sweep in `output` was last told to keep; None if there is none.
+    """Return the last value of `keep` of the sweep in `output`, or None if there is no sweep.
 
     Raises:
-      ValueError: the directory does not say, as those of early versions: a guess could remove them.
+      ValueError: the directory does not record it, as in early versions. A guess could delete
+        parameters.
     """
     file = output / IDENTITY_NAME
     if not file.is_file():
         return None
     keep: Keep | None = _stored(file).get(_KEEP)
-    if keep not in (known := get_args(Keep)):
+    if keep not in (choices := get_args(Keep)):
         raise ValueError(
-            f"{file} does not say whose parameters are kept, of all runs, of the best or of none "
-            f"(it says {keep!r}): say --keep {', '.join(known[:-1])} or {known[-1]}"
+            f"{file}: keep={keep!r} does not record which runs keep their parameters. Set --keep "
+            f"to {', '.join(choices[:-1])} or {choices[-1]}."
         )
     return keep
 
 
 def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
-    """Makes `output` the directory of this sweep, which keeps the parameters of `keep`.
+    """Make `output` the directory of this sweep, and record `keep`.
 
     Raises:
-      ValueError: it is another sweep's; says where they differ.
+      ValueError: the directory holds another sweep; the message lists the differences.
     """
     file, current = output / IDENTITY_NAME, json.loads(json.dumps(current))
     content = json.dumps({**current, _KEEP: keep}, indent=2) + "\n"
@@ -120,8 +125,8 @@ def claim(output: Path, current: Mapping[str, Any], keep: Keep) -> None:
         lines = "\n  ".join(differences(stored, current))
         raise ValueError(
             f"{output} holds another sweep (there -> here):\n  {lines}\n"
-            "Give the command it was begun with, or another --output; batch sizes, learning rates, "
-            "epochs and seeds may change"
+            "Repeat the command that started it, or use another --output. Batch sizes, learning "
+            "rates, epochs and seeds may change."
         )
     if (before, stored) != (keep, current):
         write_file(file, content)
@@ -132,40 +137,40 @@ def _stored(file: Path) -> dict[str, Any]:
 
 
 def ended(directory: Path) -> Ended | None:
-    """How the run in `directory` ended; None if it has not."""
-    diverged, found = directory / DIVERGED_NAME, read_outcome(directory)
+    """Return the end of the run in `directory`, or None if it has not ended."""
+    diverged, outcome = directory / DIVERGED_NAME, read_outcome(directory)
     if diverged.is_file():
         fix = "Remove it to repeat the run"
         with expecting_fields(diverged, fix):
             message = read_json_object(diverged, fix)["message"]
         return Ended({}, {}, 0, _train_seconds(directory), str(message))
-    if found is None:
+    if outcome is None:
         return None
-    # Its scores may be those of an earlier end, before it was given more epochs.
-    if has_model(directory) and default_checkpoint_step(directory) != found.step:
+    # The scores may be from an earlier end, before the number of epochs was increased.
+    if has_model(directory) and default_checkpoint_step(directory) != outcome.step:
         return None
     evaluations = [entry for entry in _logged(directory) if entry["kind"] == "evaluation"]
     if not evaluations:
         raise ValueError(
-            f"{directory}: a run ended here, but {LOG_NAME} in it, which says how, is gone: put it "
-            "back, or remove the directory, and the run is made again"
+            f"{directory}: the run ended, but {LOG_NAME}, which has its scores, is missing. "
+            "Restore the file, or remove the directory to repeat the run."
         )
-    last = {name: evaluations[-1][name] for name in found.scores}
-    return Ended(dict(found.scores), last, found.step, _train_seconds(directory))
+    last = {name: evaluations[-1][name] for name in outcome.scores}
+    return Ended(dict(outcome.scores), last, outcome.step, _train_seconds(directory))
 
 
 def write_diverged(directory: Path, message: str) -> None:
-    """Notes that a run diverged, which it would again."""
+    """Record that a run diverged, so that it is not repeated."""
     write_file(directory / DIVERGED_NAME, json.dumps({"message": message}, indent=2) + "\n")
 
 
 def has_model(directory: Path) -> bool:
-    """Whether a run's parameters are there, and have not begun to be removed."""
+    """Return whether a directory has a run's parameters, and their removal has not begun."""
     return (directory / MODEL_NAME).is_file() and (directory / CHECKPOINTS_NAME).is_dir()
 
 
 def remove_model(directory: Path) -> None:
-    """Removes a run's parameters and what describes them; scores, log and curves stay."""
+    """Remove a run's parameters, model.json and tokenizer, but not its scores, log and curves."""
     (directory / MODEL_NAME).unlink(missing_ok=True)
     for name in (CHECKPOINTS_NAME, TOKENIZER_NAME):
         if (directory / name).is_dir():

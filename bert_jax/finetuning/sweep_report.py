@@ -1,4 +1,4 @@
-"""Report a sweep as text for the terminal, or several as one page of pictures and tables."""
+"""Report a sweep as text for the terminal, or several sweeps as a page of plots and tables."""
 
 from __future__ import annotations
 
@@ -16,14 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from bert_jax.files import write_file
-from bert_jax.finetuning.sweep_results import (
-    Combination,
-    RunDials,
-    Spread,
-    Summary,
-    SweepResults,
-    read_results,
-)
+from bert_jax.finetuning.sweep_results import Spread, Summary, SweepResults, read_results
 from bert_jax.local_paths import make_directory
 from bert_jax.runs.outputs import check_output
 from bert_jax.training.reports import format_duration, format_metric
@@ -32,9 +25,9 @@ _MISSING = "-"
 
 
 def table(results: SweepResults) -> list[list[str]]:
-    """A row of headings and one for every combination, as `SweepResults.summaries` sorts them.
+    """Return a row of headings, and a row for every combination in the order of the summaries.
 
-    Metrics are mean ± sample standard deviation over the seeds that did not diverge.
+    Metrics are given as mean ± sample standard deviation over the seeds that did not diverge.
     """
     summaries = results.summaries
     others = {name for each in summaries for name in each.spreads} - {results.metric}
@@ -47,25 +40,24 @@ def table(results: SweepResults) -> list[list[str]]:
 
 
 def aligned(rows: list[list[str]]) -> list[str]:
-    """The rows as lines of equally wide columns, flush right."""
+    """Return the rows as lines with columns of equal width, aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.rjust, row, widths)) for row in rows]
 
 
 def verdict(results: SweepResults) -> list[str]:
-    """Lines: the best combination, the best run, chance and the runs that are no better."""
+    """Return lines about the best combination, the best run and the degenerate runs."""
     metric, best = results.metric, results.best_run
     if best is None:
         return [f"all of {len(results.runs)} runs diverged"]
     first, score = results.summaries[0], format_metric(metric, best.scores[metric])
     chance = format_metric(results.chance_metric, results.chance)
     return [
-        f"best combination by mean: {combination_words(first.combination)}: "
-        f"{metric} {spread_words(metric, first.spreads[metric])}",
-        f"best run: {dials_words(best.dials)}: {metric} {score} after step {best.step:,}",
-        f"degenerate, at the end no better than {results.chance_metric} {chance}, which can be had "
-        "without reading the text: "
-        f"{results.num_degenerate} of {len(results.runs)} runs",
+        f"best combination by mean: {first.combination}: "
+        f"{metric} {format_spread(metric, first.spreads[metric])}",
+        f"best run: {best.hyperparameters}: {metric} {score} after step {best.step:,}",
+        f"degenerate runs: {results.num_degenerate} of {len(results.runs)} ended no better than "
+        f"{results.chance_metric} {chance}, which is possible without reading the text",
     ]
 
 
@@ -74,30 +66,19 @@ def summary(results: SweepResults) -> list[str]:
     return [*aligned(table(results)), "", *verdict(results)]
 
 
-def combination_words(combination: Combination) -> str:
-    """The dials as people say them."""
-    epochs = f"{combination.num_epochs} epoch{'s' * (combination.num_epochs != 1)}"
-    return f"batch {combination.batch_size}, learning rate {combination.learning_rate:g}, {epochs}"
-
-
-def dials_words(dials: RunDials) -> str:
-    """Those of a run."""
-    return f"{combination_words(dials.combination)}, seed {dials.seed}"
-
-
-def spread_words(name: str, spread: Spread) -> str:
-    """Mean ± standard deviation; of a single run the mean alone."""
+def format_spread(name: str, spread: Spread) -> str:
+    """Return the mean ± the standard deviation of a metric, or the value of a single run."""
     mean = format_metric(name, spread.mean)
     return mean if spread.deviation is None else f"{mean} ± {format_metric(name, spread.deviation)}"
 
 
 def _row(summary: Summary, names: list[str], metric: str) -> list[str]:
-    dials, spreads = summary.combination, summary.spreads
+    combination, spreads = summary.combination, summary.spreads
     return [
-        str(dials.batch_size),
-        f"{dials.learning_rate:g}",
-        str(dials.num_epochs),
-        *(spread_words(name, spreads[name]) if name in spreads else _MISSING for name in names),
+        str(combination.batch_size),
+        f"{combination.learning_rate:g}",
+        str(combination.num_epochs),
+        *(format_spread(name, spreads[name]) if name in spreads else _MISSING for name in names),
         _MISSING if summary.best is None else format_metric(metric, summary.best),
         str(summary.num_runs),
         str(summary.degenerate),
@@ -105,17 +86,20 @@ def _row(summary: Summary, names: list[str], metric: str) -> list[str]:
     ]
 
 
-_COLOURS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
+_COLORS = ("#3b6fb6", "#d9622b", "#3a8f5c", "#8a5ab0", "#b58a1b", "#7a7a7a")
 _INK, _GRID = "#333333", "#e6e6e6"
-_APART = 0.12  # of the distance of two learning rates: points of two batch sizes side by side
-
-_ROUNDING = 1e-6  # what is closer is no difference
+# The horizontal distance between two batch sizes, as a fraction of that between learning rates.
+_SHIFT = 0.12
+_ROUNDING = 1e-6  # smaller differences of scores are rounding errors
 
 
 def draw_sweep(results: SweepResults) -> bytes:
-    """A PNG: a panel for each number of epochs, a line through the means of each batch size, a
-    point for each seed, and chance as a dashed line."""
-    epochs = sorted({run.dials.num_epochs for run in results.runs})
+    """Return a PNG with a panel for each number of epochs.
+
+    A panel has a line through the means of each batch size, a point for each seed, and a dashed
+    line for chance.
+    """
+    epochs = sorted({run.hyperparameters.num_epochs for run in results.runs})
     figure = Figure(figsize=(max(3.2 * len(epochs), 4.8) + 0.6, 4.0), dpi=110, layout="constrained")
     title = f"{results.task}: {results.metric.replace('_', ' ')}, every seed and their mean"
     figure.suptitle(title, fontsize=13, fontweight="bold", color=_INK)
@@ -123,9 +107,9 @@ def draw_sweep(results: SweepResults) -> bytes:
     for axis, each in zip(panels, epochs, strict=True):
         _draw_panel(axis, each, results)
     low, high = panels[0].get_ylim()
-    if high - low < _ROUNDING:  # of equal scores the axis would be one of their last digits
+    if high - low < _ROUNDING:  # for equal scores the axis would show only their last digits
         panels[0].set_ylim((low + high) / 2 - 0.01, (low + high) / 2 + 0.01)
-    # One legend for all panels, which share their colours.
+    # One legend for all panels, which share their colors.
     handles, labels = panels[0].get_legend_handles_labels()
     style: dict[str, Any] = {"frameon": False, "fontsize": 9, "ncols": len(labels)}
     figure.legend(handles, labels, loc="outside lower center", **style)
@@ -135,33 +119,35 @@ def draw_sweep(results: SweepResults) -> bytes:
 
 
 def _draw_panel(axis: Axes, epochs: int, results: SweepResults) -> None:
-    rates = sorted({run.dials.learning_rate for run in results.runs})
-    sizes = sorted({run.dials.batch_size for run in results.runs})
+    rates = sorted({run.hyperparameters.learning_rate for run in results.runs})
+    sizes = sorted({run.hyperparameters.batch_size for run in results.runs})
     summaries = [each for each in results.summaries if each.combination.num_epochs == epochs]
     for number, size in enumerate(sizes):
-        shift = _APART * (number - (len(sizes) - 1) / 2)
+        shift = _SHIFT * (number - (len(sizes) - 1) / 2)
         places = {rate: place + shift for place, rate in enumerate(rates)}
-        colour = _COLOURS[number % len(_COLOURS)]
+        color = _COLORS[number % len(_COLORS)]
         points = [
-            (places[run.dials.learning_rate], run.scores[results.metric])
+            (places[run.hyperparameters.learning_rate], run.scores[results.metric])
             for run in results.runs
-            if (run.dials.num_epochs, run.dials.batch_size) == (epochs, size) and run.scores
+            if run.hyperparameters.num_epochs == epochs
+            and run.hyperparameters.batch_size == size
+            and run.scores
         ]
         x, y = [point[0] for point in points], [point[1] for point in points]
-        axis.scatter(x, y, s=16, color=colour, alpha=0.45, linewidths=0)
+        axis.scatter(x, y, s=16, color=color, alpha=0.45, linewidths=0)
         means = _means(summaries, size, results.metric)
         x, y = [places[rate] for rate in means], list(means.values())
         axis.plot(
-            x, y, color=colour, linewidth=1.8, marker="_", markersize=11, label=f"batch {size}"
+            x, y, color=color, linewidth=1.8, marker="_", markersize=11, label=f"batch {size}"
         )
     if results.chance_metric == results.metric:
         line: dict[str, Any] = {"color": _INK, "linestyle": (0, (4, 3)), "linewidth": 1.2}
         axis.axhline(results.chance, label="chance", **line)
-    _dress(axis, f"{epochs} epoch{'s' * (epochs != 1)}", rates, results.metric)
+    _style_axes(axis, f"{epochs} epoch{'s' * (epochs != 1)}", rates, results.metric)
 
 
 def _means(summaries: list[Summary], batch_size: int, metric: str) -> dict[float, float]:
-    """By learning rate, ascending."""
+    """Return the mean of a metric for each learning rate, in ascending order of the rates."""
     means = {
         each.combination.learning_rate: each.spreads[metric].mean
         for each in summaries
@@ -170,7 +156,7 @@ def _means(summaries: list[Summary], batch_size: int, metric: str) -> dict[float
     return dict(sorted(means.items()))
 
 
-def _dress(axis: Axes, title: str, rates: list[float], metric: str) -> None:
+def _style_axes(axis: Axes, title: str, rates: list[float], metric: str) -> None:
     axis.set_title(title, loc="left", fontsize=11, color=_INK)
     axis.set_xlabel("learning rate", fontsize=9, color=_INK)
     axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
@@ -203,9 +189,10 @@ dt { font-weight: 600; } dd { margin: 0 0 0.5em 0; overflow-wrap: anywhere; }
 
 
 def write_report(sweeps: Sequence[SweepResults], directory: Path) -> list[Path]:
-    """Writes `report.html`, which needs no other file, and each sweep's picture beside it.
+    """Write `report.html`, which is self-contained, and each sweep's plot; return the files.
 
-    A single sweep's picture is `report.png`, those of several `report-1-TASK.png` and so on.
+    The plot of a single sweep is `report.png`, the plots of several are `report-1-TASK.png` and so
+    on.
     """
     make_directory(directory)
     pictures = [draw_sweep(each) for each in sweeps]
@@ -257,14 +244,14 @@ def _page(tasks: Sequence[str], sections: Sequence[str]) -> str:
 
 
 def _section(results: SweepResults, picture: bytes) -> str:
-    found, encoded = verdict(results), base64.b64encode(picture).decode()
+    lines, encoded = verdict(results), base64.b64encode(picture).decode()
     missing = results.planned - len(results.runs)
     unfinished = f"<p>{missing} of {results.planned} runs are still to come.</p>" if missing else ""
     task = escape(results.task)
     return "\n".join(
         [
             f"<section>\n<h2>{task}</h2>\n{unfinished}",
-            "<ul>\n" + "\n".join(f"<li>{escape(line)}</li>" for line in found) + "\n</ul>",
+            "<ul>\n" + "\n".join(f"<li>{escape(line)}</li>" for line in lines) + "\n</ul>",
             f'<p><img alt="{task}: score against learning rate" '
             f'src="data:image/png;base64,{encoded}"/></p>',
             f'<div class="wide">{_table(table(results))}</div>',
@@ -287,12 +274,12 @@ def _provenance(results: SweepResults) -> str:
     seconds = format_duration(sum(run.seconds for run in results.runs))
     facts = {
         "Scores": "mean ± sample standard deviation over seeds, of the best evaluation of each run "
-        "on the validation set; degenerate runs end no better than what can be had "
-        "without reading the text "
-        f"({results.chance_metric} {format_metric(results.chance_metric, results.chance)}), or "
-        "diverged and count in no mean",
-        "Examples learned from": f"{results.num_examples:,}",
-        "Train steps took": f"{seconds} in all",
+        "on the validation set. Degenerate runs ended no better than is possible without reading "
+        f"the text ({results.chance_metric} "
+        f"{format_metric(results.chance_metric, results.chance)}), or diverged. Runs that diverged "
+        "are not in the means",
+        "Training examples": f"{results.num_examples:,}",
+        "Duration of all train steps": seconds,
         "Date": origin.date,
         "Hardware": origin.hardware,
         "Versions": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),

@@ -1,130 +1,36 @@
-"""The grid of a sweep, the results of its runs, and the file that holds them."""
+"""The results of a sweep's runs, their statistics, and the file that stores them."""
 
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bert_jax.conversion import to_dataclass, to_plain
 from bert_jax.files import write_file
-from bert_jax.json_files import read_json_object
+from bert_jax.finetuning.hyperparameters import Combination, Hyperparameters
+from bert_jax.json_files import expecting_fields, read_json_object
 from bert_jax.local_paths import check_local
-from bert_jax.validation import check_seed
-
-# Whenever a run ends, the directories of all other runs are read.
-MAX_RUNS = 10_000
-_DIALS = ("batch_sizes", "learning_rates", "num_epochs")
-
-
-@dataclass(frozen=True, order=True)
-class Combination:
-    """What a sweep chooses between; `learning_rate` is the peak."""
-
-    batch_size: int
-    learning_rate: float
-    num_epochs: int
-
-
-@dataclass(frozen=True, order=True)
-class RunDials:
-    """A run of a sweep."""
-
-    batch_size: int
-    learning_rate: float
-    num_epochs: int
-    seed: int
-
-    @property
-    def combination(self) -> Combination:
-        """The dials that runs of other seeds share."""
-        return Combination(self.batch_size, self.learning_rate, self.num_epochs)
-
-    @property
-    def name(self) -> str:
-        """Of the run's directory."""
-        return (
-            f"batch{self.batch_size}-rate{self.learning_rate!r}-epochs{self.num_epochs}"
-            f"-seed{self.seed}"
-        )
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Every combination with every seed; the defaults are those of Devlin et al. 2019.
-
-    Batch sizes and epochs are of its appendix A.3, rates of section 4.1, which has 4e-5 besides.
-
-    num_seeds: runs of a combination; their seeds count up from `first_seed`.
-    """
-
-    batch_sizes: tuple[int, ...] = (16, 32)
-    learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
-    num_epochs: tuple[int, ...] = (2, 3, 4)
-    num_seeds: int = 5
-    first_seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, values in zip(_DIALS, self._dials, strict=True):
-            if not values or not all(0 < value < math.inf for value in values):
-                raise ValueError(
-                    f"{name}={list(values)}: expected one or more, each above 0 and finite"
-                )
-            if len(set(values)) < len(values):
-                raise ValueError(f"{name}={list(values)}: one of them is there twice")
-        if self.num_seeds < 1:
-            raise ValueError(f"seeds={self.num_seeds}: must be at least 1")
-        check_seed(self.first_seed, "first_seed")
-        if self.first_seed + self.num_seeds > 1 << 32:
-            raise ValueError(
-                f"num_seeds={self.num_seeds} from first_seed={self.first_seed}: seeds must be at "
-                "most 2^32 - 1"
-            )
-        if (runs := math.prod(map(len, self._dials)) * self.num_seeds) > MAX_RUNS:
-            raise ValueError(
-                f"the grid has {runs:,} runs ({self.num_seeds:,} seeds per combination); expected "
-                f"at most {MAX_RUNS:,}. Use fewer seeds or fewer values"
-            )
-
-    @property
-    def _dials(self) -> tuple[tuple[float, ...], ...]:
-        return tuple(getattr(self, name) for name in _DIALS)
-
-    @property
-    def combinations(self) -> list[Combination]:
-        """All of them."""
-        return [
-            Combination(batch_size, learning_rate, epochs)
-            for batch_size in self.batch_sizes
-            for learning_rate in self.learning_rates
-            for epochs in self.num_epochs
-        ]
-
-    @property
-    def runs(self) -> list[RunDials]:
-        """All of them, seed after seed: a sweep that is cut short has whole grids."""
-        seeds = range(self.first_seed, self.first_seed + self.num_seeds)
-        return [
-            RunDials(c.batch_size, c.learning_rate, c.num_epochs, seed)
-            for seed in seeds
-            for c in self.combinations
-        ]
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended.
+    """The result of a run.
 
-    scores: of its best evaluation, after `step`; none if it diverged. seconds: of its train steps,
-      the compilation of new ones among them, without evaluation. degenerate: at its end no better
-      than `TaskData.chance` (a "failed run" of Mosbach et al. 2021, section 3), or diverged.
-      diverged: why it could not go on; empty if it could.
+    Attributes:
+      hyperparameters: the hyperparameters of the run.
+      scores: the scores of the best evaluation; empty if the run diverged.
+      step: the step of the best evaluation.
+      seconds: the duration of the train steps, including their compilation but not the evaluations.
+      degenerate: whether the last evaluation was no better than `TaskData.chance` (a "failed run"
+        in Mosbach et al. 2021, section 3), or the run diverged.
+      diverged: the reason why the run diverged; empty if it did not.
     """
 
-    dials: RunDials
+    hyperparameters: Hyperparameters
     scores: dict[str, float]
     step: int
     seconds: float
@@ -134,9 +40,11 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Spread:
-    """A metric over the seeds of a combination.
+    """The distribution of a metric over the seeds of a combination.
 
-    deviation: the sample standard deviation (n - 1); None for a single run.
+    Attributes:
+      mean: the mean.
+      deviation: the sample standard deviation (n - 1); None for a single run.
     """
 
     mean: float
@@ -145,9 +53,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """The runs of a combination. spreads, best: over those that did not diverge, None if all did.
+    """The statistics of the runs of a combination.
 
-    best: the best of the metric that the sweep compares by.
+    Attributes:
+      combination: the hyperparameters that the runs share.
+      num_runs: the number of runs.
+      spreads: the distribution of every metric over the runs that did not diverge.
+      best: the best value of the metric that compares runs; None if all runs diverged.
+      degenerate: the number of degenerate runs.
+      diverged: the number of runs that diverged.
     """
 
     combination: Combination
@@ -158,31 +72,42 @@ class Summary:
     diverged: int
 
 
-def summarise(
+def summarize(
     results: Iterable[RunResult], metric: str, *, lower_is_better: bool = False
 ) -> list[Summary]:
-    """The combinations, the best mean of `metric` first; those with a diverged run come last."""
-    of: dict[Combination, list[RunResult]] = {}
+    """Return a summary of every combination, sorted by the mean of `metric`, the best first.
+
+    Combinations with a diverged run come last.
+    """
+    groups: dict[Combination, list[RunResult]] = {}
     for result in results:
-        of.setdefault(result.dials.combination, []).append(result)
-    found = [_summary(each, runs, metric, lower_is_better) for each, runs in sorted(of.items())]
+        groups.setdefault(result.hyperparameters.combination, []).append(result)
+    summaries = [
+        _summary(each, runs, metric, lower_is_better) for each, runs in sorted(groups.items())
+    ]
     sign = 1.0 if lower_is_better else -1.0
 
     def rank(summary: Summary) -> tuple[bool, bool, float]:
         spread = summary.spreads.get(metric)
         return spread is None, summary.diverged > 0, sign * spread.mean if spread else 0.0
 
-    return sorted(found, key=rank)
+    return sorted(summaries, key=rank)
 
 
 def best_run(
     results: Iterable[RunResult], metric: str, *, lower_is_better: bool = False
 ) -> RunResult | None:
-    """The run that did best by `metric`, of equal ones the first by its dials; None if there is
-    none that did not diverge."""
-    ended = sorted((each for each in results if not each.diverged), key=lambda each: each.dials)
+    """Return the run with the best value of `metric`, or None if all runs diverged.
+
+    Of several best runs it is the one with the smallest hyperparameters.
+    """
+    finite = [each for each in results if not each.diverged]
     sign = 1.0 if lower_is_better else -1.0
-    return min(ended, key=lambda each: sign * each.scores[metric], default=None)
+
+    def rank(result: RunResult) -> tuple[float, Hyperparameters]:
+        return sign * result.scores[metric], result.hyperparameters
+
+    return min(finite, key=rank, default=None)
 
 
 def _summary(
@@ -213,7 +138,14 @@ RESULTS_NAME = "results.json"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where results come from. date: UTC, of the last run. versions: of software, by name."""
+    """The origin of a sweep's results.
+
+    Attributes:
+      command: the command that repeats the sweep.
+      date: the date and time of the end of the last run, in UTC.
+      hardware: the number and kind of the devices.
+      versions: the versions of the software, by name.
+    """
 
     command: str
     date: str
@@ -223,11 +155,18 @@ class Provenance:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """The runs of a sweep so far.
+    """The results of the runs of a sweep that have ended so far.
 
-    metric: by which runs are compared. chance: `TaskData.chance` of
-      `chance_metric`, which is `metric` unless that is a loss.
-    num_examples: that each run learns from. planned: runs of the whole sweep.
+    Attributes:
+      task: the name of the task.
+      metric: the metric that compares runs.
+      lower_is_better: whether a lower value of the metric is better.
+      chance_metric: the metric that recognizes degenerate runs: `metric`, unless that is a loss.
+      chance: `TaskData.chance` of that metric.
+      num_examples: the number of training examples.
+      planned: the number of runs of the whole sweep.
+      runs: the results of the runs, in the order of the grid.
+      provenance: the origin of the results.
     """
 
     task: str
@@ -242,27 +181,34 @@ class SweepResults:
 
     @property
     def summaries(self) -> list[Summary]:
-        """See `summarise`."""
-        return summarise(self.runs, self.metric, lower_is_better=self.lower_is_better)
+        """The summaries of all combinations; see `summarize`."""
+        return summarize(self.runs, self.metric, lower_is_better=self.lower_is_better)
 
     @property
     def best_run(self) -> RunResult | None:
-        """See `bert_jax.finetuning.sweep_results.best_run`."""
+        """The best run; see the function `best_run`."""
         return best_run(self.runs, self.metric, lower_is_better=self.lower_is_better)
 
     @property
     def num_degenerate(self) -> int:
-        """Runs no better than chance, or diverged."""
+        """The number of runs that were no better than chance or diverged."""
         return sum(run.degenerate for run in self.runs)
 
 
+_HYPERPARAMETERS_KEY = "dials"  # the key of a run's hyperparameters in `results.json`
+
+
 def write_results(results: SweepResults, directory: Path) -> None:
-    """Writes `results.json`, whole or not at all."""
-    write_file(directory / RESULTS_NAME, json.dumps(to_plain(results), indent=2) + "\n")
+    """Write `results.json` atomically."""
+    values = to_plain(results)
+    values["runs"] = [
+        _renamed(run, "hyperparameters", _HYPERPARAMETERS_KEY) for run in values["runs"]
+    ]
+    write_file(directory / RESULTS_NAME, json.dumps(values, indent=2) + "\n")
 
 
 def read_results(directory: Path) -> SweepResults:
-    """What `write_results` wrote.
+    """Return the results that `write_results` wrote.
 
     Raises:
       ValueError: there is no such file, or it is damaged.
@@ -271,8 +217,16 @@ def read_results(directory: Path) -> SweepResults:
     file = directory / RESULTS_NAME
     if not file.is_file():
         raise ValueError(
-            f"{directory}: no {RESULTS_NAME} in it; expected the output of a `bert-jax sweep` with "
-            "at least one run finished"
+            f"{directory}: contains no {RESULTS_NAME}. Give the output of a `bert-jax sweep` with "
+            "at least one finished run."
         )
-    values = read_json_object(file, "Remove it and repeat the sweep")
-    return to_dataclass(SweepResults, values, str(file))
+    fix = "Remove it and repeat the sweep"
+    values = read_json_object(file, fix)
+    with expecting_fields(file, fix):
+        runs = [_renamed(run, _HYPERPARAMETERS_KEY, "hyperparameters") for run in values["runs"]]
+    return to_dataclass(SweepResults, {**values, "runs": runs}, str(file))
+
+
+def _renamed(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return a dictionary with one key renamed, in the same order."""
+    return {new if key == old else key: value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""Run a sweep: files are read once, programs are compiled once, and runs follow each other."""
+"""Run a sweep one run after another, with files read once and programs compiled once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
-from bert_jax.conversion import to_plain
 from bert_jax.files import NotWritten, full_disk
+from bert_jax.finetuning.hyperparameters import Grid, Hyperparameters
 from bert_jax.finetuning.outcome import PREDICTIONS_NAME
 from bert_jax.finetuning.run import FinetuneRun
 from bert_jax.finetuning.scoring import LOSS
@@ -26,12 +26,9 @@ from bert_jax.finetuning.sweep_directory import (
     shared_config,
     write_diverged,
 )
-from bert_jax.finetuning.sweep_report import dials_words
 from bert_jax.finetuning.sweep_results import (
     RESULTS_NAME,
-    Grid,
     Provenance,
-    RunDials,
     RunResult,
     SweepResults,
     read_results,
@@ -56,9 +53,15 @@ OUTPUT_NAME = "output.txt"
 class Sweep:
     """A sweep whose files have been read and whose combinations have been checked.
 
-    base: a run with the task's test sets; those of the grid are turned from it and leave them out.
-    keep: whose parameters stay on disk: of every run, the best so far, or none.
-    chance: `TaskData.chance` of `chance_metric`.
+    Attributes:
+      base: a run with the task's test sets. The runs of the grid are variants of it, without the
+        test sets.
+      output: the directory of the sweep.
+      grid: the hyperparameters and seeds.
+      keep: the runs whose parameters stay on disk: all, the best so far, or none.
+      command: the command that repeats the sweep.
+      chance_metric: the metric that recognizes degenerate runs.
+      chance: `TaskData.chance` of that metric.
     """
 
     base: FinetuneRun
@@ -69,110 +72,117 @@ class Sweep:
     chance_metric: str
     chance: float
     _provenance: Provenance = field(init=False)
-    _runs: dict[RunDials, RunResult] = field(default_factory=dict)
-    _spent: list[tuple[int, float]] = field(default_factory=list)
+    _results: dict[Hyperparameters, RunResult] = field(default_factory=dict)
+    _durations: list[tuple[int, float]] = field(default_factory=list)
 
     def run(self, stop: StopRequest, report: OnReport = discard) -> bool:
         """Train the runs that have not ended yet; return False if stopped before the end."""
         claim(self.output, identity(self.base), self.keep)
-        self._collect()
+        self._read_ended_runs()
         self._announce(report)
-        for dials in self.grid.runs:
-            if dials in self._runs:
+        planned = len(self.grid.runs)
+        for hyperparameters in self.grid.runs:
+            if hyperparameters in self._results:
                 continue
-            if stop.stop_now() or not self._train(dials, stop):
-                at, planned = len(self._runs), len(self.grid.runs)
-                text = f"stopped after {at} of {planned} runs; the same command resumes"
-                report(Message(text))
+            if stop.stop_now() or not self._train(hyperparameters, stop):
+                text = f"stopped after {len(self._results)} of {planned} runs"
+                report(Message(f"{text}; the same command resumes"))
                 return False
-            result = self._result(dials)
+            result = self._read_result(hyperparameters)
             assert result is not None
-            self._runs[dials] = result
-            self._provenance = self._here_and_now()
-            self._settle()
-            report(Message(self._line(result)))
+            self._results[hyperparameters] = result
+            self._provenance = self._current_provenance()
+            self._write_results()
+            report(Message(self._result_line(result)))
         return True
 
     def _announce(self, report: OnReport) -> None:
-        """Report the runs that ended before, and where the others will write."""
+        """Report the runs that ended earlier, and where the others will write."""
         planned = len(self.grid.runs)
-        if self._runs:
-            report(Message(f"{len(self._runs)} of {planned} runs ended before"))
-        others = self._others()
+        if self._results:
+            report(Message(f"{len(self._results)} of {planned} runs ended before"))
+        others = self._count_others()
         if others:
             text = (
-                f"not in these results: {others} that ended here with other seeds or dials (give "
-                "them all at once to have them in)"
+                f"not in these results: {others} that ended here with other seeds or "
+                "hyperparameters (to include them, give all seeds and values in one command)"
             )
             report(Message(text))
         outputs = self.output / RUNS_NAME / "*" / OUTPUT_NAME
-        report(Message(f"runs       {planned:,}, a line each at its end; {outputs}"))
+        report(Message(f"runs       {planned:,}, with a line at the end of each; {outputs}"))
 
     def results(self) -> SweepResults:
-        """What has ended so far."""
+        """Return the results of the runs that have ended so far."""
         assert self.base.data.train is not None
+        results = self._results
         return SweepResults(
-            task=self.base.config.task.official_name or self.output.resolve().name,
+            task=self.base.task.official_name or self.output.resolve().name,
             metric=self.base.best_metric,
             lower_is_better=self.base.best_metric.endswith(LOSS),
             chance_metric=self.chance_metric,
             chance=self.chance,
             num_examples=len(self.base.data.train),
             planned=len(self.grid.runs),
-            runs=tuple(self._runs[dials] for dials in self.grid.runs if dials in self._runs),
+            runs=tuple(results[each] for each in self.grid.runs if each in results),
             provenance=self._provenance,
         )
 
-    def directory(self, dials: RunDials) -> Path:
-        """Of a run."""
-        return self.output / RUNS_NAME / dials.name
+    def directory(self, hyperparameters: Hyperparameters) -> Path:
+        """Return the work directory of a run."""
+        return self.output / RUNS_NAME / hyperparameters.name
 
     @property
     def best_directory(self) -> Path | None:
         """The directory of the best run so far; None if no run ended without diverging."""
         best = self.results().best_run
-        return None if best is None else self.directory(best.dials)
+        return None if best is None else self.directory(best.hyperparameters)
 
     def predict(self, stop: StopRequest) -> list[Path]:
         """Write the best run's predictions for the test sets, and return the files.
 
-        Without the run's parameters, which may not have been kept, there are none.
+        The list is empty if the run's parameters were not kept.
 
         Raises:
-          StopRequested: `stop` came before they were all predicted.
+          StopRequested: `stop` was requested before all sets were predicted.
         """
         directory = self.best_directory
         if directory is None or not has_model(directory):
             return []
-        return self._predict(directory, stop)
+        definition = self.base.compiled.task.definition
+        shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.base.mesh)
+        step = default_checkpoint_step(directory)
+        params = load_parameters(directory / CHECKPOINTS_NAME, definition, shardings, step)
+        files = []
+        for name, examples in self.base.data.test.items():
+            logits, _ = self.base.scorer.answers(params, examples, name, stop.raise_if_stopping)
+            files += examples.write(logits, directory / PREDICTIONS_NAME, name)
+        return files
 
-    def _collect(self) -> None:
-        """Takes in the runs that ended before, and when and where the last of them did."""
-        self._provenance = self._here_and_now()
+    def _read_ended_runs(self) -> None:
+        """Read the results of runs that ended in an earlier call, and their provenance."""
+        self._provenance = self._current_provenance()
         if (self.output / RESULTS_NAME).is_file():
-            before = read_results(self.output).provenance
-            self._provenance = dataclasses.replace(before, command=self.command)
-        for dials in self.grid.runs:
-            result = self._result(dials)
+            earlier = read_results(self.output).provenance
+            self._provenance = dataclasses.replace(earlier, command=self.command)
+        for hyperparameters in self.grid.runs:
+            result = self._read_result(hyperparameters)
             if result is not None:
-                self._runs[dials] = result
-        if self._runs:
-            self._settle()
+                self._results[hyperparameters] = result
+        if self._results:
+            self._write_results()
 
-    def _others(self) -> int:
-        """Runs that ended here and are none of the grid's."""
-        ours = {dials.name for dials in self.grid.runs}
-        found = (self.output / RUNS_NAME).glob("*")
-        return sum(each.name not in ours and ended(each) is not None for each in found)
+    def _count_others(self) -> int:
+        """Return the number of runs that ended in this directory and are not in the grid."""
+        names = {hyperparameters.name for hyperparameters in self.grid.runs}
+        directories = (self.output / RUNS_NAME).glob("*")
+        return sum(each.name not in names and ended(each) is not None for each in directories)
 
-    def _here_and_now(self) -> Provenance:
-        now = datetime.datetime.now(datetime.UTC)
-        return Provenance(
-            self.command, f"{now:%Y-%m-%d %H:%M}", hardware(self.base.mesh), versions()
-        )
+    def _current_provenance(self) -> Provenance:
+        date = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M}"
+        return Provenance(self.command, date, hardware(self.base.mesh), versions())
 
-    def _settle(self) -> None:
-        """Writes the results, and then removes the parameters that are not to be kept."""
+    def _write_results(self) -> None:
+        """Write the results, and then remove the parameters that are not to be kept."""
         results = self.results()
         write_results(results, self.output)
         best = results.best_run
@@ -180,42 +190,46 @@ class Sweep:
             case "all":
                 return
             case "best":
-                kept = {best.dials} if best else set()
+                kept = {best.hyperparameters} if best else set()
             case "none":
                 kept = set()
             case _:
                 assert_never(self.keep)
-        for dials in self._runs:
-            if dials not in kept:
-                remove_model(self.directory(dials))
+        for hyperparameters in self._results:
+            if hyperparameters not in kept:
+                remove_model(self.directory(hyperparameters))
 
-    def _train(self, dials: RunDials, stop: StopRequest) -> bool:
-        directory = self.directory(dials)
+    def _train(self, hyperparameters: Hyperparameters, stop: StopRequest) -> bool:
+        """Train a run; return False if stopped before its end."""
+        directory = self.directory(hyperparameters)
         make_directory(directory)
-        resumed, began = has_model(directory), time.monotonic()
-        data = dataclasses.replace(self.base.data, test={})
-        run = dataclasses.replace(_turned(self.base, dials, directory), data=data)
+        resumed, start = has_model(directory), time.monotonic()
+        run = self.base.with_hyperparameters(directory, hyperparameters)
+        run = dataclasses.replace(run, data=dataclasses.replace(self.base.data, test={}))
         with reports_to(directory / OUTPUT_NAME) as on_report:
             try:
                 if not train(run, stop, on_report=on_report):
                     return False
             except TrainingDiverged as error:
                 write_diverged(directory, str(error))
-        if not resumed:  # of a resumed one it is not known what it would have taken
-            self._spent.append((dials.num_epochs, time.monotonic() - began))
+        if not resumed:  # the duration of a resumed run is not that of a whole run
+            self._durations.append((hyperparameters.num_epochs, time.monotonic() - start))
         return True
 
-    def _result(self, dials: RunDials) -> RunResult | None:
-        found = ended(self.directory(dials))
-        if found is None:
+    def _read_result(self, hyperparameters: Hyperparameters) -> RunResult | None:
+        """Return the result of a run, or None if it has not ended."""
+        end = ended(self.directory(hyperparameters))
+        if end is None:
             return None
-        degenerate = not found.scores or found.last_scores[self.chance_metric] <= self.chance
-        return RunResult(dials, found.scores, found.step, found.seconds, degenerate, found.diverged)
+        degenerate = not end.scores or end.last_scores[self.chance_metric] <= self.chance
+        return RunResult(
+            hyperparameters, end.scores, end.step, end.seconds, degenerate, end.diverged
+        )
 
-    def _line(self, result: RunResult) -> str:
+    def _result_line(self, result: RunResult) -> str:
         metric, best = self.base.best_metric, self.results().best_run
         total = str(len(self.grid.runs))
-        parts = [f"run {len(self._runs):>{len(total)}}/{total}", dials_words(result.dials)]
+        parts = [f"run {len(self._results):>{len(total)}}/{total}", str(result.hyperparameters)]
         if result.diverged:
             parts.append(f"diverged ({result.diverged.split(',')[0]})")
         else:
@@ -227,40 +241,36 @@ class Sweep:
         return "  ".join([*parts, f"ETA {'-' if left is None else format_duration(left)}"])
 
     def _seconds_left(self) -> float | None:
-        """By epochs, which cost about the same in all runs but the first, which compiles."""
-        spent = self._spent[1:] or self._spent
-        done = sum(epochs for epochs, _ in spent)
-        left = sum(dials.num_epochs for dials in self.grid.runs if dials not in self._runs)
-        return sum(seconds for _, seconds in spent) / done * left if done else None
+        """Estimate the remaining seconds from the duration of an epoch.
 
-    def _predict(self, directory: Path, stop: StopRequest) -> list[Path]:
-        definition = self.base.task.definition
-        shardings = parameter_shardings(definition.shapes, definition.logical_axes, self.base.mesh)
-        params = load_parameters(
-            directory / CHECKPOINTS_NAME, definition, shardings, default_checkpoint_step(directory)
-        )
-        files = []
-        for name, examples in self.base.data.test.items():
-            logits, _ = self.base.scorer.answers(params, examples, name, stop.raise_if_stopping)
-            files += examples.write(logits, directory / PREDICTIONS_NAME, name)
-        return files
+        It is about the same in all runs except the first, which compiles the programs.
+        """
+        durations = self._durations[1:] or self._durations
+        finished = sum(epochs for epochs, _ in durations)
+        left = sum(each.num_epochs for each in self.grid.runs if each not in self._results)
+        return sum(seconds for _, seconds in durations) / finished * left if finished else None
 
 
 def open_sweep(base: FinetuneRun, output: Path, grid: Grid, keep: Keep, command: str) -> Sweep:
-    """Check every combination, so that none is refused later.
+    """Return the sweep after checking every combination, so that no later run is refused.
 
-    base: a run of the grid's first combination.
+    Args:
+      base: a run of the grid's first combination.
+      output: the directory of the sweep.
+      grid: the hyperparameters and seeds.
+      keep: the runs whose parameters stay on disk.
+      command: the command that repeats the sweep.
 
     Raises:
       ValueError: a batch cannot be split over the devices, a run does not fit into memory, or the
         warm-up is longer than a run.
     """
     base = dataclasses.replace(base, source=base.source.hold())
-    for dials in grid.runs:
-        run = _turned(base, dials, output)
-        make_schedule(run.config.optimizer, run.total_steps)
+    for hyperparameters in grid.runs:
+        run = base.with_hyperparameters(output, hyperparameters)
+        make_schedule(run.optimizer, run.total_steps)
         run.check_memory()
-    # A loss has no chance level: degenerate runs are found by the task's own metric.
+    # A loss has no chance level, so the task's own metric recognizes degenerate runs.
     scored_by = base.data.best_metric if base.best_metric.endswith(LOSS) else base.best_metric
     return Sweep(base, output, grid, keep, command, scored_by, base.data.chance(scored_by))
 
@@ -270,7 +280,7 @@ def reports_to(file: Path) -> Iterator[OnReport]:
     """Yield a function that appends reports to `file`.
 
     Raises:
-      NotWritten: the disk is full; the error of writing does not name the file.
+      NotWritten: the disk is full. The original error does not name the file.
     """
     try:
         with file.open("a", encoding="utf-8") as log:
@@ -281,22 +291,12 @@ def reports_to(file: Path) -> Iterator[OnReport]:
         raise NotWritten(file, full_disk(error)) from error
 
 
-def _turned(base: FinetuneRun, dials: RunDials, directory: Path) -> FinetuneRun:
-    return base.turned(
-        str(directory),
-        seed=dials.seed,
-        batch_size=dials.batch_size,
-        learning_rate=dials.learning_rate,
-        num_epochs=dials.num_epochs,
-    )
-
-
 def identity(run: FinetuneRun) -> dict[str, Any]:
-    """All that the scores of a sweep's runs follow from besides their dials."""
+    """Return all values that determine the scores of a sweep's runs, except hyperparameters."""
     assert run.data.train is not None
     sets = {name: each.fingerprint for name, each in run.data.validation.items()}
     return {
-        "config": shared_config(to_plain(run.config)),
+        "config": shared_config(run.resolved.values),
         "parameters of init_from": run.source.checksum,
         "dtype": run.compute.dtype,
         "tokenizer": run.tokenizer.fingerprint,

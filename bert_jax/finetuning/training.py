@@ -29,12 +29,7 @@ from bert_jax.labeled_data.features import FeatureBatches
 from bert_jax.models.parameters import Parameters
 from bert_jax.pipeline.loader import Loader
 from bert_jax.runs.outputs import check_work_dir_kind
-from bert_jax.runs.ownership import (
-    ResolvedConfig,
-    check_claimable,
-    keep_config,
-    only_writer,
-)
+from bert_jax.runs.ownership import check_claimable, keep_config, only_writer
 from bert_jax.runs.runtime import Compilations, versions
 from bert_jax.runs.work_dir import CHECKPOINTS_NAME, TOKENIZER_NAME, Comparison
 from bert_jax.training.checkpoint import Checkpointer
@@ -118,7 +113,7 @@ def finetune(
     # Before the first collective operation, in which processes with different configs would hang.
     given = {"the config": to_plain(config), "--from-step": from_step}
     check_same({**given, "the versions": versions()})
-    run = FinetuneRun.open(config.with_columns(), mesh)
+    run = FinetuneRun.open(config, mesh)
     check_same({"the model and the examples": run.identity()})
     with ExitStack() as closing:
         compiled = closing.enter_context(Compilations())
@@ -150,9 +145,9 @@ def train(
       from_step: the step of a kept checkpoint to resume from; see `recover`.
     """
     report = on_first_process(on_report)
-    rates = LearningRates(run.config.optimizer, run.total_steps)
+    rates = LearningRates(run.optimizer, run.total_steps)
     compared_by = run.compared_by
-    early = EarlyStopping(compared_by.metric, run.config.patience, compared_by.lower_is_better)
+    early = EarlyStopping(compared_by.metric, run.monitoring.patience, compared_by.lower_is_better)
     belonging = {} if from_step is None else run.identity()
     recovery = recover(run.work_dir / CHECKPOINTS_NAME, belonging, from_step)
     for line in recovery.lines:
@@ -166,7 +161,7 @@ def train(
         trainer = Trainer(
             mesh=run.mesh,
             train_step=run.compiled.train_step,
-            seed=run.config.seed,
+            seed=run.hyperparameters.seed,
             learning_rates=rates,
             checkpointer=checkpointer,
             reporter=_open_reporter(run, int(state.step), on_report, closing),
@@ -234,7 +229,7 @@ def _write_provenance(run: FinetuneRun, start: int, concluded: bool, report: OnR
     if not concluded:
         # Also if the run had ended, since a later checkpoint may be better.
         run.write_model(None)
-    changes = keep_config(ResolvedConfig.of(run.config), run.work_dir, start, finished=concluded)
+    changes = keep_config(run.resolved, run.work_dir, start, finished=concluded)
     for line in changes:
         report(Message(line))
     changed = changes and changes[0].startswith("changed")
@@ -280,7 +275,7 @@ def _open_reporter(
         [(run.total_steps, 1.0)],
         start_step=start,
         peak_flops=peak * run.mesh.size if peak else None,
-        tensorboard=run.config.tensorboard,
+        tensorboard=run.monitoring.tensorboard,
         on_report=on_report,
     )
     closing.callback(reporter.close)
@@ -290,9 +285,9 @@ def _open_reporter(
 def _phase(run: FinetuneRun) -> Phase:
     examples = run.data.train
     assert examples is not None
-    size = run.config.batch_size
+    size, num_epochs = run.hyperparameters.batch_size, run.hyperparameters.num_epochs
     rows = partial(local_rows, run.mesh)
-    batches = FeatureBatches(examples, run.plan, num_epochs=run.config.num_epochs, local_rows=rows)
+    batches = FeatureBatches(examples, run.plan, num_epochs=num_epochs, local_rows=rows)
 
     def flops(batch: HostBatch) -> float:
         sequences, length = size * examples.sequences_per_example, batch["token_ids"].shape[-1]
@@ -315,15 +310,12 @@ def _finish(
 ) -> bool:
     """Write the outcome of a trained model; return False if stopped while predicting."""
     if int(state.step) < run.total_steps:
-        report(
-            Message(
-                f"ended early: {run.config.patience} evaluations in a row were no better (patience)"
-            )
-        )
+        patience = run.monitoring.patience
+        report(Message(f"ended early: {patience} evaluations in a row were no better (patience)"))
     if early.best_step is None:
         raise ValueError(
-            f"{run.work_dir}: it is trained, but {LOG_NAME} in it, which says what did best, "
-            "is gone: put it back, or start in another work_dir"
+            f"work_dir={run.work_dir}: {LOG_NAME}, which records the best checkpoint, is missing. "
+            "Restore the file, or use another work_dir."
         )
     try:
         _write_outcome(run, early.best_step, state, stop)
@@ -358,7 +350,7 @@ def _tests(run: FinetuneRun) -> dict[str, str]:
 
 
 def _best_parameters(run: FinetuneRun, step: int) -> Parameters:
-    definition = run.task.definition
+    definition = run.compiled.task.definition
     shardings = parameter_shardings(definition.shapes, definition.logical_axes, run.mesh)
     return load_parameters(run.work_dir / CHECKPOINTS_NAME, definition, shardings, step)
 

@@ -6,7 +6,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +123,13 @@ class ResolvedConfig:
     def of(config: DataclassInstance) -> ResolvedConfig:
         """Return the values of a config dataclass."""
         return ResolvedConfig(to_plain(config), type(config))
+
+    def with_values(self, values: Mapping[str, Any]) -> ResolvedConfig:
+        """Return the config with other values of some keys; a section's values are merged."""
+        merged = dict(self.values)
+        for key, value in values.items():
+            merged[key] = {**merged[key], **value} if isinstance(value, Mapping) else value
+        return ResolvedConfig(merged, self.cls)
 
     def write(self, work_dir: str | os.PathLike[str]) -> Path:
         """Write `config.json` atomically, and return its path.

@@ -196,7 +196,7 @@ def finetune(
     scores: dict[float, list[float]] = {rate: [] for rate in args.rates}
     for run in found.runs:
         if not run.diverged:
-            scores[run.dials.learning_rate].append(at_the_end(run, output)[found.metric])
+            scores[run.hyperparameters.learning_rate].append(at_the_end(run, output)[found.metric])
     best = max(scores, key=lambda rate: statistics.fmean(scores[rate] or [-1.0]))
     return {
         "metric": task.metric,

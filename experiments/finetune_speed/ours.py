@@ -30,13 +30,13 @@ from bert_jax.training.step import StepInputs
 def first_state(run: FinetuneRun) -> TrainState:
     """Random parameters and the optimizer's first state."""
     compiled = run.compiled
-    definition, is_trainable = run.task.definition, compiled.tuning.is_trainable
+    definition, is_trainable = run.compiled.task.definition, compiled.tuning.is_trainable
     return init_state(definition, compiled.optimizer, run.mesh, 0, is_trainable)
 
 
 def compile_train_step(run: FinetuneRun, features: Features) -> dict[int, float]:
     """Seconds by row length: what the first step on rows of a length takes longer than the next."""
-    state, size = first_state(run), run.config.batch_size
+    state, size = first_state(run), run.hyperparameters.batch_size
     rows, found = local_rows(run.mesh, size), {}
     for length in sorted({run.plan.planned_batch(step).length for step in range(run.total_steps)}):
         fitting = np.flatnonzero(features.lengths <= length)

@@ -47,19 +47,21 @@ def _start(side: str, args: argparse.Namespace) -> list[str | Path]:
 def side_of(results: SweepResults, output: Path) -> dict:
     """All seeds at the rate, and after the epoch, that are best on average.
 
-    As in a sweep's own order (`bert_jax.finetuning.sweep_results.summarise`) a rate at which a seed
+    As in a sweep's own order (`bert_jax.finetuning.sweep_results.summarize`) a rate at which a seed
     diverged is chosen only where that happened at all of them.
     """
     metric, learned = results.metric, {}
     for run in results.runs:
-        of_rate = learned.setdefault(run.dials.learning_rate, [])
+        of_rate = learned.setdefault(run.hyperparameters.learning_rate, [])
         of_rate += [] if run.diverged else [after_epochs(run, output)]
     means = {
         rate: [statistics.fmean(seed[metric] for seed in epoch) for epoch in zip(*runs)]  # noqa: B905
         for rate, runs in learned.items()
     }
     diverged = {
-        rate: sum(bool(run.diverged) for run in results.runs if run.dials.learning_rate == rate)
+        rate: sum(
+            bool(run.diverged) for run in results.runs if run.hyperparameters.learning_rate == rate
+        )
         for rate in learned
     }
     places = [(rate, epoch) for rate, of_rate in means.items() for epoch in range(len(of_rate))]
@@ -77,7 +79,9 @@ def side_of(results: SweepResults, output: Path) -> dict:
         "chance": results.chance,
         "at_chance": sum(seed[metric] <= results.chance for seed in scores),
         "diverged": diverged[best],
-        "seconds": sum(run.seconds for run in results.runs if run.dials.learning_rate == best),
+        "seconds": sum(
+            run.seconds for run in results.runs if run.hyperparameters.learning_rate == best
+        ),
     } | made
 
 

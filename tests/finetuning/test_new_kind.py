@@ -143,7 +143,7 @@ def test_kinds_with_the_same_head_have_their_own_losses(toy: Toy, tmp_path: Path
         given = {"work_dir": tmp_path, "init_from": toy.source, "max_length": 24}
         config = bj.load_config({kind.section: section}, given, kind="finetune")
         run = FinetuneRun.open(config, make_mesh(config.mesh))
-        assert type(run.task) is kind.loss
+        assert type(run.compiled.task) is kind.loss
 
 
 def test_a_config_of_a_registered_kind_is_read_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def test_a_finished_run_is_not_taken_for_another(toy, whole, bert_jax_here, tmp_
     shutil.copytree(whole, work_dir)
     before = (work_dir / "model.json").read_text(), (work_dir / "config.json").read_text()
     for other, words in {
-        "num_epochs=1": "set num_epochs to what it was or more",
+        "num_epochs=1": "Set num_epochs to at least its former value",
         "optimizer.weight_decay=0.3": "optimizer.weight_decay: 0.01 -> 0.3",
         "best_metric=loss": "best_metric: ",
     }.items():

@@ -13,7 +13,7 @@ from bert_jax.interop.model_card import model_card
 from bert_jax.labeled_data.features import FeatureBatches
 from bert_jax.models.sentence_embedding import SETTINGS_DROPPED, SentenceEmbedding
 from bert_jax.recipes.load import load_config
-from bert_jax.runs.ownership import ResolvedConfig, keep_config
+from bert_jax.runs.ownership import keep_config
 from bert_jax.runs.work_dir import read_model, read_sentence_embedding
 from bert_jax.training.checkpoint import Checkpointer
 from bert_jax.training.checkpoint_files import CheckpointConfig
@@ -135,7 +135,7 @@ def test_a_model_tells_what_it_has_of_another(opened, source, scratch, named, dr
     run.write_model(None)
     model, origin = read_model(run.work_dir)
     assert origin == {"command": "bert-jax finetune", named: str(source)}
-    keep_config(ResolvedConfig.of(run.config), run.work_dir, 0, finished=False)
+    keep_config(run.resolved, run.work_dir, 0, finished=False)
     card = model_card(run.work_dir, model, origin, 12, "bert-jax", "", "float32")
     assert f"\n- {named}: {source.name}\n" in card
     assert f"\n- started from: {drawn}{source.name}\n" in card

@@ -1,4 +1,4 @@
-"""A sweep's grid and statistics, held against NumPy, and its report, read back."""
+"""Test the grid of a sweep, its statistics against NumPy's, its results and its report."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bert_jax.finetuning.hyperparameters import Combination, Grid, Hyperparameters
 from bert_jax.finetuning.sweep_directory import claim, kept_before
 from bert_jax.finetuning.sweep_report import aligned, table, verdict, write_report
 from bert_jax.finetuning.sweep_results import (
-    Combination,
-    Grid,
     Provenance,
-    RunDials,
     RunResult,
     SweepResults,
     best_run,
     read_results,
-    summarise,
+    summarize,
     write_results,
 )
 from bert_jax.finetuning.task_data import ExampleSet, HeadConfig, Logits, TaskData
@@ -34,23 +32,23 @@ ORIGIN = Provenance("bert-jax sweep <&>", "2026-11-21 12:00", "1 x cpu", {"jax":
 
 
 def results_of(grid: Grid, **changes: object) -> SweepResults:
-    """Of a grid whose scores are drawn; a third of the runs are at chance."""
+    """Return random results of a grid; a third of the runs are at chance."""
     rng = np.random.default_rng(0)
     runs = []
-    for number, dials in enumerate(grid.runs):
+    for number, hyperparameters in enumerate(grid.runs):
         accuracy = 0.5 if number % 3 == 0 else 0.5 + 0.4 * rng.random()
         scores = {"accuracy": float(accuracy), "loss": float(rng.random())}
-        runs.append(RunResult(dials, scores, 10 + number, 1.5, number % 3 == 0))
+        runs.append(RunResult(hyperparameters, scores, 10 + number, 1.5, number % 3 == 0))
     results = SweepResults(
         "RTE", "accuracy", False, "accuracy", 0.5, 2490, len(runs), tuple(runs), ORIGIN
     )
     return dataclasses.replace(results, **changes)
 
 
-def test_the_grid_is_the_papers_with_whole_grids_seed_after_seed() -> None:
+def test_the_default_grid_is_that_of_the_paper_seed_after_seed() -> None:
     runs = Grid().runs
-    assert len(runs) == len({dials.name for dials in runs}) == 2 * 4 * 3 * 5
-    assert [dials.seed for dials in runs] == [seed for seed in range(5) for _ in range(24)]
+    assert len(runs) == len({run.name for run in runs}) == 2 * 4 * 3 * 5
+    assert [run.seed for run in runs] == [seed for seed in range(5) for _ in range(24)]
     paper = {(b, r, e) for b in (16, 32) for r in (5e-5, 4e-5, 3e-5, 2e-5) for e in (2, 3, 4)}
     assert {dataclasses.astuple(each.combination) for each in runs[:24]} == paper
     assert runs[0].name == "batch16-rate5e-05-epochs2-seed0"
@@ -58,7 +56,7 @@ def test_the_grid_is_the_papers_with_whole_grids_seed_after_seed() -> None:
 
 def test_seeds_count_up_from_the_first() -> None:
     grid = Grid((8,), (1e-3,), (1,), num_seeds=2, first_seed=7)
-    assert grid.runs == [RunDials(8, 1e-3, 1, 7), RunDials(8, 1e-3, 1, 8)]
+    assert grid.runs == [Hyperparameters(8, 1e-3, 1, 7), Hyperparameters(8, 1e-3, 1, 8)]
 
 
 @pytest.mark.parametrize(
@@ -68,22 +66,24 @@ def test_seeds_count_up_from_the_first() -> None:
         ({"learning_rates": (1e-3, -1.0)}, "learning_rates=.*above 0"),
         ({"learning_rates": (1e-3, float("nan"))}, "learning_rates=.*nan.*finite"),
         ({"learning_rates": (float("inf"),)}, "learning_rates=.*inf.*finite"),
-        ({"num_epochs": (2, 3, 2)}, r"num_epochs=\[2, 3, 2\]: one of them is there twice"),
+        ({"num_epochs": (2, 3, 2)}, r"num_epochs=\[2, 3, 2\]: contains a value twice"),
         ({"num_seeds": 0}, "seeds=0: must be at least 1"),
         ({"first_seed": -1}, "first_seed=-1: must be between 0 and"),
     ],
 )
-def test_a_grid_that_is_none_is_refused(changes: dict, message: str) -> None:
+def test_invalid_grids_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Grid(**changes)
 
 
-def test_statistics_are_numpys() -> None:
+def test_statistics_equal_those_of_numpy() -> None:
     results = results_of(Grid())
     summaries = results.summaries
     assert len(summaries) == 24
     for summary in summaries:
-        runs = [run for run in results.runs if run.dials.combination == summary.combination]
+        runs = [
+            run for run in results.runs if run.hyperparameters.combination == summary.combination
+        ]
         assert summary.num_runs == len(runs) == 5
         for name, spread in summary.spreads.items():
             values = np.array([run.scores[name] for run in runs])
@@ -98,46 +98,54 @@ def test_statistics_are_numpys() -> None:
 
 def result(seed: int, rate: float, loss: float | None) -> RunResult:
     scores = {} if loss is None else {"loss": loss}
-    dials = RunDials(16, rate, 2, seed)
-    return RunResult(dials, scores, 1, 0.0, loss is None, "" if scores else "step 3: loss is nan")
+    hyperparameters = Hyperparameters(16, rate, 2, seed)
+    return RunResult(
+        hyperparameters, scores, 1, 0.0, loss is None, "" if scores else "step 3: loss is nan"
+    )
 
 
-def test_less_loss_is_better_and_what_diverged_comes_last() -> None:
+def test_a_lower_loss_ranks_first_and_combinations_that_diverged_last() -> None:
     runs = [result(0, 1.0, 0.1), result(1, 1.0, None), result(0, 2.0, 0.5), result(1, 2.0, 0.3)]
     runs += [result(0, 3.0, None), result(0, 4.0, 0.3)]
-    found = summarise(runs, "loss", lower_is_better=True)
-    assert [each.combination.learning_rate for each in found] == [4.0, 2.0, 1.0, 3.0]
-    assert [each.best for each in found] == [0.3, 0.3, 0.1, None]
-    assert [each.diverged for each in found] == [each.degenerate for each in found] == [0, 0, 1, 1]
-    assert found[0].spreads["loss"].deviation is None
-    assert found[3].spreads == {}
+    summaries = summarize(runs, "loss", lower_is_better=True)
+    assert [each.combination.learning_rate for each in summaries] == [4.0, 2.0, 1.0, 3.0]
+    assert [each.best for each in summaries] == [0.3, 0.3, 0.1, None]
+    assert (
+        [each.diverged for each in summaries]
+        == [each.degenerate for each in summaries]
+        == [0, 0, 1, 1]
+    )
+    assert summaries[0].spreads["loss"].deviation is None
+    assert summaries[3].spreads == {}
     assert best_run(runs, "loss", lower_is_better=True) == runs[0]
     assert best_run(runs[4:5], "loss") is None
 
 
-def test_of_equally_good_runs_the_first_is_best_in_whatever_order_they_ended() -> None:
+def test_the_best_of_equally_good_runs_does_not_depend_on_their_order() -> None:
     runs = [result(seed, rate, 0.5) for seed in range(2) for rate in (1.0, 2.0)]
     assert best_run(runs, "loss") == best_run(runs[::-1], "loss") == runs[0]
 
 
-def test_results_are_read_back(tmp_path: Path) -> None:
+def test_results_survive_writing_and_reading(tmp_path: Path) -> None:
     results = results_of(Grid(num_seeds=1))
     write_results(results, tmp_path)
     assert read_results(tmp_path) == results
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(ValueError, match=r"results\.json: not valid JSON: .*Remove it and"):
         read_results(tmp_path)
-    with pytest.raises(ValueError, match="expected the output of a `bert-jax sweep`"):
+    with pytest.raises(
+        ValueError, match="contains no results.json. Give the output of a `bert-jax sweep`"
+    ):
         read_results(tmp_path / "elsewhere")
 
 
 def cells(page: Path) -> list[list[str]]:
-    """The table of a report, read as XML."""
+    """Return the cells of a report's table, parsed as XML."""
     rows = ElementTree.parse(page).iter("tr")
     return [["".join(cell.itertext()) for cell in row] for row in rows]
 
 
-def test_the_report_holds_the_figures_and_the_picture_and_asks_for_nothing_else(
+def test_the_report_contains_figures_and_plot_and_loads_no_other_file(
     tmp_path: Path,
 ) -> None:
     results = results_of(Grid(num_seeds=3), planned=80, task="A <b> & c")
@@ -147,14 +155,14 @@ def test_the_report_holds_the_figures_and_the_picture_and_asks_for_nothing_else(
     assert len(rows) == 24
     for row in rows:
         combination = Combination(int(row[0]), float(row[1]), int(row[2]))
-        runs = [run for run in results.runs if run.dials.combination == combination]
+        runs = [run for run in results.runs if run.hyperparameters.combination == combination]
         values = np.array([run.scores["accuracy"] for run in runs])
         assert row[3] == f"{values.mean():.1%} ± {values.std(ddof=1):.1%}"
         assert row[5:] == [f"{values.max():.1%}", "3", str((values <= 0.5).sum()), "0"]
     tree = ElementTree.parse(page)
     text = "".join(tree.getroot().itertext())
     assert "8 of 80 runs are still to come" in text
-    assert "24 of 72 runs" in text
+    assert "degenerate runs: 24 of 72 ended no better than accuracy 50.0%" in text
     assert ORIGIN.command in text and ORIGIN.hardware in text and ORIGIN.date in text
     (image,) = tree.iter("img")
     embedded = base64.b64decode(image.get("src", "").removeprefix("data:image/png;base64,"))
@@ -166,7 +174,7 @@ def test_the_report_holds_the_figures_and_the_picture_and_asks_for_nothing_else(
     assert "prefers-color-scheme: dark" in page.read_text()
 
 
-def test_several_sweeps_share_a_page_and_a_picture_each(tmp_path: Path) -> None:
+def test_several_sweeps_share_a_page_with_a_plot_for_each(tmp_path: Path) -> None:
     small = Grid((16,), (1e-3,), (2,), num_seeds=1)
     sweeps = [results_of(small), results_of(small, task="STS-B / x", metric="loss")]
     files = write_report(sweeps, tmp_path / "new")
@@ -175,7 +183,7 @@ def test_several_sweeps_share_a_page_and_a_picture_each(tmp_path: Path) -> None:
     assert len(list(ElementTree.parse(files[0]).iter("img"))) == 2
 
 
-def test_a_sweep_that_diverged_throughout_is_reported(tmp_path: Path) -> None:
+def test_a_sweep_in_which_all_runs_diverged_is_reported(tmp_path: Path) -> None:
     runs = (result(0, 1.0, None), result(0, 2.0, None))
     results = results_of(Grid(), runs=runs, metric="loss", planned=2)
     assert verdict(results) == ["all of 2 runs diverged"]
@@ -201,7 +209,7 @@ class _Set(ExampleSet):
         raise NotImplementedError
 
 
-def test_chance_is_that_of_the_metrics_own_set() -> None:
+def test_chance_is_computed_on_the_set_of_the_metric() -> None:
     matched, mismatched = _Set({"f1": 0.1, "accuracy": 0.4}), _Set({"f1": 0.2})
     one = TaskData(HeadConfig("span"), None, {"validation": matched}, {}, "f1")
     assert [one.chance(name) for name in ("f1", "accuracy")] == [0.1, 0.4]
@@ -210,7 +218,7 @@ def test_chance_is_that_of_the_metrics_own_set() -> None:
     assert [two.chance(f"{name}_f1") for name in sets] == [0.1, 0.2]
 
 
-def test_what_is_kept_is_remembered(tmp_path: Path) -> None:
+def test_keep_is_remembered(tmp_path: Path) -> None:
     assert kept_before(tmp_path) is None
     for keep in ("all", "best"):
         claim(tmp_path, {"config": {"a": 0}}, keep)
@@ -221,9 +229,11 @@ def test_what_is_kept_is_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", [{}, {"keep": "All"}, {"keep": None}])
-def test_what_is_kept_is_asked_where_the_directory_does_not_say(tmp_path: Path, stored) -> None:
+def test_a_directory_without_a_valid_keep_is_refused(tmp_path: Path, stored) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"config": {}} | stored))
-    with pytest.raises(ValueError, match="does not say whose .*: say --keep all, best or none"):
+    with pytest.raises(
+        ValueError, match="does not record which runs .* Set --keep to all, best or none"
+    ):
         kept_before(tmp_path)
 
 

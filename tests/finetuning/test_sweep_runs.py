@@ -1,4 +1,4 @@
-"""Sweeps from a config to a report: stopped and gone on with, refused, and what they leave."""
+"""Test sweeps from a config to a report: stopped, resumed, refused, and their files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE = ["--batch-sizes", "16", "--epochs", "1", "--seeds", "1", "--learning-rates
 
 @pytest.fixture(autouse=True)
 def no_programs_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's cache of compiled programs is left alone."""
+    """Leave the user's compilation cache unchanged."""
     monkeypatch.setattr(sweep, "enable_compilation_cache", lambda: None)
 
 
@@ -33,7 +33,7 @@ def words(toy, output: Path, *more: object) -> list[str]:
 
 
 def ended(output: Path) -> list[dict]:
-    """The runs in results.json, without how long they took."""
+    """Return the runs in results.json without their durations."""
     runs = json.loads((output / "results.json").read_text())["runs"]
     return [{name: x for name, x in run.items() if name != "seconds"} for run in runs]
 
@@ -44,9 +44,9 @@ def labels(toy, split: str) -> list[str]:
 
 
 def chance(toy) -> float:
-    """The share of the commoner label."""
-    found = labels(toy, "dev")
-    return max(map(found.count, "01")) / len(found)
+    """Return the share of the most frequent label."""
+    values = labels(toy, "dev")
+    return max(map(values.count, "01")) / len(values)
 
 
 def with_parameters(output: Path) -> list[str]:
@@ -55,7 +55,7 @@ def with_parameters(output: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sweep]:
-    """The output of a sweep of four runs, and the sweep."""
+    """Return the output of a sweep of four runs, and the sweep."""
     output, opened = tmp_path_factory.mktemp("sweeps") / "undisturbed", []
 
     def watched(*args: object) -> Sweep:
@@ -69,7 +69,9 @@ def undisturbed(toy, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sw
     return output, opened[0]
 
 
-def test_every_run_is_there_and_the_best_one_is_a_model(undisturbed, toy, bert_jax_here) -> None:
+def test_all_runs_have_results_and_the_best_one_has_a_model(
+    undisturbed, toy, bert_jax_here
+) -> None:
     output, _ = undisturbed
     runs = ended(output)
     assert [(run["dials"]["seed"], run["dials"]["batch_size"]) for run in runs] == [
@@ -113,7 +115,7 @@ def test_a_run_that_ends_at_chance_is_degenerate_whatever_its_best(
 
     log.unlink()
     refused = bert_jax_here(*words(toy, output, *GRID))
-    assert refused.code == 2 and "metrics.jsonl in it, which says how, is gone" in refused.errors
+    assert refused.code == 2 and "metrics.jsonl, which has its scores, is missing" in refused.errors
 
 
 def test_what_it_is_compared_with_is_the_majority(undisturbed, toy) -> None:
@@ -190,10 +192,10 @@ def test_a_stopped_sweep_goes_on_to_the_same_results(
     assert with_parameters(tmp_path) == with_parameters(undisturbed[0])
 
 
-def test_a_sweep_starts_its_runs_from_what_was_there_when_it_began(
+def test_all_runs_of_a_sweep_start_from_the_same_parameters(
     toy, source, bert_jax_here, tmp_path: Path
 ) -> None:
-    """As from a pretraining run that goes on, and removes its old checkpoints."""
+    """Start from a pretraining run that is still training and removes its old checkpoints."""
     init = tmp_path / "init"
     shutil.copytree(source, init)
     tell = Reporter.train
@@ -211,7 +213,7 @@ def test_a_sweep_starts_its_runs_from_what_was_there_when_it_began(
     assert len(ended(tmp_path / "sweep")) == 2
 
 
-def test_a_killed_sweep_goes_on_to_the_same_results(
+def test_a_killed_sweep_resumes_to_the_same_results(
     undisturbed, toy, bert_jax, bert_jax_here, tmp_path: Path
 ) -> None:
     process = bert_jax.start(*words(toy, tmp_path, *GRID), devices=8, killed=True)
@@ -225,7 +227,7 @@ def test_a_killed_sweep_goes_on_to_the_same_results(
     assert with_parameters(tmp_path) == with_parameters(undisturbed[0])
 
 
-def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
+def test_a_larger_grid_keeps_finished_runs_and_another_sweep_is_refused(
     toy, bert_jax_here, tmp_path: Path, make_source
 ) -> None:
     model, another = tmp_path / "model", make_source(seed=8)
@@ -245,9 +247,12 @@ def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
 
     smaller = bert_jax_here(*words(toy, tmp_path, *ONE, "1e-2", "--keep", "all"))
     assert smaller.code == 0 and len(ended(tmp_path)) == 1
-    assert "not in these results: 1 that ended here with other seeds or dials" in smaller.output
+    assert (
+        "not in these results: 1 that ended here with other seeds or hyperparameters"
+        in smaller.output
+    )
 
-    # As a version wrote it that did not have this key yet.
+    # Written by a version that did not have this key yet.
     stored = json.loads((tmp_path / "sweep.json").read_text())
     del stored["config"]["patience"]
     (tmp_path / "sweep.json").write_text(json.dumps(stored))
@@ -269,9 +274,7 @@ def test_a_larger_grid_keeps_what_is_done_and_another_sweep_is_refused(
     assert len(ended(tmp_path)) == 2
 
 
-def test_a_sweep_that_kept_all_keeps_all_when_it_is_not_said_again(
-    toy, bert_jax_here, tmp_path: Path
-) -> None:
+def test_keep_all_stays_in_effect_without_the_option(toy, bert_jax_here, tmp_path: Path) -> None:
     two = [*ONE, "1e-2", "2e-2"]
     assert bert_jax_here(*words(toy, tmp_path, *two, "--keep", "all")).code == 0
     assert len(with_parameters(tmp_path)) == 2
@@ -284,7 +287,7 @@ def test_a_sweep_that_kept_all_keeps_all_when_it_is_not_said_again(
     assert f"it is the directory of a sweep; 3 models are in {tmp_path / 'runs'})" in refused.errors
 
 
-def test_a_sweep_that_is_stopped_while_it_predicts_goes_on_with_that(
+def test_a_sweep_that_is_stopped_while_predicting_resumes_predicting(
     undisturbed, toy, bert_jax_here, stopped_while_predicting, tmp_path: Path
 ) -> None:
     output = tmp_path / "sweep"
@@ -301,7 +304,7 @@ def test_a_sweep_that_is_stopped_while_it_predicts_goes_on_with_that(
     assert predictions.read_text() == expected
 
 
-def test_reports_are_made_again_from_the_results_alone(
+def test_reports_are_written_again_from_the_results(
     undisturbed, bert_jax_here, tmp_path: Path
 ) -> None:
     output, _ = undisturbed
@@ -329,7 +332,7 @@ def test_reports_are_made_again_from_the_results_alone(
         ),
     ],
 )
-def test_what_could_not_be_run_is_refused_before_the_first_run(
+def test_impossible_runs_are_refused_before_the_first_run(
     toy, bert_jax_here, tmp_path: Path, more: list[str], message: str
 ) -> None:
     finished = bert_jax_here(*words(toy, tmp_path, *more))
@@ -345,5 +348,5 @@ def test_several_processes_are_refused(toy, bert_jax_here, tmp_path: Path, monke
     assert "a sweep is one process on all of its devices, and this is one of 8" in finished.errors
 
 
-def test_the_config_and_the_output_are_asked_for(bert_jax_here) -> None:
+def test_config_and_output_are_required(bert_jax_here) -> None:
     assert "--config is missing" in bert_jax_here("sweep", "--output", "x").errors

@@ -1,0 +1,134 @@
+"""The hyperparameters of a fine-tuning run, and the grid of a sweep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from bert_jax.validation import check_seed
+
+# Whenever a run ends, the directories of all other runs are read.
+MAX_RUNS = 10_000
+_SWEPT = ("batch_sizes", "learning_rates", "num_epochs")
+
+
+@dataclass(frozen=True, order=True)
+class Combination:
+    """Hyperparameters that are compared over several seeds.
+
+    Attributes:
+      batch_size: the number of examples per step.
+      learning_rate: the peak learning rate.
+      num_epochs: the number of epochs.
+    """
+
+    batch_size: int
+    learning_rate: float
+    num_epochs: int
+
+    def __str__(self) -> str:
+        """Return the hyperparameters in words."""
+        epochs = f"{self.num_epochs} epoch{'s' * (self.num_epochs != 1)}"
+        return f"batch {self.batch_size}, learning rate {self.learning_rate:g}, {epochs}"
+
+
+@dataclass(frozen=True, order=True)
+class Hyperparameters:
+    """The hyperparameters of a run that leave its compiled programs unchanged.
+
+    Attributes:
+      batch_size: the number of examples per step.
+      learning_rate: the peak learning rate.
+      num_epochs: the number of epochs.
+      seed: the seed of random parameters, the order of the examples and dropout.
+    """
+
+    batch_size: int
+    learning_rate: float
+    num_epochs: int
+    seed: int
+
+    def __str__(self) -> str:
+        """Return the hyperparameters in words."""
+        return f"{self.combination}, seed {self.seed}"
+
+    @property
+    def combination(self) -> Combination:
+        """The hyperparameters without the seed."""
+        return Combination(self.batch_size, self.learning_rate, self.num_epochs)
+
+    @property
+    def name(self) -> str:
+        """The name of the run's directory in a sweep."""
+        return (
+            f"batch{self.batch_size}-rate{self.learning_rate!r}-epochs{self.num_epochs}"
+            f"-seed{self.seed}"
+        )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every combination of hyperparameters with every seed.
+
+    The default batch sizes and numbers of epochs are those of Devlin et al. 2019, appendix A.3; the
+    learning rates are those of its section 4.1, which adds 4e-5.
+
+    Attributes:
+      batch_sizes: the batch sizes.
+      learning_rates: the peak learning rates.
+      num_epochs: the numbers of epochs.
+      num_seeds: the number of runs of a combination; their seeds count up from `first_seed`.
+      first_seed: the first seed.
+    """
+
+    batch_sizes: tuple[int, ...] = (16, 32)
+    learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
+    num_epochs: tuple[int, ...] = (2, 3, 4)
+    num_seeds: int = 5
+    first_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, values in zip(_SWEPT, self._values, strict=True):
+            if not values or not all(0 < value < math.inf for value in values):
+                raise ValueError(
+                    f"{name}={list(values)}: expected one or more values, each above 0 and finite."
+                )
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name}={list(values)}: contains a value twice. Remove one.")
+        if self.num_seeds < 1:
+            raise ValueError(f"seeds={self.num_seeds}: must be at least 1.")
+        check_seed(self.first_seed, "first_seed")
+        if self.first_seed + self.num_seeds > 1 << 32:
+            raise ValueError(
+                f"num_seeds={self.num_seeds} from first_seed={self.first_seed}: seeds must be at "
+                "most 2^32 - 1."
+            )
+        if (runs := math.prod(map(len, self._values)) * self.num_seeds) > MAX_RUNS:
+            raise ValueError(
+                f"the grid has {runs:,} runs ({self.num_seeds:,} seeds per combination); expected "
+                f"at most {MAX_RUNS:,}. Use fewer seeds or fewer values."
+            )
+
+    @property
+    def _values(self) -> tuple[tuple[float, ...], ...]:
+        return tuple(getattr(self, name) for name in _SWEPT)
+
+    @property
+    def combinations(self) -> list[Combination]:
+        """All combinations of hyperparameters."""
+        return [
+            Combination(batch_size, learning_rate, epochs)
+            for batch_size in self.batch_sizes
+            for learning_rate in self.learning_rates
+            for epochs in self.num_epochs
+        ]
+
+    @property
+    def runs(self) -> list[Hyperparameters]:
+        """All runs, seed after seed, so that a sweep that is cut short has complete grids."""
+        seeds = range(self.first_seed, self.first_seed + self.num_seeds)
+        return [
+            Hyperparameters(c.batch_size, c.learning_rate, c.num_epochs, seed)
+            for seed in seeds
+            for c in self.combinations
+        ]
