@@ -18,8 +18,8 @@ WORKERS ?= 2
 .PHONY: demo test test-slow lint docs
 .DELETE_ON_ERROR:
 
-# Each file below is written last by its step, under its final name only when whole: whatever is
-# there is finished, so a demo that was killed goes on with the step it was killed in.
+# Each step writes its file below last, and renames it when it is complete. So a demo that was
+# killed resumes with the step in which it was killed.
 demo: $(DEMO)/corpus/manifest.json | .venv/installed
 	$(BERT_JAX) pretrain --config configs/pretrain/demo.py
 	$(BERT_JAX) fill-mask --work-dir $(DEMO) \
@@ -68,9 +68,9 @@ docs: .venv/installed-docs
 	.venv/bin/pip install --quiet --editable '.[docs]'
 	touch $@
 
-# The tests compare against PyTorch on the CPU. Its CPU build comes first, from PyTorch's own index
-# (about 200 MB); where that index has none, PyPI's build of the same version does as well.
-# seqeval comes as source that builds under PEP 517 only, which pip before 25.3 wants to be told.
+# The tests compare against PyTorch on the CPU. Its CPU build comes from PyTorch's own index (about
+# 200 MB); if that index has none, PyPI's build of the same version works as well. seqeval is a
+# source package that only builds with PEP 517, which pip before 25.3 does not use by default.
 .venv/installed-dev: setup.py | .venv/bin/python
 	.venv/bin/pip install --quiet torch==2.13.0 \
 	  --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu

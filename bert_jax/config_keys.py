@@ -19,8 +19,9 @@ _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "tex
 class Section:
     """A section of a config.
 
-    path: the keys that lead to it; "" for the whole config. cls: its dataclass. values: the default
-    of every key; `dataclasses.MISSING` for required keys.
+    path: the dotted key of the section; "" for the whole config.
+    cls: the section's dataclass.
+    values: the default of every key; `dataclasses.MISSING` for required keys.
     """
 
     path: str
@@ -29,7 +30,7 @@ class Section:
 
 
 def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section]:
-    """Yield a config dataclass and all dataclasses in it, with the defaults that hold there."""
+    """Yield the section of a config dataclass and of every dataclass in it, with its defaults."""
     keys = config_keys(cls)
     values = {key.name: key.default for key in keys.values()}
     if default is not None:
@@ -37,11 +38,11 @@ def sections(cls: type, path: str = "", default: Any = None) -> Iterator[Section
     yield Section(path, cls, values)
     for name, value in values.items():
         inner, _ = without_none(keys[name].hint)
-        many = typing.get_origin(inner) in (dict, Mapping)
-        inner = typing.get_args(inner)[1] if many else inner
+        is_mapping = typing.get_origin(inner) in (dict, Mapping)
+        inner = typing.get_args(inner)[1] if is_mapping else inner
         if dataclasses.is_dataclass(inner):
             assert isinstance(inner, type)
-            nested = f"{path}.{name}".lstrip(".") + (".NAME" if many else "")
+            nested = f"{path}.{name}".lstrip(".") + (".NAME" if is_mapping else "")
             yield from sections(inner, nested, value if isinstance(value, inner) else None)
 
 
@@ -55,8 +56,8 @@ def lines(section: Section) -> Iterator[str]:
         if dataclasses.is_dataclass(hint) or typing.get_origin(hint) in (dict, Mapping):
             yield f"  {key}: a section" + (", may be left out" if optional else "")
             continue
-        given = "required" if value is dataclasses.MISSING else f"default {value!r}"
-        yield f"  {key}: {_kind(hint)}{' or None' if optional else ''}, {given}"
+        default_text = "required" if value is dataclasses.MISSING else f"default {value!r}"
+        yield f"  {key}: {_kind(hint)}{' or None' if optional else ''}, {default_text}"
     yield ""
     yield textwrap.indent(inspect.getdoc(section.cls) or "", "    ")
 

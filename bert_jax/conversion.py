@@ -1,8 +1,7 @@
-"""Between nested mappings, as configs are written, and frozen dataclasses, as the code takes them.
+"""Convert nested mappings (as in config files) to frozen dataclasses, and back.
 
-Understood field types: bool, int, float, str, Literal, tuples, `X | None`, another dataclass,
-`dict[str, X]` of any of these, and `one_section_of`. Any other field type is a programming
-error.
+The supported field types are bool, int, float, str, Literal, tuples, `X | None`, other dataclasses,
+`dict[str, X]` of any of these, and `one_section_of`. Any other field type is a programming error.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _SECTIONS = "sections"
 def one_section_of(sections: Callable[[], Mapping[str, type]]) -> Any:
     """Return a field of a dataclass that holds exactly one of several sections.
 
-    In a config each of the sections has its own key, and all but one are None.
+    In a config, each section has its own key, and all but one are None.
 
     Args:
-      sections: returns the dataclass of every section by its key.
+      sections: a function that returns the dataclass of every section by its key.
     """
     return dataclasses.field(metadata={_SECTIONS: sections})
 
@@ -36,7 +35,9 @@ def one_section_of(sections: Callable[[], Mapping[str, type]]) -> Any:
 class ConfigKey:
     """A key of a config.
 
-    hint: the type of its values. default: `dataclasses.MISSING` for a required key.
+    name: the name of the key.
+    hint: the type of its values.
+    default: the default value; `dataclasses.MISSING` for a required key.
     """
 
     name: str
@@ -45,7 +46,7 @@ class ConfigKey:
 
 
 def config_keys(cls: type) -> dict[str, ConfigKey]:
-    """Return the keys that a config for a dataclass may have, by name, in declared order."""
+    """Return the keys of a config for a dataclass, by name, in the order of declaration."""
     hints, keys = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if _SECTIONS in field.metadata:
@@ -65,24 +66,24 @@ def values_of(value: Any) -> dict[str, Any]:
     """Return the values of a dataclass by the keys of its config."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(value):
-        held = getattr(value, field.name)
+        content = getattr(value, field.name)
         if _SECTIONS in field.metadata:
             sections = field.metadata[_SECTIONS]().items()
-            values |= {name: held if type(held) is kind else None for name, kind in sections}
+            values |= {name: content if type(content) is cls else None for name, cls in sections}
         else:
-            values[field.name] = held
+            values[field.name] = content
     return values
 
 
 def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
-    """Build `cls` from a nested mapping, accepting nothing it does not declare.
+    """Create a dataclass from a nested mapping.
 
-    An int is widened to a float and a list becomes a tuple where the field asks for one; nothing
-    else is converted. Keys left out take the dataclass's defaults.
+    An int becomes a float and a list becomes a tuple if the field has that type; no other values
+    are converted. Omitted keys have the dataclass's defaults.
 
     Raises:
-      ValueError: an unknown or missing key, a value of the wrong type, or one that the dataclass
-        itself refuses; the message begins with the dotted path of the culprit.
+      ValueError: a key is unknown or missing, or a value has the wrong type or is refused by the
+        dataclass. The message begins with the dotted path of the key.
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{path}: expected a section of keys for {cls.__name__}, got {values!r}")
@@ -91,10 +92,10 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
         if key not in keys:
             raise ValueError(f"{path}.{key}{unknown_key(str(key), _keys_of(cls, values))}")
     arguments = {}
-    for name, known in keys.items():
+    for name, key in keys.items():
         if name in values:
-            arguments[name] = _convert(known.hint, values[name], f"{path}.{name}")
-        elif known.default is dataclasses.MISSING:
+            arguments[name] = _convert(key.hint, values[name], f"{path}.{name}")
+        elif key.default is dataclasses.MISSING:
             raise ValueError(_missing(f"{path}.{name}"))
     try:
         return cls(**_with_one_section(cls, arguments))
@@ -103,34 +104,34 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
 
 
 def without_absent_sections(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored config without the empty sections that `one_section_of` no longer offers.
+    """Return a stored config without the empty sections that are not registered anymore.
 
     A config that was stored while more sections were registered has None for each of them.
     """
     keys = config_keys(cls)
-    offers = any(_SECTIONS in field.metadata for field in dataclasses.fields(cls))
-    return {key: x for key, x in values.items() if x is not None or key in keys or not offers}
+    has_sections = any(_SECTIONS in field.metadata for field in dataclasses.fields(cls))
+    return {key: x for key, x in values.items() if x is not None or key in keys or not has_sections}
 
 
 def _with_one_section(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `cls` with the given section under its field's name."""
+    """Return the arguments of `cls`, with the section that is set under its field's name."""
     for field in dataclasses.fields(cls):
         if _SECTIONS not in field.metadata:
             continue
         names = list(field.metadata[_SECTIONS]())
-        held = {name: arguments.pop(name, None) for name in names}
-        given = {name: section for name, section in held.items() if section is not None}
-        if len(given) != 1:
+        values = {name: arguments.pop(name, None) for name in names}
+        present = {name: section for name, section in values.items() if section is not None}
+        if len(present) != 1:
             raise ValueError(
-                f"the {field.name} is given by one of the sections {', '.join(names)}; there are "
-                f"{', '.join(given) or 'none'}"
+                f"the {field.name} requires exactly one of the sections {', '.join(names)}, got "
+                f"{', '.join(present) or 'none'}"
             )
-        (arguments[field.name],) = given.values()
+        (arguments[field.name],) = present.values()
     return arguments
 
 
 def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys of a config; `values` has the names of the parts of a mapping."""
+    """Yield the dotted keys of a config, with the names of its mappings' parts from `values`."""
     for key in config_keys(cls).values():
         hint, _ = without_none(key.hint)
         value = values.get(key.name)
@@ -147,7 +148,7 @@ def _keys_of(cls: type, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def to_plain(value: Any) -> Any:
-    """Turn a dataclass into what JSON holds: dicts, lists and scalars, keys in declared order."""
+    """Convert a dataclass to dicts, lists and scalars for JSON, with keys in declared order."""
     if dataclasses.is_dataclass(value):
         return {key: to_plain(item) for key, item in values_of(value).items()}
     if isinstance(value, Mapping):
@@ -201,7 +202,7 @@ def _convert_tuple(arguments: tuple[Any, ...], value: Any, path: str) -> tuple[A
 
 
 def without_none(hint: Any) -> tuple[Any, bool]:
-    """Split `X | None` into (X, True); any other type comes back as (hint, False)."""
+    """Return (X, True) for the type `X | None`, and (hint, False) for any other type."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint, False
     others = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]

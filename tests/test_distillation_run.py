@@ -237,7 +237,9 @@ def test_a_teacher_with_another_vocabulary_is_rejected(
         "pretrain", "--config", student, *(f"--config.{word}" for word in overrides)
     )
     assert rejected.code == 2
-    assert f"distillation.teacher={teacher} was trained with another tokenizer" in rejected.errors
+    assert (
+        f"distillation.teacher={teacher} was trained with a different tokenizer" in rejected.errors
+    )
 
 
 def test_a_narrower_student_matches_hidden_states_and_attention(student, bert_jax_here, tmp_path):

@@ -61,8 +61,8 @@ def collectives(hlo: str, num_devices: int) -> dict[str, Traffic]:
     them with the same channel number, and is counted once.
 
     Args:
-      hlo: the text of a compiled partitioned module, as returned by `compiled.as_text()`, whose
-        shapes are those of a single device.
+      hlo: the text of a compiled partitioned module, as returned by `compiled.as_text()`. Its
+        shapes are the shapes on a single device.
       num_devices: the size of groups that the text does not specify.
     """
     computations, entry = _parse_computations(hlo)

@@ -2,9 +2,9 @@
 
     bert-jax bench prepare --input corpus.jsonl.xz --tokenizer vocab.txt
 
-The plain loop has the documents in memory and calls `encode_batch` on their lines, on as many
-threads as there are workers; preparation is timed as a whole, from the start of its processes to
-the renamed manifest. The text is held in memory, so give a part of a large corpus.
+The plain loop has the documents in memory and calls `encode_batch` on their lines, with one thread
+per worker. Preparation is timed as a whole, from the start of its processes until the manifest is
+renamed. The text is held in memory, so use a part of a large corpus.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ class AnswerQuestion(Predictor):
     ) -> FoundAnswer | list[FoundAnswer]:
         """Answer a question about a passage, or each question about the corresponding passage.
 
-        A passage that is too long is split into overlapping windows, all of which are searched. The
-        maximum lengths of windows, questions and answers are those of the run that trained the
-        model, or of the code released by Devlin et al. if the model is from another source.
+        A passage that is too long is split into overlapping windows, all of which are searched.
+        Windows, questions and answers have the maximum lengths of the training run, or of the code
+        released by Devlin et al. if the model is from another source.
 
         Raises:
           ValueError: the arguments are not two strings or two lists of the same length, or `n_best`

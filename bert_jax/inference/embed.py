@@ -260,7 +260,7 @@ class Embed(Predictor):
             (tokens,) = self.tokenizer.encode_batch([prompt])
             skipped = 1 + min(len(tokens), self.max_length - 2)  # with [CLS]
             short = np.flatnonzero(features.sequences.lengths <= skipped)
-            reason = f"no tokens are left to pool after those of the prompt ({prompt!r})"
+            reason = f"no tokens are left to pool after the prompt ({prompt!r})"
             refuse({int(index): reason for index in short}, len(features))
         return partial(program, skipped=np.int32(skipped), settings=settings)
 

@@ -65,7 +65,7 @@ def as_list(values: Any, expected: str = "a string or a list of strings") -> lis
     Other iterables are refused, since iterating over a dict gives its keys, and over bytes numbers.
 
     Raises:
-      ValueError: the value is of another type; the message says what was `expected`.
+      ValueError: the value has another type; the message gives the `expected` one.
     """
     if isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview)):
         return list(values)
@@ -196,8 +196,8 @@ class BatchRunner:
 
     Rows have one of the lengths of `row_lengths`, and a batch has 1, 8 or `batch_size` rows. All
     batches of a call have the same number of rows, except batches of long rows on a CPU, which are
-    faster with fewer. So a call never compiles more shapes than there are lengths: 6 for a model
-    with 512 positions and 7 for one with 1,024.
+    faster with fewer. So a call compiles at most one shape per length: 6 for a model with 512
+    positions and 7 for one with 1,024.
     """
 
     def __init__(self, model: Any, max_length: int, batch_size: int):

@@ -88,8 +88,8 @@ def best_answers(
     Args:
       windows: the windows of `examples`, as returned by `span_windows`.
       examples: the questions.
-      start_logits: [windows, length], with length at least that of the longest row. Only logits of
-        tokens of the passage are used.
+      start_logits: [windows, length], with `length` at least the length of the longest row. Only
+        logits of tokens of the passage are used.
       end_logits: [windows, length].
       n_best: the maximum number of candidates per question, all with different texts.
       max_answer_length: the maximum number of tokens of a candidate.
@@ -206,8 +206,8 @@ def write_squad_predictions(answers: Sequence[Answer], path: Path) -> None:
 def write_squad_n_best(answers: Sequence[Answer], path: Path) -> None:
     """Write a JSON file {question ID: [{text, probability, start_logit, end_logit}, ...]}.
 
-    The candidates are sorted, best first. The format is that of `nbest_predictions.json` in the
-    code released by Devlin et al. 2019.
+    The candidates are sorted, best first. `nbest_predictions.json` in the code released by Devlin
+    et al. 2019 has the same format.
     """
     names = ("text", "probability", "start_logit", "end_logit")
     _write_json(

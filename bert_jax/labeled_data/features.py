@@ -277,7 +277,7 @@ class ByLength:
 
     If the examples of a row length do not fill the last of their batches, they join the examples of
     the next longer row length. An epoch therefore has at most one incomplete batch, which is filled
-    with rows of padding. Its row length is that of its longest example.
+    with rows of padding. Its row length fits its longest example.
 
     Args:
       lengths: [examples] numbers of tokens.

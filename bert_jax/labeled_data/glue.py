@@ -1,8 +1,8 @@
 """The files, labels, metrics and submissions of the GLUE tasks.
 
-The tasks are those of Wang et al. 2019 (GLUE), table 1, and the primary metrics those of Devlin et
-al. 2019, section 4.1. The latter omits WNLI and the diagnostic set AX, both of which a complete
-submission requires.
+The tasks are from Wang et al. 2019 (GLUE), table 1, and the primary metrics from Devlin et al.
+2019, section 4.1. The latter omits WNLI and the diagnostic set AX, which a complete submission
+also requires.
 """
 
 from __future__ import annotations

@@ -263,10 +263,10 @@ def sentence_features(
 ) -> Features:
     """Return the features of examples.
 
-    Token and segment IDs are the same as those of `BertTokenizerFast(first, second,
-    truncation=True, max_length=max_length)` in Hugging Face Transformers. If the examples have
-    labels, their target "labels" is an int32 index in `labels`, a float32 number if `labels` is (),
-    or float32 indicators [examples, labels] if an example may have several labels.
+    Token and segment IDs are the same as from `BertTokenizerFast(first, second, truncation=True,
+    max_length=max_length)` in Hugging Face Transformers. If the examples have labels, their target
+    "labels" is an int32 index in `labels`, a float32 number if `labels` is (), or float32
+    indicators [examples, labels] if an example may have several labels.
 
     Args:
         examples: the examples.

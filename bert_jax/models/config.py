@@ -65,9 +65,9 @@ class EncoderConfig:
       beginning of the position table: 2 in RoBERTa's release.
     num_segments: 0 for no segment table; with 1, its only row is added to every token regardless of
       the segment ids (RoBERTa's release).
-    sharing: the parameters that the layers of a group share: none, all, those of attention or those
-      of the feed-forward part, including the part's LayerNorm (Lan et al. 2020, section 3.1).
-      Hugging Face's ALBERT supports only "none" and "all", and needs an `embedding_dim`.
+    sharing: the parameters that the layers of a group share: none, all, or only the parameters of
+      attention or of the feed-forward part, with the part's LayerNorm (Lan et al. 2020, section
+      3.1). Hugging Face's ALBERT supports only "none" and "all", and needs an `embedding_dim`.
     num_groups: number of equally large groups of consecutive layers that share parameters.
     pooler_activation: activation of the dense layer on `[CLS]`: "tanh", or "relu" in DistilBERT.
     pooler_dropout: whether a sequence classifier also applies dropout to the pooler's input

@@ -44,7 +44,7 @@ def product(
 
     The functions that use `product` define their own gradients; do not differentiate it directly.
 
-    In `subscripts`, the result must have the dims of `left` before those of `right`. Otherwise a
+    In `subscripts`, the result must have the dims of `left` before the dims of `right`. Otherwise a
     transposition follows, for which XLA's CPU compiler (jax 0.10 and 0.11) swaps the operands after
     choosing a multiplication kernel, and may fail with "Unsupported element type for DotThunk".
     """

@@ -84,7 +84,7 @@ class BatchSource:
         positions = int(step) * self.batch_size + self.local_rows
         epochs, indices = np.divmod(positions, len(self.examples))
         progress = (self._first_step + int(step)) / max(self._last_step, 1)
-        # Rows ascend, so those of an epoch are contiguous. There are several epochs only if the
+        # Rows ascend, so the rows of an epoch are contiguous. There are several epochs only if the
         # batch straddles them, and more than two only if the corpus is smaller than the batch.
         parts = [
             self.examples.examples(self._first_epoch + epoch, indices[epochs == epoch], progress)

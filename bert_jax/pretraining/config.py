@@ -121,8 +121,8 @@ class PretrainConfig:
             )
         if self.sentence_pairs == "none" and (weight := self.distillation.pairs_weight) != 1.0:
             raise ValueError(
-                f"distillation.pairs_weight={weight} with sentence_pairs='none': there are no "
-                "pairs to learn. Leave it at 1.0, or set sentence_pairs."
+                f"distillation.pairs_weight={weight} with sentence_pairs='none': the examples have "
+                "no sentence pairs. Leave it at 1.0, or set sentence_pairs."
             )
 
     def _check_best_metric(self) -> None:

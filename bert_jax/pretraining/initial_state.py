@@ -187,8 +187,8 @@ def _repeated(
     return jax.jit(repeat, out_shardings=sharding)(table)
 
 
-# Fields in which a student may differ from the teacher it takes parameters from: either the
-# parameters' shapes show the difference, or the student does not take what they change.
+# Fields in which a student may differ from the teacher that initializes it. Either the difference
+# is visible in the shapes of parameters, or it only affects parameters that are not copied.
 _MAY_DIFFER = (
     "num_layers",
     "num_segments",
@@ -208,7 +208,7 @@ def teacher_sources(
 ) -> dict[str, str | None]:
     """Return the teacher's parameter that each parameter of a student starts from; None for none.
 
-    Layers start from evenly spaced ones, and the other parameters from those of the same name. The
+    Layers start from evenly spaced layers, and other parameters from the ones of the same name. The
     head for sentence pairs starts from the teacher's only if both are trained on the same kind.
 
     Args:

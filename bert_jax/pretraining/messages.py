@@ -111,17 +111,17 @@ def few_pairs(sentence_pairs: SentencePairs, corpora: Sequence[PhaseCorpus]) -> 
         if share < _MIN_PAIRED:
             lines.append(
                 f"NOTE       {corpus.name}: at most {share:.1%} of the documents of "
-                f"{corpus.config.corpus} have {('two', 'three')[fixed]} sentences; the model "
-                f"learns nothing from the others with sentence_pairs={sentence_pairs!r}: prepare "
-                "longer documents, or set 'none'"
+                f"{corpus.config.corpus} have {('two', 'three')[fixed]} sentences. With "
+                f"sentence_pairs={sentence_pairs!r} the others have no effect. Prepare longer "
+                "documents, or set 'none'"
             )
             continue
         mean = train.num_tokens / train.num_sentences
         if ordered and corpus.config.sequence_length < 3 * mean:
             lines.append(
                 f"NOTE       {corpus.name}: rows have {corpus.config.sequence_length} tokens, and "
-                f"sentences {mean:.0f} on average: most rows do not contain two whole sentences, "
-                "so there is no order to learn: prepare a corpus of longer rows"
+                f"sentences {mean:.0f} on average, so most rows do not contain two whole sentences "
+                "whose order could be predicted. Prepare a corpus of longer rows"
             )
     return lines
 
@@ -172,16 +172,16 @@ def surplus_rows(tokenizer_size: int, vocab_size: int) -> list[str]:
     if vocab_size - tokenizer_size <= _MAX_PADDING:
         return []
     return [
-        f"NOTE       the tokenizer has {tokenizer_size:,} entries, model.vocab_size is "
-        f"{vocab_size:,}: the model only learns that the other tokens never occur, which costs "
-        f"steps, memory and time; --config.model.vocab_size={tokenizer_size} fits"
+        f"NOTE       model.vocab_size={vocab_size:,}, but the tokenizer has {tokenizer_size:,} "
+        "entries. The other tokens never occur, and cost steps, memory and time. Set "
+        f"--config.model.vocab_size={tokenizer_size}"
     ]
 
 
 def teacher_lines(
     setup: StepSetup, phases: Sequence[tuple[str, PhaseConfig]], width: int = 11
 ) -> list[str]:
-    """Return lines about the teacher, its cost relative to the student's, and what is compared.
+    """Return lines about the teacher, its relative cost, and the outputs that are compared.
 
     Args:
       setup: the settings of the step, with its teacher.

@@ -58,7 +58,7 @@ class PhasePlan:
         return self.refused.needed
 
     def fits(self, limit: int | None) -> bool:
-        """Return whether a device with `limit` bytes can run the step; None is no limit."""
+        """Return whether a device with `limit` bytes (None: unlimited) can run the step."""
         return self.step is not None and (limit is None or self.step.memory <= limit)
 
     def roofline(self, devices: Sequence[jax.Device]) -> Roofline | None:

@@ -80,8 +80,8 @@ def describe_teacher(
     if model.head not in ("pretraining", "masked_lm"):
         raise ValueError(
             f"distillation.teacher={directory} has the head {model.head!r}: expected a masked-LM "
-            "head ('pretraining' or 'masked_lm'), whose predictions the student learns. Set it to "
-            "a pretrained model that has not been fine-tuned."
+            "head ('pretraining' or 'masked_lm'), whose predictions train the student. Set it to a "
+            "pretrained model that has not been fine-tuned."
         )
     _check_comparable(distillation, model.encoder, student, longest_sequence)
     dtype = distillation.dtype
@@ -172,9 +172,9 @@ def load_teacher(
     directory = Path(spec.config.teacher)
     if read_tokenizer(directory, spec.model.encoder).fingerprint != tokenizer.fingerprint:
         raise ValueError(
-            f"distillation.teacher={directory} was trained with another tokenizer than the one "
-            f"that {corpus} was prepared with, so its predictions are other tokens. "
-            f"Prepare the corpus with --tokenizer {directory}/{TOKENIZER_NAME}."
+            f"distillation.teacher={directory} was trained with a different tokenizer than "
+            f"{corpus} was prepared with, so its predictions would be for other tokens. Prepare "
+            f"the corpus with --tokenizer {directory}/{TOKENIZER_NAME}."
         )
     step, checkpoints = identity.get("step"), directory / CHECKPOINTS_NAME
     if step is None:

@@ -52,7 +52,7 @@ def load_config(source: Source, overrides: Overrides = (), *, kind: Kind | None 
         "NAME:TEXT" calls `get_config("TEXT")`. Omitted keys have their default values.
       overrides: values by dotted key, such as `{"optimizer.peak_learning_rate": 1e-4}`, or words as
         on the command line, such as "optimizer.peak_learning_rate=1e-4". A mapping may contain
-        sections, whose keys replace those of the source. None removes a section.
+        sections, whose keys replace the source's keys. None removes a section.
       kind: the expected kind of config; None to determine it from the keys, in which case the
         result has the static type Any.
 

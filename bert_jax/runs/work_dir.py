@@ -152,9 +152,9 @@ def read_tokenizer(work_dir: Path, encoder: EncoderConfig) -> Tokenizer:
     fingerprint = _content(work_dir).get("tokenizer", tokenizer.fingerprint)
     if fingerprint != tokenizer.fingerprint:
         raise ValueError(
-            f"{directory} is another tokenizer ({tokenizer.fingerprint[:12]}) than the one that "
-            f"the model in {work_dir} was trained with ({fingerprint[:12]}), so its ids would be "
-            "other tokens. Restore that tokenizer."
+            f"{directory} is not the tokenizer that the model in {work_dir} was trained with: its "
+            f"fingerprint is {tokenizer.fingerprint[:12]}, expected {fingerprint[:12]}. Restore "
+            "the model's tokenizer."
         )
     return tokenizer
 
@@ -217,7 +217,7 @@ def _content(work_dir: Path) -> dict[str, Any]:
 
 
 def path_advice(work_dir: Path) -> str:
-    """Return what a path is that is not a work directory, and a fix, in parentheses; "" if unknown.
+    """Return advice on a path that is not a work directory, in parentheses; "" if there is none.
 
     The text continues a message that the path has no `model.json`.
     """

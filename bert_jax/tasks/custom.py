@@ -41,8 +41,8 @@ class CustomTask(abc.ABC):
     def build(self, rngs: nnx.Rngs) -> Any:
         """Return the module with randomly initialized parameters.
 
-        Parameters without `logical_axes` metadata are replicated; those of this package's modules
-        are sharded as in every run.
+        Parameters without `logical_axes` metadata are replicated. Modules of this package are
+        sharded as in every run.
         """
 
     @abc.abstractmethod

@@ -103,11 +103,11 @@ _LOSSES = {
 
 @dataclass(frozen=True)
 class DistillationConfig:
-    """The teacher and the losses of distillation; the defaults are those of DistilBERT.
+    """The teacher and the losses of distillation.
 
-    DistilBERT is described by Sanh et al. 2019, section 3. For TinyBERT (Jiao et al. 2020, section
-    3) set soft_weight=0, mlm_weight=0, cosine_weight=0, hidden_weight=1, attention_weight=1 and
-    init_layers=False.
+    The defaults are from DistilBERT (Sanh et al. 2019, section 3). For TinyBERT (Jiao et al. 2020,
+    section 3), set soft_weight=0, mlm_weight=0, cosine_weight=0, hidden_weight=1,
+    attention_weight=1 and init_layers=False.
 
     teacher: a work directory with a masked-LM head.
     temperature: divisor of both models' token logits before the softmax.

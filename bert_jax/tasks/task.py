@@ -28,7 +28,7 @@ class Metric(NamedTuple):
 
 
 Metrics = dict[str, Metric]
-# Metrics of a train step, which are added to those of the task.
+# Metrics of every train step, in addition to the task's metrics.
 ADDED_METRICS = frozenset({"loss", "gradient_norm"})
 
 

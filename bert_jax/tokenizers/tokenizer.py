@@ -127,7 +127,7 @@ class Tokenizer:
         """Return the token ids of words within a sentence, separately for each word.
 
         Unlike `encode_batch`, it puts a space before every word if spaces are part of the tokens.
-        The ids equal those of Hugging Face with `is_split_into_words=True` and, for RoBERTa,
+        The ids are the same as from Hugging Face with `is_split_into_words=True` and, for RoBERTa,
         `add_prefix_space=True`.
         """
         if self.spaces_are_text:

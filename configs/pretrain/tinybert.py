@@ -2,12 +2,12 @@ r"""General distillation of the 4-layer TinyBERT as published (Jiao et al. 2020,
 
 The student is trained to match BERT-base's embeddings, hidden states and attention scores. Its
 layer m corresponds to the teacher's layer 3m, and its hidden states are mapped to the teacher's 768
-features by trained matrices. There are no losses on predictions, masked words or sentence pairs.
+features by trained matrices. The loss has no terms for predictions, masked words or sentence pairs.
 Training takes three epochs on English Wikipedia in sequences of 128 tokens. All other settings are
-those of BERT's pretraining (Devlin et al. 2019, A.2): pairs of segments, batches of 256, AdamW at
-1e-4 after 10,000 warm-up steps, a weight decay of 0.01 and a dropout of 0.1. As in the released
-code, no tokens are masked, so that the student matches the teacher on unmodified text. The size is
-that of TinyBERT4 in table 1: 14.5 million parameters.
+from BERT's pretraining (Devlin et al. 2019, A.2): pairs of segments, batches of 256, AdamW at 1e-4
+after 10,000 warm-up steps, a weight decay of 0.01 and a dropout of 0.1. As in the released code, no
+tokens are masked, so that the student matches the teacher on unmodified text. The model has the
+size of TinyBERT4 in table 1: 14.5 million parameters.
 
 The heads of the resulting model are untrained: it is intended for fine-tuning. Its held-out metrics
 are the losses with respect to the teacher.

@@ -149,10 +149,10 @@ def test_one_task_is_given(toy, refused):
     one = (toy.root / "glue.py").read_text()
     none = toy.root / "none.py"
     none.write_text(one.replace("'glue': ", "'report_every_steps': 1 or "))
-    assert "there are none" in refused("none")
+    assert "spans, got none" in refused("none")
     two = toy.root / "two.py"
     two.write_text(one.replace("'glue': ", "'spans': {'files': {'train': 'x'}}, 'glue': "))
-    assert "there are glue, spans" in refused("two")
+    assert "spans, got glue, spans" in refused("two")
 
 
 def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
@@ -166,7 +166,7 @@ def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["one", "two", "three"], "is another tokenizer ("),
+        (["one", "two", "three"], "is not the tokenizer that the model in"),
         ([f"word{number}" for number in range(200)], "has 205 entries, but the token table of the"),
     ],
 )

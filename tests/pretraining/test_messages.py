@@ -11,8 +11,8 @@ def test_a_note_warns_of_a_table_much_larger_than_its_vocabulary() -> None:
     assert surplus_rows(1_000, 2_023) == []
     assert len(surplus_rows(1_000, 2_024)) == 1
     (line,) = surplus_rows(1_000, 30_522)
-    assert "the tokenizer has 1,000 entries, model.vocab_size is 30,522" in line
-    assert line.endswith("--config.model.vocab_size=1000 fits")
+    assert "model.vocab_size=30,522, but the tokenizer has 1,000 entries" in line
+    assert line.endswith("Set --config.model.vocab_size=1000")
 
 
 def test_a_note_warns_of_a_corpus_with_few_pairs() -> None:
