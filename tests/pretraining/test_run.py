@@ -45,14 +45,17 @@ def test_a_run_in_a_thread_is_silent_and_resumes(
     with ThreadPoolExecutor(1) as pool:  # a run can be in another thread than the main one
         stopped = pool.submit(pretrain, config, on_report=stop_at_step_4, stop=stop).result()
         assert not stopped.finished and 4 <= stopped.step < 6
+        num_threads = threading.active_count()
         resumed = pool.submit(pretrain, config).result()
+        # Orbax keeps one idle thread for each checkpointer.
+        assert threading.active_count() <= num_threads + 1
     assert any(line.startswith("stopped: saved step") for line in lines)
     assert resumed.finished and resumed.step == 6
     assert Path(resumed) == resumed.work_dir == tmp_path / "run"
     assert resumed.metrics.keys() >= {"mlm_loss", "mlm_accuracy", "nsp_loss", "mlm_perplexity"}
     assert capfd.readouterr() == ("", "")
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    assert Path.cwd() == directory and threading.active_count() < 50
+    assert Path.cwd() == directory
     loaded = load_trained(str(tmp_path / "run"))
     assert resumed.model.config == loaded.config and resumed.model is resumed.model
     # A run that was not stopped ends with the same metrics.
