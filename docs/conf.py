@@ -19,6 +19,16 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
+# Names in single backticks are names of Python, as in the docstrings of the package.
+default_role = "py:obj"
+add_module_names = False
+autoclass_content = "both"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 80
+napoleon_custom_sections = [("Attributes", "params_style")]
+
 html_theme = "furo"
 html_title = f"bert_jax {release}"
 html_static_path = ["_static"]
