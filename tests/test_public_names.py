@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,3 +50,45 @@ def test_the_readme_lists_all_names() -> None:
     rows = [row for row in section.splitlines() if row.startswith("| ")][1:]
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[2])]
     assert sorted(listed) == NAMES
+
+
+def test_the_api_page_documents_all_names() -> None:
+    text = (REPOSITORY / "docs/api.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^\.\. auto(?:function|class):: bert_jax\.(\w+)$", text, re.MULTILINE)
+    assert sorted(entries) == NAMES
+    rows = [row for row in text.splitlines() if row.startswith("| [")]
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == NAMES
+
+
+def documented_names(value: object) -> set[str]:
+    """Return the parameters and attributes that a docstring describes."""
+    text = inspect.getdoc(value) or ""
+    sections = re.findall(r"^(?:Args|Attributes):\n((?:  .*\n?|\n)+)", text, re.MULTILINE)
+    return set(re.findall(r"^  (\w+): ", "".join(sections), re.MULTILINE))
+
+
+def functions_of(value: Any) -> list[Any]:
+    """Return a function, or the public methods that a class defines."""
+    if not inspect.isclass(value):
+        return [value]
+    return [
+        member
+        for name, member in vars(value).items()
+        if inspect.isfunction(member) and (name == "__call__" or not name.startswith("_"))
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_parameters_are_documented(name: str) -> None:
+    value = getattr(bert_jax, name)
+    if inspect.isclass(value):
+        documented = documented_names(value) | documented_names(value.__init__)
+        missing = set(inspect.signature(value.__init__).parameters) - {"self", "args", "kwargs"}
+        assert missing <= documented, f"{name}: {sorted(missing - documented)}"
+    for function in functions_of(value):
+        text = inspect.getdoc(function)
+        # The short docstrings of other methods mention their parameters in the sentence.
+        if "Args:" in text or function is value or function.__name__ == "__call__":
+            missing = set(inspect.signature(function).parameters) - {"self"}
+            missing -= documented_names(function)
+            assert not missing, f"{name}.{function.__name__}: {sorted(missing)}"

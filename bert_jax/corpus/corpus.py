@@ -34,7 +34,11 @@ class Corpus:
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: Split):
-        """Open `split` of the corpus at `directory`.
+        """Open a split of a corpus.
+
+        Args:
+          directory: a directory written by `prepare`.
+          split: "train" or "heldout".
 
         Raises:
           ValueError: there is no finished corpus, or shards are missing or do not have the size in

@@ -43,7 +43,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A finished corpus directory with its manifest, accepted wherever a path is accepted."""
+    """A finished corpus directory, accepted wherever a path is accepted.
+
+    Attributes:
+      path: the directory.
+      manifest: the content of its manifest: sizes, sources and checksums.
+    """
 
     path: Path
     manifest: Manifest = field(repr=False)

@@ -87,31 +87,39 @@ class Monitoring:
 class FinetuneConfig:
     """The config of a run. One of the sections glue, sentences, choices, tags, spans is the task.
 
-    init_from: the work directory of `pretrain`, `import` or `finetune` that provides parameters and
-      tokenizer; not needed to resume a run. from_scratch: whether to take only the sizes and the
-      tokenizer, and to initialize all parameters randomly.
-    seed: seed of random parameters, the order of the examples and dropout.
-    max_length: maximum number of tokens of a sequence; longer ones are truncated or, with spans and
-      tags, read in windows.
-    num_epochs: number of epochs.
-    batch_size: number of examples per step, over all devices.
-    evaluation_batch_size: maximum number of examples per batch of an evaluation; 0 is four times
-      the batch of training. On a CPU batches of long examples are smaller (`Scorer`).
-    accumulation_steps: number of parts that a batch is computed in to save memory.
-    max_shapes: maximum number of lengths that rows are padded to, each with its own compiled
-      program. They are chosen for the training examples; the last one is extended for an
-      evaluation set with longer examples.
-    dropout: dropout rate of the encoder and its attention; -1 keeps the rates of `init_from`.
+    Attributes:
+      work_dir: the directory that the run writes to.
+      init_from: the work directory of `pretrain`, `import` or `finetune` that provides parameters
+        and tokenizer; not needed to resume a run.
+      task: the section of the task.
+      from_scratch: whether to take only the sizes and the tokenizer, and to initialize all
+        parameters randomly.
+      seed: seed of random parameters, the order of the examples and dropout.
+      max_length: maximum number of tokens of a sequence; longer ones are truncated or, with spans
+        and tags, read in windows.
+      num_epochs: number of epochs.
+      batch_size: number of examples per step, over all devices.
+      evaluation_batch_size: maximum number of examples per batch of an evaluation; 0 is four times
+        the batch of training. On a CPU batches of long examples are smaller (`Scorer`).
+      accumulation_steps: number of parts that a batch is computed in to save memory.
+      max_shapes: maximum number of lengths that rows are padded to, each with its own compiled
+        program. They are chosen for the training examples; the last one is extended for an
+        evaluation set with longer examples.
+      dropout: dropout rate of the encoder and its attention; -1 keeps the rates of `init_from`.
       head_dropout: dropout rate of the classifier's input; -1 is 0.1, or 0 for a head without
-      dropout.
-    evaluations_per_epoch: number of evaluations on the validation set per epoch, evenly spaced, the
-      last one at the end of the epoch.
-    best_metric: the metric that selects the best checkpoint; "" for the task's primary metric.
-    patience: number of consecutive evaluations without improvement after which the run ends; 0
-      disables this. A tie replaces the best checkpoint but is not an improvement.
-    report_every_steps: number of steps between progress lines.
-    allow_unknown: whether to accept sets with more than a fifth of unknown tokens.
-    tensorboard: whether to write events for TensorBoard.
+        dropout.
+      evaluations_per_epoch: number of evaluations on the validation set per epoch, evenly spaced,
+        the last one at the end of the epoch.
+      best_metric: the metric that selects the best checkpoint; "" for the task's primary metric.
+      patience: number of consecutive evaluations without improvement after which the run ends; 0
+        disables this. A tie replaces the best checkpoint but is not an improvement.
+      report_every_steps: number of steps between progress lines.
+      allow_unknown: whether to accept sets with more than a fifth of unknown tokens.
+      tensorboard: whether to write events for TensorBoard.
+      tuning: the parameters to train, and the learning rate of each layer.
+      compute: the dtype and the implementation of the model.
+      optimizer: the optimizer and its learning-rate schedule.
+      mesh: the number of devices on each axis.
     """
 
     work_dir: LocalPath

@@ -58,7 +58,15 @@ FINETUNE = "bert-jax finetune"
 
 @dataclass(frozen=True)
 class SetScores:
-    """The scores of a model on a set, also by type (see `ExampleSet`); empty without labels."""
+    """The scores of a model on a set; empty for examples without labels.
+
+    Attributes:
+      examples: the number of examples.
+      scores: the scores by name.
+      by_type: the scores of every class, label or entity type.
+      type_is: the word for these types, such as "label".
+      files: the files with the predictions.
+    """
 
     examples: int
     scores: dict[str, float]
@@ -71,9 +79,12 @@ class SetScores:
 class EvaluationResult:
     """The result of evaluating a checkpoint.
 
-    sets: the scores of each set, by its name.
-    notes: lines about the examples and the labels.
-    devices: the number and kind of the devices.
+    Attributes:
+      work_dir: the work directory of the model.
+      step: the step of the checkpoint.
+      sets: the scores of each set, by its name.
+      notes: lines about the examples and the labels.
+      devices: the number and kind of the devices.
     """
 
     work_dir: Path

@@ -59,11 +59,13 @@ Evaluation = Mapping[str, float]
 class FinetuneResult:
     """The result of fine-tuning.
 
-    finished: whether the run has ended. If False, it was stopped: its state is saved, and the same
-      call resumes it.
-    best_step: the step of the best checkpoint, which `evaluate`, `predict` and `export` use.
-    scores: the validation metrics of that checkpoint.
-    predictions: the files with its predictions for the test sets.
+    Attributes:
+      finished: whether the run has ended. If False, it was stopped: its state is saved, and the
+        same call resumes it.
+      work_dir: the run's work directory.
+      best_step: the step of the best checkpoint, which `evaluate`, `predict` and `export` use.
+      scores: the validation metrics of that checkpoint.
+      predictions: the files with its predictions for the test sets.
 
     The best step, scores and predictions are empty until the run is finished, and on all processes
     but the first.

@@ -70,6 +70,11 @@ class AnswerQuestion(Predictor):
         Windows, questions and answers have the maximum lengths of the training run, or of the code
         released by Devlin et al. if the model is from another source.
 
+        Args:
+          question: a question or a list of questions.
+          context: the passage, or a list with a passage for each question.
+          n_best: the number of candidates to return for each question.
+
         Raises:
           ValueError: the arguments are not two strings or two lists of the same length, or `n_best`
             is less than 1.

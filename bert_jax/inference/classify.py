@@ -30,15 +30,17 @@ Texts = list[str] | list[tuple[str, str]] | list[Text]
 class Classification:
     """The labels or numbers that a model predicts for a text.
 
-    label, probability: the most probable label and its probability. None for a regression, and for
-      a multi-label model if no label is more probable than 0.5.
-    labels: the predicted labels: `label`, or for a multi-label model every label above 0.5, in the
-      model's order.
-    scores: the probability of every label: by softmax if exactly one label applies, by sigmoid if
-      any number may; for a regression, the numbers themselves. A model fine-tuned with one score
-      for two labels gives both; if it is imported from another format, the name of its negative
-      label is missing.
-    truncated: whether the text was truncated because it was too long.
+    Attributes:
+      label: the most probable label; None for a regression, and for a multi-label model if no label
+        is more probable than 0.5.
+      probability: the probability of that label, or None.
+      labels: the predicted labels: `label`, or for a multi-label model every label above 0.5, in
+        the model's order.
+      scores: the probability of every label: by softmax if exactly one label applies, by sigmoid if
+        any number may; for a regression, the numbers themselves. A model fine-tuned with one score
+        for two labels gives both; if it is imported from another format, the name of its negative
+        label is missing.
+      truncated: whether the text was truncated because it was too long.
     """
 
     label: str | None
@@ -69,6 +71,9 @@ class Classify(Predictor):
 
         Inputs that are too long are truncated as in training: a single text at its end, a pair by
         shortening the longer text first.
+
+        Args:
+          text: a text, a pair of texts, or a list of either.
 
         Raises:
           ValueError: the argument is not a string, a tuple or a list.
@@ -139,10 +144,14 @@ def _scores(model: Model, batch: Batch, *, problem: Problem) -> Outputs:
 
 @dataclass(frozen=True)
 class Choice:
-    """The most probable choice: its index, its text and its probability.
+    """The most probable choice.
 
-    probabilities: the probabilities of all choices, in the given order.
-    truncated: whether the context or a choice was truncated because it was too long.
+    Attributes:
+      index: its index.
+      text: its text.
+      probability: its probability.
+      probabilities: the probabilities of all choices, in the given order.
+      truncated: whether the context or a choice was truncated because it was too long.
     """
 
     index: int
@@ -175,6 +184,10 @@ class Choose(Predictor):
         A choice is the whole second segment that the model reads: for SWAG, the given beginning of
         the second sentence followed by an ending. Pairs that are too long are truncated as in
         training, the longer text first.
+
+        Args:
+          context: a context or a list of contexts.
+          choices: the choices, or a list with the choices for each context.
 
         Raises:
           ValueError: the lists differ in length, or an argument is neither a string nor a list.

@@ -39,16 +39,17 @@ FloatArray = NDArray[np.float32]
 class Embedding:
     """The vectors of a text and its tokens.
 
-    text: the text.
-    vector: float32 [dimension], the model's own sentence embedding, pooled as its work directory
-      specifies; by default the mean.
-    tokens: `[CLS]`, the pieces of the words, and `[SEP]`.
-    offsets: int32 [tokens, 2], the characters of each token in `text`; (0, 0) for `[CLS]`, a
-      prompt's tokens and `[SEP]`.
-    hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and every layer's
-      output.
-    truncated: whether the text was truncated.
-    tokenizer: the model's tokenizer.
+    Attributes:
+      text: the text.
+      vector: float32 [dimension], the model's own sentence embedding, pooled as its work directory
+        specifies; by default the mean.
+      tokens: `[CLS]`, the pieces of the words, and `[SEP]`.
+      offsets: int32 [tokens, 2], the characters of each token in `text`; (0, 0) for `[CLS]`, a
+        prompt's tokens and `[SEP]`.
+      hidden_states: float32 [layers + 1, tokens, hidden_dim], the embeddings and every layer's
+        output.
+      truncated: whether the text was truncated.
+      tokenizer: the model's tokenizer.
     """
 
     text: str
@@ -121,9 +122,11 @@ class Embedding:
 class SentenceVectors:
     """The vectors of a whole text.
 
-    vector: float32 [dimension]; see `Embedding.vector`.
-    cls, mean: float32 [hidden_dim]; see `Embedding.cls` and `Embedding.mean`.
-    truncated: whether the text was truncated.
+    Attributes:
+      vector: float32 [dimension]; see `Embedding.vector`.
+      cls: float32 [hidden_dim]; see `Embedding.cls`.
+      mean: float32 [hidden_dim]; see `Embedding.mean`.
+      truncated: whether the text was truncated.
     """
 
     vector: FloatArray
@@ -135,7 +138,8 @@ class SentenceVectors:
 class Embed(Predictor):
     """Computes vectors of texts with any model, whatever its head.
 
-    sentence_embedding: the settings of `vector`; the mean unless the model has its own.
+    Attributes:
+      sentence_embedding: the settings of `vector`; the mean unless the model has its own.
 
     The similarity of "python" in two sentences, at each layer:
 
@@ -156,10 +160,15 @@ class Embed(Predictor):
         max_length: int | None = None,
         dtype: DTypeName = "auto",
     ):
-        """Load the model in the same way as `Predictor`.
+        """Load the best checkpoint of a work directory, or else the newest.
 
-        An imported sentence-transformers model truncates texts to its own maximum length unless
-        `max_length` is given.
+        Args:
+          work_dir: the work directory of a run or of `bert-jax import`.
+          batch_size: the maximum number of sequences to compute at once.
+          max_length: the maximum number of tokens in a sequence, including special tokens; None for
+            that of an imported sentence-transformers model or of a fine-tuning run, or for all
+            positions of other models.
+          dtype: the type to compute in; see `FillMask`.
         """
         settings = read_sentence_embedding(Path(work_dir))
         if max_length is None and settings is not None:
@@ -266,7 +275,15 @@ class Embed(Predictor):
 
 
 def cosine_similarity(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return the cosine similarity [...] of vectors [..., hidden_dim]."""
+    """Return the cosine similarity of vectors.
+
+    Args:
+      first: [..., hidden_dim].
+      second: vectors of the same shape.
+
+    Returns:
+      float32 [...], the similarity of each pair of vectors.
+    """
     product = np.sum(first * second, axis=-1)
     return product / (np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1))
 

@@ -37,7 +37,12 @@ _MASKS_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Guess:
-    """A token in the form of `Tokenizer.readable`, and its probability at a mask."""
+    """A guess for a mask.
+
+    Attributes:
+      token: the token, in the form of `Tokenizer.readable`.
+      probability: its probability at the mask.
+    """
 
     token: str
     probability: float
@@ -45,10 +50,12 @@ class Guess:
 
 @dataclass(frozen=True)
 class FilledText:
-    """The best guesses for every mask of a text, in order, the most probable guess first.
+    """The best guesses for the masks of a text.
 
-    truncated: whether the end of the text was cut off because it was too long. A mask is never cut
-      off.
+    Attributes:
+      masks: the guesses for every mask, in the order of the text; the most probable guess first.
+      truncated: whether the end of the text was cut off because it was too long. A mask is never
+        cut off.
     """
 
     masks: tuple[tuple[Guess, ...], ...]
@@ -77,6 +84,10 @@ class FillMask(Predictor):
     def __call__(self, text: list[str], top_k: int = 5) -> list[FilledText]: ...
     def __call__(self, text: str | list[str], top_k: int = 5) -> FilledText | list[FilledText]:
         """Return the `top_k` best guesses for every mask of a text, or of each text in a list.
+
+        Args:
+          text: a text or a list of texts.
+          top_k: the number of guesses for each mask.
 
         Raises:
           ValueError: `top_k` is out of range, or `text` is neither a string nor a list.
@@ -162,7 +173,12 @@ def _top_tokens(model: PretrainingModel, batch: Batch, *, vocab_size: int, top_k
 
 @dataclass(frozen=True)
 class Following:
-    """The probability that the second sentence follows the first, and whether one was truncated."""
+    """A prediction about a pair of sentences.
+
+    Attributes:
+      probability: the probability that the second sentence follows the first.
+      truncated: whether a sentence was truncated because the pair was too long.
+    """
 
     probability: float
     truncated: bool
@@ -199,6 +215,10 @@ class NextSentence(Predictor):
         """Return the probability for a pair, or for each pair of corresponding sentences.
 
         Pairs that are too long are truncated, the longer sentence first.
+
+        Args:
+          first: a sentence or a list of sentences.
+          second: the other sentence, or a list with one for each first sentence.
 
         Raises:
           ValueError: the arguments are not two strings or two lists of the same length.

@@ -26,7 +26,15 @@ Words = str | Sequence[str]
 
 @dataclass(frozen=True)
 class TaggedWord:
-    """A word with its most probable tag; its text is characters `start` to `end` of the input."""
+    """A word with its most probable tag.
+
+    Attributes:
+      text: characters `start` to `end` of the input.
+      start: the offset of the first character.
+      end: the offset after the last character.
+      tag: the most probable tag.
+      probability: the probability of the tag.
+    """
 
     text: str
     start: int
@@ -37,7 +45,14 @@ class TaggedWord:
 
 @dataclass(frozen=True)
 class TaggedEntity:
-    """An entity; its text is characters `start` to `end` of the input."""
+    """An entity of one or more words.
+
+    Attributes:
+      type: the type of the entity.
+      text: characters `start` to `end` of the input.
+      start: the offset of the first character.
+      end: the offset after the last character.
+    """
 
     type: str
     text: str
@@ -49,8 +64,10 @@ class TaggedEntity:
 class TaggedText:
     """The words of a text with their tags.
 
-    entities: the entities marked by tags with the prefixes of IOB, BIOES, BILOU or BMES; None if
-      the tags have no prefixes.
+    Attributes:
+      words: the words.
+      entities: the entities marked by tags with the prefixes of IOB, BIOES, BILOU or BMES; None if
+        the tags have no prefixes.
     """
 
     words: tuple[TaggedWord, ...]
@@ -89,6 +106,9 @@ class Tag(Predictor):
         `start` and `end` are offsets in the words joined by spaces. A text that is too long is
         split into parts, each of which is tagged with as much surrounding text as fits.
 
+        Args:
+          text: a text as a string or as a tuple of words, or a list of texts.
+
         Raises:
           ValueError: the argument is not a string, a tuple or a list.
           UnusableText: a text is not a string or a sequence of strings, or not valid Unicode.
@@ -102,6 +122,9 @@ class Tag(Predictor):
 
         Models that were fine-tuned with `document_context` were trained in this way. Sentences and
         results have the same form as for a list of texts.
+
+        Args:
+          sentences: the sentences in the order of the document.
 
         Raises:
           ValueError: the argument is not a list.

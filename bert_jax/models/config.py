@@ -56,22 +56,37 @@ class EncoderConfig:
     """The architecture of a BERT-family encoder, including all shapes of its parameters.
 
     The defaults describe BERT-base (Devlin et al. 2019, section 3 and appendix A.2). RoBERTa,
-    ALBERT and DistilBERT differ only in these values:
+    ALBERT and DistilBERT differ only in these values.
 
-    embedding_dim: dimension of the three embedding tables and of the masked-LM head's transform; a
-      dense layer projects the embeddings to `hidden_dim` (Lan et al. 2020, section 3.1, "factorized
-      embedding parameterization"). None for `hidden_dim` and no projection.
-    max_positions: length of the longest sequence. position_offset: number of unused rows at the
-      beginning of the position table: 2 in RoBERTa's release.
-    num_segments: 0 for no segment table; with 1, its only row is added to every token regardless of
-      the segment ids (RoBERTa's release).
-    sharing: the parameters that the layers of a group share: none, all, or only the parameters of
-      attention or of the feed-forward part, with the part's LayerNorm (Lan et al. 2020, section
-      3.1). Hugging Face's ALBERT supports only "none" and "all", and needs an `embedding_dim`.
-    num_groups: number of equally large groups of consecutive layers that share parameters.
-    pooler_activation: activation of the dense layer on `[CLS]`: "tanh", or "relu" in DistilBERT.
-    pooler_dropout: whether a sequence classifier also applies dropout to the pooler's input
-      (RoBERTa's release).
+    Attributes:
+      vocab_size: number of entries of the vocabulary.
+      hidden_dim: dimension of the hidden states.
+      num_layers: number of layers.
+      num_heads: number of attention heads in a layer.
+      ffn_dim: dimension of the feed-forward part's inner layer.
+      max_positions: length of the longest sequence.
+      num_segments: 0 for no segment table; with 1, its only row is added to every token regardless
+        of the segment ids (RoBERTa's release).
+      hidden_dropout: dropout rate of the embeddings and of the output of every part of a layer.
+      attention_dropout: dropout rate of the attention probabilities.
+      activation: activation of the feed-forward part and of the masked-LM head.
+      layer_norm_epsilon: number that LayerNorm adds to the variance.
+      initializer_range: standard deviation of the truncated normal distribution of initial weights.
+      positions: "learned" or "sinusoidal" position vectors.
+      norm: "post" for LayerNorm after each residual addition (BERT), or "pre" for LayerNorm before
+        each part of a layer.
+      embedding_dim: dimension of the three embedding tables and of the masked-LM head's transform;
+        a dense layer projects the embeddings to `hidden_dim` (Lan et al. 2020, section 3.1,
+        "factorized embedding parameterization"). None for `hidden_dim` and no projection.
+      position_offset: number of unused rows at the beginning of the position table: 2 in RoBERTa's
+        release.
+      sharing: the parameters that the layers of a group share: none, all, or only the parameters of
+        attention or of the feed-forward part, with the part's LayerNorm (Lan et al. 2020, section
+        3.1). Hugging Face's ALBERT supports only "none" and "all", and needs an `embedding_dim`.
+      num_groups: number of equally large groups of consecutive layers that share parameters.
+      pooler_activation: activation of the dense layer on `[CLS]`: "tanh", or "relu" in DistilBERT.
+      pooler_dropout: whether a sequence classifier also applies dropout to the pooler's input
+        (RoBERTa's release).
 
     Raises:
       ValueError: a value is out of range, `hidden_dim` does not split over `num_heads`, or the
@@ -203,21 +218,22 @@ class EncoderConfig:
 class ComputeConfig:
     """How to compute an encoder; affects speed and memory but not the parameters.
 
-    dtype: type of activations and matrix products; parameters, softmax, LayerNorm statistics and
-      losses stay in float32. "auto" is bfloat16 on accelerators that support it, and float32 on
-      CPUs and on NVIDIA GPUs before Ampere (T4, V100).
-    attention: "auto" selects cuDNN's fused attention on NVIDIA GPUs with bfloat16 if `ops` is
-      "fast", `attention_dropout` is 0 (through JAX, cuDNN cannot draw a new dropout mask in each
-      step) and the head size is supported (a multiple of 8, at most 128), and XLA otherwise.
-    remat: the activations that the backward pass recomputes: "none"; "dots" recomputes all but the
-      results of matrix products with parameters; "layer" keeps only the input of every layer.
-    scan_layers: whether to loop over one compiled layer, which compiles faster, instead of
-      unrolling the layers, which runs faster (607k instead of 432k tokens/s for BERT-base on an
-      H200).
-    ops: "fast" operations have custom backward passes, which support neither forward-mode
-      differentiation nor second derivatives. "plain" operations compute the same values and leave
-      differentiation to JAX, for `jax.jvp`, `jax.linearize` and Hessian-vector products; they
-      cannot be combined with `attention="cudnn"`.
+    Attributes:
+      dtype: type of activations and matrix products; parameters, softmax, LayerNorm statistics and
+        losses stay in float32. "auto" is bfloat16 on accelerators that support it, and float32 on
+        CPUs and on NVIDIA GPUs before Ampere (T4, V100).
+      attention: "auto" selects cuDNN's fused attention on NVIDIA GPUs with bfloat16 if `ops` is
+        "fast", `attention_dropout` is 0 (through JAX, cuDNN cannot draw a new dropout mask in each
+        step) and the head size is supported (a multiple of 8, at most 128), and XLA otherwise.
+      remat: the activations that the backward pass recomputes: "none"; "dots" recomputes all but
+        the results of matrix products with parameters; "layer" keeps only the input of every layer.
+      scan_layers: whether to loop over one compiled layer, which compiles faster, instead of
+        unrolling the layers, which runs faster (607k instead of 432k tokens/s for BERT-base on an
+        H200).
+      ops: "fast" operations have custom backward passes, which support neither forward-mode
+        differentiation nor second derivatives. "plain" operations compute the same values and leave
+        differentiation to JAX, for `jax.jvp`, `jax.linearize` and Hessian-vector products; they
+        cannot be combined with `attention="cudnn"`.
     """
 
     dtype: DTypeName = "auto"

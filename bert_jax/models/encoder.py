@@ -19,11 +19,12 @@ from bert_jax.models.ops import activation_function, dropout
 class EncoderOutput(NamedTuple):
     """The outputs of an encoder.
 
-    hidden: [batch, length, hidden_dim], the last layer's output.
-    hidden_states: the embeddings and every layer's output, num_layers + 1 arrays shaped like
-      `hidden`; None unless requested.
-    attention_scores: the scores of every layer before mask and softmax, num_layers float32 arrays
-      [batch, num_heads, from, to]; None unless requested.
+    Attributes:
+      hidden: [batch, length, hidden_dim], the last layer's output.
+      hidden_states: the embeddings and every layer's output, num_layers + 1 arrays shaped like
+        `hidden`; None unless requested.
+      attention_scores: the scores of every layer before mask and softmax, num_layers float32 arrays
+        [batch, num_heads, from, to]; None unless requested.
     """
 
     hidden: jax.Array
@@ -154,7 +155,13 @@ def _pooler_activation(name: PoolerActivation) -> Callable[[jax.Array], jax.Arra
 
 
 class Encoder(nnx.Module):
-    """Embeddings followed by `num_layers` layers, without a pooler or a head."""
+    """Embeddings followed by `num_layers` layers, without a pooler or a head.
+
+    Args:
+      config: the architecture.
+      compute: how to compute it.
+      rngs: the keys for randomly initialized parameters.
+    """
 
     def __init__(self, config: EncoderConfig, compute: ComputeConfig, rngs: nnx.Rngs):
         if compute.scan_layers and config.sharing in ("attention", "ffn"):

@@ -43,11 +43,12 @@ class MaskedLMHead(nnx.Module):
 class PretrainingOutput(NamedTuple):
     """The outputs of a pretraining model.
 
-    token_logits: float32 [batch, count, vocab_size] at the masked positions.
-    next_sentence_logits: float32 [batch, fragments, 2], one row per fragment (the part of a
-      document in a row); class 0 is next or in order, class 1 random or swapped. None without a
-      sentence-pair head.
-    encoder: the encoder's outputs.
+    Attributes:
+      token_logits: float32 [batch, count, vocab_size] at the masked positions.
+      next_sentence_logits: float32 [batch, fragments, 2], one row per fragment (the part of a
+        document in a row); class 0 is next or in order, class 1 random or swapped. None without a
+        sentence-pair head.
+      encoder: the encoder's outputs.
     """
 
     token_logits: jax.Array
@@ -56,7 +57,14 @@ class PretrainingOutput(NamedTuple):
 
 
 class PretrainingModel(nnx.Module):
-    """An encoder with a masked-LM head and optionally a pooler and a sentence-pair head."""
+    """An encoder with a masked-LM head and optionally a pooler and a sentence-pair head.
+
+    Args:
+      config: the encoder.
+      compute: how to compute it.
+      rngs: the keys for randomly initialized parameters.
+      next_sentence: whether the model has a pooler and a sentence-pair head.
+    """
 
     def __init__(
         self,
@@ -89,10 +97,18 @@ class PretrainingModel(nnx.Module):
     ) -> PretrainingOutput:
         """Return logits at the masked positions and for the sentence pair of every fragment.
 
-        `masked_positions` [batch, count] are the positions for which to compute token logits; the
-        product with the token table is not computed for others. `cls_positions` [batch, fragments]
-        are the positions of the fragments' `[CLS]` tokens. For the other arguments see
-        `Encoder.__call__`.
+        Args:
+          token_ids: see `Encoder.__call__`.
+          segment_ids: see `Encoder.__call__`.
+          position_ids: see `Encoder.__call__`.
+          document_ids: see `Encoder.__call__`.
+          masked_positions: [batch, count], the positions for which to compute token logits. The
+            product with the token table is not computed for others.
+          cls_positions: [batch, fragments], the positions of the fragments' `[CLS]` tokens.
+          packed: see `Encoder.__call__`.
+          dropout_key: see `Encoder.__call__`.
+          return_hidden_states: see `Encoder.__call__`.
+          return_attention_scores: see `Encoder.__call__`.
         """
         encoded = self.encoder(
             token_ids,

@@ -27,7 +27,7 @@ class CorpusLoader:
     """An iterable over the batches of a corpus's training split, epoch after epoch.
 
     Every batch is a pure function of the corpus, the arguments and the batch's number, so a loop
-    that continues with `batches(step)` gets the same batches as an uninterrupted one.
+    that continues with `batches(step)` gets the same batches as an uninterrupted one::
 
         loader = CorpusLoader("corpora/mine", batch_size=256)
         for batch in loader:

@@ -151,7 +151,12 @@ def load_trained(work_dir: str, dtype: DTypeName = "auto") -> TrainedModel:
 
 @dataclass(frozen=True)
 class ExtractResult:
-    """An extracted checkpoint: the new work directory and the step of the checkpoint."""
+    """An extracted checkpoint.
+
+    Attributes:
+      work_dir: the new work directory.
+      step: the step of the checkpoint.
+    """
 
     work_dir: Path
     step: int

@@ -66,7 +66,7 @@ class Trainer:
     """Trains one task with one optimizer on one mesh.
 
     `fit` runs a whole training, with checkpoints that resume exactly. For a loop of your own, call
-    `init` once and `step` for every batch:
+    `init` once and `step` for every batch::
 
         trainer = Trainer(task, optax.adamw(1e-4))
         state = trainer.init()

@@ -18,7 +18,7 @@ from bert_jax.tasks.task import ADDED_METRICS, Batch, Metrics
 class CustomTask(abc.ABC):
     """A custom model and loss that `Trainer` can train on any mesh.
 
-    A subclass builds a module and computes metrics, each of which is a sum and a weight:
+    A subclass builds a module and computes metrics, each of which is a sum and a weight::
 
         class Regression(CustomTask):
             loss_terms = {"squared_error": 1.0}

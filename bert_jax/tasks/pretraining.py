@@ -66,8 +66,13 @@ class Pretraining:
     `document_ids` [batch, length]; `masked_positions`, `masked_labels` and `masked_weights`
     [batch, predictions]; `cls_positions`, `pair_labels` and `pair_weights` [batch, fragments].
 
-    teacher_dim: the dimension to which a `StudentModel` projects its states; None for a model
-      without projections.
+    Args:
+      config: the encoder.
+      compute: how to compute it.
+      sentence_pairs: "next_sentence" or "sentence_order" for a sentence-pair head and its loss;
+        "none" for masked-LM only.
+      teacher_dim: the dimension to which a `StudentModel` projects its states; None for a model
+        without projections.
     """
 
     definition: ModelDefinition[PretrainingModel]

@@ -17,7 +17,12 @@ Batch = Mapping[str, jax.Array]
 
 
 class Metric(NamedTuple):
-    """A mean as a sum and a weight, which can be accumulated over batches and hosts."""
+    """A mean as a sum and a weight, which can be accumulated over batches and hosts.
+
+    Attributes:
+      sum: the weighted sum of the values.
+      weight: the sum of the weights.
+    """
 
     sum: jax.Array
     weight: jax.Array
@@ -89,7 +94,12 @@ class ScoringTask(Task, Protocol):
 
 
 def weighted_mean(values: jax.Array, weights: jax.Array) -> Metric:
-    """Return the mean of float32 `values` with `weights` of the same shape."""
+    """Return a weighted mean as a metric.
+
+    Args:
+      values: float32 [...].
+      weights: the weights, of the same shape.
+    """
     return Metric(jnp.sum(values * weights), jnp.sum(weights))
 
 
@@ -133,7 +143,12 @@ def total_loss(task: Task, metrics: Metrics, weights: Mapping[str, jax.Array]) -
 
 
 class CrossEntropy(NamedTuple):
-    """The loss in nats, and 1.0 if the label has the highest logit, else 0.0, by position."""
+    """The loss and the accuracy at every position.
+
+    Attributes:
+      loss: float32 [...], the loss in nats.
+      correct: float32 [...], 1.0 if the label has the highest logit, else 0.0.
+    """
 
     loss: jax.Array
     correct: jax.Array

@@ -60,7 +60,11 @@ class Tokenizer:
     """
 
     def __init__(self, backend: Any) -> None:
-        """Wrap a `tokenizers.Tokenizer` that has the five special tokens of its kind."""
+        """Wrap a tokenizer of the `tokenizers` library. To read files, use `load`.
+
+        Args:
+          backend: a `tokenizers.Tokenizer` that has the five special tokens of its kind.
+        """
         self._backend = backend
 
     def __repr__(self) -> str:

@@ -18,7 +18,11 @@ _PROGRESS_METRICS = {
 
 @dataclass(frozen=True)
 class Message:
-    """Text about a run, of one or more lines; `str()` returns it."""
+    """Text about a run; `str()` returns it.
+
+    Attributes:
+      text: one or more lines.
+    """
 
     text: str
 
@@ -76,7 +80,12 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """The metrics of the held-out set after a step; `str()` returns them on one line."""
+    """The metrics of the held-out set after a step; `str()` returns them on one line.
+
+    Attributes:
+      step: the number of optimizer steps done in the whole run.
+      metrics: the metrics by name.
+    """
 
     step: int
     metrics: Mapping[str, float]
