@@ -207,13 +207,19 @@ def _check_equal(recorded: Any, measured: Any, where: str) -> None:
 
 
 def _with_new_lines(recorded: list[str], measured: list[str]) -> list[str]:
-    """Return measured lines; those that differ only in decimals are the recorded ones."""
+    """Return measured lines; those that differ only in decimals and spacing are the recorded ones.
+
+    A line whose only difference is its indentation is the measured one.
+    """
     keys = [
         ["".join(_DECIMAL.sub("#", x).split()) for x in lines] for lines in (recorded, measured)
     ]
     lines = list(measured)
     for block in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
-        lines[block.b : block.b + block.size] = recorded[block.a : block.a + block.size]
+        for offset in range(block.size):
+            line = recorded[block.a + offset]
+            if line.lstrip() != lines[block.b + offset].lstrip():
+                lines[block.b + offset] = line
     return lines
 
 
