@@ -88,9 +88,9 @@ def to_dataclass(cls: type[T], values: Mapping[str, Any], path: str = "config") 
     if not isinstance(values, Mapping):
         raise ValueError(f"{path}: expected a section of keys for {cls.__name__}, got {values!r}")
     keys = config_keys(cls)
-    for key in values:
-        if key not in keys:
-            raise ValueError(f"{path}.{key}{unknown_key(str(key), _keys_of(cls, values))}")
+    for name in values:
+        if name not in keys:
+            raise ValueError(f"{path}.{name}{unknown_key(str(name), _keys_of(cls, values))}")
     arguments = {}
     for name, key in keys.items():
         if name in values:
