@@ -210,7 +210,7 @@ def test_a_student_is_initialized_with_layers_of_its_teacher(teacher):
         (["distillation.temperature=0"], "distillation.temperature=0.0: must be positive"),
         (
             ["distillation.teacher=nowhere"],
-            "distillation.teacher: nowhere: no model.json in it (there is no such directory)",
+            "distillation.teacher: nowhere: contains no model.json (there is no such directory)",
         ),
     ],
 )

@@ -283,7 +283,8 @@ def test_the_best_checkpoint_needs_an_evaluation(bert_jax_here, trained, tmp_pat
     (copy / "config.json").unlink()
     rejected = bert_jax_here(*words)
     assert (
-        rejected.code == 2 and "no config.json in it, which has the metric for" in rejected.errors
+        rejected.code == 2
+        and "contains no config.json, which has the metric for" in rejected.errors
     )
 
 

@@ -185,10 +185,17 @@ def check_memory(
     """Refuse a fine-tuning run that does not fit into this machine's memory.
 
     Args:
+      model: the model.
       compute: the computation's settings, with "auto" resolved.
-      longest: length of the longest rows of `train`, which occur in every epoch.
+      tuning: the trainable parameters.
+      mesh: the devices.
+      train: the training examples.
+      longest: the length of the longest rows of `train`, which occur in every epoch.
+      batch_size: the number of examples per step.
+      accumulation_steps: the number of parts that a batch is computed in.
       clips: whether gradients are clipped, which needs all of them at once.
-      init_from, max_length: the config's values, for the message.
+      init_from: the config's value, for the message.
+      max_length: the config's value, for the message.
 
     Raises:
       ValueError: see `check_pretraining`.

@@ -129,8 +129,7 @@ def evaluate(
     if into is not None:
         if into.is_file():
             raise ValueError(
-                f"--predictions {into} is a file: expected a directory, in which each set "
-                "that is predicted gets a file of its own"
+                f"--predictions {into} is a file. Give a directory, in which each set gets a file."
             )
         check_output(into, "--predictions")
     opened = open_evaluation(
@@ -155,7 +154,15 @@ def evaluate(
 class Evaluation:
     """A checkpoint and the sets to evaluate it on, which are all labeled or all unlabeled.
 
-    source: the input of the predictions, from `TaskConfig.source_of`, and their work directory.
+    Attributes:
+      work_dir: the work directory of the model.
+      step: the step of the checkpoint.
+      sets: the examples of each set, by its name.
+      labeled: whether the examples have labels.
+      source: the input of the predictions, from `TaskConfig.source_of`, and their work directory.
+      scorer: the scorer, which runs the model on whole sets.
+      params: the parameters of the checkpoint.
+      notes: lines about the examples and the labels.
     """
 
     work_dir: Path
@@ -295,13 +302,13 @@ def _sets_of(
     sets = task_data.validation if split == "validation" else task_data.test
     if not sets and data is not None:
         raise ValueError(
-            f"{data} holds no {split} files of the task; expected a directory with them as GLUE "
-            "hands it out, or one file"
+            f"{data} contains no {split} file of the task. Give a directory in the layout of the "
+            "GLUE download, or a single file."
         )
     if not sets:
         raise ValueError(
-            f"there are no test files for {work_dir}: its config names none, or they are gone; "
-            "give one as --data"
+            f"{work_dir} has no test files: its config names none, or they were removed. Give one "
+            "with --data."
         )
     return sets if data is None else named_after(data, sets)
 
@@ -334,20 +341,22 @@ def _of_run(work_dir: Path) -> tuple[TaskConfig, EvaluationSettings]:
     """
     if not (work_dir / MODEL_NAME).is_file():
         raise ValueError(
-            f"{work_dir}: no {MODEL_NAME} in it{path_advice(work_dir)}; expected the work "
-            f"directory of a `{FINETUNE}`"
+            f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Give the work directory "
+            f"of a `{FINETUNE}`."
         )
     made_by = read_model(work_dir)[1].get("command", "another command")
     if made_by != FINETUNE:
         raise ValueError(
-            f"{work_dir} is a work directory of `{made_by}`: its model has learned no task to be "
-            f"scored on here. Name one that it learned elsewhere with --config "
-            f"configs/finetune/TASK.py, or fine-tune it first: `{FINETUNE} --config "
-            f"configs/finetune/TASK.py --init {work_dir}`"
+            f"{work_dir} is a work directory of `{made_by}`, whose model was not fine-tuned here. "
+            "If it was fine-tuned elsewhere, name the task with --config configs/finetune/TASK.py. "
+            f"Otherwise fine-tune it first: `{FINETUNE} --config configs/finetune/TASK.py --init "
+            f"{work_dir}`"
         )
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
-        raise ValueError(f"{work_dir}: no {RESOLVED_NAME} in it, which says what the task is")
+        raise ValueError(
+            f"{work_dir}: contains no {RESOLVED_NAME}, which describes the task. Restore the file."
+        )
     values = without_absent_sections(FinetuneConfig, read_json_object(file))
     unknown = values.keys() - config_keys(FinetuneConfig)
     sections = [key for key in unknown if isinstance(values[key], dict)]
@@ -365,8 +374,9 @@ def _directory_hint(task: TaskConfig, work_dir: Path) -> str:
     if not task.is_missing():
         return ""
     return (
-        f". The run of {work_dir} had its files from the directory it was started in, and this is "
-        f"{Path.cwd()}: go there, or name a file with --data"
+        f". The files of {work_dir} are relative to the directory in which the run was started; "
+        f"the current directory is {Path.cwd()}. Change to that directory, or give a file with "
+        "--data."
     )
 
 
@@ -375,8 +385,8 @@ def _check_separate(paths: Sequence[str], into: Path) -> None:
     for path in paths:
         if into.resolve() in (Path(path).resolve(), Path(path).resolve().parent):
             raise ValueError(
-                f"--predictions {into} is where the task has its files ({path}), and could replace "
-                "one: give another directory"
+                f"--predictions {into}: contains a file of the task ({path}), which predictions "
+                "could replace. Give another directory."
             )
 
 

@@ -69,7 +69,9 @@ def write_scores(output: Path, result: EvaluationResult, data: str | None) -> No
     """Write the scores to a JSON file.
 
     Args:
-      data: the evaluated file or directory, None for the validation set of the run.
+      output: the file to write.
+      result: the result of the evaluation.
+      data: the evaluated file or directory; None for the validation set of the run.
 
     Raises:
       NotWritten: the file cannot be written.

@@ -51,7 +51,7 @@ def _report_absent(examples: SentenceExamples, files: SentenceFiles, split: Spli
     if absent:
         few = ", ".join(map(repr, absent[:10])) + (", ..." if len(absent) > 10 else "")
         logger.warning(
-            "%s: %d of %d labels occur in no example and cannot be learned: %s",
+            "%s: %d of %d labels occur in no training example: %s",
             files.train,
             len(absent),
             len(files.labels),

@@ -148,11 +148,11 @@ class TagsConfig(FilesTaskConfig):
         if labels:
             files = replace(files, labels=())  # the labels are the model's, not the file's
         labels = labels or files.labels
-        learned = None
+        training = None
         if not labels or "train" in splits:
-            learned = read_tags(files, "train", labeled=True)
+            training = read_tags(files, "train", labeled=True)
             column = files.tag or ("UPOS" if files.kind == "conllu" else "")
-            labels = labels or collect_labels(learned, column)
+            labels = labels or collect_labels(training, column)
         scheme = scheme_of(labels)
 
         def windows(sentences: TagSentences, *, for_evaluation: bool) -> TagFeatures:
@@ -176,8 +176,8 @@ class TagsConfig(FilesTaskConfig):
             return TagSet(windows(sentences, for_evaluation=True), sentences, files, read_in)
 
         def train() -> Features:
-            assert learned is not None
-            return windows(learned, for_evaluation=False).features
+            assert training is not None
+            return windows(training, for_evaluation=False).features
 
         primary = "f1" if scheme else "accuracy"
         return self._data(HeadConfig(TAGGING, labels), primary, splits, read, train=train)

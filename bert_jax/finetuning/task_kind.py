@@ -107,11 +107,16 @@ class TaskFiles(Protocol):
     """The files of a task, a path for each split."""
 
     @property
-    def train(self) -> str: ...
+    def train(self) -> str:
+        """The file with the training examples."""
+
     @property
-    def validation(self) -> str: ...
+    def validation(self) -> str:
+        """The file with the validation examples."""
+
     @property
-    def test(self) -> str: ...
+    def test(self) -> str:
+        """The file with the test examples; "" for none."""
 
 
 class FilesTaskConfig(TaskConfig):

@@ -59,6 +59,9 @@ Evaluation = Mapping[str, float]
 class FinetuneResult:
     """The result of fine-tuning.
 
+    The best step, scores and predictions are empty until the run is finished, and on all processes
+    but the first.
+
     Attributes:
       finished: whether the run has ended. If False, it was stopped: its state is saved, and the
         same call resumes it.
@@ -66,9 +69,6 @@ class FinetuneResult:
       best_step: the step of the best checkpoint, which `evaluate`, `predict` and `export` use.
       scores: the validation metrics of that checkpoint.
       predictions: the files with its predictions for the test sets.
-
-    The best step, scores and predictions are empty until the run is finished, and on all processes
-    but the first.
     """
 
     finished: bool
@@ -144,7 +144,10 @@ def train(
     """Train, evaluate and write the predictions; return False if stopped before the end.
 
     Args:
+      run: the opened run.
+      stop: a request to stop, which saves a checkpoint at the next step.
       from_step: the step of a kept checkpoint to resume from; see `recover`.
+      on_report: called with every message, progress report and evaluation; None for silence.
     """
     report = on_first_process(on_report)
     rates = LearningRates(run.optimizer, run.total_steps)
@@ -186,6 +189,7 @@ def _open_checkpointer(
     """Return the checkpointer of a run, which keeps the newest checkpoint and the best one.
 
     Args:
+      run: the opened run.
       early: the early-stopping state, which knows the best step.
       verified: the step whose files `recover` has verified.
     """

@@ -248,8 +248,8 @@ def pretraining_comparison(work_dir: Path) -> Comparison:
     file = work_dir / RESOLVED_NAME
     if not file.is_file():
         raise ValueError(
-            f"{work_dir}: no {RESOLVED_NAME} in it, which has the metric for '{BEST}'. Give --step "
-            f"{NEWEST} or a number."
+            f"{work_dir}: contains no {RESOLVED_NAME}, which has the metric for '{BEST}'. Give "
+            f"--step {NEWEST} or a number."
         )
     with expecting_fields(file):
         section = read_json_object(file)["checkpoint"]

@@ -205,9 +205,9 @@ def _content(work_dir: Path) -> dict[str, Any]:
     file = local_path(work_dir) / MODEL_NAME
     if not file.is_file():
         raise ValueError(
-            f"{work_dir}: no {MODEL_NAME} in it{path_advice(work_dir)}; expected the work "
-            "directory of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import` (of a "
-            "Hugging Face model)"
+            f"{work_dir}: contains no {MODEL_NAME}{path_advice(work_dir)}. Give the work directory "
+            "of a `bert-jax pretrain`, `bert-jax finetune` or `bert-jax import` (of a Hugging Face "
+            "model)."
         )
     with expecting_fields(file):
         content = read_json_object(file)

@@ -156,7 +156,7 @@ def test_one_task_is_given(toy, refused):
 
 
 def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
-    assert f"{tmp_path}: no model.json in it" in refused("glue", init=tmp_path)
+    assert f"{tmp_path}: contains no model.json" in refused("glue", init=tmp_path)
     empty = make_source()
     for checkpoint in (empty / "checkpoints").iterdir():
         checkpoint.rename(tmp_path / "elsewhere")
@@ -208,8 +208,8 @@ def test_the_initial_model_is_not_overwritten(toy, bert_jax_here, source):
 
 def test_what_is_no_fine_tuned_directory_is_not_evaluated(bert_jax_here, source, tmp_path):
     for directory, message in (
-        (tmp_path, "no model.json in it; expected the work directory of a `bert-jax finetune`"),
-        (source, "a work directory of `bert-jax pretrain`: its model has learned no task"),
+        (tmp_path, "contains no model.json. Give the work directory of a `bert-jax finetune`"),
+        (source, "a work directory of `bert-jax pretrain`, whose model was not fine-tuned here"),
     ):
         finished = bert_jax_here("evaluate", directory)
         assert finished.code == 2

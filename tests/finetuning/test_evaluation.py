@@ -161,14 +161,14 @@ def test_predictions_are_not_written_over_the_tasks_files(whole, toy, bert_jax_h
     before = {file: file.read_bytes() for file in folder.iterdir()}
     for words in (["--unlabelled"], [], ["--data", folder / "dev.tsv"], ["--data", folder]):
         refused = bert_jax_here("evaluate", whole, "--predictions", folder, *words)
-        assert refused.code == 2 and "is where the task has its files" in refused.errors
+        assert refused.code == 2 and "contains a file of the task" in refused.errors
     other = toy.root / "flipped"
     refused = bert_jax_here("evaluate", whole, "--predictions", other, "--data", other / "dev.tsv")
-    assert refused.code == 2 and "is where the task has its files" in refused.errors
+    assert refused.code == 2 and "contains a file of the task" in refused.errors
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
     (tmp_path / "file").touch()
     refused = bert_jax_here("evaluate", whole, "--predictions", tmp_path / "file")
-    assert refused.code == 2 and "file is a file: expected a directory" in refused.errors
+    assert refused.code == 2 and "file is a file. Give a directory" in refused.errors
 
 
 def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_path):
@@ -201,7 +201,7 @@ def test_a_directory_without_test_files_is_said(whole, toy, bert_jax_here, tmp_p
     (data / "test.tsv").unlink()
     words = ("--unlabelled", "--data", data, "--predictions", tmp_path / "out")
     refused = bert_jax_here("evaluate", whole, *words)
-    assert refused.code == 2 and f"{data} holds no test files of the task" in refused.errors
+    assert refused.code == 2 and f"{data} contains no test file of the task" in refused.errors
 
 
 def test_a_model_without_answers_is_not_scored(whole, tmp_path, monkeypatch):

@@ -274,4 +274,4 @@ def test_a_run_goes_on_without_its_source_and_from_it_elsewhere(
     assert other.code == 2
     assert "belongs to another run" in other.errors and "init_from.parameters: '" in other.errors
     nothing = bert_jax_here(*words(1, tmp_path / "nowhere", tmp_path / "new"))
-    assert nothing.code == 2 and "nowhere: no model.json in it" in nothing.errors
+    assert nothing.code == 2 and "nowhere: contains no model.json" in nothing.errors

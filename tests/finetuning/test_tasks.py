@@ -188,7 +188,7 @@ def test_labels_without_an_example_are_told(tmp_path, toy, caplog) -> None:
     data = SentencesConfig(files).open(tokenizer, 16, ("train", "validation"))
     (message,) = caplog.messages
     assert message.endswith(
-        "train.tsv: 2 of 4 labels occur in no example and cannot be learned: 'none', 'mixed'"
+        "train.tsv: 2 of 4 labels occur in no training example: 'none', 'mixed'"
     )
     assert data.validation["validation"].type_is == "class"
 

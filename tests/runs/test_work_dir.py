@@ -40,7 +40,7 @@ def test_the_message_identifies_a_path_that_is_not_a_work_directory(
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    with pytest.raises(ValueError, match="no model.json in it") as refused:
+    with pytest.raises(ValueError, match="contains no model.json") as refused:
         read_model(tmp_path / path)
     assert message.format(root=tmp_path) in str(refused.value)
 
@@ -56,7 +56,7 @@ def test_the_message_advises_to_import_a_model_of_the_hub() -> None:
 def test_a_folder_of_runs_is_not_taken_for_a_sweep(tmp_path: Path) -> None:
     (tmp_path / "runs/mine").mkdir(parents=True)
     (tmp_path / "runs/mine/model.json").touch()
-    with pytest.raises(ValueError, match="no model.json in it; expected"):
+    with pytest.raises(ValueError, match="contains no model.json. Give"):
         read_model(tmp_path)
 
 
