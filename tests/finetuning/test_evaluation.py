@@ -325,6 +325,6 @@ def test_files_named_from_another_directory_are_told(whole, toy, bert_jax_here, 
     moved = changed(whole, tmp_path / "moved", glue=glue)
     refused = bert_jax_here("evaluate", moved)
     assert refused.code == 2 and "reviews" in refused.errors
-    assert f"from the directory it was started in, and this is {Path.cwd()}" in refused.errors
+    assert f"run was started; the current directory is {Path.cwd()}" in refused.errors
     there = bert_jax_here("evaluate", moved, "--data", toy.root / "reviews")
     assert there.code == 0, there.errors

@@ -140,7 +140,7 @@ def test_other_models_are_refused(model_pair, tmp_path):
         ValueError, match="to import these Hugging Face files, run .bert-jax import"
     ):
         FillMask(tmp_path)
-    with pytest.raises(ValueError, match=r"in it \(it is a file; to import a Hugging Face"):
+    with pytest.raises(ValueError, match=r"model.json \(it is a file; to import a Hugging Face"):
         FillMask(tmp_path / "pytorch_model.bin")
 
 
