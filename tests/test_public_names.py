@@ -44,14 +44,6 @@ def test_type_checkers_see_the_same_names() -> None:
         bert_jax.FilMask  # noqa: B018
 
 
-def test_the_readme_lists_all_names() -> None:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    section = text.split("\n## From Python\n")[1].split("\n## ")[0]
-    rows = [row for row in section.splitlines() if row.startswith("| ")][1:]
-    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[2])]
-    assert sorted(listed) == NAMES
-
-
 def test_the_api_page_documents_all_names() -> None:
     text = (REPOSITORY / "docs/api.md").read_text(encoding="utf-8")
     entries = re.findall(r"^\.\. auto(?:function|class):: bert_jax\.(\w+)$", text, re.MULTILINE)

@@ -8,7 +8,7 @@ from ..commands import REPOSITORY
 from .blocks import read_page
 from .conftest import SETUPS, Pages
 
-PAGES = sorted(REPOSITORY.glob("docs/*.md"))
+PAGES = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/*.md"))]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
