@@ -1,4 +1,4 @@
-"""What the tests of devices and of processes share: a short run, and how its logs compare."""
+"""Fixtures for the tests of devices and processes: a short run, and a comparison of logs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import pytest
 
 from bert_jax.training.metrics_log import read_metrics
 
-# Told of the model, not of the machine. Sums are rounded in another order on every mesh; what is
-# masked is not, so that accuracies are equal as long as no two logits change places.
+# The logged metrics of the model, not of the machine. The losses differ by rounding, since every
+# mesh adds in another order. The masked tokens are the same, so accuracies are equal unless the
+# order of two logits changes.
 COMPARED = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm")
 
 
 STEPS = 12
 
-# The learning rate does not depend on how long the run is. The held-out split is no multiple of a
-# batch.
+# The learning rate does not depend on the length of the run. The size of the held-out split is not
+# a multiple of the batch size.
 SHORT_CONFIG = """
 from ml_collections import ConfigDict
 
@@ -44,7 +45,7 @@ def get_config():
 
 @pytest.fixture(scope="session")
 def short_run(tiny_config) -> Callable[..., list[str]]:
-    """The words of a short run in a work directory."""
+    """Return a function that returns the arguments of a short run in a work directory."""
     config = tiny_config.with_name("short.py")
     config.write_text(SHORT_CONFIG.format(tiny_config.parent), encoding="utf-8")
 
@@ -57,7 +58,7 @@ def short_run(tiny_config) -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def one_device(bert_jax, short_run, tmp_path_factory) -> Path:
-    """The work directory of the short run on one device of one process."""
+    """Return the work directory of the short run on one device of one process."""
     work_dir = tmp_path_factory.mktemp("runs") / "one"
     bert_jax(*short_run(work_dir))
     return work_dir
@@ -65,10 +66,10 @@ def one_device(bert_jax, short_run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def assert_same_history() -> Callable[[Path, Path], None]:
-    """Refuses logs that tell of different losses, step by step."""
+    """Return a function that checks that two runs logged the same metrics at every step."""
 
     def compare(work_dir: Path, expected: Path) -> None:
-        found, wanted = (
+        actual, reference = (
             {
                 (entry["kind"], entry["step"]): entry
                 for entry in read_metrics(directory / "metrics.jsonl")
@@ -76,10 +77,12 @@ def assert_same_history() -> Callable[[Path, Path], None]:
             }
             for directory in (work_dir, expected)
         )
-        assert found.keys() == wanted.keys()
-        assert len(found) == STEPS + 2
-        for key, entry in wanted.items():
-            told = {name: entry[name] for name in COMPARED if name in entry}
-            assert {name: found[key][name] for name in told} == pytest.approx(told, rel=1e-5), key
+        assert actual.keys() == reference.keys()
+        assert len(actual) == STEPS + 2
+        for key, entry in reference.items():
+            metrics = {name: entry[name] for name in COMPARED if name in entry}
+            assert {name: actual[key][name] for name in metrics} == pytest.approx(
+                metrics, rel=1e-5
+            ), key
 
     return compare

@@ -1,4 +1,4 @@
-"""A run's losses do not depend on the number of devices nor on how the mesh uses them."""
+"""A run's losses do not depend on the number of devices or on the mesh."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MESHES = {
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
-def test_eight_devices_learn_as_one(
+def test_eight_devices_have_the_losses_of_one(
     bert_jax_here, short_run, one_device, assert_same_history, mesh, tmp_path
 ):
     assert jax.device_count() == 8
     axes = [f"mesh.{axis}={size}" for axis, size in mesh.items()]
     finished = bert_jax_here(*short_run(tmp_path, *axes))
     assert finished.code == 0, finished.errors
-    told = " x ".join(f"{size} {axis}" for axis, size in mesh.items() if size > 1)
-    assert f"8 x cpu ({told})" in finished.output
+    axes_line = " x ".join(f"{size} {axis}" for axis, size in mesh.items() if size > 1)
+    assert f"8 x cpu ({axes_line})" in finished.output
     assert_same_history(tmp_path, one_device)

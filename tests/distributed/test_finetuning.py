@@ -1,4 +1,4 @@
-"""Two processes fine-tune and score as one does."""
+"""Two processes fine-tune and score like a single process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from ..finetuning.conftest import history, make_source, scores, source, toy  # n
 COMPARED = ("loss", "accuracy", "gradient_norm")
 
 
-def test_two_processes_learn_and_score_as_one(toy, bert_jax, tmp_path):  # noqa: F811
+def test_two_processes_train_and_score_like_one(toy, bert_jax, tmp_path):  # noqa: F811
     one, two = tmp_path / "one", tmp_path / "two"
     short = ("num_epochs=1", "optimizer.peak_learning_rate=1e-3", "evaluation_batch_size=16")
     bert_jax(*toy.words("glue", one, *short))
     output = bert_jax(*toy.words("glue", two, *short), launcher=2, devices=2).output
-    assert output.count("best after step") == 1  # one process speaks for all
-    found, expected = history(two), history(one)
-    assert found.keys() == expected.keys()
+    assert output.count("best after step") == 1  # only one process reports
+    actual, expected = history(two), history(one)
+    assert actual.keys() == expected.keys()
     for key, entry in expected.items():
-        told = {name: entry[name] for name in COMPARED if name in entry}
-        assert {name: found[key][name] for name in told} == pytest.approx(told, rel=1e-4), key
+        metrics = {name: entry[name] for name in COMPARED if name in entry}
+        assert {name: actual[key][name] for name in metrics} == pytest.approx(metrics, rel=1e-4), (
+            key
+        )
     written = [json.dumps(scores(each)["step"]) for each in (one, two)]
     assert written[0] == written[1]
     predictions = [(each / "predictions/SST-2.tsv").read_text() for each in (one, two)]
@@ -33,7 +35,7 @@ def test_two_processes_learn_and_score_as_one(toy, bert_jax, tmp_path):  # noqa:
 
 
 def test_processes_with_other_configs_are_refused(toy, bert_jax, tmp_path):  # noqa: F811
-    """One draws its own parameters, the other would read those of its source with it."""
+    """Only one process has a source whose parameters all processes would read together."""
     config = tmp_path / "apart.py"
     recipe = (toy.root / "glue.py").read_text()
     config.write_text(

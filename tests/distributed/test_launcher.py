@@ -1,4 +1,4 @@
-"""launch/local.sh itself, with processes that only play their parts."""
+"""Test launch/local.sh with fake `bert-jax` processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..commands import TIMEOUT
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launch/local.sh"
 
-# In the interpreter's place: finds the port as it would, and plays a verb made of shell words.
-ACTOR = """#!/bin/sh
+# Replaces the interpreter: finds the port in the same way, and runs the verb as a shell script.
+FAKE_PYTHON = """#!/bin/sh
 [ "$1" = -c ] && exec "{python}" "$@"
 [ "$1 $2" = "-m bert_jax.cli.main" ] || exit 99
 eval "$3"
@@ -25,18 +25,18 @@ eval "$3"
 
 @pytest.fixture
 def launch(tmp_path):
-    """Starts processes that run some shell words."""
-    actor = tmp_path / "python"
-    actor.write_text(ACTOR.format(python=sys.executable))
-    actor.chmod(0o755)
+    """Return a function that starts processes that run a shell script."""
+    fake_python = tmp_path / "python"
+    fake_python.write_text(FAKE_PYTHON.format(python=sys.executable))
+    fake_python.chmod(0o755)
 
     def start(count: int | str, *words: str) -> subprocess.Popen[str]:
-        # A suite run in the background ignores SIGINT; a shell that inherits this cannot trap it.
-        heed = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
-        heed += "os.execv(sys.argv[1], sys.argv[1:])"
+        # Test suites in the background ignore SIGINT, and shells that inherit this cannot trap it.
+        enable_sigint = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); "
+        enable_sigint += "os.execv(sys.argv[1], sys.argv[1:])"
         return subprocess.Popen(
-            [sys.executable, "-c", heed, str(LAUNCHER), str(count), *words],
-            env={**os.environ, "PYTHON": str(actor), "GRACE": "1", "LC_ALL": "C"},
+            [sys.executable, "-c", enable_sigint, str(LAUNCHER), str(count), *words],
+            env={**os.environ, "PYTHON": str(fake_python), "GRACE": "1", "LC_ALL": "C"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -51,7 +51,7 @@ def end(launcher: subprocess.Popen[str]) -> tuple[int, list[str], list[str]]:
     return launcher.returncode, sorted(output.splitlines()), sorted(errors.splitlines())
 
 
-def test_processes_know_each_other_and_lines_their_process(launch):
+def test_processes_get_their_numbers_and_prefix_their_lines(launch):
     words = (
         'echo "$JAX_PROCESS_ID of $JAX_NUM_PROCESSES at $JAX_COORDINATOR_ADDRESS"; printf end >&2'
     )
@@ -63,23 +63,23 @@ def test_processes_know_each_other_and_lines_their_process(launch):
     assert output == [f"[{i}] {i} of 3 at {address}" for i in range(3)]
 
 
-def test_when_one_fails_the_others_are_ended_and_its_exit_code_is_that_of_all(launch):
+def test_a_failed_process_ends_the_others_and_determines_the_exit_code(launch):
     words = """
     case $JAX_PROCESS_ID in
-      0) trap "echo asked; exit 143" TERM;;  # ends when asked
-      1) trap "" TERM;;                      # does not
-      2) sleep 2; exit 7;;                   # when the others have their traps
+      0) trap "echo asked; exit 143" TERM;;  # ends on SIGTERM
+      1) trap "" TERM;;                      # ignores it
+      2) sleep 2; exit 7;;                   # after the others set their traps
     esac
     while :; do sleep 0.1; done
     """
-    began = time.monotonic()
+    start = time.monotonic()
     code, output, _ = end(launch(3, words))
     assert code == 7
     assert output == ["[0] asked"]
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - start < 15
 
 
-def test_one_that_finishes_leaves_the_others_alone(launch):
+def test_a_finished_process_does_not_end_the_others(launch):
     code, output, _ = end(launch(2, "[ $JAX_PROCESS_ID = 0 ] || sleep 2; echo done"))
     assert (code, output) == (0, ["[0] done", "[1] done"])
 
@@ -96,7 +96,7 @@ def test_signals_reach_every_process(launch, number, code):
 
 
 @pytest.mark.parametrize("words", [["0", "true"], ["two", "true"], ["2"]])
-def test_nonsense_is_refused(launch, words):
+def test_wrong_arguments_are_refused(launch, words):
     code, _, errors = end(launch(*words))
     assert code == 2
     assert errors[0].startswith("usage: launch/local.sh N VERB")

@@ -1,4 +1,4 @@
-"""Processes joined by launch/local.sh learn, stop and resume as one."""
+"""Processes started together train, stop and resume like a single process."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ import pytest
 
 from ..commands import Finished
 
-# Each of several devices; more of them keep two cores busy with waiting for each other.
+# With more processes or devices, two cores mostly wait for each other.
 PROCESSES, DEVICES = 2, 2
-BEYOND = 2_000  # steps no run here gets to
+BEYOND = 2_000  # more steps than any run here reaches
 
 
 def process_of(launcher: subprocess.Popen[str], index: int) -> int:
-    """The id of the process with this number, as Linux lists it."""
+    """Return the process ID of the process with this number, from Linux's /proc."""
     wanted = f"JAX_PROCESS_ID={index}\0".encode()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             if parent == launcher.pid and wanted in (stat.parent / "environ").read_bytes():
                 return int(stat.parent.name)
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
     raise AssertionError(f"process {index} is not running")
 
 
 def reported(step: int, work_dir: Path) -> bool:
-    """Whether the run in a work directory has got to this step."""
+    """Return whether the run in a work directory has logged a step."""
     log = work_dir / "metrics.jsonl"
     return log.exists() and f'"step": {step},' in log.read_text()
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """Two processes that began a run, and what they left when one of them got SIGTERM."""
+    """A run of two processes after one of them received SIGTERM."""
 
     work_dir: Path
     code: int
@@ -66,14 +66,14 @@ def stopped(bert_jax, short_run, tmp_path_factory) -> Stopped:
 
 
 def keep_checkpoints(source: Path, target: Path, last: int) -> None:
-    """Copies a work directory as it was after step `last`."""
+    """Copy a work directory in its state after step `last`."""
     shutil.copytree(source, target)
     for checkpoint in (target / "checkpoints").iterdir():
         if int(checkpoint.name) > last:
             shutil.rmtree(checkpoint)
 
 
-# The second comes to the directory when the first has made it.
+# The second process opens the directory after the first has created it.
 LATE = """
 import sys, time
 from pathlib import Path
@@ -93,8 +93,8 @@ Checkpointer(directory, CheckpointConfig(), {}).close()
 """
 
 
-# Each is given another config and finds another checkpoint.
-APART = """
+# Each process has a different config and finds a different checkpoint.
+DIFFERENT = """
 import jax
 
 from bert_jax.training import distributed
@@ -112,7 +112,7 @@ else:
 """
 
 
-# A verb that fails as its words say: on process 1 alone while the other goes on, or on both.
+# A verb that fails on process 1 while the other continues ("alone"), or on both ("everywhere").
 FAILS = """
 import sys, time, types
 
@@ -126,13 +126,13 @@ def run(args):
     distributed.join()
     if jax.process_index() == 1 or args.where == "everywhere":
         if args.where == "alone":
-            distributed._LEAVING_SECONDS = 3  # waited out, as the other never leaves
-        raise {"mistake": ValueError, "bug": RuntimeError}[args.what]("it went wrong")
+            distributed._LEAVING_SECONDS = 3  # the full wait, since the other never exits
+        raise {"mistake": ValueError, "bug": RuntimeError}[args.kind]("it went wrong")
     time.sleep(200)
 
 
 def add_arguments(parser):
-    parser.add_argument("what")
+    parser.add_argument("kind")
     parser.add_argument("where")
 
 
@@ -142,7 +142,7 @@ sys.exit(main.main())
 """
 
 
-# A verb that kills one process while all compute together.
+# A verb that kills one process during a collective computation.
 KILLED = """
 import os, signal, sys, types
 
@@ -170,7 +170,7 @@ sys.exit(main.main())
 
 
 def start_together(bert_jax, program: str, *words: str) -> list[subprocess.Popen[str]]:
-    """Processes that run a program and are told of each other."""
+    """Start processes that run a program together."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -194,7 +194,7 @@ def start_together(bert_jax, program: str, *words: str) -> list[subprocess.Popen
 def end_of(
     processes: list[subprocess.Popen[str]], *, which: Sequence[int], seconds: float
 ) -> list[Finished]:
-    """How `which` of the processes ended, which have so many seconds each; all are ended then."""
+    """Return the results of processes `which`, with a timeout each, and then end all processes."""
     try:
         ended = []
         for index in which:
@@ -203,37 +203,37 @@ def end_of(
         return ended
     finally:
         for process in processes:
-            with process:  # closes its pipes
+            with process:  # closes the pipes
                 process.kill()
 
 
 def assert_run_together(bert_jax, program: str, *words: str) -> None:
-    """Such processes come to their end without a mistake."""
+    """Check that all processes of a program succeed."""
     processes = start_together(bert_jax, program, *words)
     ended = end_of(processes, which=range(PROCESSES), seconds=240)
     assert [finished.code for finished in ended] == [0] * PROCESSES, ended
 
 
-def test_a_process_may_come_late_to_a_new_work_directory(bert_jax, tmp_path):
+def test_a_process_may_open_a_new_work_directory_later(bert_jax, tmp_path):
     assert_run_together(bert_jax, LATE, str(tmp_path / "checkpoints"))
 
 
-def test_processes_that_were_given_different_things_are_refused(bert_jax):
-    assert_run_together(bert_jax, APART)
+def test_processes_with_different_configs_are_refused(bert_jax):
+    assert_run_together(bert_jax, DIFFERENT)
 
 
-def test_a_process_that_fails_alone_does_not_wait_for_the_others(bert_jax):
+def test_a_single_failing_process_does_not_wait_for_the_others(bert_jax):
     codes = {"mistake": 2, "bug": 1}
-    runs = {what: start_together(bert_jax, FAILS, "fail", what, "alone") for what in codes}
-    for what, code in codes.items():
-        # JAX's own wait is 300 s.
-        (failed,) = end_of(runs[what], which=[1], seconds=120)
+    runs = {kind: start_together(bert_jax, FAILS, "fail", kind, "alone") for kind in codes}
+    for kind, code in codes.items():
+        # JAX itself would wait for 300 s.
+        (failed,) = end_of(runs[kind], which=[1], seconds=120)
         assert failed.code == code, failed.errors
         assert "it went wrong" in failed.errors
-        assert ("Traceback" in failed.errors) == (what == "bug")
+        assert ("Traceback" in failed.errors) == (kind == "bug")
 
 
-def test_processes_that_all_fail_end_as_they_should(bert_jax):
+def test_the_error_is_reported_if_all_processes_fail(bert_jax):
     processes = start_together(bert_jax, FAILS, "fail", "mistake", "everywhere")
     ended = end_of(processes, which=range(PROCESSES), seconds=120)
     for finished in ended:
@@ -245,7 +245,7 @@ def test_processes_that_all_fail_end_as_they_should(bert_jax):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_surviving_process_names_the_killed_one(bert_jax, victim):
-    """Process 0 is the coordinator, without which JAX aborts the others."""
+    """Process 0 is the coordinator: if it is killed, JAX aborts the others."""
     processes = start_together(bert_jax, KILLED, "be-killed", str(victim))
     (survivor,) = end_of(processes, which=[1 - victim], seconds=120)
     assert survivor.code == 2, survivor.errors
@@ -255,7 +255,7 @@ def test_the_surviving_process_names_the_killed_one(bert_jax, victim):
     assert "Traceback" not in survivor.errors
 
 
-def test_two_processes_learn_as_one(stopped, one_device, assert_same_history):
+def test_two_processes_have_the_losses_of_one(stopped, one_device, assert_same_history):
     assert "[0] devices    4 x cpu (4 data)" in stopped.output
     assert_same_history(stopped.work_dir, one_device)
 
@@ -267,13 +267,13 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
     checkpoints = [path.name for path in (stopped.work_dir / "checkpoints").iterdir()]
     assert str(step) in checkpoints
     assert all(name.isdigit() for name in checkpoints)
-    # One process speaks for all.
+    # Only process 0 reports.
     assert not re.search(r"^\[1\] (model|start|step|held out|told)", stopped.output, re.M)
     assert not re.search(r"^\[1\] (model|start|step|held out|told)", stopped.errors, re.M)
 
 
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp_path):
-    # No save is due, however many steps go by before the signal comes.
+    # No checkpoint is due, regardless of the number of steps before the signal.
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
     words = short_run(tmp_path, f"phases.only.num_steps={BEYOND}", *rare)
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
@@ -292,7 +292,7 @@ def test_a_signal_while_a_run_resumes_stops_it(bert_jax, short_run, one_device, 
     rare = (f"{part}.every_steps={BEYOND}" for part in ("checkpoint", "evaluation"))
     words = short_run(tmp_path / "run", f"phases.only.num_steps={BEYOND}", *rare)
     launcher = bert_jax.start(*words, launcher=PROCESSES, devices=DEVICES)
-    # Written before the step is compiled.
+    # The config is written before the step is compiled.
     bert_jax.wait_for(launcher, lambda: f'"num_steps": {BEYOND}' in config.read_text())
     os.kill(process_of(launcher, 1), signal.SIGTERM)
     finished = bert_jax.finish(launcher)
@@ -301,7 +301,7 @@ def test_a_signal_while_a_run_resumes_stops_it(bert_jax, short_run, one_device, 
     assert 4 < int(step.replace(",", "")) < BEYOND
 
 
-def test_two_processes_go_on_where_one_was_and_one_where_two_were(
+def test_two_processes_resume_the_run_of_one_and_one_the_run_of_two(
     bert_jax, bert_jax_here, short_run, one_device, assert_same_history, tmp_path
 ):
     two, one = tmp_path / "two", tmp_path / "one"

@@ -1,4 +1,4 @@
-"""Tasks so easy that a BERT of one random layer learns them, in files as users have them."""
+"""Toy tasks that a randomly initialized BERT with one layer can learn, in typical files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *NEUTRAL, *P
 WORDS += ["where", "is", "lives", ".", "?"]
 
 TRAIN = 192
-# What each recipe takes besides its task: enough for all of them, and the same programs.
+# The settings of every recipe in addition to its task. They suffice for all tasks, and let the runs
+# share their compiled programs.
 COMMON = dict(
     init_from="",
     max_length=24,
@@ -50,20 +51,20 @@ from ml_collections import ConfigDict
 def get_config():
     return ConfigDict({0!r})
 """
-# What a log says besides what the model computed.
-OTHER = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
+# Fields of log entries that are not computed by the model.
+NOT_COMPUTED = {"kind", "tokens_per_second", "stall", "seconds", "compiling", "utilisation"}
 
 
 @pytest.fixture(autouse=True)
 def no_programs_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's cache of compiled programs is left alone."""
+    """Leave the user's compilation cache unchanged."""
     for module in (finetune, evaluate):
         monkeypatch.setattr(module, "enable_compilation_cache", lambda: None)
 
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Curves take longer to draw than these runs to learn."""
+    """Draw no curves, since drawing takes longer than training in these tests."""
     monkeypatch.setattr(reporting, "draw_curves", lambda *_, **__: False)
 
 
@@ -72,7 +73,10 @@ Maker = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
-    """A function that makes a work directory of random parameters: of a head, with other sizes."""
+    """Return a function that creates a work directory with a randomly initialized model.
+
+    The function takes the head, its labels, the seed and changes to the encoder's config.
+    """
 
     def make(
         head: str = "pretraining", labels: tuple[str, ...] = (), seed: int = 7, **changes: object
@@ -84,8 +88,8 @@ def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
         config = ModelConfig(EncoderConfig(**(sizes | changes)), head, labels)
         directory = tmp_path_factory.mktemp("source")
         definition = define_model(config, ComputeConfig(dtype="float32", attention="xla"))
-        drawn = jax.jit(definition.init)(jax.random.key(seed))
-        params = {name: np.asarray(x) for name, x in drawn.items()}
+        initial = jax.jit(definition.init)(jax.random.key(seed))
+        params = {name: np.asarray(x) for name, x in initial.items()}
         save_parameters(directory / CHECKPOINTS_NAME, params, {})
         vocabulary = directory / "vocab.txt"
         vocabulary.write_text("".join(f"{word}\n" for word in WORDS))
@@ -99,12 +103,12 @@ def make_source(tmp_path_factory: pytest.TempPathFactory) -> Maker:
 
 @pytest.fixture(scope="session")
 def source(make_source: Maker) -> Path:
-    """What every run starts from."""
+    """Return the work directory of the model that every run starts from."""
     return make_source()
 
 
 def sentence(rng: random.Random, *kept: str) -> str:
-    """The words among neutral ones."""
+    """Return the given words among neutral words."""
     words = [*kept, *rng.choices(NEUTRAL, k=rng.randint(2, 9))]
     rng.shuffle(words)
     return " ".join(words)
@@ -115,21 +119,21 @@ def reviews(rng: random.Random, count: int) -> list[tuple[str, int]]:
 
 
 def write_reviews(directory: Path, rng: random.Random, flipped: str = "") -> None:
-    """SST-2 as GLUE has it; in the set `flipped` every label is wrong."""
+    """Write files in the format of SST-2; in the split `flipped`, every label is wrong."""
     directory.mkdir()
     for name, count in (("train", TRAIN), ("dev", 21)):
-        told = [
+        examples = [
             (text, 1 - label if name == flipped else label) for text, label in reviews(rng, count)
         ]
-        rows = (f"{text}\t{label}\n" for text, label in told)
+        rows = (f"{text}\t{label}\n" for text, label in examples)
         (directory / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
-    # Numbered from the end: a submission is in the order of its numbers.
+    # Numbered backward, since submissions are sorted by number.
     rows = (f"{10 - i}\t{text}\n" for i, (text, _) in enumerate(reviews(rng, 11)))
     (directory / "test.tsv").write_text("index\tsentence\n" + "".join(rows))
 
 
 def write_scores(directory: Path, rng: random.Random) -> None:
-    """Numbers for pairs, as JSON Lines."""
+    """Write JSON Lines of pairs with a number each."""
     directory.mkdir()
     for name, count in (("train", TRAIN), ("validation", 21)):
         rows = [
@@ -166,7 +170,7 @@ def write_tagged(directory: Path, rng: random.Random) -> None:
 
 
 def write_several(directory: Path, rng: random.Random) -> None:
-    """Texts that name a person, a place, both or neither."""
+    """Write texts that mention a person, a place, both or neither."""
     directory.mkdir()
     for name, count in (("train", TRAIN), ("validation", 21), ("test", 5)):
         rows = []
@@ -199,7 +203,7 @@ def write_questions(directory: Path, rng: random.Random) -> None:
 
 
 def tasks(root: Path) -> dict[str, dict[str, object]]:
-    """The section of each recipe."""
+    """Return the config section of each task."""
 
     def files(kind: str, ending: str, *splits: str) -> dict[str, str]:
         return {split: f"{root}/{kind}/{split}.{ending}" for split in splits}
@@ -226,7 +230,7 @@ def tasks(root: Path) -> dict[str, dict[str, object]]:
 
 @dataclass(frozen=True)
 class Toy:
-    """Recipes of the tasks, and the words of a `finetune` with one of them."""
+    """Recipes of the tasks, and the arguments of `finetune` with one of them."""
 
     root: Path
     source: Path
@@ -254,31 +258,34 @@ def toy(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Toy:
 
 
 def history(work_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """What the log tells of the model, by kind and step; nothing may be told twice."""
+    """Return the logged metrics of the model by kind and step, and check that none is repeated."""
     entries = read_metrics(work_dir / "metrics.jsonl")
-    told = {(e["kind"], e["step"]): {k: v for k, v in e.items() if k not in OTHER} for e in entries}
-    assert len(told) == len(entries)
-    return told
+    metrics = {
+        (entry["kind"], entry["step"]): {k: v for k, v in entry.items() if k not in NOT_COMPUTED}
+        for entry in entries
+    }
+    assert len(metrics) == len(entries)
+    return metrics
 
 
 def parameters(work_dir: Path, step: int | None = None) -> dict[str, np.ndarray]:
-    """Those of the checkpoint of a step, or of the one that is to be used."""
+    """Return the parameters of the checkpoint of a step, by default of the one to use."""
     compute = ComputeConfig(dtype="float32", attention="xla")
-    found = load_model_parameters(work_dir, read_model(work_dir)[0], compute, step)
-    return {name: np.asarray(x) for name, x in found.items()}
+    loaded = load_model_parameters(work_dir, read_model(work_dir)[0], compute, step)
+    return {name: np.asarray(x) for name, x in loaded.items()}
 
 
 def scores(work_dir: Path) -> dict:
     return json.loads((work_dir / "scores.json").read_text())
 
 
-# Six evaluations of twelve steps an epoch, rows of two lengths.
+# Three epochs of twelve steps, with two evaluations each and two row lengths.
 WHOLE = ("max_shapes=2", "evaluations_per_epoch=2")
 
 
 @pytest.fixture(scope="session")
 def whole(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The work directory of a run on the reviews that nothing disturbed."""
+    """Return the work directory of an uninterrupted run on the reviews."""
     work_dir = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finetune, "enable_compilation_cache", lambda: None)
@@ -289,16 +296,16 @@ def whole(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stopped_while_predicting(bert_jax_here, monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """Runs a command that is told to stop when it begins to answer a test set."""
+    """Return a function that runs a command and stops it when it begins to predict a test set."""
     answers = Scorer.answers
 
-    def signalled(*args, **details):
+    def stop_and_answer(*args, **details):
         os.kill(os.getpid(), signal.SIGTERM)
         return answers(*args, **details)
 
     def run(*words):
         with monkeypatch.context() as patch:
-            patch.setattr(Scorer, "answers", signalled)
+            patch.setattr(Scorer, "answers", stop_and_answer)
             return bert_jax_here(*words)
 
     return run

@@ -1,4 +1,4 @@
-"""What is wrong with files and configs is said in a sentence, before anything is trained."""
+"""Mistakes in files and configs are reported in one sentence, before training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import squad
 
 @pytest.fixture
 def refused(toy, bert_jax_here, tmp_path):
-    """A function that starts a run, expects a refusal, and gives its words."""
+    """Return a function that starts a run, expects an error, and returns the error message."""
 
     def run(task: str, *overrides: str, init: Path | None = None) -> str:
         finished = bert_jax_here(*toy.words(task, tmp_path / "run", *overrides, init=init))
@@ -58,7 +58,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES.values(), ids=BAD_FILES)
-def test_a_bad_file_is_named_with_its_line_and_value(refused, tmp_path, name, text, message):
+def test_errors_name_the_file_line_and_value(refused, tmp_path, name, text, message):
     file = tmp_path / name
     file.write_text(text)
     task, key = PLACES[file.stem]
@@ -66,7 +66,7 @@ def test_a_bad_file_is_named_with_its_line_and_value(refused, tmp_path, name, te
     assert message in errors
 
 
-def test_an_answer_that_is_not_at_its_offset(refused, tmp_path):
+def test_an_answer_with_a_wrong_offset_is_refused(refused, tmp_path):
     content = squad(random.Random(0), 2, "q")
     answer = content["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]
     answer["answer_start"] += 1
@@ -141,11 +141,11 @@ def test_every_split_is_read_before_training(refused, tmp_path, task, text, over
         ("choices", ["num_epochs=1000000000000"], "expected at most 2,147,483,647. Lower"),
     ],
 )
-def test_what_does_not_fit_is_said(refused, task, overrides, message):
+def test_settings_that_do_not_fit_are_refused(refused, task, overrides, message):
     assert message in refused(task, *overrides)
 
 
-def test_one_task_is_given(toy, refused):
+def test_exactly_one_task_is_required(toy, refused):
     one = (toy.root / "glue.py").read_text()
     none = toy.root / "none.py"
     none.write_text(one.replace("'glue': ", "'report_every_steps': 1 or "))
@@ -155,7 +155,7 @@ def test_one_task_is_given(toy, refused):
     assert "spans, got glue, spans" in refused("two")
 
 
-def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
+def test_the_initial_model_is_checked(refused, make_source, tmp_path):
     assert f"{tmp_path}: contains no model.json" in refused("glue", init=tmp_path)
     empty = make_source()
     for checkpoint in (empty / "checkpoints").iterdir():
@@ -170,10 +170,10 @@ def test_a_model_to_begin_with_is_checked(refused, make_source, tmp_path):
         ([f"word{number}" for number in range(200)], "has 205 entries, but the token table of the"),
     ],
 )
-def test_a_model_with_another_ones_tokenizer_is_refused(
+def test_a_model_with_a_different_tokenizer_is_refused(
     refused, bert_jax_here, make_source, words, message
 ):
-    """Its ids would mean other tokens, or none: a lookup beyond the table is not told."""
+    """Its ids would be other tokens or beyond the table, and the lookup reports neither."""
     work_dir = make_source()
     shutil.rmtree(work_dir / "tokenizer")
     vocabulary = work_dir / "other.txt"
@@ -182,8 +182,8 @@ def test_a_model_with_another_ones_tokenizer_is_refused(
     Tokenizer.load(vocabulary).save(work_dir / "tokenizer")
     assert message in refused("glue", init=work_dir)
     exported = ("--format", "stablehlo", "--output", work_dir / "out")
-    asked = ("--input", vocabulary)
-    for verb in (["export", work_dir, *exported], ["predict", work_dir, *asked]):
+    options = ("--input", vocabulary)
+    for verb in (["export", work_dir, *exported], ["predict", work_dir, *options]):
         finished = bert_jax_here(*verb)
         assert finished.code == 2 and message in finished.errors
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -206,7 +206,7 @@ def test_the_initial_model_is_not_overwritten(toy, bert_jax_here, source):
     )
 
 
-def test_what_is_no_fine_tuned_directory_is_not_evaluated(bert_jax_here, source, tmp_path):
+def test_only_fine_tuning_directories_can_be_evaluated(bert_jax_here, source, tmp_path):
     for directory, message in (
         (tmp_path, "contains no model.json. Give the work directory of a `bert-jax finetune`"),
         (source, "a work directory of `bert-jax pretrain`, whose model was not fine-tuned here"),

@@ -1,4 +1,4 @@
-"""Runs stopped, killed and ended early: what they leave is that of a run in one piece."""
+"""Runs that are stopped, killed or ended early give the results of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TOTAL = 36
 
 
 class Killed(BaseException):
-    """Nothing handles it, as nothing handles SIGKILL."""
+    """Like SIGKILL, nothing handles this exception."""
 
 
 @pytest.fixture
 def disturbed(monkeypatch, bert_jax_here):
-    """A function that runs a command and, when a step is told of, stops or kills it."""
+    """Return a function that runs a command and stops or kills it when a step is reported."""
 
     def run(words: list, step: int, *, kill: bool = False):
-        whole = Reporter.train
+        original = Reporter.train
 
-        def train(self, told: int, *args, **details) -> None:
-            whole(self, told, *args, **details)
-            if told == step:
+        def train(self, reported: int, *args, **details) -> None:
+            original(self, reported, *args, **details)
+            if reported == step:
                 if kill:
                     raise Killed
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -50,42 +50,42 @@ def disturbed(monkeypatch, bert_jax_here):
     return run
 
 
-def assert_same_parameters(found: dict, expected: dict) -> None:
-    assert found.keys() == expected.keys()
-    for name in found:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+def assert_same_parameters(result: dict, expected: dict) -> None:
+    assert result.keys() == expected.keys()
+    for name in result:
+        np.testing.assert_array_equal(result[name], expected[name], err_msg=name)
 
 
-def test_a_disturbed_run_is_the_run_in_one_piece_bit_for_bit(
+def test_a_disturbed_run_matches_an_uninterrupted_run_exactly(
     toy, whole, disturbed, bert_jax_here, tmp_path
 ):
     work_dir = tmp_path / "run"
     words = toy.words("glue", work_dir, *WHOLE)
-    # Told of while the next step is under way; step 6 is also where it was to be evaluated.
-    for signalled in (3, 5):
-        finished = disturbed(words, signalled)
+    # A step is reported while the next one is running. Step 6 is also due for an evaluation.
+    for stop_step in (3, 5):
+        finished = disturbed(words, stop_step)
         assert finished.code == 143, finished.errors
-        assert f"stopped: saved step {signalled + 1}" in finished.output
+        assert f"stopped: saved step {stop_step + 1}" in finished.output
         assert not (work_dir / "scores.json").exists()
     disturbed(words, 15, kill=True)
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
     assert "this run's checkpoint of step 12" in finished.output
 
-    told = history(work_dir)
-    assert list(told) and told == history(whole)
-    assert [step for kind, step in told if kind == "evaluation"] == list(range(6, TOTAL + 1, 6))
-    found, expected = scores(work_dir), scores(whole)
-    for file, other in zip(found.pop("predictions"), expected.pop("predictions"), strict=True):
+    logged = history(work_dir)
+    assert list(logged) and logged == history(whole)
+    assert [step for kind, step in logged if kind == "evaluation"] == list(range(6, TOTAL + 1, 6))
+    result, expected = scores(work_dir), scores(whole)
+    for file, other in zip(result.pop("predictions"), expected.pop("predictions"), strict=True):
         assert Path(file).read_bytes() == Path(other).read_bytes()
-    assert found == expected
-    for step in {found["step"], TOTAL}:
+    assert result == expected
+    for step in {result["step"], TOTAL}:
         assert_same_parameters(parameters(work_dir, step), parameters(whole, step))
 
 
 @pytest.fixture
-def spoiled(toy, whole, tmp_path) -> list:
-    """The words of a run that unlearns what `whole` knows: the first evaluation is the best."""
+def worsening(toy, whole, tmp_path) -> list:
+    """Return the arguments of a run with wrong labels, whose first evaluation is the best."""
     return toy.words(
         "glue",
         tmp_path / "run",
@@ -98,17 +98,17 @@ def spoiled(toy, whole, tmp_path) -> list:
     )
 
 
-def test_the_best_checkpoint_is_kept_and_used_and_the_run_ends_early(
-    spoiled, bert_jax_here, tmp_path
+def test_a_run_ends_early_and_its_best_checkpoint_is_kept_and_used(
+    worsening, bert_jax_here, tmp_path
 ):
     work_dir = tmp_path / "run"
-    finished = bert_jax_here(*spoiled)
+    finished = bert_jax_here(*worsening)
     assert finished.code == 0, finished.errors
-    # The classifier of the same labels is a beginning too.
+    # The classifier is kept, since it has the same labels.
     assert "start      the parameters of" in finished.output
     assert "randomly initialized" not in finished.output
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
-    assert steps == [2, 8]  # three evaluations that were no better
+    assert steps == [2, 8]  # after three evaluations that were not better
     best, last = steps
     assert scores(work_dir)["step"] == best
     assert json.loads((work_dir / "model.json").read_text())["best_step"] == best
@@ -116,7 +116,7 @@ def test_the_best_checkpoint_is_kept_and_used_and_the_run_ends_early(
     assert list(evaluations) == list(range(2, last + 1, 2))
     assert evaluations[best]["accuracy"] == 1.0 > evaluations[last]["accuracy"]
 
-    again = bert_jax_here(*spoiled)
+    again = bert_jax_here(*worsening)
     assert f"checkpoint of step {last} (finished: nothing to do)" in again.output
 
     output, predictions = tmp_path / "scores.json", tmp_path / "predictions"
@@ -124,11 +124,11 @@ def test_the_best_checkpoint_is_kept_and_used_and_the_run_ends_early(
         words = ("--output", output, *(() if step == best else ("--step", step)))
         words += ("--predictions", predictions) if step == best else ()
         assert bert_jax_here("evaluate", work_dir, *words).code == 0
-        found = json.loads(output.read_text())
-        assert found["step"] == step
-        assert evaluations[step] == {"step": step} | found["sets"]["validation"]["scores"]
+        result = json.loads(output.read_text())
+        assert result["step"] == step
+        assert evaluations[step] == {"step": step} | result["sets"]["validation"]["scores"]
     rows = (predictions / "validation.tsv").read_text().splitlines()[1:]
-    lines = (Path(spoiled[2]).parent / "flipped/dev.tsv").read_text().splitlines()[1:]
+    lines = (Path(worsening[2]).parent / "flipped/dev.tsv").read_text().splitlines()[1:]
     predicted = Classify(work_dir)([line.split("\t")[0] for line in lines])
     names = {"0": "negative", "1": "positive"}
     assert [names[row.split("\t")[1]] for row in rows] == [each.label for each in predicted]
@@ -146,50 +146,48 @@ def test_the_best_checkpoint_is_kept_and_used_and_the_run_ends_early(
 
 @pytest.mark.slow
 def test_a_run_with_a_damaged_best_checkpoint_uses_the_next_best(
-    spoiled, disturbed, bert_jax_here, tmp_path
+    worsening, disturbed, bert_jax_here, tmp_path
 ):
     work_dir = tmp_path / "run"
-    assert disturbed(spoiled, 5).code == 143
+    assert disturbed(worsening, 5).code == 143
     (work_dir / "checkpoints/2/params/_METADATA").unlink()
-    finished = bert_jax_here(*spoiled)
+    finished = bert_jax_here(*worsening)
     assert finished.code == 0, finished.errors
     assert "step 2: params/_METADATA is missing" in finished.output
     assert "the best checkpoint so far, of step 2, is missing" in finished.output
     step = scores(work_dir)["step"]
     assert step >= 4 and (work_dir / "checkpoints" / str(step)).is_dir()
     assert json.loads((work_dir / "model.json").read_text())["best_step"] == step
-    again = bert_jax_here(*spoiled)
+    again = bert_jax_here(*worsening)
     assert "(finished: nothing to do)" in again.output
     assert f"is missing; the next best is step {step}" in again.output
 
 
-def test_the_best_checkpoint_is_kept_where_the_run_was_stopped_before_its_evaluation(
-    spoiled, disturbed, bert_jax_here, tmp_path
+def test_the_best_checkpoint_is_kept_if_the_run_was_stopped_before_its_evaluation(
+    worsening, disturbed, bert_jax_here, tmp_path
 ):
-    finished = disturbed(spoiled, 1)
+    finished = disturbed(worsening, 1)
     assert finished.code == 143 and "saved step 2" in finished.output
-    finished = bert_jax_here(*spoiled)
+    finished = bert_jax_here(*worsening)
     assert finished.code == 0, finished.errors
     best = scores(tmp_path / "run")["step"]
     assert best == 2
     assert (tmp_path / "run/checkpoints" / str(best)).is_dir()
 
 
-def test_the_best_checkpoint_so_far_is_used_where_a_run_was_killed(
-    spoiled, disturbed, bert_jax_here, tmp_path
-):
+def test_the_best_checkpoint_of_a_killed_run_is_used(worsening, disturbed, bert_jax_here, tmp_path):
     work_dir = tmp_path / "run"
-    disturbed(spoiled, 5, kill=True)
+    disturbed(worsening, 5, kill=True)
     steps = sorted(int(path.name) for path in (work_dir / "checkpoints").iterdir())
     assert steps == [2, 4]
-    assert default_checkpoint_step(work_dir) == 2  # where the newest is worse
+    assert default_checkpoint_step(work_dir) == 2  # although the newest is worse
     finished = bert_jax_here("evaluate", work_dir)
     assert finished.code == 0 and "run, step 2\n" in finished.output, finished.errors
-    (work_dir / "metrics.jsonl").unlink()  # who takes the directory without it has no more
+    (work_dir / "metrics.jsonl").unlink()  # without the log, only the newest is known
     assert default_checkpoint_step(work_dir) == 4
 
 
-def test_a_run_that_is_killed_after_it_was_to_go_on_names_a_checkpoint_that_is_there(
+def test_a_run_killed_while_training_for_longer_has_a_usable_checkpoint(
     toy, whole, disturbed, tmp_path
 ):
     work_dir = tmp_path / "run"
@@ -199,26 +197,25 @@ def test_a_run_that_is_killed_after_it_was_to_go_on_names_a_checkpoint_that_is_t
     assert json.loads((work_dir / "model.json").read_text())["best_step"] is None
 
 
-def test_the_best_checkpoint_is_kept_though_it_is_no_longer_where_one_would_be_judged(
-    spoiled, disturbed, bert_jax_here, tmp_path
+def test_the_best_checkpoint_is_kept_if_its_step_is_no_longer_evaluated(
+    worsening, disturbed, bert_jax_here, tmp_path
 ):
-    # Step 2 is saved without being judged, and judged on the way to step 4: it is the best.
-    for signalled in (1, 3):
-        stopped = disturbed(spoiled, signalled)
-        assert stopped.code == 143 and f"saved step {signalled + 1}" in stopped.output
+    # Step 2 is saved before its evaluation, and evaluated on the way to step 4: it is the best.
+    for stop_step in (1, 3):
+        stopped = disturbed(worsening, stop_step)
+        assert stopped.code == 143 and f"saved step {stop_step + 1}" in stopped.output
     fewer = [
-        str(word).replace("evaluations_per_epoch=6", "evaluations_per_epoch=1") for word in spoiled
+        str(word).replace("evaluations_per_epoch=6", "evaluations_per_epoch=1")
+        for word in worsening
     ]
-    assert fewer != [str(word) for word in spoiled]
+    assert fewer != [str(word) for word in worsening]
     finished = bert_jax_here(*fewer)
     assert finished.code == 0, finished.errors
     assert scores(tmp_path / "run")["step"] == 2
     assert bert_jax_here("evaluate", tmp_path / "run").code == 0
 
 
-def test_a_run_that_is_given_fewer_epochs_is_judged_where_it_ends(
-    toy, disturbed, bert_jax_here, tmp_path
-):
+def test_a_run_with_fewer_epochs_is_evaluated_at_its_end(toy, disturbed, bert_jax_here, tmp_path):
     work_dir = tmp_path / "run"
     stopped = disturbed(toy.words("glue", work_dir, *WHOLE), 11)
     assert stopped.code == 143 and "saved step 12" in stopped.output
@@ -228,23 +225,23 @@ def test_a_run_that_is_given_fewer_epochs_is_judged_where_it_ends(
     assert scores(work_dir)["step"] in (6, 12)
 
 
-def test_a_run_that_is_stopped_while_it_is_judged_at_its_end_is_judged_when_it_goes_on(
+def test_a_run_stopped_during_its_last_evaluation_repeats_it(
     toy, whole, bert_jax_here, monkeypatch, tmp_path
 ):
-    # It ended before, with fewer epochs, so that there are scores, and a best step that may stay.
+    # The run has ended once with fewer epochs, so it already has scores and a best step.
     work_dir = tmp_path / "run"
     shutil.copytree(whole, work_dir)
     words = toy.words("glue", work_dir, *WHOLE, "num_epochs=4")
     evaluate, evaluated = ValidationMetrics.__call__, []
 
-    def signalled(*args):
+    def stop_step(*args):
         evaluated.append(args)
         if len(evaluated) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ValidationMetrics, "__call__", signalled)
+        patch.setattr(ValidationMetrics, "__call__", stop_step)
         stopped = bert_jax_here(*words)
     assert stopped.code == 143, stopped.errors
     assert "stopped: saved step 48" in stopped.output
@@ -255,7 +252,7 @@ def test_a_run_that_is_stopped_while_it_is_judged_at_its_end_is_judged_when_it_g
     assert "nothing to do" in bert_jax_here(*words).output
 
 
-def test_a_run_that_is_stopped_while_it_predicts_goes_on_with_that(
+def test_a_run_stopped_while_predicting_resumes_predicting(
     toy, whole, bert_jax_here, stopped_while_predicting, tmp_path
 ):
     work_dir = tmp_path / "run"

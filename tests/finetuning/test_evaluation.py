@@ -1,4 +1,4 @@
-"""A set's scores depend on the model alone: not on batches, devices or where the set stands."""
+"""The scores of a set depend only on the model, not on batches, devices or file locations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .conftest import parameters, scores
 
 @pytest.fixture
 def evaluated(bert_jax_here, tmp_path):
-    """A function that runs `evaluate` and reads what it wrote."""
+    """Return a function that runs `evaluate` and returns its output file."""
 
     def run(work_dir: Path, *words) -> dict:
         output = tmp_path / "scores.json"
@@ -36,8 +36,8 @@ def evaluated(bert_jax_here, tmp_path):
     return run
 
 
-def changed(work_dir: Path, target: Path, **changes: object) -> Path:
-    """A copy of a work directory whose run had another config."""
+def copy_with(work_dir: Path, target: Path, **changes: object) -> Path:
+    """Copy a work directory, and change its run's config."""
     shutil.copytree(work_dir, target)
     file = target / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -45,49 +45,49 @@ def changed(work_dir: Path, target: Path, **changes: object) -> Path:
 
 
 @pytest.mark.parametrize("size", [8, 24])
-def test_any_batch_size_gives_the_same(whole, evaluated, tmp_path, size):
-    found = evaluated(changed(whole, tmp_path / "copy", evaluation_batch_size=size))
-    found = found["sets"]["validation"]
-    assert found["examples"] == 21  # no multiple of either
-    assert found["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
+def test_scores_do_not_depend_on_the_batch_size(whole, evaluated, tmp_path, size):
+    result = evaluated(copy_with(whole, tmp_path / "copy", evaluation_batch_size=size))
+    result = result["sets"]["validation"]
+    assert result["examples"] == 21  # not a multiple of either size
+    assert result["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
 
 
-def test_a_checkpoint_taken_out_is_scored_as_it_was(bert_jax_here, whole, evaluated, tmp_path):
+def test_an_extracted_checkpoint_has_the_same_scores(bert_jax_here, whole, evaluated, tmp_path):
     finished = bert_jax_here("extract", whole, "--step", "best", "--output", tmp_path / "best")
     assert finished.code == 0, finished.errors
-    found = evaluated(tmp_path / "best")["sets"]["validation"]
-    assert found["scores"] == scores(whole)["scores"]
+    result = evaluated(tmp_path / "best")["sets"]["validation"]
+    assert result["scores"] == scores(whole)["scores"]
 
 
-def test_what_is_asked_after_a_batch_may_end_the_evaluation(whole):
+def test_the_callback_after_a_batch_can_end_the_evaluation(whole):
     from bert_jax.finetuning.evaluation import open_evaluation
     from bert_jax.finetuning.scoring import ValidationMetrics
 
-    class Enough(Exception):
+    class Stop(Exception):
         pass
 
     evaluation = open_evaluation(whole)
 
     def after_batch():
-        raise Enough
+        raise Stop
 
     head = evaluation.scorer.task.config.head
     metrics = ValidationMetrics(
         evaluation.scorer, TaskData(head, None, evaluation.sets, {}, "accuracy")
     )
-    with pytest.raises(Enough):
+    with pytest.raises(Stop):
         metrics(evaluation.params, after_batch)
 
 
-def test_one_device_gives_what_eight_give(whole, bert_jax, tmp_path):
+def test_scores_do_not_depend_on_the_number_of_devices(whole, bert_jax, tmp_path):
     output = tmp_path / "scores.json"
     finished = bert_jax("evaluate", whole, "--output", output, devices=1)
     assert "devices    1 x cpu" in finished.output
-    found = json.loads(output.read_text())["sets"]["validation"]["scores"]
-    assert found == pytest.approx(scores(whole)["scores"], rel=1e-5)
+    result = json.loads(output.read_text())["sets"]["validation"]["scores"]
+    assert result == pytest.approx(scores(whole)["scores"], rel=1e-5)
 
 
-def test_smaller_batches_of_long_rows_give_the_same(whole, monkeypatch):
+def test_smaller_batches_of_long_rows_have_the_same_logits(whole, monkeypatch):
     from bert_jax.finetuning import scoring
     from bert_jax.finetuning.evaluation import open_evaluation
 
@@ -96,25 +96,25 @@ def test_smaller_batches_of_long_rows_give_the_same(whole, monkeypatch):
     scorer = evaluation.scorer
     step, shapes = scorer.step, []
 
-    def seen(params, batch):
+    def record(params, batch):
         shapes.append(batch["token_ids"].shape)
         return step(params, batch)
 
-    monkeypatch.setitem(scorer.__dict__, "step", seen)
+    monkeypatch.setitem(scorer.__dict__, "step", record)
     expected, loss = scorer.logits(evaluation.params, examples.features)
-    whole_shapes = shapes.copy()
+    first_shapes = shapes.copy()
     shapes.clear()
     monkeypatch.setattr(scoring, "TOKENS_IN_A_CACHE", 8 * max(scorer.row_lengths))
-    found, other_loss = scorer.logits(evaluation.params, examples.features)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    result, other_loss = scorer.logits(evaluation.params, examples.features)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
     assert other_loss == pytest.approx(loss, rel=1e-5)
     longest = max(length for _, length in shapes)
     assert {rows for rows, length in shapes if length == longest} == {8}
-    assert max(rows for rows, _ in whole_shapes) > 8
+    assert max(rows for rows, _ in first_shapes) > 8
 
 
-def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
-    """The loss over the set is that of each example computed alone, in float64."""
+def test_the_loss_is_the_mean_of_single_examples(whole, toy):
+    """The reference computes the loss of each example in float64."""
     from bert_jax.finetuning.evaluation import open_evaluation
 
     evaluation = open_evaluation(whole)
@@ -127,15 +127,15 @@ def test_every_example_counts_once_as_the_model_says_one_by_one(whole, toy):
     task = kind.loss(config, ComputeConfig(dtype="float32", attention="xla"))
     model = task.definition.module(parameters(whole))
     batch = features.batch(np.arange(21), int(features.lengths.max()))
-    alone = np.asarray(task.logits(model, batch), np.float64)
-    np.testing.assert_allclose(logits, alone, atol=1e-5)
+    reference = np.asarray(task.logits(model, batch), np.float64)
+    np.testing.assert_allclose(logits, reference, atol=1e-5)
     gold = features.targets["labels"]
-    expected = np.mean(np.logaddexp.reduce(alone, axis=1) - alone[np.arange(21), gold])
+    expected = np.mean(np.logaddexp.reduce(reference, axis=1) - reference[np.arange(21), gold])
     assert loss["loss"] == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
-def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
-    """Labels that are all wrong; and a text longer than all that the run has seen."""
+def test_another_file_or_directory_can_be_evaluated(whole, toy, evaluated, tmp_path):
+    """All labels are wrong, and one text is longer than all training texts."""
     from bert_jax.finetuning.evaluation import open_evaluation
 
     right = scores(whole)["scores"]["accuracy"]
@@ -143,20 +143,20 @@ def test_another_file_or_directory(whole, toy, evaluated, tmp_path):
     wrong = [line[:-1] + str(1 - int(line[-1])) for line in lines[1:]]
     file = tmp_path / "wrong.tsv"
     file.write_text("\n".join([lines[0], *wrong, "the " * 60 + "\t0"]) + "\n")
-    found = evaluated(whole, "--data", file)
-    assert found["data"] == str(file)
-    assert found["sets"]["wrong"]["examples"] == 22
-    assert found["sets"]["wrong"]["scores"]["accuracy"] <= 1 - right + 1 / 22
+    result = evaluated(whole, "--data", file)
+    assert result["data"] == str(file)
+    assert result["sets"]["wrong"]["examples"] == 22
+    assert result["sets"]["wrong"]["scores"]["accuracy"] <= 1 - right + 1 / 22
     evaluation = open_evaluation(whole, data=str(file))
     scorer, features = evaluation.scorer, evaluation.sets["wrong"].features
     longer = scorer._lengths(features)
     assert max(longer) >= features.lengths.max() > max(scorer.row_lengths)
-    assert len(longer) == len(scorer.row_lengths)  # no program more
-    found = evaluated(whole, "--data", toy.root / "reviews")
-    assert found["sets"]["validation"]["scores"] == scores(whole)["scores"]
+    assert len(longer) == len(scorer.row_lengths)  # no additional program
+    result = evaluated(whole, "--data", toy.root / "reviews")
+    assert result["sets"]["validation"]["scores"] == scores(whole)["scores"]
 
 
-def test_predictions_are_not_written_over_the_tasks_files(whole, toy, bert_jax_here, tmp_path):
+def test_predictions_never_overwrite_the_tasks_files(whole, toy, bert_jax_here, tmp_path):
     folder = toy.root / "reviews"
     before = {file: file.read_bytes() for file in folder.iterdir()}
     for words in (["--unlabelled"], [], ["--data", folder / "dev.tsv"], ["--data", folder]):
@@ -171,7 +171,7 @@ def test_predictions_are_not_written_over_the_tasks_files(whole, toy, bert_jax_h
     assert refused.code == 2 and "file is a file. Give a directory" in refused.errors
 
 
-def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_path):
+def test_scores_only_overwrite_scores(whole, toy, bert_jax_here, tmp_path):
     labels = tmp_path / "mine.tsv"
     shutil.copy(toy.root / "reviews/dev.tsv", labels)
     work_dir = tmp_path / "run"
@@ -195,7 +195,7 @@ def test_scores_are_written_over_scores_alone(whole, toy, bert_jax_here, tmp_pat
     assert json.loads(empty.read_text())["sets"]
 
 
-def test_a_directory_without_test_files_is_said(whole, toy, bert_jax_here, tmp_path):
+def test_a_directory_without_test_files_is_refused(whole, toy, bert_jax_here, tmp_path):
     data = tmp_path / "reviews"
     shutil.copytree(toy.root / "reviews", data)
     (data / "test.tsv").unlink()
@@ -204,7 +204,7 @@ def test_a_directory_without_test_files_is_said(whole, toy, bert_jax_here, tmp_p
     assert refused.code == 2 and f"{data} contains no test file of the task" in refused.errors
 
 
-def test_a_model_without_answers_is_not_scored(whole, tmp_path, monkeypatch):
+def test_a_model_with_nan_scores_is_refused(whole, tmp_path, monkeypatch):
     from bert_jax.finetuning.evaluation import open_evaluation
 
     evaluation = open_evaluation(whole)
@@ -216,59 +216,59 @@ def test_a_model_without_answers_is_not_scored(whole, tmp_path, monkeypatch):
         evaluation.score(None)
 
 
-def test_a_step_that_is_not_there_is_said_with_those_that_are(whole, bert_jax_here):
+def test_the_error_for_a_missing_step_lists_the_available_steps(whole, bert_jax_here):
     finished = bert_jax_here("evaluate", whole, "--step", 5)
     assert finished.code == 2
     assert "no checkpoint of step 5. Available steps: " in finished.errors
     assert finished.errors.split("Available steps: ")[1].strip().endswith("36.")
 
 
-def test_entities_have_rows_of_their_types(toy, bert_jax_here, evaluated, tmp_path):
+def test_scores_are_given_by_entity_type(toy, bert_jax_here, evaluated, tmp_path):
     work_dir = tmp_path / "run"
     assert bert_jax_here(*toy.words("tags", work_dir, "num_epochs=1")).code == 0
-    # The labels are the model's: no training file is read.
+    # The labels come from the model, so the training file is not read.
     file = tmp_path / "tagged.txt"
     shutil.copy(toy.root / "tagged/validation.txt", file)
     config = json.loads((work_dir / "config.json").read_text())
     config["tags"]["files"]["train"] = "gone"
     (work_dir / "config.json").write_text(json.dumps(config))
-    found = evaluated(work_dir, "--data", file, "--predictions", tmp_path / "predicted")
-    assert found["sets"]["tagged"]["scores"] == scores(work_dir)["scores"]
-    assert found["sets"]["tagged"]["examples"] == 21
+    result = evaluated(work_dir, "--data", file, "--predictions", tmp_path / "predicted")
+    assert result["sets"]["tagged"]["scores"] == scores(work_dir)["scores"]
+    assert result["sets"]["tagged"]["examples"] == 21
     written = (tmp_path / "predicted/tagged.txt").read_text().strip().split("\n\n")
     columns = [[line.split("\t")[1:] for line in sentence.split("\n")] for sentence in written]
     gold, predicted = ([[row[c] for row in each] for each in columns] for c in (0, 1))
     for kind, row in entity_counts(predicted, gold, "IOB2").items():
-        assert found["sets"]["tagged"]["types"][kind] == row.scores() | row._asdict()
+        assert result["sets"]["tagged"]["types"][kind] == row.scores() | row._asdict()
 
-    # A type that was not learned counts as missed; and a sentence of many windows as one.
+    # Entities of an unknown type count as missed, and a sentence with many windows counts once.
     file.write_text(file.read_text() + "\nada\tB-DOG\n" + "was\tO\n" * 40)
-    found = evaluated(work_dir, "--data", file)["sets"]["tagged"]
-    assert found["examples"] == 22
-    assert found["types"]["DOG"]["recall"] == 0 and found["types"]["DOG"]["gold"] == 1
+    result = evaluated(work_dir, "--data", file)["sets"]["tagged"]
+    assert result["examples"] == 22
+    assert result["types"]["DOG"]["recall"] == 0 and result["types"]["DOG"]["gold"] == 1
 
-    # Tags that mark no entities are told before anything is learned or scored.
+    # Tags that do not mark entities are refused before training or scoring.
     plain = tmp_path / "plain.txt"
     plain.write_text(file.read_text().replace("B-", ""))
     line = next(i for i, row in enumerate(plain.read_text().split("\n"), 1) if row[-3:] == "PER")
-    told = [f"{plain}:{line}: tag 'PER' is not a tag of IOB2: expected O, B-TYPE, I-TYPE"]
-    told += [f"{plain}:{line + n}: tag 'LOC' is not a tag of IOB2" for n in range(-12, 13)]
+    messages = [f"{plain}:{line}: tag 'PER' is not a tag of IOB2: expected O, B-TYPE, I-TYPE"]
+    messages += [f"{plain}:{line + n}: tag 'LOC' is not a tag of IOB2" for n in range(-12, 13)]
     words = toy.words("tags", tmp_path / "other", f"tags.files.validation={plain}")
     for refused in (bert_jax_here("evaluate", work_dir, "--data", plain), bert_jax_here(*words)):
-        assert refused.code == 2 and any(each in refused.errors for each in told)
+        assert refused.code == 2 and any(each in refused.errors for each in messages)
 
 
 @pytest.fixture
-def elsewhere(whole, tmp_path):
-    """A function that gives the run's model as an import has it, its labels called and ordered."""
+def make_imported(whole, tmp_path):
+    """Return a function that makes the run's model look imported, with other labels and order."""
 
     def make(*labels: str, order: tuple[int, ...] = (0, 1)) -> Path:
         config, _ = read_model(whole)
         directory = tmp_path / "-".join(["model", *labels])
-        theirs = dict(parameters(whole))
+        reordered = dict(parameters(whole))
         for name in ("classifier.kernel", "classifier.bias"):
-            theirs[name] = theirs[name][..., list(order)]
-        save_parameters(directory / "checkpoints", theirs, {})
+            reordered[name] = reordered[name][..., list(order)]
+        save_parameters(directory / "checkpoints", reordered, {})
         tokenizer = Tokenizer.load(whole / "tokenizer")
         tokenizer.save(directory / "tokenizer")
         config, origin = replace(config, labels=labels), {"command": "bert-jax import"}
@@ -287,27 +287,25 @@ def elsewhere(whole, tmp_path):
         (("LABEL_0", "LABEL_1"), (0, 1)),
     ],
 )
-def test_a_model_from_elsewhere_is_scored_by_a_config(
-    whole, toy, evaluated, elsewhere, labels, order
+def test_an_imported_model_is_scored_with_a_config(
+    whole, toy, evaluated, make_imported, labels, order
 ):
-    """Its labels are found by the names the task has for them, in any order; loss and all."""
+    """The model's labels are matched by the task's names for them, in any order."""
     words = ("--config", toy.root / "glue.py")
-    found = evaluated(elsewhere(*labels, order=order), *words)["sets"]["validation"]
-    assert found["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
-    assert found["types"].keys() == {"negative", "positive"}
+    result = evaluated(make_imported(*labels, order=order), *words)["sets"]["validation"]
+    assert result["scores"] == pytest.approx(scores(whole)["scores"], rel=1e-5)
+    assert result["types"].keys() == {"negative", "positive"}
 
 
-def test_a_model_that_was_fine_tuned_for_another_task_is_refused(
-    toy, bert_jax_here, elsewhere, whole
-):
+def test_a_model_fine_tuned_for_another_task_is_refused(toy, bert_jax_here, make_imported, whole):
     for directory, config, message in (
         (
-            elsewhere("good", "bad"),
+            make_imported("good", "bad"),
             "glue",
             "labels are 'good', 'bad', but the config's are 'negative'",
         ),
-        (elsewhere("LABEL_0", "LABEL_1"), "spans", "is for classification (single_label), but"),
-        (elsewhere("bad", "good"), "tags", "the config's section 'tags' is for tagging"),
+        (make_imported("LABEL_0", "LABEL_1"), "spans", "is for classification (single_label), but"),
+        (make_imported("bad", "good"), "tags", "the config's section 'tags' is for tagging"),
     ):
         words = ("evaluate", directory, "--config", toy.root / f"{config}.py")
         refused = bert_jax_here(*words)
@@ -320,11 +318,11 @@ def test_a_model_that_was_fine_tuned_for_another_task_is_refused(
     assert without.code == 2 and "no config to override. Add the task's config" in without.errors
 
 
-def test_files_named_from_another_directory_are_told(whole, toy, bert_jax_here, tmp_path):
+def test_the_error_explains_relative_paths(whole, toy, bert_jax_here, tmp_path):
     glue = dict(json.loads((whole / "config.json").read_text())["glue"], directory="reviews")
-    moved = changed(whole, tmp_path / "moved", glue=glue)
+    moved = copy_with(whole, tmp_path / "moved", glue=glue)
     refused = bert_jax_here("evaluate", moved)
     assert refused.code == 2 and "reviews" in refused.errors
     assert f"run was started; the current directory is {Path.cwd()}" in refused.errors
-    there = bert_jax_here("evaluate", moved, "--data", toy.root / "reviews")
-    assert there.code == 0, there.errors
+    evaluated_elsewhere = bert_jax_here("evaluate", moved, "--data", toy.root / "reviews")
+    assert evaluated_elsewhere.code == 0, evaluated_elsewhere.errors

@@ -1,4 +1,4 @@
-"""Which of a model's scores is which label of a task that it learned elsewhere."""
+"""Match the labels of an imported model to the labels of a task."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def places(
         (("LABEL_0", "LABEL_1", "LABEL_2"), None),
     ],
 )
-def test_the_orders_that_models_of_mnli_are_published_in(theirs, expected) -> None:
+def test_published_orders_of_mnli_labels_are_matched(theirs, expected) -> None:
     assert places(model(*theirs), *MNLI) == expected
 
 
@@ -53,13 +53,13 @@ def test_labels_that_differ_only_in_case_stay_distinct() -> None:
         places(model("A", "a"), "a", "b")
 
 
-def test_labels_go_by_what_the_files_call_them_too() -> None:
+def test_labels_are_also_matched_by_their_names_in_the_files() -> None:
     several = model("x", "y", problem="multi_label")
     found = places(several, "one", "two", names=("y", "x"), problem="multi_label")
     assert found == (1, 0)
 
 
-def test_a_number_is_one_whatever_it_is_called() -> None:
+def test_the_label_of_a_regression_may_have_any_name() -> None:
     rated = model("LABEL_0", problem="regression")
     assert places(rated, "score", problem="regression") is None
     two = model("LABEL_0", "LABEL_1", problem="regression")
@@ -86,7 +86,7 @@ def test_a_note_says_how_unnamed_labels_are_interpreted() -> None:
         (("O", "B-LOC", "I-LOC", "I-PER"), "IOB1"),
     ],
 )
-def test_tags_are_read_in_the_scheme_of_the_model(labels, learn_as) -> None:
+def test_tags_are_converted_to_the_scheme_of_the_model(labels, learn_as) -> None:
     tags = TagsConfig(TagFiles(validation="dev.txt"))
     found = tags.matching(model(*labels, head="tagging"))
     changed = dataclasses.replace(tags.files, learn_as=learn_as)
@@ -95,6 +95,6 @@ def test_tags_are_read_in_the_scheme_of_the_model(labels, learn_as) -> None:
 
 @pytest.mark.parametrize("learn_as", ["as_written", "IOB1"])
 @pytest.mark.parametrize("tag", ["S-LOC", "I-PER"])
-def test_a_scheme_that_was_asked_for_is_kept(tag, learn_as) -> None:
+def test_a_requested_scheme_is_kept(tag, learn_as) -> None:
     tags = TagsConfig(TagFiles(validation="dev.txt", learn_as=learn_as))
     assert tags.matching(model("O", "B-LOC", "I-LOC", tag, head="tagging")) == tags

@@ -49,7 +49,7 @@ def test_a_run_in_a_thread_is_silent_and_resumes(toy, tmp_path, capfd) -> None:
     assert all(isinstance(report, Message) for report in reports)
 
 
-def test_a_run_reports_what_its_log_holds(toy, tmp_path) -> None:
+def test_a_run_reports_the_entries_of_its_log(toy, tmp_path) -> None:
     reports: list[Report] = []
     finetune(config_of(toy, tmp_path / "run", "num_epochs=1"), on_report=reports.append)
     log = (tmp_path / "run/metrics.jsonl").read_text().splitlines()

@@ -102,7 +102,7 @@ def test_a_file_of_unknown_origin_is_not_replaced(tmp_path):
         ("v1.1", "v1.1"),
     ],
 )
-def test_an_unknown_extension_belongs_to_the_name(path, name):
+def test_an_unknown_extension_is_part_of_the_name(path, name):
     assert list(named_after(path, {"validation": None})) == [name]  # type: ignore[dict-item]
 
 

@@ -1,4 +1,4 @@
-"""What `predict` says of a validation set is what `evaluate` scores, by files of either's own."""
+"""`predict` gives the same predictions as `evaluate` for a validation set."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .conftest import sentence
 
 
 @pytest.fixture
-def both_ways(bert_jax_here, monkeypatch, tmp_path):
-    """A function that runs `evaluate` on a file and `predict` on lines: a file of each."""
+def predict_twice(bert_jax_here, monkeypatch, tmp_path):
+    """Return a function that runs `evaluate` on a file and `predict` on lines."""
     monkeypatch.setattr(predict, "enable_compilation_cache", lambda: None)
 
     def run(work_dir: Path, data: Path, lines: list[dict], ending: str) -> tuple[str, list[dict]]:
@@ -26,35 +26,35 @@ def both_ways(bert_jax_here, monkeypatch, tmp_path):
             "evaluate", work_dir, "--data", data, "--predictions", tmp_path / "predicted"
         )
         assert finished.code == 0, finished.errors
-        told = (tmp_path / f"predicted/{Path(data).stem}.{ending}").read_text()
+        evaluated = (tmp_path / f"predicted/{Path(data).stem}.{ending}").read_text()
         finished = bert_jax_here("predict", work_dir, "--input", source)
         assert finished.code == 0, finished.errors
-        return told, [json.loads(line) for line in finished.output.splitlines()]
+        return evaluated, [json.loads(line) for line in finished.output.splitlines()]
 
     return run
 
 
-def test_one_score_of_two_labels(toy, bert_jax_here, both_ways, tmp_path):
-    """Some texts are longer than the run's rows; both labels come back."""
+def test_labels_of_a_single_score_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
+    """Some texts are longer than the run's rows, and both labels are predicted."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("sigmoid", work_dir, "max_length=10")
     assert bert_jax_here(*words).code == 0
     texts = [sentence(rng, word) for word in ("lovely", "awful") * 20]
     data = tmp_path / "dev.tsv"
     data.write_text("sentence\tlabel\n" + "".join(f"{text}\t1\n" for text in texts))
-    told, found = both_ways(work_dir, data, [{"text": text} for text in texts], "tsv")
-    rows = [line.split("\t")[1] for line in told.splitlines()[1:]]
+    evaluated, predicted = predict_twice(work_dir, data, [{"text": text} for text in texts], "tsv")
+    rows = [line.split("\t")[1] for line in evaluated.splitlines()[1:]]
     names = ["negative", "positive"]
     classify = Classify(work_dir)
     assert classify.max_length == 10
     assert list(classify("warm").scores) == names
-    assert [names.index(line["label"]) for line in found] == [int(row) for row in rows]
-    assert {line["label"] for line in found} == set(names)
-    assert {line["truncated"] for line in found} == {False, True}
+    assert [names.index(line["label"]) for line in predicted] == [int(row) for row in rows]
+    assert {line["label"] for line in predicted} == set(names)
+    assert {line["truncated"] for line in predicted} == {False, True}
 
 
-def test_answers(toy, bert_jax_here, both_ways, tmp_path):
-    """Passages of many windows, answers of two word-pieces at most."""
+def test_predicted_answers_are_the_same(toy, bert_jax_here, predict_twice, tmp_path):
+    """Passages have several windows, and answers at most two word pieces."""
     work_dir, rng = tmp_path / "run", random.Random(1)
     words = toy.words("spans", work_dir, "num_epochs=1", "spans.max_answer_length=2")
     assert bert_jax_here(*words).code == 0
@@ -75,10 +75,10 @@ def test_answers(toy, bert_jax_here, both_ways, tmp_path):
     data = tmp_path / "dev.json"
     data.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
     lines = [{"question": "where is it ? " * 3, "context": context} for context in contexts]
-    told, found = both_ways(work_dir, data, lines, "json")
-    assert [line["text"] for line in found] == list(json.loads(told).values())
-    assert all(line["question_truncated"] for line in found)
-    assert all(len(line["text"].split()) <= 2 for line in found)
+    evaluated, predicted = predict_twice(work_dir, data, lines, "json")
+    assert [line["text"] for line in predicted] == list(json.loads(evaluated).values())
+    assert all(line["question_truncated"] for line in predicted)
+    assert all(len(line["text"].split()) <= 2 for line in predicted)
     defaults = AnswerQuestion(work_dir).defaults
     assert defaults is not None and defaults.max_length == 24
     assert vars(defaults.spans) == {"doc_stride": 4, "max_query_length": 4, "max_answer_length": 2}

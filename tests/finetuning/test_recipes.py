@@ -1,4 +1,4 @@
-"""The recipes of fine-tuning: what they say, and that a user's own paths fit in."""
+"""The recipes for fine-tuning load, and their paths can be overridden."""
 
 from pathlib import Path
 
@@ -27,14 +27,14 @@ def test_every_recipe_loads(name: str) -> None:
     assert f"--config configs/finetune/{name}.py" in RECIPES[name].read_text()
 
 
-def test_every_task_of_glue_and_every_section_has_a_recipe() -> None:
+def test_every_glue_task_and_every_kind_of_task_has_a_recipe() -> None:
     configs = [load(name) for name in RECIPES]
     names = {config.task.official_name for config in configs} - {""}
     assert names == GLUE_TASKS.keys()
     assert {kind_of_task(config.task).section for config in configs} == task_sections().keys()
 
 
-def test_a_recipe_without_a_model_says_so() -> None:
+def test_a_recipe_requires_an_initial_model() -> None:
     with pytest.raises(ValueError, match="init_from is empty .*Set it to a directory"):
         load_config(str(RECIPES["sst2"]), kind="finetune")
 
@@ -49,7 +49,7 @@ def test_a_recipe_without_a_model_says_so() -> None:
         ("squad", "spans.files.train=d", lambda config: config.task.files.train),
     ],
 )
-def test_paths_are_overridden(name: str, word: str, read) -> None:
+def test_paths_can_be_overridden(name: str, word: str, read) -> None:
     assert read(load(name, word)) == "d"
 
 
@@ -79,12 +79,12 @@ def test_recipes_read_the_official_files(
     tokenizer = Tokenizer.load(shared_data / "vocab/bert-base-uncased")
     data = config.open(tokenizer, ["validation", "test"])
     for sets, examples in ((data.validation, validation), (data.test, test)):
-        (found,) = sets.values()
-        of_tags = getattr(found, "sentences", None)
-        assert len(found.features if of_tags is None else of_tags) == examples
+        (examples_set,) = sets.values()
+        sentences = getattr(examples_set, "sentences", None)
+        assert len(examples_set.features if sentences is None else sentences) == examples
 
 
 @pytest.mark.parametrize("name", ["squad", "table"])
-def test_a_recipe_that_changes_the_rate_keeps_the_warm_up_of_fine_tuning(name: str) -> None:
+def test_changing_the_learning_rate_keeps_the_warm_up(name: str) -> None:
     optimizer = load(name, "optimizer.peak_learning_rate=1e-5").optimizer
     assert (optimizer.warmup_steps, optimizer.warmup_fraction) == (0, 0.1)

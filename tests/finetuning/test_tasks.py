@@ -1,4 +1,4 @@
-"""Every kind of task, from its files to its predictions: learned, scored, written."""
+"""Train, score and predict every kind of task, from its files to its predictions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bert_jax.tokenizers.tokenizer import Tokenizer
 
 from .conftest import GOOD, history, scores
 
-# What a model that has understood the task gets.
-LEARNED = {
+# The minimum scores of a model that has learned the task.
+MINIMUM_SCORES = {
     "glue": {"accuracy": 1.0},
     "sigmoid": {"accuracy": 1.0},
     "regression": {"pearson": 0.9},
@@ -29,8 +29,8 @@ LEARNED = {
     "tags": {"f1": 1.0, "accuracy": 1.0},
     "spans": {"exact_match": 1.0, "f1": 1.0},
 }
-# What a task wants besides.
-MORE = {
+# Additional settings of some tasks.
+SETTINGS = {
     "several": (
         *("dropout=0.0", "head_dropout=0.0", "optimizer.peak_learning_rate=5e-3"),
         *("batch_size=8", "num_epochs=16"),
@@ -39,22 +39,22 @@ MORE = {
 }
 
 
-def _told_of_reviews(root: Path, predictions: Path) -> tuple[list, list]:
+def _predictions_of_reviews(root: Path, predictions: Path) -> tuple[list, list]:
     rows = [line.split("\t") for line in (root / "reviews/test.tsv").read_text().splitlines()[1:]]
     right = {int(index): int(bool(set(text.split()) & set(GOOD))) for index, text in rows}
     lines = (predictions / "SST-2.tsv").read_text().splitlines()[1:]
     return lines, [f"{index}\t{right[index]}" for index in sorted(right)]
 
 
-def _told_of_several(root: Path, predictions: Path) -> tuple[list, list]:
-    told = (predictions / "test.tsv").read_text().splitlines()
+def _predictions_of_several_labels(root: Path, predictions: Path) -> tuple[list, list]:
+    predicted = (predictions / "test.tsv").read_text().splitlines()
     right = (root / "several/test.tsv").read_text().splitlines()[1:]
-    assert told[0] == "index\tprediction"
+    assert predicted[0] == "index\tprediction"
     rows = [f"{index}\t{line.split(chr(9))[1]}" for index, line in enumerate(right)]
-    return told[1:], rows
+    return predicted[1:], rows
 
 
-def _told_of_choices(root: Path, predictions: Path) -> tuple[list, list]:
+def _predictions_of_choices(root: Path, predictions: Path) -> tuple[list, list]:
     def column(file: Path, name: str) -> list[str]:
         with file.open(newline="") as rows:
             return [row[name] for row in csv.DictReader(rows)]
@@ -62,53 +62,53 @@ def _told_of_choices(root: Path, predictions: Path) -> tuple[list, list]:
     return column(predictions / "test.csv", "pred"), column(root / "choices/test.csv", "label")
 
 
-def _told_of_tags(root: Path, predictions: Path) -> tuple[list, list]:
+def _predictions_of_tags(root: Path, predictions: Path) -> tuple[list, list]:
     rows = [line.split("\t") for line in (predictions / "test.txt").read_text().splitlines()]
-    asked = (root / "tagged/test.txt").read_text().splitlines()
-    assert ["\t".join(row[:2]) for row in rows if row != [""]] == [x for x in asked if x]
+    given = (root / "tagged/test.txt").read_text().splitlines()
+    assert ["\t".join(row[:2]) for row in rows if row != [""]] == [x for x in given if x]
     return [row[2:] for row in rows], [row[1:2] for row in rows]
 
 
-def _told_of_questions(root: Path, predictions: Path) -> tuple[list, list]:
+def _predictions_of_questions(root: Path, predictions: Path) -> tuple[list, list]:
     (article,) = json.loads((root / "questions/test.json").read_text())["data"]
-    asked = [question for paragraph in article["paragraphs"] for question in paragraph["qas"]]
-    told = json.loads((predictions / "test.json").read_text())
-    right = [(each["id"], each["answers"][0]["text"]) for each in asked]
-    return [(each["id"], told[each["id"]]) for each in asked], right
+    given = [question for paragraph in article["paragraphs"] for question in paragraph["qas"]]
+    predicted = json.loads((predictions / "test.json").read_text())
+    right = [(each["id"], each["answers"][0]["text"]) for each in given]
+    return [(each["id"], predicted[each["id"]]) for each in given], right
 
 
-# What a test set's predictions say, and what is right.
-TOLD = {
-    "glue": _told_of_reviews,
-    "sigmoid": _told_of_reviews,
-    "several": _told_of_several,
-    "choices": _told_of_choices,
-    "tags": _told_of_tags,
-    "spans": _told_of_questions,
+# Functions that return the predictions for a test set and the correct answers.
+PREDICTIONS = {
+    "glue": _predictions_of_reviews,
+    "sigmoid": _predictions_of_reviews,
+    "several": _predictions_of_several_labels,
+    "choices": _predictions_of_choices,
+    "tags": _predictions_of_tags,
+    "spans": _predictions_of_questions,
 }
 
 
-@pytest.mark.parametrize("task", LEARNED)
-def test_a_task_is_learned_and_its_evaluation_is_the_runs(
+@pytest.mark.parametrize("task", MINIMUM_SCORES)
+def test_a_task_can_be_learned_and_evaluate_gives_the_runs_scores(
     toy, bert_jax_here, tmp_path: Path, task: str
 ) -> None:
     work_dir = tmp_path / "run"
-    finished = bert_jax_here(*toy.words(task, work_dir, *MORE.get(task, ())))
+    finished = bert_jax_here(*toy.words(task, work_dir, *SETTINGS.get(task, ())))
     assert finished.code == 0, finished.errors
-    found = scores(work_dir)
-    for metric, least in LEARNED[task].items():
-        assert found["scores"][metric] >= least, finished.output
+    result = scores(work_dir)
+    for metric, least in MINIMUM_SCORES[task].items():
+        assert result["scores"][metric] >= least, finished.output
     assert {
-        k: v for k, v in history(work_dir)["evaluation", found["step"]].items() if k != "step"
-    } == found["scores"]
-    if task != "regression":  # which has no test set
-        told, right = TOLD[task](toy.root, work_dir / "predictions")
-        assert len(told) == len(right) > 4
-        assert told == right
+        k: v for k, v in history(work_dir)["evaluation", result["step"]].items() if k != "step"
+    } == result["scores"]
+    if task != "regression":  # has no test set
+        predicted, right = PREDICTIONS[task](toy.root, work_dir / "predictions")
+        assert len(predicted) == len(right) > 4
+        assert predicted == right
         again = tmp_path / "again"
         words = ("evaluate", work_dir, "--unlabelled", "--predictions", again)
         assert bert_jax_here(*words).code == 0
-        for file in map(Path, found["predictions"]):
+        for file in map(Path, result["predictions"]):
             assert (again / file.name).read_bytes() == file.read_bytes()
 
     output = tmp_path / "scores.json"
@@ -116,14 +116,14 @@ def test_a_task_is_learned_and_its_evaluation_is_the_runs(
     finished = bert_jax_here(*words)
     assert finished.code == 0, finished.errors
     again = json.loads(output.read_text())
-    assert again["step"] == found["step"]
-    assert again["sets"]["validation"]["scores"] == found["scores"]
+    assert again["step"] == result["step"]
+    assert again["sets"]["validation"]["scores"] == result["scores"]
     assert again["sets"]["validation"]["examples"] >= 21
-    assert f"step {found['step']}" in finished.output
+    assert f"step {result['step']}" in finished.output
 
 
 @pytest.mark.parametrize("letters", ["IES", "ILU", "MES"])
-def test_tags_as_written_still_have_entities(toy, tmp_path: Path, letters: str) -> None:
+def test_entities_are_scored_in_every_scheme(toy, tmp_path: Path, letters: str) -> None:
     """Entities in BIOES, BILOU and BMES are scored, independently of the scheme."""
     inside, last, single = letters
     text = f"matt\t{single}-PER\nwent\tO\nnew\tB-LOC\nyork\t{inside}-LOC\ncity\t{last}-LOC\n\n"
@@ -131,7 +131,7 @@ def test_tags_as_written_still_have_entities(toy, tmp_path: Path, letters: str) 
     file = tmp_path / "tags.txt"
     file.write_text(text)
     tokenizer = Tokenizer.load(toy.source / "tokenizer")
-    found = {}
+    result = {}
     for learn_as in ("as_written", "IOB2"):
         files = TagFiles(train=str(file), validation=str(file), learn_as=learn_as)
         data = TagsConfig(files).open(tokenizer, 32, ["train", "validation"])
@@ -140,12 +140,12 @@ def test_tags_as_written_still_have_entities(toy, tmp_path: Path, letters: str) 
         assert isinstance(examples, TagSet)
         labels = examples.windows.labels
         assert (f"{single}-PER" in labels) == (learn_as == "as_written")
-        # Right but for the last entity, which is missed.
+        # All entities are correct except the last one, which is missed.
         logits = np.zeros((len(examples.features.sequences.token_ids), len(labels)), np.float32)
         gold = examples.features.token_targets["labels"].copy()
         gold[examples.windows.positions[-1]] = labels.index("O")
         logits[np.arange(len(gold)), gold] = 1
-        found[learn_as] = examples.scores(logits)
+        result[learn_as] = examples.scores(logits)
         (written,) = examples.write(logits, tmp_path, learn_as)
         rows = [line.split("\t") for line in written.read_text().splitlines() if line]
         assert [row[-2] for row in rows] == [row[-1] for row in rows[:-1]] + [rows[-1][-2]]
@@ -153,11 +153,11 @@ def test_tags_as_written_still_have_entities(toy, tmp_path: Path, letters: str) 
         own = {row[-1][:1] for row in rows}
         restated = letters == "IES" and learn_as == "IOB2"  # for conlleval, which reads BIOES
         assert own == ({"B", "I", "O"} if restated else {"B", *letters, "O"})
-    assert found["as_written"] == found["IOB2"]
-    assert found["IOB2"]["precision"] == 1.0 and found["IOB2"]["recall"] == pytest.approx(2 / 3)
+    assert result["as_written"] == result["IOB2"]
+    assert result["IOB2"]["precision"] == 1.0 and result["IOB2"]["recall"] == pytest.approx(2 / 3)
 
 
-def test_a_training_file_with_a_part_of_the_scheme(toy, tmp_path: Path, caplog) -> None:
+def test_a_training_file_may_lack_tags_of_the_scheme(toy, tmp_path: Path, caplog) -> None:
     """A model trained on tags as written, without one-word entities, misses such entities."""
     train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
     train.write_text("new\tB-LOC\nyork\tI-LOC\ncity\tI-LOC\nis\tO\n")
@@ -179,7 +179,7 @@ def test_a_training_file_with_a_part_of_the_scheme(toy, tmp_path: Path, caplog) 
     assert "tag 'L-LOC' is not a label of the model. 2 of 5 words have such tags" in caplog.text
 
 
-def test_labels_without_an_example_are_told(tmp_path, toy, caplog) -> None:
+def test_labels_without_examples_are_reported(tmp_path, toy, caplog) -> None:
     file = tmp_path / "train.tsv"
     file.write_text("text\tlabel\nfine\tgood\nawful\tbad\n")
     tokenizer = Tokenizer.load(toy.source / "tokenizer")
@@ -193,7 +193,7 @@ def test_labels_without_an_example_are_told(tmp_path, toy, caplog) -> None:
     assert data.validation["validation"].type_is == "class"
 
 
-def test_answers_at_random_are_no_better_than_chance(toy, tmp_path: Path) -> None:
+def test_random_answers_are_not_better_than_chance(toy, tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(toy.source / "tokenizer")
     rng = np.random.default_rng(0)
     words = [f"{a}{b}" for a in "bdgklmnprst" for b in ("a", "e", "i", "o")]
@@ -212,11 +212,11 @@ def test_answers_at_random_are_no_better_than_chance(toy, tmp_path: Path) -> Non
     examples = config.open(tokenizer, 128, ["validation"]).validation["validation"]
     assert isinstance(examples, SpanSet)
     shape = (len(examples.features.sequences.token_ids), 2)
-    found = [examples.scores(rng.normal(size=shape).astype(np.float32))["f1"] for _ in range(3)]
-    assert 0.01 < max(found) < examples.chance("f1") < 0.5
+    result = [examples.scores(rng.normal(size=shape).astype(np.float32))["f1"] for _ in range(3)]
+    assert 0.01 < max(result) < examples.chance("f1") < 0.5
 
 
-def test_a_regressor_that_has_collapsed_is_no_better_than_chance(toy, tmp_path: Path) -> None:
+def test_a_constant_regression_is_not_better_than_chance(toy, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     file = tmp_path / "rated.tsv"
     rows = (f"text {number}\t{rating:.3f}" for number, rating in enumerate(rng.uniform(0, 5, 500)))
@@ -227,6 +227,6 @@ def test_a_regressor_that_has_collapsed_is_no_better_than_chance(toy, tmp_path: 
     examples = data.validation["validation"]
     chance = examples.chance("pearson")
     assert chance == pytest.approx(1.645 / 499**0.5)
-    drawn = [2.5 + 1e-4 * rng.normal(size=(500, 1)).astype(np.float32) for _ in range(200)]
-    above = sum(examples.scores(logits)["pearson"] > chance for logits in drawn)
-    assert 1 <= above <= 20  # 10 expected, of a standard deviation of 3
+    samples = [2.5 + 1e-4 * rng.normal(size=(500, 1)).astype(np.float32) for _ in range(200)]
+    above = sum(examples.scores(logits)["pearson"] > chance for logits in samples)
+    assert 1 <= above <= 20  # expected: 10, with a standard deviation of 3
