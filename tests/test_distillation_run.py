@@ -66,7 +66,7 @@ def test_a_student_trains_and_resumes(student, teacher, bert_jax_here, tmp_path)
     assert "start      the teacher's parameters, its layers 0 of 0 to 1" in whole.output
     line = r"^teacher +(\S+): ([\d,]+) parameters, float32, xla attention, forward (.*)$"
     match = re.search(line, whole.output, re.MULTILINE)
-    assert match and match[1] == str(teacher) and "FLOPs a step of phase1" in match[3]
+    assert match and match[1] == str(teacher) and "FLOPs per step of phase1" in match[3]
     entries = read_metrics(tmp_path / "whole/metrics.jsonl")
     train = [entry for entry in entries if entry["kind"] == "train"]
     for entry in (train[0], train[-1]):
@@ -252,8 +252,8 @@ def test_a_narrower_student_matches_hidden_states_and_attention(student, bert_ja
     done = bert_jax_here(*command)
     assert done.code == 0, done.errors
     entries = read_metrics(tmp_path / "run/metrics.jsonl")
-    assert "learned from context" not in done.output
-    assert "hidden states: embeddings and its layers 2, through learned maps from 8" in done.output
+    assert "gain from context" not in done.output
+    assert "hidden states: embeddings and its layers 2, through trained maps from 8" in done.output
     assert "attention scores: its layers 2\n" in done.output
     train = [entry for entry in entries if entry["kind"] == "train"]
     assert train[-1]["hidden_loss"] < train[0]["hidden_loss"]
@@ -276,8 +276,8 @@ def test_a_wider_student_is_randomly_initialized(student, bert_jax_here, tmp_pat
     assert done.code == 0, done.errors
     assert "start      random parameters" in done.output
     # The percentage is relative to the FLOPs of the phase, which include the head at all tokens.
-    phase = float(re.search(r"^phase1 .* tokens, ([\d.e+]+) FLOPs a step", done.output, re.M)[1])
-    line = r"forward ([\d.e+]+) FLOPs a step of phase1, (\d+)% on top"
+    phase = float(re.search(r"^phase1 .* tokens, ([\d.e+]+) FLOPs per step", done.output, re.M)[1])
+    line = r"forward ([\d.e+]+) FLOPs per step of phase1, (\d+)% on top"
     forward, percentage = map(float, re.search(line, done.output).groups())
     assert percentage == pytest.approx(100 * forward / phase, abs=1)
     losses = [e["soft_loss"] for e in read_metrics(tmp_path / "run/metrics.jsonl") if "loss" in e]
@@ -295,7 +295,7 @@ def test_flops_and_memory_include_the_teacher(student, bert_jax_here, tmp_path):
         planned = bert_jax_here("plan", "--topology", "cpu:2", *words)
         assert planned.code == 0, planned.errors
         assert ("\nteacher   " in planned.output) == (config == student)
-        match = re.search(r"FLOPs a step +([\d.e+]+) of the model", planned.output)
+        match = re.search(r"FLOPs per step +([\d.e+]+) of the model", planned.output)
         flops[config] = float(match[1])
         measured = bert_jax_here("bench", "step", "--steps", "1", *words)
         assert measured.code == 0, measured.errors

@@ -139,7 +139,7 @@ def _run_lines(work_dir: Path, step: int, run: Mapping[str, Any]) -> list[str]:
         if manifest.is_file():
             with expecting_fields(manifest):
                 lines.append(_corpus(read_json_object(manifest)))
-    return lines + _measured(work_dir / LOG_NAME, step, "losses in nats a token")
+    return lines + _measured(work_dir / LOG_NAME, step, "losses in nats per token")
 
 
 def _objective(run: Mapping[str, Any]) -> list[str]:

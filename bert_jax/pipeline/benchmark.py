@@ -31,7 +31,7 @@ class LoadingSpeed:
     def __str__(self) -> str:
         return (
             f"{self.tokens_per_second / 1e6:7.2f} M tokens/s  "
-            f"{1e3 * self.seconds_per_batch:6.2f} ms a batch"
+            f"{1e3 * self.seconds_per_batch:6.2f} ms per batch"
         )
 
 

@@ -74,7 +74,7 @@ def _describe_phase(
     flops = setup.training_flops(phase, corpus.train.manifest.max_fragments)
     line = (
         f"{corpus.name:10s} {phase.num_steps:,} steps of {phase.batch_size} x "
-        f"{phase.sequence_length} tokens, {flops:.3g} FLOPs a step; {phase.corpus}: "
+        f"{phase.sequence_length} tokens, {flops:.3g} FLOPs per step; {phase.corpus}: "
         f"{info.num_tokens:,} tokens in {info.num_records:,} records, {epochs:.1f} epochs"
     )
     return [line, *_describe_held_out(evaluation, corpus)]
@@ -91,7 +91,7 @@ def _describe_held_out(evaluation: EvaluationConfig, corpus: PhaseCorpus) -> lis
     if info.num_tokens < _MIN_HELD_OUT_TOKENS:
         lines.append(
             f"NOTE       {corpus.name}: metrics of only {info.num_tokens:,} held-out tokens are "
-            "mostly chance: hold out more"
+            "mostly chance. Hold out more text"
         )
     return lines
 
@@ -195,7 +195,7 @@ def teacher_lines(
     for name, phase in phases:
         forward = setup.teacher_flops(phase)
         share = forward / setup.training_flops(phase, pieces=1)
-        costs.append(f"{forward:.3g} FLOPs a step of {name}, {share:.0%} on top")
+        costs.append(f"{forward:.3g} FLOPs per step of {name}, {share:.0%} on top")
     lines = [
         f"{'teacher':{width}}{teacher.config.teacher}: "
         f"{count(teacher.teacher.definition.shapes):,} parameters, {teacher.compute.dtype}, "
@@ -204,7 +204,7 @@ def teacher_lines(
     layers = ", ".join(map(str, teacher.teacher.layers))
     if teacher.config.hidden_weight:
         dim, teacher_dim = setup.model.hidden_dim, teacher.model.encoder.hidden_dim
-        maps = f", through learned maps from {dim} to {teacher_dim} features"
+        maps = f", through trained maps from {dim} to {teacher_dim} features"
         maps = maps if dim != teacher_dim else ""
         lines.append(f"{'':{width}}hidden states: embeddings and its layers {layers}{maps}")
     if teacher.config.attention_weight:
@@ -226,9 +226,9 @@ def conclude(work_dir: Path, last: PhaseCorpus, loss: float | None) -> list[str]
     special_ids = last.tokenizer.special_ids
     unigram = unigram_cross_entropy(last.train, last.held_out, special_ids)
     return [
-        f"held-out MLM loss                    {loss:.3f} nats a token",
-        f"unigram cross-entropy of that text   {unigram:.3f} nats a token (ignoring context)",
-        f"learned from context                 {unigram - loss:.3f} nats a token"
+        f"held-out MLM loss                    {loss:.3f} nats per token",
+        f"unigram cross-entropy of that text   {unigram:.3f} nats per token (ignoring context)",
+        f"gain from context                    {unigram - loss:.3f} nats per token"
         + ("" if loss < unigram else " (nothing yet)"),
         f"curves: {work_dir / CURVES_NAME}",
     ]

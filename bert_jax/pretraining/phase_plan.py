@@ -159,25 +159,25 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
     phase = plan.phase
     lines = [
         f"{plan.name}    {phase.num_steps:,} steps of {phase.batch_size} x "
-        f"{phase.sequence_length} tokens, up to {plan.pieces} documents a row "
+        f"{phase.sequence_length} tokens, up to {plan.pieces} documents per row "
         f"(compiled in {plan.compile_seconds:.0f} s)"
     ]
     if plan.step is None:
         assert plan.refused is not None
         return lines + [
-            f"  memory a device     {gib(plan.refused.needed)} needed, the compiler has "
+            f"  memory per device   {gib(plan.refused.needed)} needed, the compiler has "
             f"{gib(plan.refused.available)}: does not fit",
             f"    state             {gib(plan.state_bytes)}",
         ]
     step = plan.step
     share = "" if limit is None else f" of {gib(limit)} ({step.memory / limit:.0%})"
     lines += [
-        f"  memory a device     {gib(step.memory)}{share}"
+        f"  memory per device   {gib(step.memory)}{share}"
         + ("" if plan.fits(limit) else ": does not fit"),
         f"    arguments         {gib(step.arguments)} (state {gib(plan.state_bytes)}, and a batch)",
         f"    outputs           {gib(step.outputs)} without the state, which is updated in place",
         f"    temporaries       {gib(step.temporaries)}",
-        f"  collectives a step  {'count':>8s}{'bytes':>14s}{'sent':>14s}  (per device)",
+        f"  collectives per step{'count':>8s}{'bytes':>14s}{'sent':>14s}  (per device)",
     ]
     traffic = collectives(step.text, len(devices))
     lines += [
@@ -185,7 +185,7 @@ def phase_lines(plan: PhasePlan, devices: Sequence[jax.Device], limit: int | Non
         for kind, total in traffic.items()
     ] or ["    none"]
     lines += [
-        f"  FLOPs a step        {plan.model_flops:.4g} of the model on all devices; the compiler "
+        f"  FLOPs per step      {plan.model_flops:.4g} of the model on all devices; the compiler "
         f"counts {step.flops:.4g} per device (loops once)",
         *_roofline_lines(plan, devices),
     ]
@@ -214,7 +214,7 @@ def _roofline_lines(plan: PhasePlan, devices: Sequence[jax.Device]) -> list[str]
     assert chip_figures is not None and plan.step is not None
     busy = plan.step.bytes_accessed / chip_figures.memory_bandwidth
     return [
-        f"  roofline            at least {bound.seconds * 1e3:.2f} ms a step, by {bound.bound} "
+        f"  roofline            at least {bound.seconds * 1e3:.2f} ms per step, by {bound.bound} "
         f"(compute {bound.compute * 1e3:.2f}, memory {bound.memory * 1e3:.2f}, "
         f"links {bound.links * 1e3:.2f} ms); {duration(bound.seconds * plan.phase.num_steps)} "
         "for the phase",

@@ -1,4 +1,4 @@
-"""`bert-jax bench data` measures what it says, on a given corpus and on its own."""
+"""`bert-jax bench data` measures loading from a given or a temporary corpus."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_prepared_corpus_is_measured(prepared, capsys):
     assert stages is not None
 
 
-def test_without_a_corpus_one_is_made_and_said_to_be(capsys):
+def test_without_a_corpus_a_temporary_one_is_measured(capsys):
     words = ["--max-length", "64", "--million-tokens", "0.02", "--sentence-pairs", "none"]
     assert main(["bench", "data", *SHORT, *words]) == 0
     output = capsys.readouterr().out
@@ -56,6 +56,6 @@ def test_a_corpus_smaller_than_a_batch_is_refused(prepared, capsys):
 
 
 @pytest.mark.parametrize("option", ["--max-length", "--million-tokens"])
-def test_what_describes_the_temporary_corpus_is_refused_with_another(prepared, capsys, option):
+def test_options_of_the_temporary_corpus_are_refused_with_a_given_one(prepared, capsys, option):
     assert main(["bench", "data", "--corpus", str(prepared), *SHORT, option, "64"]) == 2
     assert f"{option} describes the corpus made without --corpus" in capsys.readouterr().err

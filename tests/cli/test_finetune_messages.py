@@ -1,4 +1,4 @@
-"""What `finetune` says of a run that has ended."""
+"""The messages of `finetune` at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from bert_jax.runs.work_dir import Comparison
 
 
 @pytest.mark.parametrize(
-    ("best_metric", "accuracy", "told"),
+    ("best_metric", "accuracy", "marked"),
     [("accuracy", 0.527, True), ("accuracy", 0.531, False), ("loss", 0.3, True)],
 )
-def test_a_run_no_better_than_chance_is_told(best_metric: str, accuracy: float, told: bool) -> None:
+def test_a_note_marks_runs_that_are_not_better_than_chance(
+    best_metric: str, accuracy: float, marked: bool
+) -> None:
     outcome = Outcome(78, {"accuracy": accuracy, "loss": 0.69}, [], {})
     data: Any = SimpleNamespace(best_metric="accuracy", chance={"accuracy": 0.527}.__getitem__)
     lines = conclusion(outcome, data, Comparison(best_metric))
     assert lines[0] == f"best after step 78 by {best_metric}:"
     notes = [line for line in lines if line.startswith("NOTE")]
-    assert bool(notes) is told
-    if told:
+    assert bool(notes) is marked
+    if marked:
         assert f"accuracy is {accuracy:.1%}; 52.7% is possible without reading" in notes[0]

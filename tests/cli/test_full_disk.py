@@ -50,7 +50,7 @@ def test_the_unwritten_file_is_named_with_the_cause_and_advice(tmp_path):
         raise KeyError("a mistake of ours")
 
 
-def test_system_errors_that_name_a_file(tmp_path):
+def test_system_errors_name_the_file(tmp_path):
     with pytest.raises(OSError) as caught:
         (tmp_path / ("x" * 300)).stat()
     assert file_message(caught.value, "export").endswith("xxx: File name too long")
@@ -104,12 +104,12 @@ def test_training_continues_without_curves(tmp_path, monkeypatch, caplog):
 
 
 def test_files_are_written_atomically(tmp_path, monkeypatch):
-    def no_room(descriptor):
+    def fail(descriptor):
         raise full()
 
     path = tmp_path / "scores.json"
     write_file(path, "before")
-    monkeypatch.setattr(os, "fsync", no_room)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(NotWritten, match="scores.json: cannot be written: No space"):
         write_file(path, "after")
     assert os.listdir(tmp_path) == ["scores.json"] and path.read_text() == "before"

@@ -1,4 +1,4 @@
-"""The verbs that look at a config without training: inspect and bench step."""
+"""`inspect` and `bench step`, which use a config without training."""
 
 import json
 from typing import Any
@@ -29,14 +29,14 @@ def test_inspect_prints_parameters_and_flops_of_base(capsys: pytest.CaptureFixtu
         assert f"{256 * flops.training:,d}" in words
 
 
-def test_inspect_of_a_work_directory(tmp_path, bert_jax_here) -> None:
+def test_inspect_describes_a_work_directory(tmp_path, bert_jax_here) -> None:
     make(tmp_path / "theirs", "classification")
     imported = bert_jax_here("import", tmp_path / "theirs", "--output", tmp_path / "ours")
     assert imported.code == 0, imported.errors
-    found = bert_jax_here("inspect", tmp_path / "ours")
-    assert found.code == 0, found.errors
+    inspected = bert_jax_here("inspect", tmp_path / "ours")
+    assert inspected.code == 0, inspected.errors
     rows = dict(
-        line.split(maxsplit=1) for line in found.output.splitlines() if len(line.split()) > 1
+        line.split(maxsplit=1) for line in inspected.output.splitlines() if len(line.split()) > 1
     )
     assert (rows["head"], rows["labels"]) == ("classification", "no, maybe, yes")
     assert (rows["hidden_dim"], rows["step"]) == ("32", "0")
@@ -73,7 +73,7 @@ def test_bench_step_times_the_train_step(
         (["--config.phases.phase1.batch_size=12"], "batch_size=12 is not divisible by the 8 parts"),
     ],
 )
-def test_bench_step_refuses_in_words(
+def test_bench_step_reports_mistakes(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "step", *DEMO, *words]) == 2

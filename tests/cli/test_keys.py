@@ -1,4 +1,4 @@
-"""Every key of the configs is told, with the default that holds at its place."""
+"""`bert-jax keys` lists all config keys with their defaults."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bert_jax.recipes.load import CONFIGS
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_key_that_can_be_set_is_told(name: str) -> None:
-    """Against the tree that the command line is read by."""
-    told = {
+def test_every_key_that_can_be_set_is_listed(name: str) -> None:
+    """Compare the list with the tree of keys that overrides are checked against."""
+    listed = {
         match[1]
         for section in sections(CONFIGS[name])
         for line in lines(section)
@@ -30,27 +30,27 @@ def test_every_key_that_can_be_set_is_told(name: str) -> None:
             inner = hasattr(value, "keys") and len(value)
             yield from leaves(value, f"{prefix}{key}.") if inner else [prefix + key]
 
-    assert set(leaves(tree)) <= told
+    assert set(leaves(tree)) <= listed
     assert all(section.cls.__doc__ for section in sections(CONFIGS[name]))
 
 
-def test_a_default_is_that_of_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fine-tuning's optimizer has another warm-up than the class of its section."""
+def test_defaults_depend_on_the_section(capsys: pytest.CaptureFixture[str]) -> None:
+    """The optimizer of fine-tuning has another warm-up than its class by default."""
     assert main(["keys", "finetune", "optimizer"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     default = FinetuneConfig.__dataclass_fields__["optimizer"].default_factory()
     assert default != type(default)()
     for key in ("peak_learning_rate", "schedule", "weight_decay"):
-        assert re.search(rf"^  optimizer\.{key}: .*{getattr(default, key)!r}$", shown, re.M), key
+        assert re.search(rf"^  optimizer\.{key}: .*{getattr(default, key)!r}$", output, re.M), key
 
 
-def test_a_section_inside_another_and_one_of_many(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sections_of_named_parts_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "pretrain", "phases.NAME"]) == 0
-    shown = capsys.readouterr().out
-    assert "phases.NAME.corpus: text, required" in shown
-    assert "corpus: a directory made by `bert-jax prepare`." in shown
+    output = capsys.readouterr().out
+    assert "phases.NAME.corpus: text, required" in output
+    assert "corpus: a directory made by `bert-jax prepare`." in output
 
 
-def test_a_section_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_section_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "pretrain", "optimiser"]) == 2
     assert "no section 'optimiser'; nearest: optimizer" in capsys.readouterr().err

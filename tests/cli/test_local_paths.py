@@ -97,7 +97,7 @@ ARGUMENTS = [
 ]
 
 
-def given(action: argparse.Action, value: str | None = None) -> list[str]:
+def words_for(action: argparse.Action, value: str | None = None) -> list[str]:
     """Return the words that pass an argument a value, by default one of its own kind."""
     if value is None:
         value = str(list(action.choices)[0]) if action.choices else "1"
@@ -107,7 +107,7 @@ def given(action: argparse.Action, value: str | None = None) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "verb", "name"), ARGUMENTS, ids=[f"{words} {name}" for words, _, name in ARGUMENTS]
 )
-def test_every_argument_of_every_verb(
+def test_every_argument_of_every_verb_is_checked(
     words: str, verb: Verb, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """New options are included automatically; the refusal precedes the command's module."""
@@ -119,12 +119,12 @@ def test_every_argument_of_every_verb(
     command = words.split()
     for action in actions:
         if action is not chosen and (action.required or not action.option_strings):
-            command += given(action)
+            command += words_for(action)
     if chosen.type not in (None, Path):  # the type itself refuses a URL
-        assert main([*command, *given(chosen, BUCKET)]) == 2
+        assert main([*command, *words_for(chosen, BUCKET)]) == 2
         assert f"error: {name}: " in capsys.readouterr().err
         return
-    assert main([*command, *given(chosen, BUCKET)]) == 2
+    assert main([*command, *words_for(chosen, BUCKET)]) == 2
     error = capsys.readouterr().err
     assert f"={BUCKET}: {REFUSAL}" in error and "Traceback" not in error
 
@@ -144,7 +144,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def least(kind: str, section: str) -> dict[str, Any]:
+def smallest(kind: str, section: str) -> dict[str, Any]:
     """Return the values of the smallest config with this section."""
     if kind == "finetune":
         task = section if section in TASKS else "glue"
@@ -158,10 +158,10 @@ def least(kind: str, section: str) -> dict[str, Any]:
     }
 
 
-def holding(values: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+def with_value(values: dict[str, Any], key: str, value: object) -> dict[str, Any]:
     """Return the values with another value under a dotted key."""
     first, _, rest = key.partition(".")
-    inner = holding(values.get(first, {}), rest, value) if rest else value
+    inner = with_value(values.get(first, {}), rest, value) if rest else value
     return {**values, first: inner}
 
 
@@ -181,13 +181,13 @@ def holds_text(hint: Any) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "key"), [key[:2] for key in KEYS if is_path(key[2])])
-def test_every_path_of_every_config(kind: str, key: str) -> None:
-    values = holding(least(kind, key.partition(".")[0]), key, BUCKET)
+def test_every_path_of_every_config_is_checked(kind: str, key: str) -> None:
+    values = with_value(smallest(kind, key.partition(".")[0]), key, BUCKET)
     with pytest.raises(ValueError, match=re.escape(f"{key}={BUCKET}: {REFUSAL}")):
         to_dataclass(CONFIGS[kind], values)
     tfds = "tfds:glue/sst2"
     if key.endswith((".directory", ".train")):
-        to_dataclass(CONFIGS[kind], holding(values, key, tfds))
+        to_dataclass(CONFIGS[kind], with_value(values, key, tfds))
 
 
 @pytest.mark.parametrize(("kind", "key", "hint"), [key for key in KEYS if holds_text(key[2])])
@@ -198,7 +198,7 @@ def test_every_text_of_a_config_is_a_path_or_listed_as_none(
     assert is_path(hint) != (name in NOT_PATHS), f"{key}: say LocalPath, or list it in NOT_PATHS"
 
 
-def test_an_override_of_a_config_file(tmp_path: Path) -> None:
+def test_an_override_of_a_config_file_is_checked(tmp_path: Path) -> None:
     config = REPOSITORY / "configs/pretrain/tiny.py"
     words = [f"--config.work_dir={BUCKET}"]
     with pytest.raises(ValueError, match=re.escape(f"work_dir={BUCKET}: {REFUSAL}")):
@@ -233,7 +233,7 @@ FUNCTIONS: list[Callable[[], object]] = [
 
 
 @pytest.mark.parametrize("number", range(len(FUNCTIONS)))
-def test_every_function_that_opens_or_makes_a_path(number: int) -> None:
+def test_every_function_that_opens_or_creates_a_path_checks_it(number: int) -> None:
     with pytest.raises(ValueError, match=f"{BUCKET}.*{REFUSAL}"):
         FUNCTIONS[number]()
 
@@ -261,7 +261,7 @@ def test_directories_are_made_by_one_function() -> None:
         (Path("gs://bucket/x"), "gs://bucket/x: gs:// is not supported"),
     ],
 )
-def test_a_refusal_names_the_fix(path: str | Path, message: str) -> None:
+def test_the_error_gives_a_fix(path: str | Path, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         check_local(path)
 

@@ -16,27 +16,27 @@ from bert_jax.verbs import Verb, make_parser
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
-    """A verb `echo` that records its arguments, and `fail` that raises what it is told to."""
-    seen: list[argparse.Namespace] = []
+    """Return the list in which a verb `echo` records its arguments; `fail` raises an error."""
+    recorded: list[argparse.Namespace] = []
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--output", required=True)
         parser.add_argument("--config")
 
     def run(args: argparse.Namespace) -> int:
-        seen.append(args)
+        recorded.append(args)
         return 0
 
     def fail(args: argparse.Namespace) -> int:
         raise {"value": ValueError, "key": KeyError, "stop": KeyboardInterrupt}[args.output]("why")
 
     for name, function in (("echo_verb", run), ("fail_verb", fail)):
-        module = ModuleType(name, "Says what it was told.")
+        module = ModuleType(name, "Echo the arguments.")
         module.add_arguments, module.run = add_arguments, function  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, module)
     verbs = {"echo": Verb("say", "echo_verb"), "fail": Verb("fail", "fail_verb")}
     monkeypatch.setattr(cli, "VERBS", {**VERBS, **verbs, "all": Verb("a group", verbs=verbs)})
-    return seen
+    return recorded
 
 
 def test_help_lists_every_verb_without_jax() -> None:
@@ -55,7 +55,7 @@ def test_no_verb_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) ->
     assert "data" in capsys.readouterr().out
 
 
-def test_verb_gets_its_arguments_and_the_overrides(echo: list[argparse.Namespace]) -> None:
+def test_a_verb_receives_its_arguments_and_overrides(echo: list[argparse.Namespace]) -> None:
     words = ["--config=c.py", "--config.a.b=a value with spaces", "--output", "o"]
     assert main(["echo", *words]) == 0
     assert main(["all", "echo", *words]) == 0
@@ -66,7 +66,7 @@ def test_verb_gets_its_arguments_and_the_overrides(echo: list[argparse.Namespace
 
 
 def test_verbs_may_share_a_module(monkeypatch, capsys) -> None:
-    """Its functions declare and run them, and their docstrings describe them."""
+    """The module has functions that declare and run each verb, and docstrings that describe it."""
 
     def add_count_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("first", nargs="?")
@@ -111,7 +111,7 @@ def test_verbs_may_share_a_module(monkeypatch, capsys) -> None:
         (["fail", "--output", "value"], "error: why"),
     ],
 )
-def test_a_mistake_is_said_without_a_traceback(
+def test_mistakes_are_reported_without_a_traceback(
     words: list[str],
     message: str,
     echo: list[argparse.Namespace],
@@ -128,7 +128,7 @@ def test_the_value_of_an_option_may_look_like_a_key(echo: list[argparse.Namespac
     assert echo[0].output == "runs.rate=0.1"
 
 
-def test_a_refusal_of_the_command_line_has_one_line() -> None:
+def test_a_mistake_prints_one_line() -> None:
     words = [sys.executable, "-m", "bert_jax.cli.main", "pretrain", "--cnfig", "c.py"]
     result = subprocess.run(words, capture_output=True, text=True)
     assert result.returncode == 2
@@ -137,7 +137,7 @@ def test_a_refusal_of_the_command_line_has_one_line() -> None:
     ]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="requires a Linux device")
 def test_a_full_standard_output_is_named() -> None:
     words = [sys.executable, "-m", "bert_jax.cli.main", "keys", "finetune"]
     with open("/dev/full", "w") as full:
@@ -196,7 +196,7 @@ def test_a_repeated_option_is_refused_if_only_the_last_would_count(
     assert f"{option} is given 2 times. Give it once." in capsys.readouterr().err
 
 
-def test_our_own_faults_keep_their_traceback(
+def test_bugs_keep_their_traceback(
     echo: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyError):
@@ -206,14 +206,14 @@ def test_our_own_faults_keep_their_traceback(
         main(["fail", "--output=value"])
 
 
-def test_interruption_is_neat(
+def test_an_interruption_prints_one_line(
     echo: list[argparse.Namespace], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fail", "--output=stop"]) == 130
     assert capsys.readouterr().err == "\nbert-jax: interrupted\n"
 
 
-def test_a_reader_that_has_gone_is_no_error() -> None:
+def test_a_closed_output_pipe_prints_nothing() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     command = [sys.executable, "-m", "bert_jax.cli.main", "--help"]
@@ -222,7 +222,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     assert (result.returncode, result.stderr) == (1, "")
 
 
-def test_every_verb_has_its_module() -> None:
+def test_every_verb_has_a_module() -> None:
     root = Path(cli.__file__).parents[2]
     verbs = [*VERBS.values(), *VERBS["bench"].verbs.values()]
     missing = [

@@ -1,4 +1,4 @@
-"""Out-of-memory errors of all libraries end in one sentence."""
+"""Out-of-memory errors of all libraries are reported in one sentence."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], i
     ],
     ids=lambda function: function.__name__,
 )
-def test_the_real_errors_of_libraries(
+def test_errors_of_real_libraries_are_reported(
     function: Callable[[], None],
     failing: Callable[[Callable[[], None]], int],
     capsys: pytest.CaptureFixture[str],
@@ -96,7 +96,7 @@ def test_the_real_errors_of_libraries(
     assert "Traceback" not in errors
 
 
-def test_another_rust_panic_is_also_one_sentence(
+def test_other_rust_panics_are_also_reported_in_one_sentence(
     failing: Callable[[Callable[[], None]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     class PanicException(BaseException):
@@ -109,7 +109,7 @@ def test_another_rust_panic_is_also_one_sentence(
     assert "a library stopped with an internal error: called" in capsys.readouterr().err
 
 
-def test_other_errors_are_not_reported_as_lack_of_memory() -> None:
+def test_other_errors_are_not_reported_as_out_of_memory() -> None:
     for error in (RuntimeError("shapes differ"), KeyError("out of memory"), OSError(2, "gone")):
         assert library_message(error, "pretrain") is None
 
@@ -121,7 +121,7 @@ def test_every_verb_has_advice() -> None:
     assert "--workers" in str(sentences["prepare"]) and "--batch-size" in str(sentences["predict"])
 
 
-def test_the_librarys_details_are_kept() -> None:
+def test_the_message_contains_the_librarys_details() -> None:
     error = RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating\n 123 bytes.")
     sentence = library_message(error, "sweep")
     assert sentence is not None
@@ -140,6 +140,6 @@ def test_a_command_with_limited_memory() -> None:
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31)); "
         "sys.argv[1:] = ['prepare']; sys.exit(cli.main())"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("bert-jax: error: out of memory. Use fewer --workers or")
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.startswith("bert-jax: error: out of memory. Use fewer --workers or")

@@ -1,4 +1,4 @@
-"""`bert-jax plan`, as a user starts it: in a process of its own."""
+"""`bert-jax plan` in a separate process, as started by a user."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def get_config():
 
 
 def plan(*words: str, config: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs the verb with none of the variables that the tests set for JAX."""
+    """Run the verb without the environment variables that the tests set for JAX."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "XLA"))}
     program = "import sys; from bert_jax.cli.main import main; sys.exit(main())"
     return subprocess.run(
@@ -55,7 +55,7 @@ def config_file(tmp_path: Path) -> Path:
 
 
 def parameter_bytes() -> int:
-    """float32 parameters of the model above, by hand."""
+    """Return the bytes of the model's float32 parameters, by explicit arithmetic."""
     embeddings = (VOCAB + POSITIONS + 2) * DIM + 2 * DIM
     attention = 4 * (DIM * DIM + DIM) + 2 * DIM
     ffn = DIM * FFN + FFN + FFN * DIM + DIM + 2 * DIM
@@ -71,21 +71,21 @@ def mib_of(line_start: str, text: str, column: int) -> float:
 
 def gib_of(line_start: str, text: str) -> float:
     line = next(line for line in text.splitlines() if line.strip().startswith(line_start))
-    found = re.search(r"([\d.]+) GiB", line)
-    assert found is not None
-    return float(found.group(1))
+    match = re.search(r"([\d.]+) GiB", line)
+    assert match is not None
+    return float(match.group(1))
 
 
-def test_a_plan_for_eight_devices_that_are_not_here(config_file: Path) -> None:
+def test_a_plan_for_eight_absent_devices(config_file: Path) -> None:
     result = plan("--topology", "cpu:8", config=config_file)
     assert result.returncode == 0, result.stderr
     text = result.stdout
     assert "devices   8 x cpu (8 data x 1 fsdp x 1 tensor)" in text
-    assert "up to 2 documents a row" in text
+    assert "up to 2 documents per row" in text
     parameters = parameter_bytes()
-    # Parameter and two moments, on every device of a data-parallel mesh.
+    # Every device of a data-parallel mesh has the parameters and two moments.
     assert gib_of("arguments", text) == pytest.approx(3 * parameters / GIB, abs=1e-3)
-    # Every device sums the gradient of every parameter; the metrics are scalars.
+    # The gradients of all parameters are summed over the devices; metrics are only scalars.
     assert mib_of("all-reduce", text, 0) == pytest.approx(parameters / MIB, rel=0.5)
     assert mib_of("all-reduce", text, 0) >= parameters / MIB - 0.01
     assert mib_of("all-reduce", text, 1) == pytest.approx(
@@ -97,17 +97,17 @@ def test_a_plan_for_eight_devices_that_are_not_here(config_file: Path) -> None:
     assert not Path("never-written").exists()
 
 
-def test_a_run_that_does_not_fit_is_told_what_helps(config_file: Path) -> None:
-    # Activations of 32 rows a device need about 17 MiB, state 1 MiB.
+def test_a_plan_suggests_changes_for_a_run_that_does_not_fit(config_file: Path) -> None:
+    # The activations of 32 rows per device need about 17 MiB, and the state 1 MiB.
     words = ["--topology", "cpu:2", "--config.phases.phase1.batch_size=64", "--hbm", "0.01"]
     result = plan(*words, config=config_file)
     assert result.returncode == 1, result.stderr
-    assert re.search(r"memory a device +[\d.]+ GiB of 0.010 GiB .*: does not fit", result.stdout)
+    assert re.search(r"memory per device +[\d.]+ GiB of 0.010 GiB .*: does not fit", result.stdout)
     tried = re.findall(r"^  (--config\S+.*): phase1 ([\d.]+) GiB, (.*)$", result.stdout, re.M)
     assert [verdict for *_, verdict in tried] == ["does not fit"] * (len(tried) - 1) + ["fits"]
-    helps = result.stdout.splitlines()[-1].removeprefix("it fits with: ")
-    assert helps == tried[-1][0]
-    again = plan(*words, *helps.split(), config=config_file)
+    changes = result.stdout.splitlines()[-1].removeprefix("it fits with: ")
+    assert changes == tried[-1][0]
+    again = plan(*words, *changes.split(), config=config_file)
     assert again.returncode == 0, again.stdout + again.stderr
     assert f"{tried[-1][1]} GiB of 0.010 GiB" in again.stdout
 
@@ -131,17 +131,17 @@ def test_a_run_that_does_not_fit_is_told_what_helps(config_file: Path) -> None:
         (["--topology", "cpu:8", "--hbm", "0"], "--hbm must be positive"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_words(
+def test_mistakes_are_reported(
     words: list[str], message: str, config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import jax
 
-    jax.devices()  # JAX runs already, as the devices that a topology asks for must then exist
+    jax.devices()  # starts JAX, after which only existing devices can be used
     assert main(["plan", "--config", str(config_file), *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_tpu_topology_without_libtpu_says_what_to_install(
+def test_a_tpu_topology_requires_libtpu(
     config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
@@ -180,12 +180,12 @@ def remedies_of(config: PretrainConfig, worst: PhasePlan, limit: int) -> list[st
     return [flags(change) for change in changes]
 
 
-def test_remedies_come_cheapest_first() -> None:
+def test_the_cheapest_remedies_are_tried_first() -> None:
     worst = refused(state=10, needed=410)
     config = PretrainConfig(work_dir="w", phases={"phase1": worst.phase}, model=variant("tiny"))
     tried = remedies_of(config, worst, limit=150)
     assert tried[:5] == [
-        # 400 bytes beside the state: halves would not fit, quarters may.
+        # The 400 bytes in addition to the state fit in quarters, but not in halves.
         "--config.accumulation_steps=4",
         "--config.compute.remat=dots",
         "--config.compute.remat=layer",
@@ -201,7 +201,7 @@ def test_remedies_come_cheapest_first() -> None:
     assert remedies_of(split, refused(100, 410), limit=200) == ["--config.accumulation_steps=4"]
 
 
-def test_durations_are_for_people() -> None:
+def test_durations_are_readable() -> None:
     assert duration(59 * 60) == "59 min"
     assert duration(3_600 * 25 + 60) == "1 d 1 h 1 min"
     assert duration(2 * 3_600) == "2 h 0 min"
@@ -217,7 +217,7 @@ def test_the_tiny_recipe_compiles_for_a_tpu_slice() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "devices   16 x TPU v5 lite (16 data x 1 fsdp x 1 tensor)" in result.stdout
     assert "bfloat16" in result.stdout
-    assert 0 < gib_of("memory a device", result.stdout) < 16
+    assert 0 < gib_of("memory per device", result.stdout) < 16
     assert mib_of("all-reduce", result.stdout, 0) > 0
-    assert re.search(r"roofline +at least [\d.]+ ms a step", result.stdout)
+    assert re.search(r"roofline +at least [\d.]+ ms per step", result.stdout)
     assert "a bound, not a prediction" in result.stdout

@@ -9,7 +9,7 @@ from bert_jax.corpus.manifest import read_manifest
 
 @pytest.fixture
 def files(tmp_path):
-    """A vocabulary and a corpus of forty documents, two of them the same."""
+    """Return a vocabulary, and a corpus of forty documents and one duplicate."""
     words = [f"w{number}" for number in range(40)]
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words]))
@@ -32,15 +32,15 @@ def test_options_reach_the_corpus_and_the_table_shows_it(files, tmp_path, capsys
     assert manifest.options["unit_bytes"] == 4096
     assert manifest.options["heldout_fraction"] == 0.25
     assert (manifest.duplicates_removed, manifest.bad_lines_skipped) == (1, 1)
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     train, heldout = manifest.train, manifest.heldout
     assert train.num_documents + heldout.num_documents == 40
-    assert re.search(rf"^documents +{train.num_documents} +{heldout.num_documents}$", shown, re.M)
-    assert re.search(rf"^tokens +{train.num_tokens} +{heldout.num_tokens}$", shown, re.M)
-    assert re.search(rf"^fill rate +{train.fill_rate:.4f} +{heldout.fill_rate:.4f}$", shown, re.M)
-    assert "exact duplicates removed: 1" in shown
-    assert "unusable lines skipped: 1" in shown
-    assert "tokens/s with 1 workers" in shown
+    assert re.search(rf"^documents +{train.num_documents} +{heldout.num_documents}$", output, re.M)
+    assert re.search(rf"^tokens +{train.num_tokens} +{heldout.num_tokens}$", output, re.M)
+    assert re.search(rf"^fill rate +{train.fill_rate:.4f} +{heldout.fill_rate:.4f}$", output, re.M)
+    assert "exact duplicates removed: 1" in output
+    assert "unusable lines skipped: 1" in output
+    assert "tokens/s with 1 workers" in output
 
 
 def test_a_finished_corpus_is_compared_with_its_checksums(files, tmp_path, capsys):
@@ -61,20 +61,20 @@ def test_a_finished_corpus_is_compared_with_its_checksums(files, tmp_path, capsy
     assert f"{shard} is corrupt" in capsys.readouterr().err
 
 
-def test_text_of_ones_own_takes_the_place_of_a_share(files, tmp_path, capsys):
+def test_held_out_inputs_replace_the_held_out_share(files, tmp_path, capsys):
     vocab, corpus = files
     lines = corpus.read_text().splitlines()
-    (tmp_path / "judged.jsonl").write_text("\n".join(lines[3:8]))
+    (tmp_path / "held_out.jsonl").write_text("\n".join(lines[3:8]))
     words = ["prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--text-field", "body"]
-    words += ["--held-out-input", str(tmp_path / "judged.jsonl"), "--on-bad-line", "skip"]
+    words += ["--held-out-input", str(tmp_path / "held_out.jsonl"), "--on-bad-line", "skip"]
     words += ["--workers", "1", "--output", str(tmp_path / "out")]
     assert main(words) == 0
     manifest = read_manifest(tmp_path / "out")
     assert manifest.options["heldout_fraction"] == 0
     assert (manifest.train.num_documents, manifest.heldout.num_documents) == (35, 5)
-    shown = capsys.readouterr().out
-    assert "exact duplicates removed: 1" in shown
-    assert "training documents removed because they are held out: 5" in shown
+    output = capsys.readouterr().out
+    assert "exact duplicates removed: 1" in output
+    assert "training documents removed because they are held out: 5" in output
     assert main([*words, "--held-out", "0.5"]) == 2
     assert "--held-out=0.5: cannot be combined with held-out inputs" in capsys.readouterr().err
 
@@ -106,22 +106,22 @@ def test_the_share_of_unknown_tokens_is_printed_and_refused(files, tmp_path, cap
         (["--text-field", "title"], "in.jsonl:1: .*title"),
     ],
 )
-def test_mistakes_are_told_without_a_traceback(files, tmp_path, capsys, extra, message):
+def test_mistakes_are_reported_without_a_traceback(files, tmp_path, capsys, extra, message):
     vocab, corpus = files
     words = ["prepare", "--input", str(corpus), "--tokenizer", str(vocab)]
     assert main([*words, "--output", str(tmp_path / "out"), *extra]) == 2
-    shown = capsys.readouterr().err
-    assert re.search(message, shown)
-    assert "Traceback" not in shown
+    output = capsys.readouterr().err
+    assert re.search(message, output)
+    assert "Traceback" not in output
 
 
-def test_bench(files, capsys, monkeypatch):
+def test_bench_prepare_compares_with_a_plain_loop(files, capsys, monkeypatch):
     vocab, corpus = files
     for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
-        monkeypatch.setenv(name, "")  # put back afterwards
+        monkeypatch.setenv(name, "")  # restored after the test
     words = ["bench", "prepare", "--input", str(corpus), "--tokenizer", str(vocab), "--repeat", "1"]
     options = ["--workers", "1", "--text-field", "body", "--on-bad-line", "skip"]
     assert main([*words, *options]) == 0
-    shown = capsys.readouterr().out
-    assert "41 documents, 1 workers" in shown
-    assert re.search(r"ratio \d+\.\d\d; a worker used at most \d+ MiB", shown)
+    output = capsys.readouterr().out
+    assert "41 documents, 1 workers" in output
+    assert re.search(r"ratio \d+\.\d\d; a worker used at most \d+ MiB", output)

@@ -22,7 +22,7 @@ def corpus(tmp_path):
     return directory
 
 
-def test_learns_from_a_mix_of_inputs(corpus, tmp_path, capsys):
+def test_a_tokenizer_is_trained_on_several_inputs(corpus, tmp_path, capsys):
     output = tmp_path / "tokenizer"
     command = ["train-tokenizer", "--input", str(corpus), "--output", str(output)]
     command += ["--vocab-size", "300", "--text-field", "body"]
@@ -39,26 +39,26 @@ def test_learns_from_a_mix_of_inputs(corpus, tmp_path, capsys):
     assert "already contains a tokenizer" in capsys.readouterr().err
 
 
-def test_an_option_that_is_given_again_adds_to_the_first(corpus, tmp_path, capsys):
+def test_repeated_inputs_are_added(corpus, tmp_path, capsys):
     words = ["--input", str(corpus / "a.txt"), "--input", str(corpus / "b.jsonl.gz")]
     words += ["--output", str(tmp_path / "tokenizer"), "--text-field", "body"]
     assert main(["train-tokenizer", *words, "--vocab-size", "300"]) == 0
     assert "from 60 documents in 2 inputs" in capsys.readouterr().out
 
 
-def test_an_existing_directory_is_filled_from_within(corpus, tmp_path, monkeypatch):
-    """It may be a mounted file system, into which nothing outside can be renamed."""
+def test_files_are_renamed_only_within_an_existing_directory(corpus, tmp_path, monkeypatch):
+    """The directory may be a mounted file system, into which other files cannot be renamed."""
     output = tmp_path / "mounted"
     output.mkdir()
-    (output / "notes.txt").write_text("of the user's own")
+    (output / "notes.txt").write_text("the user's own notes")
     monkeypatch.chdir(output)
     replace, moved = os.replace, []
 
-    def within(source, target):
+    def record(source, target):
         moved.append(Path(source).resolve())
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", within)
+    monkeypatch.setattr(os, "replace", record)
     command = ["train-tokenizer", "--input", str(corpus / "a.txt"), "--output", "."]
     assert main([*command, "--vocab-size", "300"]) == 0
     assert moved and all(path.is_relative_to(output) for path in moved)
@@ -92,7 +92,7 @@ def test_bad_lines_are_refused_or_counted(corpus, tmp_path, capsys):
     assert "skipped: 1 bad lines" in capsys.readouterr().out
 
 
-def test_an_output_that_is_a_file_is_refused_before_the_work(corpus, capsys):
+def test_an_output_that_is_a_file_is_refused_before_training(corpus, capsys):
     output = corpus / "a.txt"
     assert main(["train-tokenizer", "--input", str(corpus), "--output", str(output)]) == 2
     shown = capsys.readouterr()
@@ -107,7 +107,7 @@ def test_an_output_that_is_a_file_is_refused_before_the_work(corpus, capsys):
         ("sentencepiece-bpe", "90", {"spiece.model"}),
     ],
 )
-def test_other_kinds(kind, size, files, corpus, tmp_path, capsys):
+def test_other_kinds_match_hugging_face(kind, size, files, corpus, tmp_path, capsys):
     output = tmp_path / "tokenizer"
     command = ["train-tokenizer", "--kind", kind, "--input", str(corpus), "--output", str(output)]
     assert main([*command, "--vocab-size", size, "--text-field", "body"]) == 0
@@ -123,20 +123,20 @@ def test_other_kinds(kind, size, files, corpus, tmp_path, capsys):
         assert Tokenizer.load(output / name).encode_batch([text])[0] == ids
 
 
-def test_a_cased_spiece_model_is_read_as_it_was_learned(corpus, tmp_path):
+def test_a_cased_spiece_model_is_cased_by_itself(corpus, tmp_path):
     output = tmp_path / "tokenizer"
     command = ["train-tokenizer", "--kind", "sentencepiece", "--cased", "--vocab-size", "90"]
     command += ["--input", str(corpus), "--output", str(output), "--text-field", "body"]
     assert main(command) == 0
-    whole, alone = Tokenizer.load(output), Tokenizer.load(output / "spiece.model")
-    assert not whole.lowercase and not alone.lowercase
-    assert alone.fingerprint == whole.fingerprint
-    (ids,) = alone.encode_batch(["The Café"])
-    assert alone.unk_id not in ids
+    from_directory, from_model = Tokenizer.load(output), Tokenizer.load(output / "spiece.model")
+    assert not from_directory.lowercase and not from_model.lowercase
+    assert from_model.fingerprint == from_directory.fingerprint
+    (ids,) = from_model.encode_batch(["The Café"])
+    assert from_model.unk_id not in ids
 
 
 @pytest.mark.parametrize("kind", ["byte-bpe", "sentencepiece"])
-def test_a_document_larger_than_the_sample_is_told(kind, corpus, tmp_path, capsys):
+def test_a_document_larger_than_the_sample_is_an_error(kind, corpus, tmp_path, capsys):
     (corpus / "a.txt").write_text("many words in one document. " * 40, encoding="utf-8")
     command = ["train-tokenizer", "--kind", kind, "--vocab-size", "300", "--max-bytes", "1000"]
     command += ["--input", str(corpus / "a.txt"), "--output", str(tmp_path / "tokenizer")]
