@@ -1,4 +1,4 @@
-"""Temporary files of killed processes are removed; those of live processes are kept."""
+"""Temporary files of killed processes are removed, and files of live processes are kept."""
 
 from __future__ import annotations
 

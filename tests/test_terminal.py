@@ -1,4 +1,4 @@
-"""Progress on a terminal is one line written over; in a file, a line every ten seconds."""
+"""A terminal shows progress in one line; a file gets a line every ten seconds."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from bert_jax.terminal import ProgressLine, format_clock
 
 @pytest.fixture
 def now(monkeypatch):
-    """The time, which only the test moves on: a list of one number."""
+    """Return the time, a list of one number that only the test changes."""
     seconds = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
     return seconds
@@ -23,18 +23,18 @@ def show_all(line, now, count):
     line.end()
 
 
-def test_in_a_file(now, capsys):
+def test_a_file_gets_a_line_every_ten_seconds(now, capsys):
     show_all(ProgressLine(sys.stderr), now, 150)  # 22.5 s
     assert capsys.readouterr().err == "text 66\ntext 133\n"
 
 
-def test_on_a_terminal(now, capsys, monkeypatch):
+def test_a_terminal_line_is_overwritten(now, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     show_all(ProgressLine(sys.stderr), now, 5)
     assert capsys.readouterr().err == "\rtext 1\x1b[K\rtext 3\x1b[K\rtext 4\x1b[K\n"
 
 
-def test_nothing_shown_leaves_nothing(now, capsys, monkeypatch):
+def test_nothing_is_written_without_progress(now, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     ProgressLine(sys.stderr).end()
     assert capsys.readouterr().err == ""

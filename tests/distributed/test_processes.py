@@ -112,7 +112,7 @@ else:
 """
 
 
-# A verb that fails on process 1 while the other continues ("alone"), or on both ("everywhere").
+# A verb that fails on process 1 while process 0 continues ("single"), or on both ("everywhere").
 FAILS = """
 import sys, time, types
 
@@ -125,7 +125,7 @@ from bert_jax.training import distributed
 def run(args):
     distributed.join()
     if jax.process_index() == 1 or args.where == "everywhere":
-        if args.where == "alone":
+        if args.where == "single":
             distributed._LEAVING_SECONDS = 3  # the full wait, since the other never exits
         raise {"mistake": ValueError, "bug": RuntimeError}[args.kind]("it went wrong")
     time.sleep(200)
@@ -224,7 +224,7 @@ def test_processes_with_different_configs_are_refused(bert_jax):
 
 def test_a_single_failing_process_does_not_wait_for_the_others(bert_jax):
     codes = {"mistake": 2, "bug": 1}
-    runs = {kind: start_together(bert_jax, FAILS, "fail", kind, "alone") for kind in codes}
+    runs = {kind: start_together(bert_jax, FAILS, "fail", kind, "single") for kind in codes}
     for kind, code in codes.items():
         # JAX itself would wait for 300 s.
         (failed,) = end_of(runs[kind], which=[1], seconds=120)
@@ -268,8 +268,8 @@ def test_sigterm_to_one_process_saves_and_stops_all(stopped):
     assert str(step) in checkpoints
     assert all(name.isdigit() for name in checkpoints)
     # Only process 0 reports.
-    assert not re.search(r"^\[1\] (model|start|step|held out|told)", stopped.output, re.M)
-    assert not re.search(r"^\[1\] (model|start|step|held out|told)", stopped.errors, re.M)
+    assert not re.search(r"^\[1\] (model|start|step|held out|stopped)", stopped.output, re.M)
+    assert not re.search(r"^\[1\] (model|start|step|held out|stopped)", stopped.errors, re.M)
 
 
 def test_ctrl_c_saves_and_stops_all(bert_jax, short_run, interrupts_enabled, tmp_path):

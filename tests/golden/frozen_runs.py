@@ -1,7 +1,7 @@
 """Run the commands whose results are frozen, and collect their files and printed lines.
 
-Only the command line is used, so that the recorded values outlive any change of the code behind
-it. The commands run in a process of their own, since a compiler flag or a second device changes the
+Only the command line is used, so that the recorded values do not depend on the structure of the
+code. The commands run in a separate process, since compiler flags and additional devices change the
 last bits of a loss:
 
     python -m tests.golden.frozen_runs RESULTS DIRECTORY CASE ...
@@ -43,11 +43,12 @@ WRITTEN = 1_600_000_000
 class Case:
     """Commands, and the parts of their output files that are recorded.
 
-    commands: words of `bert-jax`, separated by spaces; "|" separates words that contain spaces.
-    texts: patterns of files that are recorded whole. hashes: of files recorded by SHA-256.
-    listed: directories whose file names are recorded. weights: safetensors files, recorded as
-      shapes, checksums, sums and norms.
-    kept: run in a copy of the committed directories, not of the inputs.
+    commands: arguments of `bert-jax`, separated by spaces, or by "|" if they contain spaces.
+    texts: patterns of files that are recorded completely.
+    hashes: patterns of files that are recorded by SHA-256.
+    listed: directories whose file names are recorded.
+    weights: safetensors files, recorded as shapes, checksums, sums and norms.
+    kept: whether to run in a copy of the committed directories instead of the inputs.
     """
 
     commands: Sequence[str]
@@ -200,7 +201,7 @@ CASES = {
         weights=("exported/half/model.safetensors",),
     ),
 }
-# Cases that run together, later ones on the files of earlier ones. A test marked as slow runs SLOW.
+# Cases that run together; later cases use files of earlier ones. SLOW is run by a slow test.
 SLOW = ("formats",)
 FAST = tuple(name for name in CASES if name not in SLOW)
 
@@ -208,16 +209,16 @@ FAST = tuple(name for name in CASES if name not in SLOW)
 def environment(cache: str | None) -> dict[str, str]:
     """Return the environment in which values are recorded and compared.
 
-    cache: the directory of compiled programs; None to keep none.
+    cache: the directory of the compilation cache; None for no cache.
     """
     flags = "--xla_force_host_platform_device_count=1 --xla_backend_optimization_level=0"
-    if version("jaxlib").startswith("0.10."):  # a process ends at a flag it does not know
+    if version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     chosen = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": flags,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05",
-        "COLUMNS": "100",  # of help texts
+        "COLUMNS": "100",  # the width of help texts
     }
     if cache is not None:
         chosen["JAX_COMPILATION_CACHE_DIR"] = cache
@@ -230,9 +231,10 @@ def environment(cache: str | None) -> dict[str, str]:
 
 
 def measure(names: Sequence[str], directory: Path, cache: str | None) -> dict[str, Any]:
-    """Run cases in a process of their own and return the values of each.
+    """Run cases in a separate process and return the values of each.
 
-    directory: an empty one. cache: see `environment`.
+    directory: an empty directory.
+    cache: see `environment`.
 
     Raises:
       AssertionError: the process failed; the message is the end of its output.
@@ -248,7 +250,7 @@ def measure(names: Sequence[str], directory: Path, cache: str | None) -> dict[st
 
 
 def run_cases(names: Sequence[str], directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run cases one after another and yield the values of each. Files of earlier cases stay."""
+    """Run cases one after another, keep their files, and yield the values of each."""
     draw_no_curves()
     for name in names:
         case = CASES[name]
@@ -263,7 +265,7 @@ def run_cases(names: Sequence[str], directory: Path) -> Iterator[tuple[str, dict
 
 
 def lay_out(place: Path, *, kept: bool) -> None:
-    """Copy the inputs, or the committed directories and the inputs, to `place`, once."""
+    """Copy the inputs, and the committed directories if `kept`, to `place` if it does not exist."""
     if place.exists():
         return
     for source in (INPUTS, KEPT) if kept else (INPUTS,):
@@ -273,7 +275,7 @@ def lay_out(place: Path, *, kept: bool) -> None:
 
 
 def run_command(command: str, root: Path) -> dict[str, Any]:
-    """Run a command here; return its exit code and the lines it printed, speeds masked."""
+    """Run a command in this process, and return its exit code and its lines without speeds."""
     from bert_jax.cli.main import main
 
     printed = io.BytesIO()
@@ -282,14 +284,14 @@ def run_command(command: str, root: Path) -> dict[str, Any]:
     try:
         with contextlib.redirect_stdout(output):
             code = main(words)
-    except SystemExit as left:  # how argparse ends after --help
+    except SystemExit as left:  # raised by argparse after --help
         code = int(left.code or 0)
     output.flush()
     return {"exit": code, "lines": normalized_lines(printed.getvalue().decode(), root)}
 
 
 def draw_no_curves() -> None:
-    """Write empty pictures: drawing takes half a second at every evaluation."""
+    """Write empty pictures, since drawing takes half a second per evaluation."""
     from matplotlib.figure import Figure
 
     def savefig(self: Figure, target: io.BytesIO, **_: object) -> None:

@@ -30,22 +30,22 @@ _MASKS = (
     (re.compile(rf"(?<=at most ){_NUMBER}(?= MiB)"), "#"),
 )
 _DECIMAL = re.compile(r"-?\d[\d,]*\.\d+(?:e[+-]?\d+)?%?")
-# Between machines whose last bits differ. With SSE 4.2 instead of AVX-512 all logged values and
-# predictions were within RELATIVE, and the norms of parameters within 3.0e-4.
+# Tolerances for machines that round differently. With SSE 4.2 instead of AVX-512, all logged values
+# and predictions were within RELATIVE, and the norms of parameters within 3.0e-4.
 RELATIVE, ABSOLUTE = 2e-4, 1e-6
 PARAMETERS = 1e-3
 # A softmax cancels these biases, so their gradients are rounding errors, which Adam enlarges.
 _WITHOUT_GRADIENT = re.compile(
     r"attention\.self\.key\.bias$|/qa_outputs\.bias$|exported/choices/.*/classifier\.bias$"
 )
-# Names of data files in a checkpoint are random, and so is their number.
+# The names and the number of data files in a checkpoint are random.
 _RANDOM_NAME = re.compile(r"(?<=/d/)[0-9a-f]{32}\b")
 
 
 def normalized_lines(text: str, root: Path) -> list[str]:
-    """Return printed lines without speeds, times and the directory they are printed in.
+    """Return printed lines without speeds, times and the name of the root directory.
 
-    The hint that the processor multiplies bfloat16 is left out: it depends on the processor.
+    The hint that the processor supports bfloat16 is omitted, since it depends on the processor.
     """
     lines = []
     for line in text.replace(str(root), "ROOT").splitlines():
@@ -89,7 +89,7 @@ def _content(path: Path, place: Path) -> Any:
 
 
 def _without_origin(content: Any) -> Any:
-    """Leave out when, on what and with which versions a file was made."""
+    """Remove dates, hardware and versions from the content of a file."""
     left_out = {"date", "hardware", "versions", "libraries", "transformers_version", "seconds"}
     if isinstance(content, dict):
         return {k: _without_origin(v) for k, v in content.items() if k not in left_out}
@@ -119,11 +119,11 @@ def _parameters(path: Path) -> dict[str, Any]:
 
 
 def differences(recorded: Any, measured: Any, *, exact: bool, where: str = "") -> Iterator[str]:
-    """Yield the differences between two values, each with its place.
+    """Yield the differences between two values, each with its location.
 
-    exact: require floats and the checksums of parameters to be equal. Otherwise floats may differ
-      by RELATIVE, and sums and norms of parameters by PARAMETERS; checksums of parameters are not
-      compared, and neither are numbers with decimals in printed lines or the white space there.
+    exact: whether floats and the checksums of parameters must be equal. Otherwise, floats may
+      differ by RELATIVE, and sums and norms of parameters by PARAMETERS. Checksums of parameters,
+      and decimal numbers and white space in printed lines, are not compared.
     """
     if isinstance(recorded, dict) and isinstance(measured, dict):
         for name in sorted(recorded.keys() ^ measured.keys()):
@@ -172,10 +172,10 @@ def _without_decimals(lines: list[str]) -> list[str]:
 def with_new_texts(recorded: Any, measured: Any, where: str = "") -> Any:
     """Return recorded values with the texts of measured ones.
 
-    Recorded numbers are kept, so the texts can be measured on another machine than the numbers.
+    Recorded numbers are kept, so that texts can be recorded on another machine than numbers.
 
     Raises:
-      ValueError: numbers or checksums differ by more than they may between machines.
+      ValueError: numbers or checksums differ by more than is allowed between machines.
     """
     if isinstance(recorded, dict) and isinstance(measured, dict):
         if {"norm", "sum", "sha256"} <= recorded.keys() or where.endswith("/sha256"):
@@ -207,9 +207,9 @@ def _check_equal(recorded: Any, measured: Any, where: str) -> None:
 
 
 def _with_new_lines(recorded: list[str], measured: list[str]) -> list[str]:
-    """Return measured lines; those that differ only in decimals and spacing are the recorded ones.
+    """Return measured lines, or the recorded line if only decimal numbers and spacing differ.
 
-    A line whose only difference is its indentation is the measured one.
+    A line that only differs in its indentation is the measured one.
     """
     keys = [
         ["".join(_DECIMAL.sub("#", x).split()) for x in lines] for lines in (recorded, measured)
@@ -224,7 +224,7 @@ def _with_new_lines(recorded: list[str], measured: list[str]) -> list[str]:
 
 
 def fingerprint() -> dict[str, Any]:
-    """Return the hardware and versions that decide the last bits of a computation."""
+    """Return the hardware and versions that determine the last bits of a computation."""
     file = Path("/proc/cpuinfo")
     fields = dict.fromkeys(("model name", "flags"), platform.processor())
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():

@@ -4,10 +4,10 @@
     python -m tests.golden.record --texts [CASE ...]
     python -m tests.golden.record --kept
 
-The first writes frozen/values. The second records new wording only, on any machine: it keeps all
-recorded numbers, and fails if one of them has changed. The third makes the directories in
-frozen/kept, whose purpose is to have been made by older code: do it only if their format had to
-change, and record all values after.
+The first command writes frozen/values. The second records only texts, on any machine: it keeps all
+recorded numbers, and fails if one of them has changed. The third writes the directories in
+frozen/kept, which test that newer code reads older files. Run it only if their format must change,
+and record all values afterward.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .frozen_values import fingerprint, with_new_texts
 # The kept pretraining run receives SIGTERM after this step of its first phase.
 _STOPPED_IN = "step 13/32"
 _KEPT = ("corpora/wordpiece32", "corpora/wordpiece64", "work/pretrain", "work/source", "work/glue")
-# Where the kept directories are made: the manifests name the text by its absolute path.
+# The location of the kept directories' text, since manifests contain its absolute path.
 _PLACE = Path("/var/tmp/bert_jax_frozen")
 
 
@@ -71,7 +71,7 @@ def _record(names: Sequence[str], *, texts: bool) -> None:
 
 
 class _Stopping(io.TextIOBase):
-    """A stream to stderr that sends this process SIGTERM once, when a text is written."""
+    """A stream to stderr that sends SIGTERM to this process when a text is written first."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -84,13 +84,13 @@ class _Stopping(io.TextIOBase):
 
 
 def _record_kept() -> None:
-    """Make a corpus, a pretraining run that was stopped, and a fine-tuning run that was not."""
+    """Write a corpus, a stopped pretraining run and a finished fine-tuning run."""
     shutil.rmtree(_PLACE, ignore_errors=True)
     lay_out(_PLACE, kept=False)
     os.chdir(_PLACE)
     os.environ.update(environment(os.environ.get("JAX_COMPILATION_CACHE_DIR")))
     draw_no_curves()
-    # Progress is logged there from the first command on.
+    # All commands log their progress to this stream.
     sys.stderr = _Stopping(_STOPPED_IN)  # type: ignore[assignment]
     lengths = [
         command for command in CASES["corpora"].commands if "tokenizers/wordpiece" in command

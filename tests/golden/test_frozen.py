@@ -1,11 +1,12 @@
 """Compare the output of every verb of the command line with values recorded earlier.
 
-The values and the directories in `frozen` were made before the code was reorganized. A change that
-moves a value changes behavior: if that is intended, say so in CHANGELOG.md and record it again with
+The values and the directories in `frozen` were made before the code was reorganized. A different
+value is a change of behavior. If it is intended, say so in CHANGELOG.md and record the value with
 
     python -m tests.golden.record CASE
 
-On the machine that recorded them floats must be equal to the last bit; on others see `differences`.
+On the machine that recorded the values, floats must be equal to the last bit. For other machines,
+see `differences`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def same_machine() -> bool:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measure:
     """Return the values of a case; the first call runs all cases that are not slow."""
     results: dict[str, dict[str, Any]] = {}
-    # JAX writes entries in place, so the process has a directory that no other one writes to.
+    # JAX writes entries in place, so no other process may write to the same directory.
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     cache = cache and f"{cache}-frozen"
 
@@ -51,30 +52,32 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measure:
 
 
 def check(old: Any, new: Any, exact: bool) -> None:
-    found = list(differences(old, new, exact=exact))
-    assert not found, "\n".join([f"{len(found)} differences:", *found[:40]])
+    problems = list(differences(old, new, exact=exact))
+    assert not problems, "\n".join([f"{len(problems)} differences:", *problems[:40]])
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_values_are_those_recorded(name: str, measured: Measure, same_machine: bool) -> None:
+def test_values_match_the_recorded_ones(name: str, measured: Measure, same_machine: bool) -> None:
     check(recorded(name), measured(name), same_machine)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
-def test_slow_values_are_those_recorded(name: str, measured: Measure, same_machine: bool) -> None:
+def test_slow_values_match_the_recorded_ones(
+    name: str, measured: Measure, same_machine: bool
+) -> None:
     check(recorded(name), measured(name), same_machine)
 
 
-def test_a_run_stopped_by_older_code_resumes_as_if_it_had_not_been(
+def test_a_run_stopped_by_older_code_resumes_to_the_same_results(
     measured: Measure, same_machine: bool
 ) -> None:
-    whole, resumed = measured("pretrain"), measured("kept")
+    uninterrupted, resumed = measured("pretrain"), measured("kept")
     for kind, name in (
         ("texts", "work/pretrain/metrics.jsonl"),
         ("parameters", "exported/pretrain/model.safetensors"),
     ):
-        check(whole[kind][name], resumed[kind][name], same_machine)
+        check(uninterrupted[kind][name], resumed[kind][name], same_machine)
 
 
 def test_every_command_succeeds() -> None:
@@ -99,7 +102,7 @@ CONFIG = ("texts", "work/pretrain/config.json", "optimizer", "name")
 
 
 @pytest.mark.parametrize(
-    ("path", "to", "elsewhere"),
+    ("path", "to", "on_any_machine"),
     [
         (LOSS, lambda x: x * (1 + 1e-7), False),
         (LOSS, lambda x: x * (1 + 1e-3), True),
@@ -113,13 +116,13 @@ CONFIG = ("texts", "work/pretrain/config.json", "optimizer", "name")
         (("printed", 0, "exit"), lambda x: 2, True),
     ],
 )
-def test_a_changed_value_is_found(
-    path: tuple[Any, ...], to: Callable[[Any], Any], elsewhere: bool
+def test_changed_values_are_found(
+    path: tuple[Any, ...], to: Callable[[Any], Any], on_any_machine: bool
 ) -> None:
-    """`elsewhere`: also on a machine that did not record the values."""
+    """Parameter `on_any_machine`: whether other machines than the recording one find the change."""
     value = recorded("pretrain")
     other = changed(value, *path, to=to)
     assert value != other
     assert not list(differences(value, value, exact=True))
     assert list(differences(value, other, exact=True))
-    assert bool(list(differences(value, other, exact=False))) == elsewhere
+    assert bool(list(differences(value, other, exact=False))) == on_any_machine

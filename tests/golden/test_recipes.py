@@ -1,6 +1,7 @@
-"""The losses of every recipe's first twenty steps, as they were when they were last looked at.
+"""The losses of every recipe's first twenty steps match the recorded ones.
 
-A change that moves them changes what the recipe learns: mean it, say so, and write them anew with
+A change in these losses changes the results of the recipe. If that is intended, say so in the
+commit message, and record the losses again with
 
     BERT_JAX_WRITE_GOLDEN=1 pytest tests/golden
 """
@@ -25,22 +26,23 @@ from bert_jax.training.metrics_log import read_metrics
 
 CONFIGS = Path(__file__).parents[2] / "configs/pretrain"
 STORED = Path(__file__).parent / "losses"
-WRITES = "BERT_JAX_WRITE_GOLDEN" in os.environ
+RECORDING = "BERT_JAX_WRITE_GOLDEN" in os.environ
 NAMES = ("bert_base", "bert_large", "roberta_base", "albert_base", "distilbert")
-# A teacher stands before its students.
+# Teachers come before their students.
 RECIPES = (*NAMES, "tinybert", *(f"small/{name}" for name in NAMES))
 KINDS = {"wordpiece": "wordpiece", "byte_bpe": "byte-bpe", "sentencepiece": "sentencepiece"}
 NUM_STEPS = 20
-# Of recipes for accelerators; those for two cores keep theirs. All have rows a quarter as long.
+# Sizes for recipes for accelerators; recipes for two cores keep their own sizes. All recipes run
+# with a quarter of their sequence lengths.
 REDUCED = {"hidden_dim": 32, "num_heads": 2, "ffn_dim": 64}
-# Compiled without optimisation or for four devices, losses came 3e-7 apart (small/bert_base); with
-# a rate higher by a thousandth 9e-5, with another seed 0.14.
+# Losses of small/bert_base changed by 3e-7 if compiled without optimization or for four devices,
+# by 9e-5 with a learning rate 0.1 % higher, and by 0.14 with another seed.
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def corpora(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """(kind, length) to a corpus of the tales in a vocabulary of 300 of that kind."""
+    """Return a function of (kind, length) that returns a corpus with 300 tokens of that kind."""
     directory = tmp_path_factory.mktemp("corpora")
 
     def corpus(kind: str, length: int) -> Path:
@@ -60,10 +62,10 @@ def corpora(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 @pytest.fixture(scope="module")
 def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float], str]]:
-    """(recipe) to its losses, one a step, and the checksum of what it read.
+    """Return a function of a recipe that returns its losses by step and its corpora's checksum.
 
-    Recipes of one folder are run in one process, which saves 3 s a recipe, when the first is asked
-    for.
+    The first call for a recipe runs all recipes of its folder in one process, which saves 3 s per
+    recipe.
     """
     directory = tmp_path_factory.mktemp("golden")
 
@@ -77,9 +79,9 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
         words += [f"checkpoint.every_steps={NUM_STEPS}", "evaluation.every_steps=0"]
         words += ["checkpoint.keep_best=0"]
         words += ["reporting.every_steps=1", "reporting.tensorboard=False", "loader.num_workers=0"]
-        # The same sums, and the 8 layers of bert_large are compiled once, not eight times.
+        # The computation is the same, and the 8 layers of bert_large are compiled only once.
         words += ["compute.scan_layers=True"] if config.model.sharing == "none" else []
-        # The last quarter is of the second phase, where there is one.
+        # If there is a second phase, it has a quarter of the steps.
         steps = {1: (20,), 2: (15, 5)}[len(config.phases)]
         for (name, _, phase), count in zip(config.ordered_phases(), steps, strict=True):
             length = phase.sequence_length // 4
@@ -92,7 +94,7 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
             teacher = Path(recipe).with_name("bert_base")
             words += [f"distillation.teacher={work_dir_of(str(teacher))}"]
         if not recipe.startswith("small/"):
-            # The published TinyBERT differs in size from its teacher.
+            # The published TinyBERT has another hidden dimension than its teacher.
             sizes = REDUCED | ({"hidden_dim": 24} if recipe == "tinybert" else {})
             words += [f"model.{name}={size}" for name, size in sizes.items()]
             words += [f"model.num_layers={config.model.num_layers // 3}", "accumulation_steps=1"]
@@ -106,20 +108,20 @@ def run(corpora, bert_jax, tmp_path_factory) -> Callable[[str], tuple[list[float
             folder = [each for each in RECIPES if Path(each).parent == Path(recipe).parent]
             bert_jax.run_all([command(each) for each in folder])
         entries = read_metrics(work_dir / "metrics.jsonl")
-        found = [entry["loss"] for entry in entries if entry["kind"] == "train"]
+        losses_by_step = [entry["loss"] for entry in entries if entry["kind"] == "train"]
         manifests = sorted(work_dir.glob("manifest-*.json"))
         shards = [json.loads(file.read_text())["train"]["shards"] for file in manifests]
-        return found, hashlib.sha256(json.dumps(shards).encode()).hexdigest()
+        return losses_by_step, hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
     return losses
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_the_first_twenty_losses(recipe, run) -> None:
+def test_the_first_twenty_losses_match_the_recorded_ones(recipe, run) -> None:
     losses, corpus = run(recipe)
     assert len(losses) == NUM_STEPS
     file = STORED / f"{recipe.replace('/', '-')}.json"
-    if WRITES:
+    if RECORDING:
         made = {
             "how": "BERT_JAX_WRITE_GOLDEN=1 pytest tests/golden",
             "date": datetime.now(UTC).date().isoformat(),
@@ -131,7 +133,7 @@ def test_the_first_twenty_losses(recipe, run) -> None:
         file.write_text(content + "\n", encoding="utf-8")
     stored = json.loads(file.read_text(encoding="utf-8"))
     assert corpus == stored["made"]["corpus"], (
-        "the corpus is another than the losses were made with: look first at the tokenizers and at "
-        "`prepare`, whose tests tell more"
+        "the corpus differs from the one that the losses were recorded with: look at the tests of "
+        "the tokenizers and of corpus preparation first"
     )
     np.testing.assert_allclose(losses, stored["losses"], rtol=TOLERANCE)

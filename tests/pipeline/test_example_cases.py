@@ -117,7 +117,7 @@ def test_a_partner_is_found_beyond_many_candidates_of_the_same_document(
     tmp_path, make_source, fragments_of
 ):
     long = TokenizedDocument(0, 1000 + np.arange(29 * 30), np.arange(0, 29 * 30, 7))
-    # A fragment of the maximum length, which has the same kind of end as those of the long one.
+    # A fragment of the maximum length, with the same kind of end as the long one's fragments.
     short = TokenizedDocument(1, 50 + np.arange(29), np.arange(0, 29, 7))
     source = make_source(write_documents(tmp_path, [long, short], max_fragments=1))
     assert len(source) == 31

@@ -153,7 +153,7 @@ def test_words_are_chosen_equally_often_in_a_million_draws():
     )
     assert len(choice.row) == num_rows * num_chosen > 1_000_000 and (choice.length == 2).all()
     counts, share = np.bincount(choice.begin // 2, minlength=size), num_chosen / size
-    # Counts of draws without replacement vary less than those of independent draws.
+    # Counts of draws without replacement vary less than counts of independent draws.
     spread = num_rows * share * (1 - share) * size / (size - 1)
     statistic = ((counts - num_rows * share) ** 2).sum() / spread
     assert chi2.sf(statistic, size - 1) > 1e-4

@@ -38,8 +38,8 @@ def test_the_gradient_of_a_sharded_table_is_summed_whole_only_once() -> None:
     step = compile_step(task, optax.adam(1e-3), mesh, batch, accumulation_steps=1)
     traffic = collectives(step.text, 8)
     table = VOCAB * DIM * 4
-    # The table serves twice, as embedding and as output. On a CPU the output's gradient is summed
-    # whole (there is no reduce-scatter); the embedding's must stay with the features a device owns.
+    # The table is both embedding and output. On a CPU, the whole gradient of the output is summed
+    # (without reduce-scatter). The embedding's must stay with the features that a device owns.
     assert table < traffic["all-reduce"].bytes < 1.5 * table
     # The table is gathered for the forward and the backward pass, and no activation is.
     assert traffic["all-gather"].bytes < 2.5 * table
